@@ -1,0 +1,340 @@
+"""The settings from every source, which source wins, what is refused, and what `--help` says."""
+
+import argparse
+import dataclasses
+import ipaddress
+from pathlib import Path
+
+import pytest
+
+from tornado_signal.config import CONFIG_VARIABLE, SETTINGS, ConfigError, Settings, add_arguments, load
+
+CONTRACT_D = {
+    "--address": "127.0.0.1",
+    "--port": 3000,
+    "--data-dir": Path("data"),
+    "--session-timeout-ms": 300_000,
+    "--sweep-interval-ms": 1000,
+    "--durability": "fsync",
+    "--codes": "random",
+    "--allowed-origins": None,
+    "--trusted-proxies": (),
+    "--admin-port": None,
+}
+
+PROXIES = (ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("::1/128"))
+
+# Setting, as text, as TOML, and what it becomes.
+VALUES = [
+    ("address", "::", '"::"', "::"),
+    ("address", "signal.example", '"signal.example"', "signal.example"),
+    ("port", "0", "0", 0),
+    ("port", "65535", "65535", 65535),
+    ("data_dir", "/var/lib/a b,c", '"/var/lib/a b,c"', Path("/var/lib/a b,c")),
+    ("session_timeout_ms", "100", "100", 100),
+    ("session_timeout_ms", "604800000", "604_800_000", 604_800_000),
+    ("sweep_interval_ms", "10", "10", 10),
+    ("sweep_interval_ms", "3600000", '"3600000"', 3_600_000),
+    ("durability", "fsync", '"fsync"', "fsync"),
+    ("durability", "os", '"os"', "os"),
+    ("codes", "random", '"random"', "random"),
+    ("codes", "content", '"content"', "content"),
+    ("allowed_origins", "any", '"any"', None),
+    ("allowed_origins", "https://B.example", '["https://B.example"]', {"https://B.example"}),
+    ("allowed_origins", "http://a:1, null", '["http://a:1", "null"]', {"http://a:1", "null"}),
+    ("allowed_origins", "app://x/,http://b", '"app://x/,http://b"', {"app://x/", "http://b"}),
+    ("trusted_proxies", "none", '"none"', ()),
+    ("trusted_proxies", "10.0.0.0/8,::1", '["10.0.0.0/8", "::1"]', PROXIES),
+    ("trusted_proxies", "10.0.0.0/8 , ::1", '"10.0.0.0/8 , ::1"', PROXIES),
+    ("admin_port", "off", '"off"', None),
+    ("admin_port", "9000", "9000", 9000),
+]
+
+# Texts that no source takes.
+REFUSED_TEXT = {
+    "address": ["", " ", "127.0.0.1:80", "[::1]", "a b", "http://a", "a\n", "-a"],
+    "port": ["", "-1", "65536", "80.0", "1_0", " 80", "80\n", "+80", "8e1", "٣", "any", "1" * 5000],
+    "data_dir": ["", "a\0b"],
+    "session_timeout_ms": ["0", "99", "604800001", "5m", "off"],
+    "sweep_interval_ms": ["0", "9", "3600001"],
+    "durability": ["", "FSYNC", "none"],
+    "codes": ["", "uuid", "Random"],
+    "allowed_origins": [
+        "",
+        ",",
+        "http://a,",
+        "*",
+        "https://*.a",
+        "http://a/",
+        "http://a b",
+        "http://é",
+        "x" * 513,
+    ],
+    "trusted_proxies": ["", "none,::1", "10.0.0.1/8", "10.0.0.0/33", "host", "::1,", "5"],
+    "admin_port": ["", "none", "65536", "true"],
+}
+
+# TOML values that are refused beside those texts.
+REFUSED_TOML = {
+    "address": ['["127.0.0.1"]', "2130706433"],
+    "port": ["65536", "-1", "80.0", "true", "[80]", "nan"],
+    "data_dir": ["1"],
+    "session_timeout_ms": ["99", "inf"],
+    "sweep_interval_ms": ["9"],
+    "durability": ["false", '["os"]'],
+    "codes": ["{}"],
+    "allowed_origins": ["[]", "false", "[1]", '[["http://a"]]'],
+    "trusted_proxies": ["[]", "[10]", "{a = 1}"],
+    "admin_port": ["false", "1979-05-27"],
+}
+
+BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+def settle(*argv: str, env: dict[str, str] | None = None) -> Settings:
+    """Load the settings as the command does."""
+    parser = argparse.ArgumentParser(prog="tornado-signal serve")
+    add_arguments(parser)
+    return load(parser.parse_args(argv), env or {})
+
+
+def rows(table: dict[str, list[str]]) -> list[tuple[str, str]]:
+    return [(name, value) for name, values in table.items() for value in values]
+
+
+@pytest.fixture
+def toml(tmp_path):
+    """A function that writes a TOML file and returns its path."""
+    path = tmp_path / "signal.toml"
+
+    def write(content: str | bytes) -> str:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return write
+
+
+def test_contract_names_and_defaults():
+    """Without a word from the operator every setting is as Contract D has it, in its order, by its name."""
+    settings = settle()
+    assert {each.flag: getattr(settings, each.name) for each in SETTINGS} == CONTRACT_D
+    assert settings == Settings()
+
+
+def test_one_home():
+    """Every field of Settings is a setting, and one that has been loaded cannot be changed."""
+    assert [field.name for field in dataclasses.fields(Settings)] == list(BY_NAME)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settle().port = 1
+
+
+def test_every_setting_is_tried():
+    """The tables of these tests leave out no setting, so a new one has to join them."""
+    assert {name for name, *_ in VALUES} == set(REFUSED_TEXT) == set(REFUSED_TOML) == set(BY_NAME)
+
+
+@pytest.mark.parametrize(("name", "written", "in_toml", "value"), VALUES)
+def test_every_source(name, written, in_toml, value, toml):
+    """A flag, an environment variable and a line of the file mean the same, and change nothing else."""
+    expected = dataclasses.replace(Settings(), **{name: value})
+    setting = BY_NAME[name]
+    path = toml(f"{name} = {in_toml}\n")
+    assert settle(setting.flag, written) == expected
+    assert settle(env={setting.variable: written}) == expected
+    assert settle("--config", path) == expected
+    assert settle(env={CONFIG_VARIABLE: path}) == expected
+
+
+@pytest.mark.parametrize(
+    ("sources", "port"),
+    [
+        ("", 3000),
+        ("file", 1),
+        ("environment", 2),
+        ("flag", 3),
+        ("file environment", 2),
+        ("file flag", 3),
+        ("environment flag", 3),
+        ("file environment flag", 3),
+    ],
+)
+def test_precedence(sources, port, toml):
+    """A flag wins over the environment, that over the file, that over the default; each setting by itself."""
+    argv, env, other = [], {}, {"codes": "random", "durability": "fsync", "address": "127.0.0.1"}
+    if "file" in sources:
+        argv += ["--config", toml('port = 1\ncodes = "content"\n')]
+        other["codes"] = "content"
+    if "environment" in sources:
+        env = {"TORNADO_SIGNAL_PORT": "2", "TORNADO_SIGNAL_DURABILITY": "os"}
+        other["durability"] = "os"
+    if "flag" in sources:
+        argv += ["--port", "3", "--address", "::1"]
+        other["address"] = "::1"
+    assert settle(*argv, env=env) == Settings(port=port, **other)
+
+
+def test_take_back(toml):
+    """The words for the defaults take back what a weaker source says."""
+    path = toml('allowed_origins = ["http://a"]\ntrusted_proxies = ["::1"]\nadmin_port = 9000\n')
+    back = ["--allowed-origins", "any", "--trusted-proxies", "none", "--admin-port", "off"]
+    assert settle("--config", path, *back) == Settings()
+
+
+def test_config_flag_wins(tmp_path, toml):
+    """The file that the flag names is read, and the one that the environment names is not."""
+    env = {CONFIG_VARIABLE: str(tmp_path / "missing.toml")}
+    assert settle("--config", toml("port = 1"), env=env).port == 1
+
+
+def test_empty_file(toml):
+    """An empty file sets nothing."""
+    assert settle("--config", toml("# nothing\n")) == Settings()
+
+
+def test_foreign_environment():
+    """The rest of the environment is nobody's business here."""
+    assert settle(env={"PORT": "1", "TORNADO_SIGNALS": "x", "tornado_signal_port": "2"}) == Settings()
+
+
+@pytest.mark.parametrize(("name", "bad"), rows(REFUSED_TEXT))
+def test_refused_flag(name, bad, capsys):
+    """A wrong flag is a usage error (exit status 2) that says flag, value and what is allowed."""
+    setting = BY_NAME[name]
+    with pytest.raises(SystemExit) as exit_:
+        settle(f"{setting.flag}={bad}")
+    assert exit_.value.code == 2
+    assert f"argument {setting.flag}: {bad!r}: expected {setting.kind.allowed}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "bad"), rows(REFUSED_TEXT))
+def test_refused_variable(name, bad):
+    """A wrong environment variable is refused by name, with its value and what is allowed."""
+    setting = BY_NAME[name]
+    with pytest.raises(ConfigError) as error:
+        settle(env={setting.variable: bad})
+    assert (
+        str(error.value)
+        == f"environment variable {setting.variable} = {bad!r}: expected {setting.kind.allowed}"
+    )
+    assert (error.value.value, error.value.expected) == (bad, setting.kind.allowed)
+
+
+@pytest.mark.parametrize(("name", "bad"), rows(REFUSED_TOML))
+def test_refused_key(name, bad, toml):
+    """A wrong line of the file is refused with file, key, value and what is allowed."""
+    path = toml(f"{name} = {bad}\n")
+    with pytest.raises(ConfigError) as error:
+        settle("--config", path)
+    assert error.value.where == f"file {path}, key {name}"
+    expected = BY_NAME[name].kind.allowed
+    assert str(error.value) == f"file {path}, key {name} = {error.value.value!r}: expected {expected}"
+
+
+@pytest.mark.parametrize(
+    "flag", ["--prot=1", "--por=1", "--session-timeout=1000", "--session_timeout_ms=1000"]
+)
+def test_unknown_flag(flag, capsys):
+    """An unknown or abbreviated flag is a usage error that names it."""
+    with pytest.raises(SystemExit) as exit_:
+        settle(flag)
+    assert exit_.value.code == 2
+    assert flag in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("TORNADO_SIGNAL_PROT", " such as TORNADO_SIGNAL_PORT"),
+        ("TORNADO_SIGNAL_session_timeout_ms", ""),
+        ("TORNADO_SIGNAL_", ""),
+        ("TORNADO_SIGNAL_CHECK", ""),
+    ],
+)
+def test_unknown_variable(name, hint):
+    """A variable with the prefix and an unknown name is refused, and the nearest name is offered."""
+    with pytest.raises(ConfigError) as error:
+        settle(env={name: "1"})
+    assert str(error.value).startswith(
+        f"environment variable {name} = '1': expected the name of a setting{hint}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "where", "hint"),
+    [
+        ("prot = 1", "prot", "such as port"),
+        ("session-timeout-ms = 1000", "session-timeout-ms", "such as session_timeout_ms"),
+        ("[serve]\nport = 1", "serve", ""),
+        ("config = 'other.toml'", "config", ""),
+    ],
+)
+def test_unknown_key(line, where, hint, toml):
+    """A key that is no setting, with dashes or in a table of its own too, is refused."""
+    path = toml(line)
+    with pytest.raises(ConfigError) as error:
+        settle("--config", path)
+    assert error.value.where == f"file {path}, key {where}"
+    assert f"expected the name of a setting {hint}" in str(error.value)
+
+
+def test_outvoted_mistake(toml):
+    """A mistake is refused although a stronger source says something else."""
+    with pytest.raises(ConfigError, match="TORNADO_SIGNAL_PORT"):
+        settle("--port", "1", env={"TORNADO_SIGNAL_PORT": "x"})
+    with pytest.raises(ConfigError, match="key port"):
+        settle("--port", "1", "--config", toml("port = 'x'"))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("port: 1", "a TOML file ("),
+        ("port = 1\nport = 2", "a TOML file ("),
+        (b"address = '\xff'", "a TOML file ("),
+    ],
+)
+def test_not_toml(content, reason, toml):
+    """A file that is not TOML is refused with the parser's reason."""
+    path = toml(content)
+    with pytest.raises(ConfigError) as error:
+        settle("--config", path)
+    assert str(error.value).startswith(f"--config = {path!r}: expected {reason}")
+
+
+@pytest.mark.parametrize(("name", "reason"), [("missing.toml", "No such file"), (".", "Is a directory")])
+def test_unreadable_file(name, reason, tmp_path):
+    """A file that cannot be read is refused with the reason and with who named it."""
+    path = str(tmp_path / name)
+    for argv, env, where in [
+        (["--config", path], {}, "--config"),
+        ([], {CONFIG_VARIABLE: path}, f"environment variable {CONFIG_VARIABLE}"),
+    ]:
+        with pytest.raises(ConfigError) as error:
+            settle(*argv, env=env)
+        assert str(error.value).startswith(f"{where} = {path!r}: expected a file that can be read ({reason}")
+
+
+def test_help(capsys):
+    """`--help` shows each setting with flag, meaning, what is allowed, unit, default and variable."""
+    with pytest.raises(SystemExit) as exit_:
+        settle("--help")
+    assert exit_.value.code == 0
+    shown = "".join(capsys.readouterr().out.split())  # argparse breaks lines where it likes
+    for setting in SETTINGS:
+        unit = f"unit: {setting.unit}; " if setting.unit else ""
+        line = (
+            f"{setting.flag} {setting.name.upper()} {setting.meaning} [{setting.kind.allowed}] "
+            f"({unit}default: {setting.default}; environment: {setting.variable})"
+        )
+        assert line.replace(" ", "") in shown
+        assert setting.unit or not setting.name.endswith("_ms")
+    assert "--config" in shown
+    assert "--check" in shown
+
+
+def test_check_flag():
+    """`--check` is a flag for the command, and no setting."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert parser.parse_args(["--check"]).check
+    assert not parser.parse_args([]).check
