@@ -1,0 +1,86 @@
+"""What can go wrong, as exceptions that carry fields and know nothing of HTTP."""
+
+
+class SignalError(Exception):
+    """Base of everything a request can fail with; `handlers` has the one table from these to statuses."""
+
+
+class InvalidParameter(SignalError):
+    """A required parameter is missing or invalid (specification 7; contract B1 to B8).
+
+    Args:
+        parameter: the name that the client used or should have used.
+    """
+
+    def __init__(self, parameter: str) -> None:
+        super().__init__(f"Missing or invalid required parameter: {parameter}")
+        self.parameter = parameter
+
+
+class SessionNotFound(SignalError):
+    """No such session, or expired, or of another origin: the three are never told apart."""
+
+    def __init__(self) -> None:
+        super().__init__("Session not found, expired, or origin mismatch")
+
+
+class AlreadyAnswered(SignalError):
+    """Another answer came first, and stands (contract B9)."""
+
+    def __init__(self) -> None:
+        super().__init__("Session already answered")
+
+
+class OriginNotAllowed(SignalError):
+    """The operator's allow-list does not name this origin (contract B14)."""
+
+    def __init__(self) -> None:
+        super().__init__("Origin not allowed")
+
+
+class PathNotFound(SignalError):
+    """No endpoint has this path (contract B13)."""
+
+    def __init__(self) -> None:
+        super().__init__("Not found")
+
+
+class MethodNotAllowed(SignalError):
+    """The endpoint exists, but not with this method (contract B13).
+
+    Args:
+        allowed: the methods that it does have.
+    """
+
+    def __init__(self, allowed: tuple[str, ...]) -> None:
+        super().__init__("Method not allowed")
+        self.allowed = allowed
+
+
+class BodyTooLarge(SignalError):
+    """The body is over the limit (contract B15)."""
+
+    def __init__(self) -> None:
+        super().__init__("Request body too large")
+
+
+class Unavailable(SignalError):
+    """The server cannot serve this now; it may later (contract B15).
+
+    Args:
+        reason: for the log, never for the client.
+        retry_after_s: when trying again makes sense.
+    """
+
+    def __init__(self, reason: str, retry_after_s: int = 1) -> None:
+        super().__init__("Service unavailable")
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+class OperatorError(Exception):
+    """Something that the operator can mend: says what, where, and what to do (exit status 1)."""
+
+
+class DatabaseError(OperatorError):
+    """The database directory cannot be opened or does not hold a sound database of ours."""
