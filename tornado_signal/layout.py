@@ -1,0 +1,195 @@
+"""Bytes on disk: the one home of every key and value of the store. Nothing here reads or writes a database.
+
+The first byte of a key names its table. Strings in keys are escaped and terminated, so that byte order is the
+order of the strings and no string's keys lie among those of a string that it begins. Numbers are 8 bytes,
+big-endian, so that byte order is numeric order; `~` marks a number subtracted from 2^64 - 1: newest first.
+
+    F                                   -> format version
+    M                                   -> mark: newest created_ms, last serial
+    S origin code HEAD                  -> created_ms expires_ms timeout_ms serial, topic, info
+    S origin code OFFER                 -> the offer
+    S origin code OFFER_CANDIDATE serial   -> a candidate of the offerer
+    S origin code ANSWER                -> the answer
+    S origin code ANSWER_CANDIDATE serial  -> a candidate of the answerer
+    L origin topic ~created_ms ~serial  -> code, expires_ms: the unanswered sessions of a topic
+    E expires_ms origin code            -> nothing: all sessions, the first to expire first
+"""
+
+import struct
+from typing import Final
+
+from .errors import DatabaseError
+from .session import Session, Side
+
+FORMAT: Final = 1
+
+FORMAT_KEY: Final = b"F"
+MARK_KEY: Final = b"M"
+SESSIONS: Final = b"S"
+LISTING: Final = b"L"
+EXPIRY: Final = b"E"
+
+HEAD: Final = b"\x00"
+OFFER: Final = b"\x01"
+OFFER_CANDIDATE: Final = b"\x02"
+ANSWER: Final = b"\x03"
+ANSWER_CANDIDATE: Final = b"\x04"
+# Sorts after every part of a session: where a scan of one side's news ends, and of the whole session.
+AFTER_OFFERER: Final = ANSWER
+AFTER_ANSWERER: Final = b"\x05"
+AFTER_SESSION: Final = AFTER_ANSWERER
+
+DESCRIPTION: Final = {Side.OFFERER: OFFER, Side.ANSWERER: ANSWER}
+CANDIDATE: Final = {Side.OFFERER: OFFER_CANDIDATE, Side.ANSWERER: ANSWER_CANDIDATE}
+AFTER_SIDE: Final = {Side.OFFERER: AFTER_OFFERER, Side.ANSWERER: AFTER_ANSWERER}
+
+CODE_BYTES: Final = 16
+_LAST: Final = 2**64 - 1
+_NUMBER: Final = struct.Struct(">Q")
+_TWO_NUMBERS: Final = struct.Struct(">QQ")
+_HEAD: Final = struct.Struct(">QQQQH")
+
+pack_number = _NUMBER.pack
+
+
+def unpack_number(data: bytes) -> int:
+    """Inverse of `pack_number`."""
+    number: int = _NUMBER.unpack(data)[0]
+    return number
+
+
+def pack_string(data: bytes) -> bytes:
+    """Escape and terminate one component of a key.
+
+    A NUL becomes NUL FF, the end is NUL NUL: the end sorts before any continuation, and before an escaped NUL.
+    """
+    return data.replace(b"\x00", b"\x00\xff") + b"\x00\x00"
+
+
+def unpack_string(key: bytes, start: int) -> tuple[bytes, int]:
+    """Inverse of `pack_string` at an offset of a key.
+
+    Returns:
+        The component, and the offset behind its end.
+    """
+    end = key.index(b"\x00", start)
+    while key[end + 1]:
+        end = key.index(b"\x00", end + 2)
+    return key[start:end].replace(b"\x00\xff", b"\x00"), end + 2
+
+
+def pack_origin(origin: str) -> bytes:
+    """An origin as a component of a key; header values are ISO-8859-1, so this is byte for byte."""
+    return pack_string(origin.encode("latin-1"))
+
+
+# Key: M   Value: newest created_ms, last serial
+def pack_mark(created_ms: int, serial: int) -> bytes:
+    """Where the store's own clock and order of events have come to."""
+    return _TWO_NUMBERS.pack(created_ms, serial)
+
+
+def unpack_mark(value: bytes) -> tuple[int, int]:
+    """Inverse of `pack_mark`."""
+    created_ms, serial = _TWO_NUMBERS.unpack(value)
+    return created_ms, serial
+
+
+# Key: S origin code part [serial]
+def pack_session_prefix(origin: str, code: bytes) -> bytes:
+    """What all keys of one session begin with. The origin is part of it: another origin's request looks elsewhere."""
+    return SESSIONS + pack_origin(origin) + code
+
+
+def unpack_session_key(key: bytes) -> tuple[str, bytes, bytes]:
+    """The origin, code and part (with the serial behind it, if any) of a key of the session table."""
+    origin, at = unpack_string(key, 1)
+    return origin.decode("latin-1"), key[at : at + CODE_BYTES], key[at + CODE_BYTES :]
+
+
+# Value of S origin code HEAD
+def pack_head(session: Session) -> bytes:
+    """Everything of a session but its code, which its key has."""
+    topic = session.topic.encode()
+    numbers = (session.created_ms, session.expires_ms, session.timeout_ms, session.serial)
+    return _HEAD.pack(*numbers, len(topic)) + topic + session.info.encode()
+
+
+def unpack_head(code: bytes, value: bytes) -> Session:
+    """Inverse of `pack_head`."""
+    created_ms, expires_ms, timeout_ms, serial, length = _HEAD.unpack_from(value)
+    info = _HEAD.size + length
+    topic = value[_HEAD.size : info].decode()
+    return Session(code, topic, value[info:].decode(), created_ms, expires_ms, timeout_ms, serial)
+
+
+# Key: L origin topic ~created_ms ~serial   Value: code, expires_ms
+def pack_listing_prefix(origin: str, topic: str) -> bytes:
+    """What the listing keys of one topic begin with; within it, byte order is newest first."""
+    return LISTING + pack_origin(origin) + pack_string(topic.encode())
+
+
+def pack_listing_stop(prefix: bytes) -> bytes:
+    """Sorts after every key with this listing prefix, and before every other topic's."""
+    return prefix + b"\xff" * (_TWO_NUMBERS.size + 1)
+
+
+def pack_listing_key(origin: str, session: Session) -> bytes:
+    """Where an unanswered session stands in its topic's listing."""
+    order = _TWO_NUMBERS.pack(_LAST - session.created_ms, _LAST - session.serial)
+    return pack_listing_prefix(origin, session.topic) + order
+
+
+def unpack_listing_key(key: bytes) -> tuple[str, str, int, int]:
+    """The origin, topic, created_ms and serial of a listing key."""
+    origin, at = unpack_string(key, 1)
+    topic, at = unpack_string(key, at)
+    created, serial = _TWO_NUMBERS.unpack(key[at:])
+    return origin.decode("latin-1"), topic.decode(), _LAST - created, _LAST - serial
+
+
+def pack_listing_value(session: Session) -> bytes:
+    """Enough to pass over an expired entry without reading its session."""
+    return session.code + pack_number(session.expires_ms)
+
+
+def unpack_listing_value(value: bytes) -> tuple[bytes, int]:
+    """Inverse of `pack_listing_value`: code and expires_ms."""
+    return value[:CODE_BYTES], unpack_number(value[CODE_BYTES:])
+
+
+# Key: E expires_ms origin code   Value: nothing
+def pack_expiry_key(origin: str, session: Session) -> bytes:
+    """Where a session stands in the order of expiry of the whole store."""
+    return EXPIRY + pack_number(session.expires_ms) + pack_origin(origin) + session.code
+
+
+def pack_expired_stop(now_ms: int) -> bytes:
+    """The first key that a scan for what has expired by now must not return."""
+    return EXPIRY + pack_number(now_ms + 1)
+
+
+def unpack_expiry_key(key: bytes) -> tuple[int, str, bytes]:
+    """The expires_ms, origin and code of an expiry key."""
+    origin, at = unpack_string(key, 9)
+    return unpack_number(key[1:9]), origin.decode("latin-1"), key[at:]
+
+
+def check_format(value: bytes | None, path: str) -> None:
+    """Refuse a database that this version cannot read.
+
+    Args:
+        value: what stands under the format key; None where the key is missing.
+        path: the directory, for the message.
+
+    Raises:
+        DatabaseError: the directory holds something else, or a newer format.
+    """
+    if value is None:
+        raise DatabaseError(f"{path} holds a LevelDB database that is not tornado-signal's; choose another --data-dir")
+    found = int.from_bytes(value, "big")
+    if found != FORMAT:
+        raise DatabaseError(
+            f"{path} has format {found}, this version reads format {FORMAT}; "
+            "run the version that wrote it, or choose another --data-dir"
+        )
