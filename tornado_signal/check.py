@@ -1,0 +1,80 @@
+"""Proof that the tables of a store agree with each other and with what is kept in memory. Reads everything."""
+
+from collections import Counter
+from typing import Any
+
+from . import layout
+from .index import TopicIndex
+from .session import Session
+
+
+def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
+    """Compare listing, expiry, mark and counts with the sessions themselves.
+
+    Args:
+        view: a LevelDB database or snapshot.
+        index: the counts kept beside it.
+        now_ms: the instant at which the counts are compared; sessions that have expired by then may be half swept.
+
+    Returns:
+        A sentence for each thing that does not agree; none for a sound store.
+    """
+    found: list[str] = []
+    sessions: dict[tuple[str, bytes], Session] = {}
+    parts: dict[tuple[str, bytes], list[bytes]] = {}
+    serials: list[int] = []
+    for key, value in view.iterator(prefix=layout.SESSIONS):
+        origin, code, part = layout.unpack_session_key(key)
+        parts.setdefault((origin, code), []).append(part[:1])
+        if part == layout.HEAD:
+            sessions[origin, code] = session = layout.unpack_head(code, value)
+            serials.append(session.serial)
+        elif part[:1] in layout.CANDIDATE.values():
+            serials.append(layout.unpack_number(part[1:]))
+    listed: dict[tuple[str, bytes], int] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for key, value in view.iterator(prefix=layout.LISTING):
+        origin, topic, created_ms, serial = layout.unpack_listing_key(key)
+        code, expires_ms = layout.unpack_listing_value(value)
+        entry = sessions.get((origin, code))
+        if entry is None or (entry.topic, entry.created_ms, entry.serial, entry.expires_ms) != (
+            topic,
+            created_ms,
+            serial,
+            expires_ms,
+        ):
+            found.append(f"listing entry {key!r} has no session like it")
+        if (origin, code) in listed:
+            found.append(f"session {code.hex()} is listed twice")
+        listed[origin, code] = expires_ms
+        counts[origin, topic] += now_ms < expires_ms
+    expiring = {}
+    for key in view.iterator(prefix=layout.EXPIRY, include_value=False):
+        expires_ms, origin, code = layout.unpack_expiry_key(key)
+        if (origin, code) in expiring:
+            found.append(f"session {code.hex()} expires twice")
+        expiring[origin, code] = expires_ms
+    if expiring != {name: session.expires_ms for name, session in sessions.items()}:
+        found.append("the order of expiry is not that of the sessions")
+    for name, held in parts.items():
+        owner = sessions.get(name)
+        if owner is None:
+            found.append(f"session {name[1].hex()} has parts but no head")
+        elif owner.live(now_ms) and layout.OFFER not in held:
+            found.append(f"session {name[1].hex()} has no offer")
+        elif owner.live(now_ms) and (layout.ANSWER in held) == (name in listed):
+            found.append(f"session {name[1].hex()} must be either listed or answered")
+    mark = view.get(layout.MARK_KEY)
+    created_ms, serial = layout.unpack_mark(mark) if mark else (0, 0)
+    if any(session.created_ms > created_ms for session in sessions.values()):
+        found.append("a session is newer than the mark")
+    if len(serials) != len(set(serials)) or max(serials, default=0) > serial:
+        found.append("serials are not distinct or are beyond the mark")
+    for origin in {name[0] for name in sessions} | set(index.origins()):
+        while not index.settle(origin, now_ms, 1000):
+            pass
+        expected = sorted((topic, count) for (of, topic), count in counts.items() if of == origin and count)
+        held_counts, total = index.page(origin, 0, len(expected) + 1)
+        if held_counts != expected or total != len(expected):
+            found.append(f"counts of {origin}: {held_counts[:10]}, the listing has {expected[:10]}")
+    return found
