@@ -1,0 +1,173 @@
+"""JSON and HTTP words: requests into arguments, results into bodies. The one home of camelCase. No I/O."""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+from urllib.parse import unquote_to_bytes
+
+import orjson
+
+from .errors import InvalidParameter
+from .session import ListedSession, News, Side
+
+JSON: Final = "application/json"
+
+MAX_TOPIC: Final = 256  # code points
+MAX_INFO: Final = 1024  # code points
+MAX_ORIGIN: Final = 512  # bytes, which are the code points of a header value
+DEFAULT_LIMIT: Final = 100
+MAX_LIMIT: Final = 1000
+MAX_NUMBER: Final = 2**53  # what a JavaScript number counts to
+
+encode = orjson.dumps
+
+_PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+
+
+def parse_body(body: bytes) -> dict[str, Any]:
+    """A request's body, which must be one JSON object in UTF-8 (contract B2).
+
+    Raises:
+        InvalidParameter: `body`.
+    """
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        fields = _parse_leniently(body)
+    if type(fields) is not dict:
+        raise InvalidParameter("body")
+    return fields
+
+
+def _parse_leniently(body: bytes) -> Any:
+    """JSON that orjson refuses but whose parameters can be named: a lone surrogate is the parameter's fault (B3)."""
+    try:
+        return json.loads(body.decode(), parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        raise InvalidParameter("body") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def parse_string(fields: dict[str, Any], name: str, most: int | None = None) -> str:
+    """A required string (contract B3).
+
+    Args:
+        fields: the body.
+        name: the parameter.
+        most: how many code points it may have.
+
+    Raises:
+        InvalidParameter: it is absent, empty, not a string, too long, or not encodable as UTF-8.
+    """
+    value = fields.get(name)
+    if type(value) is not str or not value or (most is not None and len(value) > most) or not _encodable(value):
+        raise InvalidParameter(name)
+    return value
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def parse_side(fields: dict[str, Any]) -> Side:
+    """The required `side` (specification 2).
+
+    Raises:
+        InvalidParameter: `side`.
+    """
+    try:
+        return Side(fields.get("side"))
+    except ValueError:
+        raise InvalidParameter("side") from None
+
+
+def parse_topic(segment: str) -> str:
+    """A topic from its path segment, as it came: percent-encoded UTF-8 (contract B3, B13).
+
+    Raises:
+        InvalidParameter: `topic`.
+    """
+    try:
+        data = segment.encode("latin-1")
+        if _PERCENT.search(data):
+            raise InvalidParameter("topic")
+        topic = unquote_to_bytes(data).decode()
+    except UnicodeError:
+        raise InvalidParameter("topic") from None
+    if not 0 < len(topic) <= MAX_TOPIC:
+        raise InvalidParameter("topic")
+    return topic
+
+
+def parse_code(text: str) -> bytes | None:
+    """A session's code as 16 bytes, or None for what is no UUID and therefore no session's (contract B7)."""
+    if len(text) != 36 or not text[8] == text[13] == text[18] == text[23] == "-":
+        return None
+    try:
+        code = bytes.fromhex(text.replace("-", ""))
+    except ValueError:
+        return None
+    return code if len(code) == 16 else None
+
+
+def format_code(code: bytes) -> str:
+    """A session's code as the client sees it: a UUID in lower case."""
+    text = code.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def parse_whole(values: Sequence[bytes] | None, name: str, default: int) -> int:
+    """A query parameter that must be a whole number from 1 to 2^53 (contract B8).
+
+    Args:
+        values: what the query has under the name.
+        name: the parameter.
+        default: what its absence means.
+
+    Raises:
+        InvalidParameter: it is something else, or comes more than once.
+    """
+    if not values:
+        return default
+    if len(values) != 1 or not values[0].isdigit() or len(values[0]) > 16:
+        raise InvalidParameter(name)
+    number = int(values[0])
+    if not 1 <= number <= MAX_NUMBER:
+        raise InvalidParameter(name)
+    return number
+
+
+def topics_page(page: int, limit: int, topics: list[tuple[str, int]], total: int) -> dict[str, Any]:
+    """The answer of GET /topics."""
+    return {
+        "topics": [{"topic": topic, "count": count} for topic, count in topics],
+        "pagination": {"page": page, "limit": limit, "total": total, "hasMore": page * limit < total},
+    }
+
+
+def listed_session(listed: ListedSession) -> dict[str, Any]:
+    """One entry of GET /:topic/sessions."""
+    session = listed.session
+    return {
+        "code": format_code(session.code),
+        "info": session.info,
+        "offer": listed.offer,
+        "offerCandidates": listed.candidates,
+        "createdAt": session.created_ms,
+        "expiresAt": session.expires_ms,
+    }
+
+
+def news(side: Side, found: News) -> dict[str, Any]:
+    """The answer of POST /poll for the side that polls."""
+    if side is Side.OFFERER:
+        return {"answer": found.description, "answerCandidates": found.candidates}
+    return {"offer": found.description, "offerCandidates": found.candidates}
