@@ -39,11 +39,10 @@ def new_repository(directory: Path) -> str:
     return git(directory, "rev-parse", "HEAD")
 
 
-def captured(source: Path) -> str | None:
+def captured(source: Path) -> str:
     """Return what capturing leaves in a source tree."""
     _build.capture_commit(source)
-    file = source / "tornado_signal" / "_commit.py"
-    return file.read_text() if file.exists() else None
+    return (source / "tornado_signal" / "_commit.py").read_text()
 
 
 def said_by(python: str | Path, directory: Path, **env: str) -> str:
@@ -143,6 +142,13 @@ def test_an_unpacked_sdist_keeps_what_it_brought(bare):
     assert captured(bare) == f'COMMIT = "{STALE}"\n'
 
 
+def test_a_source_without_history_is_unknown(bare):
+    """What was downloaded without git history, and never captured, says so, whatever repository it lies in."""
+    new_repository(bare.parent)
+    (bare / "tornado_signal" / "_commit.py").unlink()
+    assert captured(bare) == 'COMMIT = "unknown"\n'
+
+
 def test_wheels_and_sdists(source, tmp_path):
     """A wheel from a checkout, an sdist, and the wheel made from that sdist say the commit."""
     commit = new_repository(source)
@@ -173,7 +179,7 @@ def test_installs_from_a_checkout(source, tmp_path):
     assert os.access(python.with_name("tornado-signal"), os.X_OK)
 
 
-def test_a_source_without_history_is_unknown(source, tmp_path):
-    """What was downloaded without git history, and never captured, says `unknown`."""
+def test_an_install_without_history_is_unknown(source, tmp_path):
+    """`pip install` of a source without git history says `unknown`, also beside an installation that knows more."""
     run(*PIP, "install", "--no-deps", "--target", tmp_path / "target", source)
     assert said_by(sys.executable, tmp_path, PYTHONPATH=str(tmp_path / "target")) == "unknown"

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def capture_commit(root: Path = ROOT) -> None:
-    """Write the commit that a git checkout stands at.
+    """Write the commit that a git checkout stands at, or ``unknown``.
 
     A source without ``.git`` of its own is an unpacked sdist: what it brought along stays, and no repository
     that happens to enclose it is asked. In a checkout git alone is believed, never a file left by an earlier
@@ -25,16 +25,18 @@ def capture_commit(root: Path = ROOT) -> None:
         root: The source tree, the directory that holds ``tornado_signal/``.
     """
     git_dir = root / ".git"
-    if not git_dir.exists():
+    captured = root / "tornado_signal" / "_commit.py"
+    if captured.exists() and not git_dir.exists():
         return
     try:
         # An explicit --git-dir means no search upwards and no refusal of another user's checkout.
         command = ["git", f"--git-dir={git_dir}", "rev-parse", "--verify", "--quiet", "HEAD"]
         commit = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        # Written, not deleted: setuptools would ship an older copy left under build/.
+        # Written, not left out: an older copy left under build/, or another installation of this package
+        # further down the path, would be believed instead.
         commit = "unknown"
-    (root / "tornado_signal" / "_commit.py").write_text(f'COMMIT = "{commit}"\n')
+    captured.write_text(f'COMMIT = "{commit}"\n')
 
 
 def _capturing(build: Callable[..., str]) -> Callable[..., str]:
