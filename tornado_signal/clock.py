@@ -1,0 +1,34 @@
+"""The server's time: the wall clock's, except that it never goes backwards and never stands still."""
+
+import time
+from collections.abc import Callable
+
+
+class Clock:
+    """Unix time in milliseconds that only ever advances.
+
+    It follows the wall clock when that is ahead. When the wall clock has been put back, or is behind what the
+    store has seen before a restart, it goes on from where it was at the pace of the monotonic clock, so that
+    sessions still expire (contract B10, B11).
+
+    Args:
+        floor_ms: the earliest time it may show.
+        wall_ns: Unix time in nanoseconds.
+        monotonic_ns: time in nanoseconds from any beginning.
+    """
+
+    def __init__(
+        self,
+        floor_ms: int = 0,
+        wall_ns: Callable[[], int] = time.time_ns,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._wall_ns = wall_ns
+        self._monotonic_ns = monotonic_ns
+        self._ahead_ns = floor_ms * 1_000_000 - monotonic_ns()
+
+    def now_ms(self) -> int:
+        """The time now."""
+        monotonic_ns = self._monotonic_ns()
+        self._ahead_ns = max(self._ahead_ns, self._wall_ns() - monotonic_ns)
+        return (monotonic_ns + self._ahead_ns) // 1_000_000

@@ -1,0 +1,27 @@
+"""The HTTP driver: Tornado request handlers, one file for each room, and their table of routes."""
+
+from ..clock import Clock
+from ..config import Settings
+from ..store import Store
+from . import discovery, signaling
+from .base import Handler, NotFound
+from .request import Application
+
+FIXED: dict[str, type[Handler]] = {
+    "/": discovery.Version,
+    "/topics": discovery.Topics,
+    "/answer": signaling.Answer,
+    "/poll": signaling.Poll,
+    "/health": discovery.Health,
+}
+BY_TOPIC: dict[str, type[Handler]] = {
+    "sessions": discovery.Sessions,
+    "offer": signaling.Offer,
+}
+
+
+def make_application(store: Store, clock: Clock, settings: Settings, version: str) -> Application:
+    """The application with every route."""
+    return Application(
+        dict(FIXED), dict(BY_TOPIC), NotFound, store=store, clock=clock, settings=settings, version=version
+    )

@@ -1,0 +1,170 @@
+"""What every handler shares: the Origin, CORS, JSON in and out, and the one table from errors to statuses."""
+
+from types import TracebackType
+from typing import Any, ClassVar, cast
+
+from tornado import web
+from tornado.iostream import StreamClosedError
+from tornado.log import app_log
+
+from .. import errors, forwarded, wire
+from .request import Application, Request
+
+STATUS: dict[type[errors.SignalError], int] = {
+    errors.InvalidParameter: 400,
+    errors.OriginNotAllowed: 403,
+    errors.SessionNotFound: 404,
+    errors.PathNotFound: 404,
+    errors.MethodNotAllowed: 405,
+    errors.AlreadyAnswered: 409,
+    errors.BodyTooLarge: 413,
+    errors.Unavailable: 503,
+}
+PREFLIGHT_MAX_AGE_S = 7200
+
+
+class Handler(web.RequestHandler):
+    """A Tornado handler that answers in JSON, errors included, to pages of any allowed origin."""
+
+    application: Application
+    request: Request
+    methods: ClassVar[tuple[str, ...]]
+
+    origin = ""
+    """The isolation scope of the request; empty until it has been checked."""
+
+    def __init_subclass__(cls) -> None:
+        """A handler's methods are those it defines; whoever answers GET answers HEAD, and OPTIONS comes for free."""
+        if "get" in vars(cls):
+            cls.head = cls.get
+        names = ("get", "head", "post", "options")
+        cls.methods = tuple(
+            name.upper() for name in names if getattr(cls, name) is not getattr(web.RequestHandler, name)
+        )
+
+    def initialize(self) -> None:
+        """Read the clock, once for the whole request."""
+        self.store = self.application.store
+        self.now_ms = self.application.clock.now_ms()
+        self.application.began()
+
+    def on_finish(self) -> None:
+        """The response is complete."""
+        self.application.ended()
+
+    def prepare(self) -> None:
+        """Check what comes before everything else (contract B6): the Origin, then whether there is service at all."""
+        origin = self._find_origin()
+        allowed = self.application.configured.allowed_origins
+        if allowed is not None and origin not in allowed:
+            raise errors.OriginNotAllowed
+        self.origin = origin
+        self.set_header("Access-Control-Allow-Origin", origin)
+        if self.application.draining:
+            raise errors.Unavailable("draining")
+
+    def _find_origin(self) -> str:
+        """Contract B1."""
+        values = self.request.headers.get_list("Origin")
+        if not values and self.request.headers.get("Sec-Fetch-Site") == "same-origin":
+            proxies = self.application.configured.trusted_proxies
+            own = forwarded.own_origin(
+                self.request.protocol, self.request.remote_ip or "", self.request.headers, proxies
+            )
+            values = [own] if own else []
+        if len(values) != 1 or not 0 < len(values[0]) <= wire.MAX_ORIGIN:
+            raise errors.InvalidParameter("Origin")
+        return values[0]
+
+    def body(self) -> dict[str, Any]:
+        """The request's JSON object.
+
+        Raises:
+            BodyTooLarge: it is over the limit.
+            InvalidParameter: `body`.
+        """
+        if self.request.too_large:
+            raise errors.BodyTooLarge
+        return wire.parse_body(self.request.body)
+
+    def whole(self, name: str, default: int) -> int:
+        """A query parameter that must be a whole number from 1 up."""
+        return wire.parse_whole(self.request.query_fields.get(name), name, default)
+
+    def reply(self, fields: dict[str, Any]) -> None:
+        """Answer 200 with a JSON object."""
+        self.finish(wire.encode(fields))
+
+    def options(self, *segments: str) -> None:
+        """Answer a preflight, on every path (contract B14)."""
+        asked = self.request.headers.get("Access-Control-Request-Headers")
+        self.set_status(204)
+        self.clear_header("Content-Type")
+        self.set_header("Allow", ", ".join(self.methods))
+        self.set_header("Access-Control-Allow-Methods", ", ".join(self.methods))
+        self.set_header("Access-Control-Allow-Headers", asked or "Content-Type")
+        self.set_header("Access-Control-Max-Age", str(PREFLIGHT_MAX_AGE_S))
+
+    def set_default_headers(self) -> None:
+        """Every response is JSON and depends on the Origin; also after an error has cleared the rest."""
+        self.clear_header("Server")
+        self.set_header("Content-Type", wire.JSON)
+        self.set_header("Vary", "Origin")
+        if self.origin:
+            self.set_header("Access-Control-Allow-Origin", self.origin)
+
+    def compute_etag(self) -> None:
+        """No answer here is worth keeping."""
+        return None
+
+    def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
+        """Answer with the error's status and text; after a part has been sent, only the connection can tell."""
+        if self._headers_written:
+            cast(Any, self.request.connection).close()
+            return
+        super().send_error(status_code, **kwargs)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """The one way from an exception to a response (specification 7)."""
+        error = kwargs["exc_info"][1]
+        if isinstance(error, web.HTTPError) and error.status_code == 405:
+            error = self._why_not_allowed()
+        status = STATUS.get(type(error), 500)
+        self.set_status(status)
+        if isinstance(error, errors.MethodNotAllowed):
+            self.set_header("Allow", ", ".join(error.allowed))
+        elif isinstance(error, errors.Unavailable):
+            self.set_header("Retry-After", str(error.retry_after_s))
+        text = "Internal server error" if status == 500 else str(error)
+        self.finish(wire.encode({"error": text}))
+
+    def _why_not_allowed(self) -> errors.SignalError:
+        """Tornado refuses a method that it does not know before `prepare`, whose checks come first all the same."""
+        try:
+            if not self.origin:
+                self.prepare()
+        except errors.SignalError as error:
+            return error
+        return errors.MethodNotAllowed(self.methods)
+
+    def log_exception(
+        self,
+        typ: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Log defects, and nothing of what the request carries: it is people's addresses."""
+        expected = (errors.SignalError, web.HTTPError, StreamClosedError)
+        if not isinstance(value, expected):
+            name = type(self).__name__
+            app_log.error("%s of %s failed", self.request.method, name, exc_info=(typ, value, tb))  # type: ignore[arg-type]
+
+
+class NotFound(Handler):
+    """Every path that no endpoint has."""
+
+    def prepare(self) -> None:
+        """A preflight is answered here too; all else is not found (contract B13, B14)."""
+        super().prepare()
+        if self.request.method != "OPTIONS":
+            raise errors.PathNotFound
