@@ -174,8 +174,8 @@ class Store:
         Returns:
             Pairs of topic and number of unanswered sessions, and the number of topics in all.
         """
-        while not self._index.settle(origin, now_ms, SETTLING_STEP):
-            await asyncio.sleep(0)  # noqa: ASYNC110 (nothing to wait for: others get their turn)
+        while not self._index.settle(origin, now_ms, SETTLING_STEP):  # noqa: ASYNC110 (others get their turn)
+            await asyncio.sleep(0)
         _ = self._db.view  # counts of a database that cannot be read are no answer
         return self._index.page(origin, offset, limit)
 

@@ -1,0 +1,75 @@
+"""The command line, and the one place where errors end."""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import uvloop
+
+from . import COMMIT, config, server
+from .errors import OperatorError
+
+CLEAN = 0
+OPERATOR = 1
+USAGE = 2
+DEFECT = 3
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line as `--help` shows it."""
+    parser = argparse.ArgumentParser(
+        prog="tornado-signal",
+        description="Signaling and topic discovery for peer-to-peer applications.",
+        epilog="Exit status: 0 clean stop, 1 something to mend on this machine, 2 wrong usage, 3 a defect.",
+    )
+    parser.add_argument("--version", action="version", version=COMMIT)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    serve = commands.add_parser(
+        "serve",
+        help="run the server",
+        description="Run the server. A flag wins over the environment, that over the file, that over the default.",
+    )
+    config.add_arguments(serve)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        argv: the arguments; those of the process if None.
+
+    Returns:
+        The exit status (contract D).
+    """
+    arguments = make_parser().parse_args(argv)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    return guarded(lambda: run(arguments))
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Serve, or only check that it would work."""
+    settings = config.load(arguments, os.environ)
+    uvloop.run(server.check(settings) if arguments.check else server.serve(settings))
+
+
+def guarded(command: Callable[[], None]) -> int:
+    """Run something and turn every way it can end into an exit status."""
+    try:
+        command()
+    except config.ConfigError as error:
+        print(f"tornado-signal: {error}", file=sys.stderr)
+        return USAGE
+    except OperatorError as error:
+        print(f"tornado-signal: {error}", file=sys.stderr)
+        return OPERATOR
+    except Exception:
+        logging.getLogger(__name__).exception("this is a defect")
+        return DEFECT
+    return CLEAN
+
+
+if __name__ == "__main__":
+    sys.exit(main())

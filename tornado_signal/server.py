@@ -1,0 +1,125 @@
+"""The process: open the store, listen, sweep, and on a signal drain and stop."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+
+from tornado.httpserver import HTTPServer
+from tornado.ioloop import PeriodicCallback
+from tornado.netutil import bind_sockets
+
+from . import COMMIT
+from .clock import Clock
+from .config import Settings
+from .errors import OperatorError
+from .handlers import make_application
+from .handlers.admin import make_admin_application
+from .store import Store
+from .sweeper import Sweeper
+
+log = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
+DRAIN_LIMIT_S = 10.0
+UNLIMITED = 1 << 62  # the handlers themselves refuse a body that is too large, in JSON
+
+
+def open_sockets(address: str, port: int, flag: str) -> list[socket.socket]:
+    """Bind and listen.
+
+    Args:
+        address: an IP address or a host name.
+        port: 0 picks a free one.
+        flag: the setting to name when it does not work.
+
+    Raises:
+        OperatorError: the port is taken, or the address is not this machine's.
+    """
+    try:
+        return bind_sockets(port, address)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OperatorError(
+            f"cannot listen on {address} port {port}: {reason}; stop what has it, or choose another {flag}"
+        ) from error
+
+
+def open_store(settings: Settings) -> Store:
+    """The store as configured. Needs a running event loop.
+
+    Raises:
+        DatabaseError: the data directory cannot be used.
+    """
+    return Store(
+        settings.data_dir,
+        timeout_ms=settings.session_timeout_ms,
+        durability=settings.durability,
+        codes=settings.codes,
+    )
+
+
+def url(listening: socket.socket) -> str:
+    """Where a listening socket can be reached."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def check(settings: Settings) -> None:
+    """Open everything that `serve` needs and close it again.
+
+    Raises:
+        OperatorError: something cannot be used.
+    """
+    await open_store(settings).close()
+    for listening in open_all_sockets(settings)[0]:
+        listening.close()
+
+
+def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[socket.socket]]:
+    """The public and the admin listener's sockets; none of the latter when it is off."""
+    public = open_sockets(settings.address, settings.port, "--port")
+    if settings.admin_port is None:
+        return public, []
+    return public, open_sockets(LOOPBACK, settings.admin_port, "--admin-port")
+
+
+async def serve(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        OperatorError: something cannot be used; nothing has been served then.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    store = open_store(settings)
+    try:
+        public, admin = open_all_sockets(settings)
+        clock = Clock(store.created_ms)
+        application = make_application(store, clock, settings, COMMIT)
+        server = HTTPServer(application, max_body_size=UNLIMITED)
+        server.add_sockets(public)
+        admin_server = HTTPServer(make_admin_application(application))
+        admin_server.add_sockets(admin)
+        sweeping = PeriodicCallback(Sweeper(store, clock).sweep, settings.sweep_interval_ms)
+        sweeping.start()
+        for listening in public:
+            log.info("listening on %s", url(listening))
+        for listening in admin:
+            log.info("admin listener on %s", url(listening))
+
+        await stop.wait()
+        log.info("stopping: draining")
+        sweeping.stop()
+        server.stop()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(application.drain(), DRAIN_LIMIT_S)
+        await server.close_all_connections()
+        admin_server.stop()
+        await admin_server.close_all_connections()
+    finally:
+        await store.close()
+    log.info("stopped")

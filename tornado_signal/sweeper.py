@@ -1,0 +1,51 @@
+"""Takes expired sessions out of the store, step by step, and lets the disk shrink."""
+
+import logging
+import time
+
+from .clock import Clock
+from .errors import Unavailable
+from .store import Store
+
+log = logging.getLogger(__name__)
+
+COMPACT_MIN_BYTES = 1 << 20
+COMPACT_PAUSE_S = 60.0
+COMPACT_SHARE = 20  # a compaction is followed by a pause of at least so many times its duration
+
+
+class Sweeper:
+    """What the `PeriodicCallback` calls.
+
+    Args:
+        store: what is swept.
+        clock: tells what has expired.
+        compact_pause_s: the least time between two compactions.
+    """
+
+    def __init__(self, store: Store, clock: Clock, compact_pause_s: float = COMPACT_PAUSE_S) -> None:
+        self._store = store
+        self._clock = clock
+        self._pause_s = compact_pause_s
+        self._swept = 0
+        self._next_compaction_s = 0.0
+
+    async def sweep(self) -> None:
+        """Delete all that has expired; every step waits for its own commit, so others always come in between."""
+        try:
+            while deleted := await self._store.sweep(self._clock.now_ms()):
+                self._swept += deleted
+            if self._swept and time.monotonic() >= self._next_compaction_s:
+                await self._compact()
+        except Unavailable:
+            pass  # the store has said why; the next call goes on
+
+    async def _compact(self) -> None:
+        if self._store.size_bytes() < COMPACT_MIN_BYTES:
+            return
+        self._swept = 0
+        began_s = time.monotonic()
+        await self._store.compact()
+        ended_s = time.monotonic()
+        self._next_compaction_s = ended_s + max(self._pause_s, COMPACT_SHARE * (ended_s - began_s))
+        log.info("compacted the store to %d bytes in %.1f s", self._store.size_bytes(), ended_s - began_s)
