@@ -1,0 +1,133 @@
+"""Real peers, each a process of its own, meet through the installed command and talk over WebRTC."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+COMMAND = Path(sys.executable).with_name("tornado-signal")
+PEER = Path(__file__).with_name("peer.py")
+BOUND_S = 60
+
+# aiortc leaves out the loopback interface, so the peers get another one, an end of a cable to nowhere, in a network
+# namespace that no packet leaves. The namespace lasts until standard input ends.
+NETWORK = """
+set -e
+ip link set lo up
+ip link add v0 type veth peer name v1
+ip address add 192.0.2.1/24 dev v0
+ip link set v0 up
+ip link set v1 up
+ip route add default dev v0
+echo ready
+exec cat
+"""
+
+
+@pytest.fixture
+def start():
+    """A function like Popen whose processes live in a network of their own, and not longer than the test."""
+    root = os.geteuid() == 0
+    unshare = ["unshare", "-n" if root else "-rn", "sh", "-c", NETWORK]
+    started = []
+    with subprocess.Popen(unshare, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as network:
+        assert network.stdout.readline() == "ready\n"
+        enter = ["nsenter", f"--target={network.pid}", "--net"]
+        enter += [] if root else ["--user", "--preserve-credentials"]
+
+        def popen(*command, **options):
+            started.append(subprocess.Popen([*enter, *map(str, command)], text=True, **options))
+            return started[-1]
+
+        yield popen
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def base(start, tmp_path):
+    """The address of a fresh server, which has to stop cleanly in the end."""
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        options = ["--port", 0, "--data-dir", tmp_path / "data"]
+        server = start(COMMAND, "serve", *options, stdout=output, stderr=output)
+    deadline_s = time.monotonic() + BOUND_S
+    while not (found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text())):
+        assert server.poll() is None, log.read_text()
+        assert time.monotonic() < deadline_s, log.read_text()
+        time.sleep(0.05)
+    yield found[0]
+    server.terminate()
+    assert server.wait(BOUND_S) == 0, log.read_text()
+
+
+@pytest.fixture
+def peer(start, base):
+    """A function that starts a peer: it is told the server's address, a topic and what to say."""
+
+    def start_peer(topic, message, *options):
+        command = [sys.executable, PEER, *options, base, topic, message]
+        return start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    return start_peer
+
+
+def outcome(process):
+    """Side, session and what it heard, of a peer that has to end well."""
+    output, errors = process.communicate(timeout=BOUND_S)
+    assert (process.returncode, errors) == (0, ""), output
+    assert output.removeprefix("waiting\n").count("\n") == 2, output
+    return re.search(r"^(offerer|answerer) of (\S+)\nheard: (.*)\n\Z", output, re.MULTILINE).groups()
+
+
+@pytest.mark.parametrize("topic", ["lobby", "a/b c%2F+?&#é😀"])
+def test_one_after_the_other(topic, peer):
+    """A peer waits under a topic, another one comes, and each hears what the other says."""
+    first = peer(topic, "I was here first")
+    assert first.stdout.readline() == "waiting\n"
+    second = peer(topic, "Hello, 世界")
+    side, code, heard = outcome(second)
+    assert (side, heard) == ("answerer", "I was here first")
+    assert outcome(first) == ("offerer", code, "Hello, 世界")
+
+
+def test_both_at_once(peer):
+    """Two peers that start at the same moment meet all the same."""
+    ends = [outcome(each) for each in [peer("lobby", "from A"), peer("lobby", "from B")]]
+    assert {side for side, _, _ in ends} == {"offerer", "answerer"}
+    assert len({code for _, code, _ in ends}) == 1
+    assert [heard for _, _, heard in ends] == ["from B", "from A"]
+
+
+def test_crowd_of_two_origins(peer):
+    """Of six peers at once under one topic each meets exactly one other, and of its own origin."""
+    origins = dict.fromkeys("abcd", "https://one.example") | dict.fromkeys("ef", "https://two.example")
+    crowd = {name: peer("lobby", name, "--origin", origin) for name, origin in origins.items()}
+    ends = {name: outcome(process) for name, process in crowd.items()}
+    heard = {name: end[2] for name, end in ends.items()}
+    assert all(heard[heard[name]] == name != heard[name] for name in crowd)
+    assert all(origins[heard[name]] == origins[name] for name in crowd)
+    assert all(ends[heard[name]][1] == end[1] for name, end in ends.items())
+    assert sorted(side for side, _, _ in ends.values()) == ["answerer"] * 3 + ["offerer"] * 3
+
+
+def test_nobody_comes(peer, base):
+    """A peer that waited in vain says so, and leaves no session that another peer might answer."""
+    gone = peer("lobby", "hello?", "--wait", 1)
+    output, errors = gone.communicate(timeout=BOUND_S)
+    assert (gone.returncode, output, errors) == (1, "waiting\n", "peer: nobody came within 1 s\n")
+    first, second = peer("lobby", "from A"), peer("lobby", "from B")
+    assert [outcome(first)[2], outcome(second)[2]] == ["from B", "from A"]
+
+
+def test_no_server(start):
+    """Without a server a peer ends with one line."""
+    lost = start(sys.executable, PEER, "http://127.0.0.1:1", "lobby", "x", stderr=subprocess.PIPE)
+    _, errors = lost.communicate(timeout=BOUND_S)
+    assert lost.returncode == 1
+    assert re.fullmatch(r"peer: .*refused.*\n", errors)
