@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 from aiortc.sdp import candidate_from_sdp
-from tornado.httpclient import AsyncHTTPClient
+from tornado.httpclient import AsyncHTTPClient, HTTPError
 
 PAUSE_S = 0.2
 CONNECT_S = 20
@@ -100,7 +100,7 @@ class Link:
         """Be the offerer of a new session."""
         channel = self.connection.createDataChannel("messages")
         channel.on("open", lambda: channel.send(self.message))
-        channel.on("message", self.heard.set_result)
+        channel.once("message", self.heard.set_result)
         offer, candidates = await self._describe(await self.connection.createOffer())
         self.side, self.code, self.listed = "offerer", await self.api.offer(info, offer), True
         await self._trickle(candidates)
@@ -129,8 +129,8 @@ class Link:
 
         @self.connection.on("datachannel")
         def opened(channel):
-            channel.on("message", self.heard.set_result)
-            channel.on("message", lambda _: channel.send(self.message))
+            channel.once("message", self.heard.set_result)
+            channel.once("message", lambda _: channel.send(self.message))
             channel.on("close", self.hung_up.set)
 
         await self.connection.setRemoteDescription(RTCSessionDescription(**json.loads(session["offer"])))
@@ -244,7 +244,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         asyncio.run(run(Api(args.base, args.origin, args.topic), args.message, args.wait))
-    except (Refused, OSError) as error:  # TimeoutError is an OSError
+    except (Refused, HTTPError, OSError) as error:  # TimeoutError is an OSError
         print(f"peer: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
