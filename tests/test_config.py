@@ -212,10 +212,7 @@ def test_refused_variable(name, bad):
     setting = BY_NAME[name]
     with pytest.raises(ConfigError) as error:
         settle(env={setting.variable: bad})
-    assert (
-        str(error.value)
-        == f"environment variable {setting.variable} = {bad!r}: expected {setting.kind.allowed}"
-    )
+    assert str(error.value) == f"environment variable {setting.variable} = {bad!r}: expected {setting.kind.allowed}"
     assert (error.value.value, error.value.expected) == (bad, setting.kind.allowed)
 
 
@@ -230,9 +227,7 @@ def test_refused_key(name, bad, toml):
     assert str(error.value) == f"file {path}, key {name} = {error.value.value!r}: expected {expected}"
 
 
-@pytest.mark.parametrize(
-    "flag", ["--prot=1", "--por=1", "--session-timeout=1000", "--session_timeout_ms=1000"]
-)
+@pytest.mark.parametrize("flag", ["--prot=1", "--por=1", "--session-timeout=1000", "--session_timeout_ms=1000"])
 def test_unknown_flag(flag, capsys):
     """An unknown or abbreviated flag is a usage error that names it."""
     with pytest.raises(SystemExit) as exit_:
@@ -254,9 +249,7 @@ def test_unknown_variable(name, hint):
     """A variable with the prefix and an unknown name is refused, and the nearest name is offered."""
     with pytest.raises(ConfigError) as error:
         settle(env={name: "1"})
-    assert str(error.value).startswith(
-        f"environment variable {name} = '1': expected the name of a setting{hint}"
-    )
+    assert str(error.value).startswith(f"environment variable {name} = '1': expected the name of a setting{hint}")
 
 
 @pytest.mark.parametrize(

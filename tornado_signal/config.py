@@ -201,9 +201,7 @@ class Settings:
     data_dir: Path = setting("data", PATH, "the LevelDB directory, created if missing")
     # A tenth of a second to a week: sessions are short-lived (Specification 1), and no peer answers faster.
     session_timeout_ms: int = setting(300_000, whole(100, 604_800_000), "lifetime of a session", "ms")
-    sweep_interval_ms: int = setting(
-        1000, whole(10, 3_600_000), "pause between two sweeps of what has expired", "ms"
-    )
+    sweep_interval_ms: int = setting(1000, whole(10, 3_600_000), "pause between two sweeps of what has expired", "ms")
     durability: Literal["fsync", "os"] = setting(
         "fsync",
         one_of("fsync", "os"),
@@ -243,9 +241,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     namespace. Flags are to be written in full: an abbreviation could mean something else after an update.
     """
     parser.allow_abbrev = False
-    parser.add_argument(
-        "--check", action="store_true", help="check settings, data directory and ports, and exit"
-    )
+    parser.add_argument("--check", action="store_true", help="check settings, data directory and ports, and exit")
     parser.add_argument(
         "--config",
         metavar="FILE",
