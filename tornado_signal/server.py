@@ -6,7 +6,6 @@ import logging
 import signal
 import socket
 
-from tornado.httpserver import HTTPServer
 from tornado.ioloop import PeriodicCallback
 from tornado.netutil import bind_sockets
 
@@ -14,16 +13,17 @@ from . import COMMIT
 from .clock import Clock
 from .config import Settings
 from .errors import OperatorError
-from .handlers import make_application
+from .handlers import make_application, make_refusal
 from .handlers.admin import make_admin_application
 from .store import Store
 from .sweeper import Sweeper
+from .transport import Server
 
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 DRAIN_LIMIT_S = 10.0
-UNLIMITED = 1 << 62  # the handlers themselves refuse a body that is too large, in JSON
+CLOSE_LIMIT_S = 2.0
 
 
 def open_sockets(address: str, port: int, flag: str) -> list[socket.socket]:
@@ -100,10 +100,11 @@ async def serve(settings: Settings) -> None:
         public, admin = open_all_sockets(settings)
         clock = Clock(store.created_ms)
         application = make_application(store, clock, settings, COMMIT)
-        server = HTTPServer(application, max_body_size=UNLIMITED)
-        server.add_sockets(public)
-        admin_server = HTTPServer(make_admin_application(application))
-        admin_server.add_sockets(admin)
+        refusal = make_refusal(settings)
+        server = Server(application, refusal)
+        await server.start(public)
+        admin_server = Server(make_admin_application(application), refusal)
+        await admin_server.start(admin)
         sweeping = PeriodicCallback(Sweeper(store, clock).sweep, settings.sweep_interval_ms)
         sweeping.start()
         for listening in public:
@@ -117,9 +118,8 @@ async def serve(settings: Settings) -> None:
         server.stop()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(application.drain(), DRAIN_LIMIT_S)
-        await server.close_all_connections()
-        admin_server.stop()
-        await admin_server.close_all_connections()
+        await server.close(CLOSE_LIMIT_S)
+        await admin_server.close(CLOSE_LIMIT_S)
     finally:
         await store.close()
     log.info("stopped")

@@ -1,10 +1,15 @@
 """The HTTP driver: Tornado request handlers, one file for each room, and their table of routes."""
 
+import functools
+from collections.abc import Callable
+
+from tornado.httputil import HTTPHeaders
+
 from ..clock import Clock
 from ..config import Settings
 from ..store import Store
 from . import discovery, signaling
-from .base import Handler, NotFound
+from .base import Handler, NotFound, Response, refusal
 from .request import Application
 
 FIXED: dict[str, type[Handler]] = {
@@ -18,6 +23,11 @@ BY_TOPIC: dict[str, type[Handler]] = {
     "sessions": discovery.Sessions,
     "offer": signaling.Offer,
 }
+
+
+def make_refusal(settings: Settings) -> Callable[[int, HTTPHeaders], Response]:
+    """What the transport of these settings answers to what no handler sees."""
+    return functools.partial(refusal, settings.allowed_origins)
 
 
 def make_application(store: Store, clock: Clock, settings: Settings, version: str) -> Application:

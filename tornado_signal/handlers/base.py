@@ -1,9 +1,10 @@
 """What every handler shares: the Origin, CORS, JSON in and out, and the one table from errors to statuses."""
 
+import http
 from types import TracebackType
 from typing import Any, ClassVar, cast
 
-from tornado import web
+from tornado import httputil, web
 from tornado.iostream import StreamClosedError
 from tornado.log import app_log
 
@@ -21,6 +22,8 @@ STATUS: dict[type[errors.SignalError], int] = {
     errors.Unavailable: 503,
 }
 PREFLIGHT_MAX_AGE_S = 7200
+
+Response = tuple[httputil.HTTPHeaders, bytes]
 
 
 class Handler(web.RequestHandler):
@@ -168,3 +171,18 @@ class NotFound(Handler):
         super().prepare()
         if self.request.method != "OPTIONS":
             raise errors.PathNotFound
+
+
+def refusal(allowed: frozenset[str] | None, status: int, headers: httputil.HTTPHeaders) -> Response:
+    """What a transport answers to a request that no handler sees, in JSON and with CORS (contract B14, B15).
+
+    Args:
+        allowed: the allow-list of origins, if there is one.
+        status: why the transport refuses it.
+        headers: those of the request that were understood.
+    """
+    answer = httputil.HTTPHeaders({"Content-Type": wire.JSON, "Vary": "Origin"})
+    origin = headers.get("Origin", "")
+    if 0 < len(origin) <= wire.MAX_ORIGIN and (allowed is None or origin in allowed):
+        answer["Access-Control-Allow-Origin"] = origin
+    return answer, wire.encode({"error": http.HTTPStatus(status).phrase.capitalize()})

@@ -1,0 +1,142 @@
+"""One request and its response, between a connection and Tornado's handlers."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tornado import httputil
+
+from .syntax import format_head
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+
+class Exchange(httputil.HTTPConnection):
+    """One request and its response.
+
+    Attributes:
+        context: has `remote_ip` and `protocol`, as Tornado's handlers expect.
+    """
+
+    def __init__(self, connection: "Connection", start_line: httputil.RequestStartLine, headers: httputil.HTTPHeaders):
+        self.context = connection
+        self.start_line = start_line
+        self.headers = headers
+        self.complete = False
+        self.started = False
+        self.finished = False
+        self.keep_alive = False
+        self._headless = start_line.method == "HEAD"
+        self._chunked = False
+        self._chunks: list[bytes] = []
+        self._delegate: httputil.HTTPMessageDelegate | None = None
+        self._close_callback: Callable[[], None] | None = None
+
+    # The request, from the connection to Tornado
+
+    def begin(self) -> None:
+        """Its turn has come: hand over what has arrived so far."""
+        connection = self.context
+        delegate = self._delegate = connection.server.delegate.start_request(connection, self)
+        delegate.headers_received(self.start_line, self.headers)
+        if not self.complete and self.headers.get("Expect"):
+            # After what the headers alone may have set off: a final answer makes it unnecessary.
+            connection.server.loop.call_soon(self._expect)
+        for chunk in self._chunks:
+            delegate.data_received(chunk)
+        self._chunks.clear()
+        if self.complete:
+            delegate.finish()
+
+    def data_received(self, chunk: bytes) -> None:
+        """A piece of the body."""
+        if self._delegate is None:
+            self._chunks.append(chunk)
+        elif not self.finished:
+            self._delegate.data_received(chunk)
+
+    def message_complete(self) -> None:
+        """The request has come whole."""
+        self.complete = True
+        if self._delegate is not None and not self.finished:
+            self._delegate.finish()
+
+    def client_gone(self) -> None:
+        """The client is gone, or at least sends no more: who only waits for it need not."""
+        callback, self._close_callback = self._close_callback, None
+        if not self.complete and self._delegate is not None:
+            self._delegate.on_connection_close()
+        if callback is not None:
+            callback()
+
+    def _expect(self) -> None:
+        if not self.started and not self.complete:
+            self.context.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    # The response, from Tornado to the connection
+
+    def set_close_callback(self, callback: Callable[[], None] | None) -> None:
+        """What to call if the client goes away before the response is finished."""
+        self._close_callback = callback
+
+    def write_headers(
+        self,
+        start_line: httputil.RequestStartLine | httputil.ResponseStartLine,
+        headers: httputil.HTTPHeaders,
+        chunk: bytes | None = None,
+    ) -> "asyncio.Future[None]":
+        """Send the status line and the headers, and the first piece of the body.
+
+        Without a Content-Length the body is chunked; a client of HTTP/1.0 reads it until the connection closes.
+
+        Returns:
+            A future that is done when more may be sent.
+
+        Raises:
+            ValueError: a header would break out of its line.
+        """
+        assert isinstance(start_line, httputil.ResponseStartLine)
+        code = start_line.code
+        values = list(headers.get_all())
+        bodiless = self._headless or code in (204, 304)
+        if not bodiless and "Content-Length" not in headers:
+            if self.start_line.version == "HTTP/1.1":
+                self._chunked = True
+                values.append(("Transfer-Encoding", "chunked"))
+            else:
+                self.keep_alive = False
+        if not self.complete or self.context.server.stopping:
+            self.keep_alive = False
+        if not self.keep_alive:
+            values.append(("Connection", "close"))
+        elif self.start_line.version == "HTTP/1.0":
+            values.append(("Connection", "keep-alive"))
+        self.started = True
+        return self.context.send(format_head(code, start_line.reason, values) + self._framed(chunk))
+
+    def write(self, chunk: bytes) -> "asyncio.Future[None]":
+        """Send a piece of the body.
+
+        Returns:
+            A future that is done when more may be sent; it fails with StreamClosedError if the client is gone.
+        """
+        return self.context.send(self._framed(chunk))
+
+    def finish(self) -> None:
+        """The response is complete."""
+        self.finished = True
+        self._close_callback = None
+        if self._chunked:
+            self.context.send(b"0\r\n\r\n")
+        self.context.exchange_finished(self)
+
+    def close(self) -> None:
+        """End the connection in the middle of the response: nothing else can tell the client that it is not whole."""
+        self.finished = True
+        self.context.abort()
+
+    def _framed(self, chunk: bytes | None) -> bytes:
+        if not chunk or self._headless:
+            return b""
+        return b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk

@@ -1,0 +1,85 @@
+"""Accepts connections for a Tornado application, and looks after their deadlines and their end."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from tornado import httputil
+
+from .connection import Connection
+
+TICK_S: Final = 1.0
+BACKLOG: Final = 4096
+
+Refusal = Callable[[int, httputil.HTTPHeaders], tuple[httputil.HTTPHeaders, bytes]]
+
+
+class Server:
+    """Accepts connections for a Tornado application.
+
+    Args:
+        delegate: the application.
+        refusal: makes headers and body of an answer to what is refused here, from its status and the headers
+            that were understood.
+        tls: certificate and key, for HTTPS.
+    """
+
+    _tick: asyncio.TimerHandle
+
+    def __init__(
+        self, delegate: httputil.HTTPServerConnectionDelegate, refusal: Refusal, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.delegate = delegate
+        self.refusal = refusal
+        self.loop = asyncio.get_running_loop()
+        self.protocol = "https" if tls else "http"
+        self.stopping = False
+        self.connections: set[Connection] = set()
+        self.done: asyncio.Future[None] = self.loop.create_future()
+        self.done.set_result(None)
+        self._tls = tls
+        self._listeners: list[asyncio.Server] = []
+        self._gone = asyncio.Event()
+
+    async def start(self, sockets: Iterable[socket.socket]) -> None:
+        """Accept on sockets that listen already."""
+        for listening in sockets:
+            self._listeners.append(
+                await self.loop.create_server(lambda: Connection(self), sock=listening, ssl=self._tls, backlog=BACKLOG)
+            )
+        self._tick = self.loop.call_later(TICK_S, self._look_at_deadlines)
+
+    def stop(self) -> None:
+        """Accept no more, close what is idle, and everything else after its response."""
+        self.stopping = True
+        for listener in self._listeners:
+            listener.close()
+        for connection in list(self.connections):
+            if connection.idle:
+                connection.close()
+
+    async def close(self, limit_s: float) -> None:
+        """Wait until all connections are gone, then end those that remain."""
+        self.stop()
+        if self.connections:
+            try:
+                await asyncio.wait_for(self._gone.wait(), limit_s)
+            except TimeoutError:
+                for connection in list(self.connections):
+                    connection.abort()
+        self._tick.cancel()
+
+    def connection_lost(self, connection: Connection) -> None:
+        """A connection is over."""
+        self.connections.discard(connection)
+        if self.stopping and not self.connections:
+            self._gone.set()
+
+    def _look_at_deadlines(self) -> None:
+        now_s = self.loop.time()
+        late = [connection for connection in self.connections if 0 < connection.deadline_s < now_s]
+        for connection in late:
+            connection.patience_ended()
+        self._tick = self.loop.call_later(TICK_S, self._look_at_deadlines)

@@ -1,0 +1,80 @@
+"""What llhttp takes but this server must not believe: odd targets, hosts, codings. Refusing ends the connection."""
+
+import http
+import re
+from typing import Final
+
+from tornado import httputil
+
+_TARGET: Final = re.compile(rb"[!-~\x80-\xff]+")
+_ABSOLUTE: Final = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
+_HOST: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+;=%-]*(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")
+_STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}" for status in http.HTTPStatus}
+
+
+class Refused(Exception):
+    """A request that is not understood, or not wanted, before any handler sees it.
+
+    Args:
+        status: the HTTP status to answer with.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+def check_target(target: bytes) -> str:
+    """The path and query that a request is for (RFC 9112, 3.2).
+
+    Raises:
+        Refused: it is not one that this server understands.
+    """
+    if not target.startswith(b"/"):
+        absolute = _ABSOLUTE.match(target)
+        if absolute is not None:
+            target = target[absolute.end() :]
+            if not target.startswith(b"/"):
+                target = b"/" + target
+        elif target != b"*":
+            raise Refused(http.HTTPStatus.BAD_REQUEST)
+    if not _TARGET.fullmatch(target):
+        raise Refused(http.HTTPStatus.BAD_REQUEST)
+    return target.decode("latin-1")
+
+
+def check_headers(headers: httputil.HTTPHeaders, version: str) -> None:
+    """Refuse what the grammar allows but two readers may understand differently (RFC 9112, 3.2, 6.1, 6.3).
+
+    Raises:
+        Refused: with the status that fits.
+    """
+    if version not in ("HTTP/1.1", "HTTP/1.0"):
+        raise Refused(http.HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+    hosts = headers.get_list("Host")
+    if len(hosts) != 1 and (hosts or version == "HTTP/1.1"):
+        raise Refused(http.HTTPStatus.BAD_REQUEST)
+    if hosts and not _HOST.fullmatch(hosts[0]):
+        raise Refused(http.HTTPStatus.BAD_REQUEST)
+    if "Transfer-Encoding" in headers:
+        if "Content-Length" in headers or version == "HTTP/1.0":
+            raise Refused(http.HTTPStatus.BAD_REQUEST)
+        if headers["Transfer-Encoding"].lower() != "chunked":
+            raise Refused(http.HTTPStatus.NOT_IMPLEMENTED)
+    if "Expect" in headers and headers["Expect"].lower() != "100-continue":
+        raise Refused(http.HTTPStatus.EXPECTATION_FAILED)
+
+
+def format_head(code: int, reason: str, values: list[tuple[str, str]]) -> bytes:
+    """The status line and the headers of a response.
+
+    Raises:
+        ValueError: one of them would break out of its line.
+    """
+    lines = [_STATUS_LINES.get(code) or f"HTTP/1.1 {code} {reason}"]
+    for name, value in values:
+        lines.append(f"{name}: {value}")
+    head = "\r\n".join(lines)
+    if head.count("\n") != len(values) or head.count("\r") != len(values):
+        raise ValueError("a header has a line break in it")
+    return head.encode("latin-1") + b"\r\n\r\n"
