@@ -1,5 +1,6 @@
 """The server's time: the wall clock's, except that it never goes backwards and never stands still."""
 
+import email.utils
 import time
 from collections.abc import Callable
 
@@ -26,9 +27,19 @@ class Clock:
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
         self._ahead_ns = floor_ms * 1_000_000 - monotonic_ns()
+        self._date_s = 0
+        self._date = ""
 
     def now_ms(self) -> int:
         """The time now."""
         monotonic_ns = self._monotonic_ns()
         self._ahead_ns = max(self._ahead_ns, self._wall_ns() - monotonic_ns)
         return (monotonic_ns + self._ahead_ns) // 1_000_000
+
+    def http_date(self) -> str:
+        """The time now as an HTTP Date header has it; made once a second."""
+        now_s = self.now_ms() // 1000
+        if now_s != self._date_s:
+            self._date_s = now_s
+            self._date = email.utils.formatdate(now_s, usegmt=True)
+        return self._date

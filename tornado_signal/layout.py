@@ -123,6 +123,12 @@ def unpack_head(code: bytes, value: bytes) -> Session:
     return Session(code, topic, value[info:].decode(), created_ms, expires_ms, timeout_ms, serial)
 
 
+def unpack_head_expiry(value: bytes) -> int:
+    """The expires_ms of a head: all that most requests need of it."""
+    expires_ms: int = _NUMBER.unpack_from(value, _NUMBER.size)[0]
+    return expires_ms
+
+
 # Key: L origin topic ~created_ms ~serial   Value: code, expires_ms
 def pack_listing_prefix(origin: str, topic: str) -> bytes:
     """What the listing keys of one topic begin with; within it, byte order is newest first."""

@@ -136,7 +136,7 @@ class Store:
         """
         key = layout.pack_session_prefix(origin, code)
         await self._turns.mine(key, appends=True)
-        self._live(key, code, now_ms)
+        self._must_live(key, now_ms)
         change = changes.candidates_added(key, side, [(self._next_serial(), text) for text in candidates])
         change.puts.append(changes.mark(self._created_ms, self._serial))
         await self._commit([key], change, _nothing, appends=True)
@@ -148,7 +148,7 @@ class Store:
             SessionNotFound: it does not exist, has expired or is another origin's.
         """
         key = layout.pack_session_prefix(origin, code)
-        self._live(key, code, now_ms)
+        self._must_live(key, now_ms)
         return records.news(self._db.view, key, side)
 
     async def sessions(self, origin: str, topic: str, now_ms: int) -> AsyncIterator[list[ListedSession]]:
@@ -241,6 +241,11 @@ class Store:
         if session is None or not session.live(now_ms):
             raise SessionNotFound
         return session
+
+    def _must_live(self, key: bytes, now_ms: int) -> None:
+        head = self._db.view.get(key + layout.HEAD)
+        if head is None or now_ms >= layout.unpack_head_expiry(head):
+            raise SessionNotFound
 
     def _new_session(self, code: bytes, topic: str, info: str, now_ms: int) -> Session:
         self._created_ms = created_ms = max(now_ms, self._created_ms)

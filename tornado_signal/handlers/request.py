@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import urllib.parse
-from typing import Any, cast
+from typing import Any
 
 from tornado import httputil, web
 
@@ -127,6 +127,7 @@ class Application(web.Application):
         self.draining = False
         self._running = 0
         self._idle = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
 
     def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> Exchange:
         """Tornado's entry for a request on a connection."""
@@ -158,4 +159,5 @@ class Application(web.Application):
                 _, topic, last = request.path.split("/")
                 if last in self.by_topic:
                     handler_class, arguments = self.by_topic[last], [topic]
-        self.get_handler_delegate(cast(Any, request), handler_class, path_args=arguments).execute()
+        handler = handler_class(self, request)
+        self._loop.create_task(handler._execute([], *arguments))

@@ -37,8 +37,8 @@ class Connection(asyncio.Protocol):
         "_closing",
         "_drained",
         "_exchanges",
+        "_fields",
         "_head_bytes",
-        "_headers",
         "_parser",
         "_refused",
         "_target",
@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
         self.deadline_s = 0.0
         self._parser = httptools.HttpRequestParser(self)
         self._target = b""
-        self._headers: httputil.HTTPHeaders | None = None  # while request line and headers arrive
+        self._fields: list[tuple[str, str]] | None = None  # while request line and headers arrive
         self._head_bytes = 0
         # Those that are not finished: the first has its turn, the last may still be arriving.
         self._exchanges: list[Exchange] | None = None
@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
     @property
     def idle(self) -> bool:
         """Whether no request is under way."""
-        return self._exchanges is None and self._headers is None
+        return self._exchanges is None and self._fields is None
 
     # From asyncio
 
@@ -147,7 +147,7 @@ class Connection(asyncio.Protocol):
                 self._parser = httptools.HttpRequestParser(self)
             else:
                 break
-        if self._headers is not None:
+        if self._fields is not None:
             if not self._head_bytes:
                 self._wait_at_most(HEAD_S)
             self._head_bytes += len(data)
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         self._target = b""
-        self._headers = httputil.HTTPHeaders()
+        self._fields = []
         self._head_bytes = 0
 
     def on_url(self, part: bytes) -> None:
@@ -170,28 +170,24 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header, or, behind a chunked body, a trailer: those are dropped."""
-        headers = self._headers
-        if headers is None:
+        fields = self._fields
+        if fields is None:
             return
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > MAX_HEAD_BYTES:
             raise Refused(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        text = name.decode("latin-1")
-        if text in headers:
-            headers.add(text, value.decode("latin-1"))
-        else:
-            headers[text] = value.decode("latin-1")
+        fields.append((name.decode("latin-1"), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
         """Request line and headers have come: everything that says how the message goes on is checked."""
-        assert self._headers is not None
+        headers = self._headers()
         version = "HTTP/" + self._parser.get_http_version()
         target = check_target(self._target)
-        check_headers(self._headers, version)
+        check_headers(headers, version)
         start_line = httputil.RequestStartLine(self._parser.get_method().decode("latin-1"), target, version)
-        exchange = Exchange(self, start_line, self._headers)
+        exchange = Exchange(self, start_line, headers)
         exchange.keep_alive = self._parser.should_keep_alive()
-        self._headers = None
+        self._fields = None
         self._wait_at_most(BODY_S)
         if self._exchanges is None:
             self._exchanges = [exchange]
@@ -263,6 +259,18 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._transport.abort()
 
+    def _headers(self) -> httputil.HTTPHeaders:
+        """The headers that have arrived of the current request."""
+        fields = self._fields or ()
+        headers = httputil.HTTPHeaders()
+        for name, value in fields:
+            headers[name] = value
+        if len(headers) < len(fields):  # some came more than once, which is rare
+            headers = httputil.HTTPHeaders()
+            for name, value in fields:
+                headers.add(name, value)
+        return headers
+
     def _wait_at_most(self, seconds: float) -> None:
         self.deadline_s = self.server.loop.time() + seconds
 
@@ -278,7 +286,7 @@ class Connection(asyncio.Protocol):
         if exchanges:
             self._refused = status
             return
-        headers, body = self.server.refusal(status, self._headers or httputil.HTTPHeaders())
+        headers, body = self.server.refusal(status, self._headers())
         headers["Content-Length"] = str(len(body))
         headers["Connection"] = "close"
         self.send(format_head(status, "", list(headers.get_all())) + body)

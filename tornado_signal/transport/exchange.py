@@ -127,6 +127,7 @@ class Exchange(httputil.HTTPConnection):
         """The response is complete."""
         self.finished = True
         self._close_callback = None
+        self._delegate = None  # it refers back: without cycles there is nothing to collect
         if self._chunked:
             self.context.send(b"0\r\n\r\n")
         self.context.exchange_finished(self)
