@@ -1,0 +1,114 @@
+"""What several test files share: a clock turned by hand, and stores that are proved sound when their test ends."""
+
+import contextlib
+from types import SimpleNamespace
+
+import hypothesis
+import pytest
+
+from tornado_signal.errors import Unavailable
+from tornado_signal.store import Store
+
+# How long an example takes says something about the machine, not about the code; nothing is left behind.
+hypothesis.settings.register_profile(
+    "suite", deadline=None, database=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("suite")
+
+TIMEOUT_MS = 1000
+BEGIN_MS = 1_700_000_000_000
+
+
+class HandClock:
+    """Time that stands still until a test turns it, `clock.ms += 5`; to the server it is a `Clock`."""
+
+    def __init__(self, ms=BEGIN_MS):
+        self.ms = ms
+
+    def now_ms(self):
+        return self.ms
+
+
+class Under:
+    """A store as one origin sees it at what is now by a clock: every operation without its first and last argument."""
+
+    def __init__(self, store, clock, origin):
+        self.store, self.clock, self.origin = store, clock, origin
+
+    async def create(self, topic="topic", info="info", offer="offer"):
+        return await self.store.create(self.origin, topic, info, offer, self.clock.ms)
+
+    async def answer(self, code, answer="answer"):
+        await self.store.answer(self.origin, code, answer, self.clock.ms)
+
+    async def add(self, code, side, *candidates):
+        await self.store.add_candidates(self.origin, code, side, candidates, self.clock.ms)
+
+    async def read(self, code, side):
+        return await self.store.read(self.origin, code, side, self.clock.ms)
+
+    async def sessions(self, topic="topic"):
+        steps = [step async for step in self.store.sessions(self.origin, topic, self.clock.ms)]
+        return [listed for step in steps for listed in step]
+
+    async def codes(self, topic="topic"):
+        return [listed.session.code for listed in await self.sessions(topic)]
+
+    async def topics(self, offset=0, limit=1000):
+        return await self.store.topics(self.origin, offset, limit, self.clock.ms)
+
+
+async def sweep(store, now_ms):
+    """Sweep until nothing is left to do; how many keys went in each step."""
+    steps = []
+    while deleted := await store.sweep(now_ms):
+        steps.append(deleted)
+    return steps
+
+
+@pytest.fixture
+def clock():
+    """A clock that a test turns by hand."""
+    return HandClock()
+
+
+@pytest.fixture
+def open_store(io_loop, tmp_path, clock):
+    """A function that opens a store; when the test ends each store is checked, reopened and checked again."""
+    opened = {}
+
+    def open_one(name="data", **options):
+        path = tmp_path / name
+        options = {"timeout_ms": TIMEOUT_MS, "durability": "os"} | options
+        opened[path] = SimpleNamespace(store=Store(path, **options), options=options)
+        return opened[path].store
+
+    async def prove():
+        for path, each in opened.items():
+            with contextlib.suppress(Unavailable):  # the test has closed it
+                each.store.check(clock.ms)
+            await each.store.close()
+            again = Store(path, **each.options)
+            try:
+                again.check(clock.ms)
+            finally:
+                await again.close()
+
+    yield open_one
+    io_loop.run_sync(prove)
+
+
+@pytest.fixture
+def store(io_loop, open_store):
+    """A fresh store with random codes, under `TIMEOUT_MS`."""
+
+    async def opening():
+        return open_store()
+
+    return io_loop.run_sync(opening)
+
+
+@pytest.fixture
+def under(clock):
+    """A function that makes a store speak for one origin, at the time of the clock: `under(store, origin)`."""
+    return lambda store, origin="https://one.example": Under(store, clock, origin)

@@ -1,0 +1,169 @@
+"""The bytes on disk: golden, in order, reversible, and nobody's keys among another's."""
+
+import os
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tornado_signal import layout
+from tornado_signal.errors import DatabaseError
+from tornado_signal.session import Session, Side
+
+# Mostly the characters that could do harm: the terminator, what it is escaped with, both ends of every range.
+awkward = st.sampled_from("\x00\x01ab/\x7f\x80\xff\u0100\ud7ff\ue000\uffff\U00010000\U0010ffff")
+topics = st.text(st.one_of(awkward, st.characters(exclude_categories=["Cs"])), max_size=8)
+origins = st.text(st.characters(max_codepoint=255), max_size=8)
+components = st.binary(max_size=6) | st.lists(st.sampled_from([0, 1, 254, 255]), max_size=6).map(bytes)
+codes = st.binary(min_size=16, max_size=16) | st.sampled_from([bytes(16), b"\xff" * 16])
+numbers = st.sampled_from([0, 1, 255, 256, 2**32, 2**53, 2**64 - 2]) | st.integers(0, 2**64 - 2)
+sessions = st.builds(Session, codes, topics, topics, numbers, numbers, numbers, numbers)
+
+SESSION = Session(bytes(range(16)), "tö\x00", "me", created_ms=1, expires_ms=258, timeout_ms=257, serial=3)
+PACKED = b"https://o\x00\x00"
+
+
+@pytest.mark.parametrize(
+    ("made", "golden"),
+    [
+        (layout.FORMAT_KEY, b"F"),
+        (layout.pack_number(layout.FORMAT), bytes(7) + b"\x01"),
+        (layout.MARK_KEY, b"M"),
+        (layout.pack_mark(1, 2), bytes(7) + b"\x01" + bytes(7) + b"\x02"),
+        (layout.pack_session_prefix("https://o", SESSION.code), b"S" + PACKED + SESSION.code),
+        (
+            layout.pack_head(SESSION),
+            bytes.fromhex("0000000000000001 0000000000000102 0000000000000101 0000000000000003 0004")
+            + b"t\xc3\xb6\x00me",
+        ),
+        ([layout.HEAD, layout.OFFER, layout.OFFER_CANDIDATE, layout.ANSWER], [b"\0", b"\1", b"\2", b"\3"]),
+        ([layout.ANSWER_CANDIDATE, layout.AFTER_SESSION], [b"\4", b"\5"]),
+        (layout.pack_listing_prefix("https://o", "tö\x00"), b"L" + PACKED + b"t\xc3\xb6\x00\xff\x00\x00"),
+        (
+            layout.pack_listing_key("https://o", SESSION),
+            b"L" + PACKED + b"t\xc3\xb6\x00\xff\x00\x00" + b"\xff" * 7 + b"\xfe" + b"\xff" * 7 + b"\xfc",
+        ),
+        (layout.pack_listing_value(SESSION), SESSION.code + bytes(6) + b"\x01\x02"),
+        (layout.pack_expiry_key("https://o", SESSION), b"E" + bytes(6) + b"\x01\x02" + PACKED + SESSION.code),
+        (layout.pack_expired_stop(257), b"E" + bytes(6) + b"\x01\x02"),
+        (layout.pack_origin("\xff\x00"), b"\xff\x00\xff\x00\x00"),
+    ],
+)
+def test_golden_bytes(made, golden):
+    """Every key and value is what databases already hold; another layout needs another format number."""
+    assert made == golden
+
+
+@given(components, components, st.binary(max_size=3))
+@example(b"", b"\x00", b"")
+@example(b"a", b"a\x00", b"\xff")
+def test_components_keep_order_and_come_back(one, other, rest):
+    """Packed strings sort like the strings, come back whole, and none begins another."""
+    packed, packed_other = layout.pack_string(one), layout.pack_string(other)
+    assert (packed < packed_other) == (one < other)
+    assert packed_other.startswith(packed) == (one == other)
+    assert layout.unpack_string(b"x" + packed + rest, 1) == (one, 1 + len(packed))
+
+
+@given(st.tuples(origins, topics, numbers, numbers), st.tuples(origins, topics, numbers, numbers))
+@example(("o", "", 0, 1), ("o", "\x00", 0, 1))
+@example(("o", "a", 2**64 - 2, 1), ("o", "a\x00", 0, 0))
+def test_listing_is_by_origin_then_topic_then_newest(one, other):
+    """Listing keys sort by origin, topic, creation, latest first, and lie between their prefix and its stop only."""
+
+    def key(origin, topic, created_ms, serial):
+        return layout.pack_listing_key(origin, Session(bytes(16), topic, "", created_ms, 0, 0, serial))
+
+    def order(origin, topic, created_ms, serial):
+        return origin.encode("latin-1"), topic.encode(), -created_ms, -serial
+
+    assert (key(*one) < key(*other)) == (order(*one) < order(*other))
+    assert layout.unpack_listing_key(key(*one)) == one
+    prefix = layout.pack_listing_prefix(*other[:2])
+    within = prefix < key(*one) < layout.pack_listing_stop(prefix)
+    assert within == key(*one).startswith(prefix) == (one[:2] == other[:2])
+
+
+@given(origins, codes, origins, codes, st.sampled_from(list(Side)), numbers)
+def test_a_session_reaches_no_other(origin, code, other_origin, other_code, side, serial):
+    """No key of one session lies in the range of another one's, nor one side's news in the other side's."""
+    prefix = layout.pack_session_prefix(origin, code)
+    key = layout.pack_session_prefix(other_origin, other_code) + layout.CANDIDATE[side] + layout.pack_number(serial)
+    same = (origin, code) == (other_origin, other_code)
+    assert (prefix <= key < prefix + layout.AFTER_SESSION) == key.startswith(prefix) == same
+    for of in Side:
+        within = prefix + layout.DESCRIPTION[of] <= key < prefix + layout.AFTER_SIDE[of]
+        assert within == (same and of is side)
+    part = layout.CANDIDATE[side] + layout.pack_number(serial)
+    assert layout.unpack_session_key(key) == (other_origin, other_code, part)
+
+
+def test_parts_of_a_session_in_their_order():
+    """A session reads head, offer, its candidates, answer, its candidates; and nothing after its end."""
+    offerer, answerer = layout.CANDIDATE[Side.OFFERER], layout.CANDIDATE[Side.ANSWERER]
+    parts = [layout.HEAD, layout.OFFER, *(offerer + layout.pack_number(n) for n in (0, 255, 256, 2**64 - 1))]
+    parts += [layout.ANSWER, *(answerer + layout.pack_number(n) for n in (0, 2**64 - 1)), layout.AFTER_SESSION]
+    assert parts == sorted(parts)
+
+
+@given(origins, sessions, numbers)
+def test_expiry_is_by_time_and_ends_at_now(origin, session, now_ms):
+    """The scan for what has expired ends before what has not, and every key comes back."""
+    key = layout.pack_expiry_key(origin, session)
+    assert layout.unpack_expiry_key(key) == (session.expires_ms, origin, session.code)
+    assert (key < layout.pack_expired_stop(now_ms)) == (not session.live(now_ms))
+
+
+@given(sessions)
+def test_values_come_back(session):
+    """A session's head and its listing entry hold all that was put in, also of 256 astral characters."""
+    assert layout.unpack_head(session.code, layout.pack_head(session)) == session
+    assert layout.unpack_listing_value(layout.pack_listing_value(session)) == (session.code, session.expires_ms)
+    assert layout.unpack_mark(layout.pack_mark(session.created_ms, session.serial)) == (
+        session.created_ms,
+        session.serial,
+    )
+
+
+def test_the_longest_head_comes_back():
+    """A topic of 256 and an info of 1024 characters of four bytes each fit."""
+    session = Session(os.urandom(16), "\U0010ffff" * 256, "\U0010ffff" * 1024, 1, 2, 3, 4)
+    assert layout.unpack_head(session.code, layout.pack_head(session)) == session
+
+
+@given(st.lists(topics, unique=True, max_size=6))
+def test_topics_sort_by_code_point(names):
+    """The order of topics on disk is the alphabetical order of contract B12."""
+    assert sorted(names, key=lambda name: layout.pack_listing_prefix("o", name)) == sorted(names)
+
+
+def test_tables_do_not_meet():
+    """Each table has a first byte of its own."""
+    tables = [layout.FORMAT_KEY, layout.MARK_KEY, layout.SESSIONS, layout.LISTING, layout.EXPIRY]
+    assert len({table[:1] for table in tables}) == len(tables)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "not tornado-signal's"),
+        (
+            layout.pack_number(layout.FORMAT + 1),
+            f"format {layout.FORMAT + 1}, this version reads format {layout.FORMAT}",
+        ),
+        (layout.pack_number(0), "format 0"),
+        (b"", "format 0"),
+        (b"something longer than eight bytes", "this version reads"),
+    ],
+)
+def test_other_formats_are_refused(value, said):
+    """What this version cannot read is refused with the directory's name and what to do."""
+    with pytest.raises(DatabaseError, match=said) as refused:
+        layout.check_format(value, "/some/where")
+    assert "/some/where" in str(refused.value)
+    assert "choose another --data-dir" in str(refused.value)
+
+
+def test_own_format_is_taken():
+    """The format that this version writes is the one that it reads."""
+    layout.check_format(layout.pack_number(layout.FORMAT), "/some/where")
