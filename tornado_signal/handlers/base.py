@@ -27,6 +27,12 @@ PREFLIGHT_MAX_AGE_S = 7200
 Response = tuple[httputil.HTTPHeaders, bytes]
 
 
+class ResponseHeaders(dict[str, str]):
+    """What Tornado needs of its own `HTTPHeaders` for a response: each name once, as it is written here."""
+
+    get_all = dict.items
+
+
 class Handler(web.RequestHandler):
     """A Tornado handler that answers in JSON, errors included, to pages of any allowed origin."""
 
@@ -113,12 +119,13 @@ class Handler(web.RequestHandler):
 
     def clear(self) -> None:
         """Begin the response: every one is JSON and depends on the Origin; also after an error has cleared the rest."""
-        self._headers = headers = httputil.HTTPHeaders()
+        headers = ResponseHeaders()
         headers["Content-Type"] = wire.JSON
         headers["Date"] = self.application.clock.http_date()
         headers["Vary"] = "Origin"
         if self.origin:
             headers["Access-Control-Allow-Origin"] = self.origin
+        self._headers = cast(httputil.HTTPHeaders, headers)
         self._write_buffer = []
         self._status_code = 200
         self._reason = "OK"
