@@ -1,0 +1,143 @@
+"""The counts behind GET /topics, against a plain list of sessions."""
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from tornado_signal.index import TopicIndex
+
+ORIGINS = ["https://one.example", "null"]
+TOPICS = ["", "a", "a\x00", "b", "é", "\uffff", "\U0001f600"]
+STEPS = [1, 2, 500]
+
+
+def settle(index, origin, now_ms, steps=500):
+    """Settle until the counts are exact; how many times it had to be called."""
+    calls = 1
+    while not index.settle(origin, now_ms, steps):
+        calls += 1
+    return calls
+
+
+def held(index):
+    """How many entries of any kind are kept in memory."""
+    origins = index._origins.values()
+    return sum(len(o.due) + len(o.due_of) + sum(1 + len(each) for each in o.topics.values()) for o in origins)
+
+
+class Counts(RuleBasedStateMachine):
+    """Sessions come, are answered or expire, in any order, while time goes on."""
+
+    @initialize()
+    def begin(self):
+        self.index = TopicIndex()
+        self.now_ms = 0
+        self.sessions = []
+
+    @rule(origin=st.sampled_from(ORIGINS), topic=st.sampled_from(TOPICS), lifetime_ms=st.integers(-2, 12))
+    def add(self, origin, topic, lifetime_ms):
+        session = (origin, topic, max(0, self.now_ms + lifetime_ms))
+        self.index.add(*session)
+        self.sessions.append(session)
+
+    @rule(data=st.data())
+    def remove(self, data):
+        if self.sessions:
+            session = data.draw(st.sampled_from(self.sessions))
+            self.index.remove(*session)
+            self.sessions.remove(session)
+
+    @rule(origin=st.sampled_from(ORIGINS), topic=st.sampled_from(TOPICS), expires_ms=st.integers(0, 100))
+    def remove_what_is_not_there(self, origin, topic, expires_ms):
+        if (origin, topic, expires_ms) not in self.sessions:
+            self.index.remove(origin, topic, expires_ms)
+
+    @rule(passed_ms=st.integers(0, 8))
+    def pass_time(self, passed_ms):
+        self.now_ms += passed_ms
+
+    @rule(origin=st.sampled_from(ORIGINS), steps=st.sampled_from(STEPS))
+    def settle_a_step(self, origin, steps):
+        self.index.settle(origin, self.now_ms, steps)
+
+    @rule(
+        origin=st.sampled_from(ORIGINS), offset=st.integers(0, 8), limit=st.integers(1, 8), steps=st.sampled_from(STEPS)
+    )
+    def page(self, origin, offset, limit, steps):
+        settle(self.index, origin, self.now_ms, steps)
+        live = [topic for of, topic, expires_ms in self.sessions if of == origin and self.now_ms < expires_ms]
+        counts = [(topic, live.count(topic)) for topic in sorted(set(live))]
+        assert self.index.page(origin, offset, limit) == (counts[offset : offset + limit], len(counts))
+
+    @invariant()
+    def known_origins(self):
+        live = {origin for origin, _, expires_ms in self.sessions if self.now_ms < expires_ms}
+        assert live <= set(self.index.origins()) <= set(ORIGINS)
+
+    def teardown(self):
+        """When all has expired nothing is kept."""
+        for origin in ORIGINS:
+            settle(self.index, origin, 10**6)
+        assert held(self.index) == 0
+
+
+def test_counts_are_those_of_a_plain_list():
+    """Whatever comes, goes and expires in whatever order, a settled page is exact."""
+    run_state_machine_as_test(Counts)
+
+
+@pytest.mark.parametrize("neighbours", [0, 1])
+def test_a_topic_that_empties_and_fills_again_leaves_nothing(neighbours):
+    """Thousands of sessions one after another under one topic, each answered at once, do not pile up in memory."""
+    index = TopicIndex()
+    for number in range(neighbours):
+        index.add("o", f"other {number}", 10**9)
+    most = 0
+    for now_ms in range(5000):
+        index.add("o", "topic", now_ms + 1000)
+        index.remove("o", "topic", now_ms + 1000)
+        settle(index, "o", now_ms)
+        most = max(most, held(index))
+    assert most < 20
+
+
+def test_topics_that_are_never_used_again_leave_nothing():
+    """What is kept of topics that came and went is gone once their sessions would have expired."""
+    index = TopicIndex()
+    index.add("o", "stays", 10**9)
+    for number in range(1000):
+        index.add("o", f"topic {number}", 1000)
+        index.remove("o", f"topic {number}", 1000)
+    settle(index, "o", 1000)
+    assert held(index) == 4
+
+
+def test_settling_is_bounded():
+    """One call takes at most so many topics, and says that there is more."""
+    index = TopicIndex()
+    for number in range(1000):
+        index.add("o", f"topic {number:04}", 5)
+    index.add("o", "topic 0000", 9)
+    assert index.settle("o", 4, 0)
+    assert not index.settle("o", 5, 10)
+    assert index.page("o", 0, 1)[1] == 991
+    assert settle(index, "o", 5, 10) == 99
+    assert index.page("o", 0, 10) == ([("topic 0000", 1)], 1)
+
+
+def test_many_sessions_of_one_topic_expire_in_one_step():
+    """However many of a topic's sessions expire at different moments, settling it is one step."""
+    index = TopicIndex()
+    for number in range(5000):
+        index.add("o", "topic", number)
+    assert index.settle("o", 4998, 1)
+    assert index.page("o", 0, 10) == ([("topic", 1)], 1)
+
+
+def test_an_unknown_origin_has_nothing():
+    """An origin that nobody ever used has no topics, and asking leaves nothing behind."""
+    index = TopicIndex()
+    assert index.settle("o", 0, 1)
+    index.remove("o", "topic", 5)
+    assert index.page("o", 0, 10) == ([], 0)
+    assert index.origins() == []
