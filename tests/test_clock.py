@@ -1,0 +1,82 @@
+"""The server's time follows the wall clock, but never goes backwards and never stands still."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tornado_signal.clock import Clock
+
+SECOND_NS = 10**9
+
+
+class Machine:
+    """A machine's two clocks, turned by hand."""
+
+    def __init__(self, wall_ns=1_700_000_000 * SECOND_NS, monotonic_ns=12_345):
+        self.wall_ns, self.monotonic_ns = wall_ns, monotonic_ns
+
+    def clock(self, floor_ms=0):
+        return Clock(floor_ms, lambda: self.wall_ns, lambda: self.monotonic_ns)
+
+    def pass_ns(self, ns, jump_ns=0):
+        self.monotonic_ns += ns
+        self.wall_ns += ns + jump_ns
+
+
+def test_it_is_the_wall_clock():
+    """Usually it shows what the wall clock shows, to the millisecond."""
+    machine = Machine()
+    clock = machine.clock()
+    assert clock.now_ms() == 1_700_000_000_000
+    machine.pass_ns(999_999)
+    assert clock.now_ms() == 1_700_000_000_000
+    machine.pass_ns(1)
+    assert clock.now_ms() == 1_700_000_000_001
+
+
+def test_it_follows_a_jump_forward():
+    """A wall clock that is put right from behind is followed at once."""
+    machine = Machine()
+    clock = machine.clock()
+    machine.pass_ns(0, jump_ns=3600 * SECOND_NS)
+    assert clock.now_ms() == 1_700_003_600_000
+
+
+def test_it_goes_on_when_the_wall_clock_is_put_back():
+    """After a jump backwards time goes on from where it was, at its usual pace, until the wall clock is ahead again."""
+    machine = Machine()
+    clock = machine.clock()
+    began_ms = clock.now_ms()
+    machine.pass_ns(0, jump_ns=-10 * SECOND_NS)
+    assert clock.now_ms() == began_ms
+    for passed_s in range(1, 10):
+        machine.pass_ns(SECOND_NS)
+        assert clock.now_ms() == began_ms + 1000 * passed_s
+    machine.pass_ns(0, jump_ns=20 * SECOND_NS)
+    assert clock.now_ms() == machine.wall_ns // 10**6 == began_ms + 19_000
+
+
+def test_it_begins_where_the_store_has_been():
+    """After a restart with a clock that is behind the store, time goes on from the store's newest session."""
+    machine = Machine()
+    clock = machine.clock(floor_ms=1_700_000_005_000)
+    assert clock.now_ms() == 1_700_000_005_000
+    machine.pass_ns(7 * SECOND_NS)
+    assert clock.now_ms() == 1_700_000_012_000
+
+
+@given(
+    floor_ms=st.integers(0, 2**41),
+    moves=st.lists(st.tuples(st.integers(0, 10**12), st.integers(-(10**15), 10**15)), max_size=20),
+)
+def test_it_never_goes_backwards_and_never_stands_still(floor_ms, moves):
+    """However the wall clock jumps, time never goes slower than it does, and is never behind the wall clock."""
+    machine = Machine()
+    clock = machine.clock(floor_ms)
+    shown_ms = clock.now_ms()
+    assert shown_ms >= floor_ms
+    for passed_ns, jump_ns in moves:
+        machine.pass_ns(passed_ns, jump_ns)
+        now_ms = clock.now_ms()
+        assert now_ms >= shown_ms + passed_ns // 10**6
+        assert now_ms >= machine.wall_ns // 10**6
+        shown_ms = now_ms

@@ -1,0 +1,248 @@
+"""JSON and HTTP words into arguments and back."""
+
+import json
+import urllib.parse
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tornado_signal import wire
+from tornado_signal.errors import InvalidParameter
+from tornado_signal.session import ListedSession, News, Session, Side
+
+encodable = st.text(st.characters(exclude_categories=["Cs"]))
+ASTRAL = "\U0001f600"
+
+
+def outcome(parse, *arguments):
+    """What parsing comes to: a value, or the refusal."""
+    try:
+        return parse(*arguments)
+    except InvalidParameter as error:
+        return error
+
+
+def names(parameter, parse, *arguments):
+    """Whether parsing is refused in the specification's words under this parameter's name."""
+    refusal = outcome(parse, *arguments)
+    return isinstance(refusal, InvalidParameter) and str(refusal) == str(InvalidParameter(parameter))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b" ",
+        b"nonsense",
+        b"{",
+        b"{}x",
+        b"{} {}",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"1",
+        b'\xef\xbb\xbf{"code": "x"}',  # a byte order mark is no JSON (RFC 8259, 8.1)
+        '{"code": "x"}'.encode("utf-16"),
+        b'{"code": "\xff"}',
+        b'{"code": "\xed\xa0\x80"}',  # a surrogate in what would be UTF-8
+        b'{"code": "\xc0\x80"}',  # an overlong NUL
+        b'{"code": NaN}',
+        b'{"code": -Infinity, "x": "\\ud800"}',
+        b"{'code': 'x'}",
+        b'{"code": "x",}',
+        b'{"code": "a\nb"}',
+        b'{"code": "\\x"}',
+        b'{"code": 01}',
+        b"[" * 100_000,
+        b'{"code": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+        b'{"code": ' + b"1" * 10_000 + b', "x": "\\ud800"}',
+    ],
+    ids=lambda body: repr(body[:24]),
+)
+def test_bodies_that_are_no_json_object(body):
+    """What is not one JSON object in UTF-8 is refused as a body, and nothing of it breaks the parser."""
+    assert names("body", wire.parse_body, body)
+
+
+@given(st.dictionaries(encodable, st.none() | st.booleans() | st.integers(-(2**53), 2**53) | encodable))
+def test_objects_are_understood(fields):
+    """Any JSON object is read as what it says, escaped or not, and what is encoded reads the same."""
+    for ascii_only in (True, False):
+        assert wire.parse_body(json.dumps(fields, ensure_ascii=ascii_only).encode()) == fields
+    assert json.loads(wire.encode(fields)) == fields
+
+
+@given(st.binary(max_size=60) | st.text('[]{}":,\\u d8NaInfity0123.e-').map(str.encode))
+def test_any_bytes_are_read_or_refused(body):
+    """Whatever comes, it is an object or a refusal that names the body, and Python's own parser agrees."""
+    result = outcome(wire.parse_body, body)
+    if isinstance(result, InvalidParameter):
+        assert result.parameter == "body"
+    else:
+        assert json.loads(body) == result
+
+
+def test_the_last_of_two_fields_counts():
+    """Of a name that comes twice the last value is taken, also where another parser has to help."""
+    assert wire.parse_body(b'{"a": "1", "a": "2"}') == {"a": "2"}
+    assert wire.parse_body(b'{"a": "1", "a": "2", "b": "\\ud800"}')["a"] == "2"
+
+
+def test_a_lone_surrogate_is_the_fault_of_its_parameter():
+    """A string that is no text is refused by name; one that nobody asked for disturbs nobody."""
+    fields = wire.parse_body(b'{"info": "\\ud800", "offer": "fine", "pair": "\\ud83d\\ude00"}')
+    assert names("info", wire.parse_string, fields, "info")
+    assert wire.parse_string(fields, "offer") == "fine"
+    assert wire.parse_string(fields, "pair") == ASTRAL
+
+
+@pytest.mark.parametrize("value", [None, "", 0, 1, True, False, 1.5, [], ["x"], {}, "\ud800", "a\udfffb"])
+def test_strings_that_are_none(value):
+    """Null, empty, another type or not encodable: all of them are as good as absent."""
+    assert names("info", wire.parse_string, {"info": value}, "info")
+    assert names("info", wire.parse_string, {}, "info")
+
+
+@pytest.mark.parametrize("character", ["a", "é", "\uffff", ASTRAL, "\x00", "e\u0301"[1]])
+def test_lengths_are_in_code_points(character):
+    """What counts is code points, not bytes, nor UTF-16 units; exactly the limit is allowed."""
+    assert wire.parse_string({"info": character * 1024}, "info", wire.MAX_INFO) == character * 1024
+    assert names("info", wire.parse_string, {"info": character * 1025}, "info", wire.MAX_INFO)
+    segment = urllib.parse.quote(character * 256, safe="")
+    assert wire.parse_topic(segment) == character * 256
+    assert names("topic", wire.parse_topic, segment + "a")
+
+
+def test_limits_are_those_of_the_specification():
+    """Topic 256, info 1024, a page of 100, at most 1000."""
+    assert (wire.MAX_TOPIC, wire.MAX_INFO, wire.DEFAULT_LIMIT, wire.MAX_LIMIT) == (256, 1024, 100, 1000)
+    assert (wire.MAX_ORIGIN, wire.MAX_NUMBER) == (512, 2**53)
+
+
+@pytest.mark.parametrize("value", ["Offerer", "offerer ", "", "both", None, 1, True, [], {}, ["offerer"], "\ud800"])
+def test_sides_that_are_none(value):
+    """Only the two words of the specification are sides."""
+    assert names("side", wire.parse_side, {"side": value})
+    assert names("side", wire.parse_side, {})
+    assert [wire.parse_side({"side": side.value}) for side in Side] == list(Side)
+
+
+@given(encodable.filter(lambda text: 0 < len(text) <= 256))
+def test_every_topic_has_a_path(topic):
+    """Any topic comes back from its percent-encoding, whole or only where it must be, and as the browser sends it."""
+    data = topic.encode()
+    assert wire.parse_topic(urllib.parse.quote(topic, safe="")) == topic
+    assert wire.parse_topic("".join(f"%{byte:02x}" for byte in data)) == topic
+    assert wire.parse_topic(data.replace(b"%", b"%25").decode("latin-1")) == topic
+
+
+@pytest.mark.parametrize(
+    ("segment", "topic"),
+    [("a+b", "a+b"), ("a%2Bb", "a+b"), ("a%2fb", "a/b"), ("%00", "\x00"), ("%2525", "%25"), ("%F0%9F%98%80", ASTRAL)],
+)
+def test_topics_are_decoded_once(segment, topic):
+    """Percent-encoding is undone exactly once, and a plus is a plus."""
+    assert wire.parse_topic(segment) == topic
+
+
+@pytest.mark.parametrize(
+    "segment", ["", "%", "a%2", "%zz", "%+1", "%ff", "%C3", "%ED%A0%80", "%C0%80", "\xff", "Ā", "%F4%90%80%80", "% 1"]
+)
+def test_segments_that_are_no_topic(segment):
+    """What does not decode to text, or to none, is refused."""
+    assert names("topic", wire.parse_topic, segment)
+
+
+@given(st.uuids())
+def test_codes_are_uuids_in_lower_case(code):
+    """A code reads as any UUID, in capitals too, and is written as UUIDs are."""
+    assert wire.format_code(code.bytes) == str(code)
+    assert wire.parse_code(str(code)) == wire.parse_code(str(code).upper()) == code.bytes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        "0" * 32,
+        "0" * 36,
+        "{00000000-0000-4000-8000-000000000000}",
+        "urn:uuid:00000000-0000-4000-8000-000000000000",
+        "00000000-0000-4000-8000-00000000000g",
+        "00000000-0000-4000-8000-0000000000 0",
+        "00000000-0000-4000-8000--00000000000",
+        "0000000-00000-4000-8000-000000000000",
+        " 0000000-0000-4000-8000-000000000000",
+        "00000000-0000-4000-8000-00000000000\n",
+        "０0000000-0000-4000-8000-000000000000",
+        "00000000-0000-4000-8000-00000000000٠",
+    ],
+)
+def test_what_is_no_uuid_is_no_code(text):
+    """Only the plain form of 36 characters names a session."""
+    assert wire.parse_code(text) is None
+
+
+@given(st.text() | st.text("0123456789abcdefABCDEF-", min_size=30, max_size=40))
+def test_any_text_is_a_code_or_none(text):
+    """Whatever text comes as a code, it is a UUID as Python's own reader sees it, or none."""
+    code = wire.parse_code(text)
+    if code is not None:
+        assert uuid.UUID(text).bytes == code
+
+
+@pytest.mark.parametrize(
+    ("values", "number"),
+    [(None, 7), ([], 7), (["1"], 1), (["1000"], 1000), (["0012"], 12), ([str(2**53)], 2**53)],
+)
+def test_whole_numbers(values, number):
+    """Absence is the default; digits are a number up to 2^53."""
+    assert wire.parse_whole(values, "page", 7) == number
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [text]
+        for text in ("", "0", "00", "-1", "+1", "1.0", "1e3", " 1", "1 ", "1_0", "0x1", "१", "²", "１", "NaN", "1" * 40)
+    ]
+    + [[str(2**53 + 1)], ["9" * 5000], ["1", "1"], ["1", ""]],
+    ids=lambda values: repr(values)[:20],
+)
+def test_what_is_no_whole_number(values):
+    """Anything else, and anything that comes twice, is refused by name."""
+    assert names("page", wire.parse_whole, values, "page", 7)
+
+
+@given(page=st.integers(1, 9), limit=st.integers(1, 5), total=st.integers(0, 20))
+def test_pagination(page, limit, total):
+    """A page says where it is and whether another one follows."""
+    topics = [(str(number), number + 1) for number in range(total)][(page - 1) * limit : page * limit]
+    body = wire.topics_page(page, limit, topics, total)
+    assert body == {
+        "topics": [{"topic": topic, "count": count} for topic, count in topics],
+        "pagination": {"page": page, "limit": limit, "total": total, "hasMore": bool(range(total)[page * limit :])},
+    }
+
+
+def test_a_listed_session_has_the_fields_of_the_specification():
+    """Exactly the six fields of GET /:topic/sessions, in the specification's spelling."""
+    session = Session(bytes(16), "topic", "info", created_ms=1, expires_ms=3, timeout_ms=2, serial=9)
+    assert wire.listed_session(ListedSession(session, "offer", ["a", "b"])) == {
+        "code": "00000000-0000-0000-0000-000000000000",
+        "info": "info",
+        "offer": "offer",
+        "offerCandidates": ["a", "b"],
+        "createdAt": 1,
+        "expiresAt": 3,
+    }
+
+
+def test_news_have_the_fields_of_the_side_that_polls():
+    """The offerer reads the answer, the answerer the offer."""
+    assert wire.news(Side.OFFERER, News(None, [])) == {"answer": None, "answerCandidates": []}
+    assert wire.news(Side.OFFERER, News("a", ["c"])) == {"answer": "a", "answerCandidates": ["c"]}
+    assert wire.news(Side.ANSWERER, News("o", ["c"])) == {"offer": "o", "offerCandidates": ["c"]}
