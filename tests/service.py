@@ -1,0 +1,281 @@
+"""What the HTTP tests share: a server in this process, a client that sends any bytes, and the rules of every answer.
+
+The transport under the server is chosen in `TRANSPORTS` and nowhere else.
+"""
+
+import asyncio
+import contextlib
+import json
+from typing import NamedTuple
+from urllib.parse import quote
+
+from tornado import httputil
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+
+from tornado_signal import transport
+from tornado_signal.clock import Clock
+from tornado_signal.config import Settings
+from tornado_signal.handlers import make_application, make_refusal
+from tornado_signal.handlers.admin import make_admin_application
+from tornado_signal.server import open_store
+
+HOST = "signal.example"
+ORIGIN = "https://app.example"
+OTHER = "https://other.example"
+NOW_MS = 1_900_000_000_000
+TIMEOUT_MS = 300_000
+VERSION = "0123456789abcdef0123456789abcdef01234567"
+NO_SUCH_CODE = "00000000-0000-4000-8000-000000000000"
+
+NOT_FOUND = "Session not found, expired, or origin mismatch"
+
+
+def invalid(parameter):
+    """The text of a 400."""
+    return f"Missing or invalid required parameter: {parameter}"
+
+
+class HandClock(Clock):
+    """A clock that is turned by hand: `clock.ms += 5`."""
+
+    def __init__(self, ms=NOW_MS):
+        super().__init__()
+        self.ms = ms
+
+    def now_ms(self):
+        return self.ms
+
+
+# The transports: how each serves an application on a socket, and how it is stopped.
+
+
+@contextlib.asynccontextmanager
+async def _own(application, listening, refusal):
+    server = transport.Server(application, refusal)
+    await server.start(listening)
+    yield
+    await server.close(1.0)
+
+
+@contextlib.asynccontextmanager
+async def _tornados(application, listening, refusal):
+    server = HTTPServer(application, max_body_size=1 << 62)
+    server.add_sockets(listening)
+    yield
+    server.stop()
+    await server.close_all_connections()
+
+
+TRANSPORTS = {"own": _own, "tornado": _tornados}
+
+
+# The client.
+
+
+class Response(NamedTuple):
+    """A response as it came."""
+
+    status: int
+    headers: httputil.HTTPHeaders
+    body: bytes
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+
+class Connection:
+    """A client's connection, on which any bytes can be sent."""
+
+    def __init__(self, reader, writer):
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data):
+        """Send bytes; a server that has hung up already does not matter, what it said can still be read."""
+        with contextlib.suppress(ConnectionError):
+            self.writer.write(data)
+            await self.writer.drain()
+
+    async def receive(self, method="GET"):
+        """Read one final response; None if the connection ends before one begins."""
+        while True:
+            try:
+                head = await self.reader.readuntil(b"\r\n\r\n")
+            except asyncio.IncompleteReadError as error:
+                if error.partial:
+                    raise
+                return None
+            except ConnectionError:
+                return None
+            first, _, rest = head.decode("latin-1").partition("\r\n")
+            version, status, _ = first.split(" ", 2)
+            assert version == "HTTP/1.1"
+            headers = httputil.HTTPHeaders.parse(rest)
+            if not status.startswith("1"):
+                return Response(int(status), headers, await self._body(method, int(status), headers))
+
+    async def _body(self, method, status, headers):
+        if method == "HEAD" or status in (204, 304):
+            return b""
+        if headers.get("Transfer-Encoding") == "chunked":
+            body = b""
+            while size := int((await self.reader.readline()).split(b";")[0], 16):
+                body += await self.reader.readexactly(size)
+                assert await self.reader.readexactly(2) == b"\r\n"
+            assert await self.reader.readline() == b"\r\n"
+            return body
+        if "Content-Length" in headers:
+            return await self.reader.readexactly(int(headers["Content-Length"]))
+        return await self.reader.read()
+
+    def close(self):
+        self.writer.close()
+
+
+def head(method, target, headers):
+    """The bytes of a request line and headers."""
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers), "", ""]
+    return "\r\n".join(lines).encode("latin-1")
+
+
+def with_origin(origin, headers=()):
+    """The headers of a request: Host, the Origin if there is one, and others."""
+    return [("Host", HOST), *([("Origin", origin)] if origin is not None else []), *headers]
+
+
+def segment(topic):
+    """A topic as one segment of a path."""
+    return quote(topic, safe="")
+
+
+class Service:
+    """A server in this process, with its store and its clock, and the client to ask it.
+
+    Attributes:
+        application: the Tornado application.
+        store: what it stores in.
+        clock: a HandClock.
+        settings: its settings.
+        port: where it listens.
+        admin_port: where the admin application listens.
+    """
+
+    def __init__(self, path, transport="own", clock=None, **settings):
+        self.clock = clock or HandClock()
+        self.settings = Settings(data_dir=path, **{"durability": "os", "port": 0, **settings})
+        self._transport = TRANSPORTS[transport]
+        self._stack = contextlib.AsyncExitStack()
+
+    async def start(self):
+        """Open the store and listen."""
+        self.store = open_store(self.settings)
+        self.application = make_application(self.store, self.clock, self.settings, VERSION)
+        refusal = make_refusal(self.settings)
+        ports = []
+        for application in (self.application, make_admin_application(self.application)):
+            listening = bind_sockets(0, "127.0.0.1")
+            ports.append(listening[0].getsockname()[1])
+            await self._stack.enter_async_context(self._transport(application, listening, refusal))
+        self.port, self.admin_port = ports
+
+    async def stop(self):
+        """Stop listening, prove that the store is sound, and close it."""
+        await self._stack.aclose()
+        if not self.store_closed:
+            self.store.check(self.clock.ms)
+        await self.store.close()
+
+    store_closed = False
+
+    async def close_store(self):
+        """Close the store under a running server."""
+        self.store_closed = True
+        await self.store.close()
+
+    @contextlib.asynccontextmanager
+    async def connect(self, port=None):
+        """A connection of one client."""
+        connection = Connection(*await asyncio.open_connection("127.0.0.1", port or self.port))
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    async def raw(self, data, method="GET", port=None):
+        """Send bytes on a connection of their own; the response, or None."""
+        async with self.connect(port) as connection:
+            await connection.send(data)
+            return await connection.receive(method)
+
+    async def call(self, method, target, body=None, *, origin=ORIGIN, headers=(), port=None):
+        """Send a request and check of the response what must hold of every one.
+
+        Args:
+            method: any token.
+            target: path and query as they go on the wire.
+            body: an object that becomes JSON, or bytes.
+            origin: the Origin; None for none.
+            headers: more of them, as pairs.
+            port: another one than the public listener's.
+        """
+        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        length = [("Content-Length", str(len(data)))] if body is not None else []
+        response = await self.raw(head(method, target, [*with_origin(origin, headers), *length]) + data, method, port)
+        assert response is not None, "no response"
+        if port is None:
+            check_every_response(response, method)
+        return response
+
+    async def get(self, target, **options):
+        """GET something that must succeed; its JSON."""
+        response = await self.call("GET", target, **options)
+        assert response.status == 200, response
+        return response.json
+
+    async def post(self, target, /, *, origin=ORIGIN, **body):
+        """POST something that must succeed; its JSON."""
+        response = await self.call("POST", target, body, origin=origin)
+        assert response.status == 200, response
+        return response.json
+
+    async def offer(self, topic="lobby", info="me", offer="an offer", origin=ORIGIN):
+        """Publish an offer; its code."""
+        return (await self.post(f"/{segment(topic)}/offer", origin=origin, info=info, offer=offer))["code"]
+
+    async def sessions(self, topic="lobby", origin=ORIGIN):
+        """The listing of a topic."""
+        return (await self.get(f"/{segment(topic)}/sessions", origin=origin))["sessions"]
+
+    async def topics(self, query="", origin=ORIGIN):
+        """The topics as pairs of name and count."""
+        return [(each["topic"], each["count"]) for each in (await self.get("/topics" + query, origin=origin))["topics"]]
+
+
+def check_every_response(response, method):
+    """JSON (or nothing), never anything that a cache may mix up, and nothing about the make of the server."""
+    assert response.headers.get_list("Vary") == ["Origin"]
+    assert "Server" not in response.headers
+    if response.status == 204:
+        assert "Content-Type" not in response.headers
+        return
+    assert response.headers.get_list("Content-Type") == ["application/json"]
+    if method != "HEAD":
+        found = response.json
+        assert type(found) is dict
+        if response.status != 200:
+            assert set(found) == {"error"}
+            assert type(found["error"]) is str
+
+
+def allowed_origin(response):
+    """What the CORS header of a response says, once at most."""
+    values = response.headers.get_list("Access-Control-Allow-Origin")
+    assert len(values) <= 1
+    return values[0] if values else None
+
+
+def refused(response):
+    """Status and text of an error."""
+    return response.status, response.json["error"]
