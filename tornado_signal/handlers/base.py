@@ -153,6 +153,8 @@ class Handler(web.RequestHandler):
         """Answer with the error's status and text; after a part has been sent, only the connection can tell."""
         if self._headers_written:
             cast(Any, self.request.connection).close()
+            self._finished = True
+            self.on_finish()  # a client that left in the middle is not waited for when the server stops
             return
         super().send_error(status_code, **kwargs)
 
