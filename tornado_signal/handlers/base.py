@@ -56,11 +56,6 @@ class Handler(web.RequestHandler):
         """Read the clock, once for the whole request."""
         self.store = self.application.store
         self.now_ms = self.application.clock.now_ms()
-        self.application.began()
-
-    def on_finish(self) -> None:
-        """The response is complete."""
-        self.application.ended()
 
     def prepare(self) -> None:
         """Check what comes before everything else (contract B6): the Origin, then whether there is service at all."""
@@ -141,7 +136,6 @@ class Handler(web.RequestHandler):
         sent = connection.write_headers(start_line, self._headers, b"" if self.request.method == "HEAD" else chunk)
         connection.finish()
         self._finished = True
-        self.on_finish()
         self.ui = None  # type: ignore[assignment]  # it refers back: without cycles there is nothing to collect
         return sent
 

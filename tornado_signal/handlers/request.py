@@ -133,16 +133,6 @@ class Application(web.Application):
         """Tornado's entry for a request on a connection."""
         return Exchange(self, request_conn)
 
-    def began(self) -> None:
-        """A handler starts to work."""
-        self._running += 1
-
-    def ended(self) -> None:
-        """A handler has answered."""
-        self._running -= 1
-        if self.draining and not self._running:
-            self._idle.set()
-
     async def drain(self) -> None:
         """Take no more requests (503) and wait for the answers of those that are being worked on."""
         self.draining = True
@@ -152,12 +142,20 @@ class Application(web.Application):
     def run(self, request: Request) -> None:
         """Find the handler of a request and start it."""
         handler_class = self.fixed.get(request.path)
-        arguments: list[Any] = []
+        arguments: list[str] = []
         if handler_class is None:
             handler_class = self.fallback
             if request.path.count("/") == 2:
                 _, topic, last = request.path.split("/")
                 if last in self.by_topic:
                     handler_class, arguments = self.by_topic[last], [topic]
-        handler = handler_class(self, request)
-        self._loop.create_task(handler._execute([], *arguments))
+        self._loop.create_task(self._work(handler_class(self, request), arguments))
+
+    async def _work(self, handler: web.RequestHandler, arguments: list[str]) -> None:
+        self._running += 1
+        try:
+            await handler._execute([], *arguments)
+        finally:
+            self._running -= 1
+            if self.draining and not self._running:
+                self._idle.set()
