@@ -22,6 +22,7 @@ MAX_NUMBER: Final = 2**53  # what a JavaScript number counts to
 
 encode = orjson.dumps
 
+_WHOLE: Final = re.compile("[0-9]{1,30}")
 _PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
@@ -124,7 +125,7 @@ def format_code(code: bytes) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def parse_whole(values: Sequence[bytes] | None, name: str, default: int) -> int:
+def parse_whole(values: Sequence[str] | None, name: str, default: int) -> int:
     """A query parameter that must be a whole number from 1 to 2^53 (contract B8).
 
     Args:
@@ -137,12 +138,9 @@ def parse_whole(values: Sequence[bytes] | None, name: str, default: int) -> int:
     """
     if not values:
         return default
-    if len(values) != 1 or not values[0].isdigit() or len(values[0]) > 16:
+    if len(values) != 1 or not _WHOLE.fullmatch(values[0]) or not 1 <= int(values[0]) <= MAX_NUMBER:
         raise InvalidParameter(name)
-    number = int(values[0])
-    if not 1 <= number <= MAX_NUMBER:
-        raise InvalidParameter(name)
-    return number
+    return int(values[0])
 
 
 def topics_page(page: int, limit: int, topics: list[tuple[str, int]], total: int) -> dict[str, Any]:
