@@ -142,7 +142,7 @@ class Application(web.Application):
     def run(self, request: Request) -> None:
         """Find the handler of a request and start it."""
         handler_class = self.fixed.get(request.path)
-        arguments: list[str] = []
+        arguments: list[Any] = []
         if handler_class is None:
             handler_class = self.fallback
             if request.path.count("/") == 2:
@@ -151,7 +151,7 @@ class Application(web.Application):
                     handler_class, arguments = self.by_topic[last], [topic]
         self._loop.create_task(self._work(handler_class(self, request), arguments))
 
-    async def _work(self, handler: web.RequestHandler, arguments: list[str]) -> None:
+    async def _work(self, handler: web.RequestHandler, arguments: list[Any]) -> None:
         self._running += 1
         try:
             await handler._execute([], *arguments)
