@@ -1,5 +1,6 @@
 """The operator's own listener, on loopback: is it alive, can it serve."""
 
+import http
 from typing import Any
 
 from tornado import web
@@ -9,15 +10,27 @@ from ..errors import Unavailable
 from .request import Application
 
 
-class Alive(web.RequestHandler):
+class Handler(web.RequestHandler):
+    """A Tornado handler that answers in JSON, errors included."""
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Say the status in words."""
+        if status_code == 405:
+            self.set_header("Allow", "GET, HEAD")
+        answer(self, status_code, {"error": http.HTTPStatus(status_code).phrase.capitalize()})
+
+
+class Alive(Handler):
     """GET /healthz: the event loop turns."""
 
     def get(self) -> None:
         """Always 200."""
         answer(self, 200, {"status": "ok"})
 
+    head = get
 
-class Ready(web.RequestHandler):
+
+class Ready(Handler):
     """GET /readyz: the store can be written and read, and the server is not draining."""
 
     def initialize(self, public: Application) -> None:
@@ -35,8 +48,10 @@ class Ready(web.RequestHandler):
         else:
             answer(self, 200, {"status": "ok"})
 
+    head = get
 
-class Unknown(web.RequestHandler):
+
+class Unknown(Handler):
     """Every other path."""
 
     def prepare(self) -> None:
