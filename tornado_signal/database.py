@@ -10,6 +10,7 @@ written after one, also when the write itself returns normally.
 """
 
 import asyncio
+import contextlib
 import logging
 import queue
 import threading
@@ -54,31 +55,38 @@ def open_leveldb(path: Path) -> Any:
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        fresh = not (path / "CURRENT").exists()
         db = plyvel.DB(str(path), create_if_missing=True, **_OPTIONS)
-    except plyvel.CorruptionError as error:
-        raise DatabaseError(
-            f"the database in {path} is damaged ({_reason(error)}); move the directory away to start empty, "
-            "or bring back a copy of it"
-        ) from error
     except (OSError, plyvel.Error) as error:
         reason = _reason(error)
         if "lock" in reason.lower() and ("held" in reason or "unavailable" in reason):
             raise DatabaseError(
                 f"{path} is in use by another process; stop it, or choose another --data-dir"
             ) from error
-        raise DatabaseError(f"cannot open the database in {path}: {reason}; mend that, or choose --data-dir") from error
+        raise _unusable(path, error) from error
     try:
-        if fresh:
+        with db.iterator(include_value=False) as keys:
+            empty = next(keys, None) is None  # also after a first start that was cut short
+        if empty:
             db.put(layout.FORMAT_KEY, layout.pack_number(layout.FORMAT), sync=True)
         layout.check_format(db.get(layout.FORMAT_KEY), str(path))
     except plyvel.Error as error:
         db.close()
-        raise DatabaseError(f"cannot use the database in {path}: {_reason(error)}") from error
+        raise _unusable(path, error) from error
     except DatabaseError:
         db.close()
         raise
     return db
+
+
+def _unusable(path: Path, error: Exception) -> DatabaseError:
+    if isinstance(error, plyvel.CorruptionError):
+        return DatabaseError(
+            f"the database in {path} is damaged ({_reason(error)}); move the directory away to start empty, "
+            "or bring back a copy of it"
+        )
+    return DatabaseError(
+        f"cannot open the database in {path}: {_reason(error)}; mend that, or choose another --data-dir"
+    )
 
 
 def _reason(error: Exception) -> str:
@@ -109,8 +117,8 @@ class Database:
         self._compacting = threading.Lock()
         self._closing = threading.Event()
         self._closed: asyncio.Future[None] = self._loop.create_future()
-        self._db: Any = open_leveldb(path)
-        self._loaded(load(self._db))
+        self._db, found = self._open()
+        loaded(found)
         self._snapshot: Any = self._db.snapshot()
         self._group = _Group(self._db, sync)
         self._writing = False
@@ -118,7 +126,7 @@ class Database:
 
     @property
     def view(self) -> Any:
-        """A snapshot of all that is committed; hold on to it only as long as one request.
+        """A snapshot of all that is committed; good until the next `await`.
 
         Raises:
             Unavailable: the database is being reopened, or closed.
@@ -145,10 +153,14 @@ class Database:
             return waiter
         # A batch of its own first: if one of its parts is refused, nothing of it reaches the others'.
         batch = self._db.write_batch()
-        for key in change.deletes:
-            batch.delete(key)
-        for key, value in change.puts:
-            batch.put(key, value)
+        try:
+            for key in change.deletes:
+                batch.delete(key)
+            for key, value in change.puts:
+                batch.put(key, value)
+        except BaseException:
+            settled(False)
+            raise
         self._group.batch.append(batch)
         self._group.changes.append((settled, waiter))
         if not self._writing:
@@ -165,12 +177,16 @@ class Database:
         if not self._closing.is_set():
             self._closing.set()
             if not self._writing:
-                self._jobs.put(None)
+                self._stop()
         await asyncio.shield(self._closed)
 
     def size_bytes(self) -> int:
         """How much the directory holds, by its files."""
-        return sum(file.stat().st_size for file in self._path.iterdir() if file.is_file())
+        total = 0
+        for file in self._path.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # LevelDB deletes files in a thread of its own
+                total += file.stat().st_size
+        return total
 
     # On the loop
 
@@ -179,7 +195,7 @@ class Database:
         self._jobs.put(lambda: self._write(group))
 
     def _written(self, group: _Group, snapshot: Any) -> None:
-        self._snapshot = snapshot
+        self._show(snapshot)
         for settled, _ in group.changes:
             settled(True)
         for _, waiter in group.changes:
@@ -190,11 +206,11 @@ class Database:
         else:
             self._writing = False
             if self._closing.is_set():
-                self._jobs.put(None)
+                self._stop()
 
     def _failed(self, group: _Group, error: Exception) -> None:
         log.error("a write to %s failed (%s): refusing requests until it is open again", self._path, _reason(error))
-        self._snapshot = None
+        self._show(None)
         for failed in (group, self._group):
             for settled, _ in failed.changes:
                 settled(False)
@@ -207,14 +223,24 @@ class Database:
         log.warning("%s is open again", self._path)
         self._db = db
         self._loaded(loaded)
-        self._snapshot = db.snapshot()
+        self._show(db.snapshot())
         self._group = _Group(db, self._sync)
         self._writing = False
         if self._closing.is_set():
-            self._jobs.put(None)
+            self._stop()
+
+    def _show(self, snapshot: Any) -> None:
+        # Not left to the last reference: whoever reads or frees a snapshot of a database that the thread is closing
+        # crashes the process.
+        if self._snapshot is not None:
+            self._snapshot.close()
+        self._snapshot = snapshot
+
+    def _stop(self) -> None:
+        self._show(None)
+        self._jobs.put(None)
 
     def _end(self) -> None:
-        self._snapshot = None
         self._closed.set_result(None)
 
     # In the writer's thread
@@ -225,6 +251,17 @@ class Database:
         with self._compacting:
             self._db.close()
         self._loop.call_soon_threadsafe(self._end)
+
+    def _open(self) -> tuple[Any, Any]:
+        db = open_leveldb(self._path)
+        try:
+            return db, self._load(db)
+        except plyvel.Error as error:
+            db.close()
+            raise _unusable(self._path, error) from error
+        except BaseException:
+            db.close()
+            raise
 
     def _write(self, group: _Group) -> None:
         try:
@@ -241,12 +278,7 @@ class Database:
         complaint = ""
         while True:
             try:
-                db = open_leveldb(self._path)
-                try:
-                    loaded = self._load(db)
-                except BaseException:
-                    db.close()
-                    raise
+                db, loaded = self._open()
             except Exception as error:
                 if str(error) != complaint:
                     complaint = str(error)

@@ -1,0 +1,519 @@
+"""One LevelDB directory: groups that share a write, failures that everybody hears of, and every way not to open."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager, suppress
+
+import plyvel
+import pytest
+
+from tornado_signal import database, layout
+from tornado_signal.changes import Change
+from tornado_signal.database import Database
+from tornado_signal.errors import DatabaseError, Unavailable
+
+
+class Disk:
+    """Makes real LevelDB with a thin skin: counts its writes, holds them up, lets them or the opening fail."""
+
+    def __init__(self):
+        self.writes = []
+        self.failing = self.unopenable = False
+        self.refused = threading.Semaphore(0)
+        self.go = threading.Event()
+        self.go.set()
+
+    def open(self, *arguments, **options):
+        if self.unopenable:
+            self.refused.release()
+            raise plyvel.IOError(b"No space left on device")
+        return Skin(self, _REAL_DB(*arguments, **options))
+
+
+class Skin:
+    """A LevelDB on such a disk."""
+
+    def __init__(self, disk, real):
+        self._disk, self._real = disk, real
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+    def write_batch(self, **options):
+        return Batch(self._disk, self._real.write_batch(**options), options)
+
+
+class Batch(Skin):
+    """A batch for such a LevelDB."""
+
+    def __init__(self, disk, real, options):
+        super().__init__(disk, real)
+        self._options = options
+
+    def append(self, other):
+        self._real.append(other._real)
+
+    def write(self):
+        self._disk.go.wait()
+        self._disk.writes.append(self._options)
+        if self._disk.failing:
+            raise plyvel.IOError(b"No space left on device")
+        self._real.write()
+
+
+_REAL_DB = plyvel.DB
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """The disk under every database that is opened in the test; it never pauses before it tries again."""
+    made = Disk()
+    monkeypatch.setattr(plyvel, "DB", made.open)
+    monkeypatch.setattr(database, "REOPEN_PAUSE_S", 0.001)
+    yield made
+    made.go.set()
+
+
+class Held:
+    """A database that keeps all of its keys in memory too, and notes who was told what."""
+
+    def __init__(self, path, **options):
+        self.told = []
+        self.loads = []
+        self.opened = asyncio.Event()
+        self.db = Database(path, load=lambda db: dict(db.iterator()), loaded=self.loaded, **({"sync": False} | options))
+
+    def loaded(self, found):
+        self.loads.append(found)
+        self.opened.set()
+
+    def put(self, *keys, value=b"value"):
+        return self.db.commit(Change([(key, value) for key in keys], []), lambda ok: self.told.append((keys[0], ok)))
+
+    def keys(self):
+        return [key for key in self.db.view.iterator(include_value=False) if key != layout.FORMAT_KEY]
+
+
+@pytest.fixture
+def held(io_loop, tmp_path, disk):
+    """A database that is closed in the end, which has to work."""
+
+    async def opening():
+        return Held(tmp_path / "data")
+
+    made = io_loop.run_sync(opening)
+    yield made
+    disk.failing = disk.unopenable = False
+    disk.go.set()
+    io_loop.run_sync(made.db.close, timeout=10)
+
+
+async def outcomes(*waiters):
+    """For each waiter whether its change is committed."""
+    results = await asyncio.gather(*waiters, return_exceptions=True)
+    assert all(result is None or type(result) is Unavailable for result in results), results
+    return [result is None for result in results]
+
+
+@contextmanager
+def held_up(disk):
+    """While in here, no write gets any further."""
+    disk.go.clear()
+    yield
+    disk.go.set()
+
+
+async def test_changes_of_one_moment_share_one_write(held, disk):
+    """What is asked for in one turn of the loop costs one write, in its order."""
+    waiters = [held.put(b"a", value=b"%d" % number) for number in range(50)] + [held.put(b"b")]
+    assert all(await outcomes(*waiters))
+    assert len(disk.writes) == 1
+    assert held.db.view.get(b"a") == b"49"
+
+
+async def test_changes_that_come_during_a_write_share_the_next(held, disk):
+    """However many come while the disk is busy, they are one more write."""
+    with held_up(disk):
+        waiters = [held.put(b"first")]
+        for number in range(50):
+            await asyncio.sleep(0)
+            waiters.append(held.put(b"%d" % number))
+    assert all(await outcomes(*waiters))
+    assert len(disk.writes) == 2
+    assert len(held.keys()) == 51
+
+
+@pytest.mark.parametrize("sync", [True, False])
+async def test_durability_reaches_every_write(io_loop, tmp_path, disk, sync):
+    """Under fsync every group is a synced batch, otherwise none is."""
+    held = Held(tmp_path / "data", sync=sync)
+    for key in (b"a", b"b"):
+        await held.put(key)
+    await held.db.close()
+    assert disk.writes == [{"sync": sync}] * 2
+
+
+async def test_nobody_sees_what_is_not_committed(held, disk):
+    """A change shows when it is confirmed, not before."""
+    with held_up(disk):
+        waiter = held.put(b"a")
+        await asyncio.sleep(0)
+        assert held.keys() == []
+        assert held.told == []
+    await waiter
+    assert held.keys() == [b"a"]
+
+
+async def test_a_view_ends_with_its_turn_of_the_loop(held):
+    """A view that somebody held on to is refused in words after a commit, and harms nothing when it goes."""
+    kept = held.db.view
+    await held.put(b"a")
+    with pytest.raises(RuntimeError, match="closed"):
+        kept.get(b"a")
+    await held.db.close()
+    del kept
+
+
+async def test_deletes_come_before_puts(held):
+    """A key that a change deletes and puts is there afterwards."""
+    await held.put(b"a", b"b")
+    await held.db.commit(Change([(b"a", b"new")], [b"a", b"b"]), lambda ok: None)
+    assert (held.keys(), held.db.view.get(b"a")) == ([b"a"], b"new")
+
+
+async def test_settled_is_told_before_the_waiter_goes_on(held):
+    """What is kept in memory is up to date when whoever asked goes on."""
+    order = []
+    waiter = held.db.commit(Change([(b"a", b"")], []), lambda ok: order.append(("settled", ok)))
+    waiter.add_done_callback(lambda _: order.append("waiter"))
+    await waiter
+    await asyncio.sleep(0)
+    assert order == [("settled", True), "waiter"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [Change([(b"x", "text")], []), Change([(b"x", b"y"), (b"z", None)], [b"good"]), Change([], [7])]
+)
+async def test_a_change_that_is_refused_harms_no_other(held, disk, wrong):
+    """A change of a wrong type fails alone, at once and whole, and settles like any other."""
+    settled = []
+    with held_up(disk):
+        before = held.put(b"good")
+        with pytest.raises(TypeError):
+            held.db.commit(wrong, settled.append)
+        after = held.put(b"fine")
+    assert await outcomes(before, after) == [True, True]
+    assert held.keys() == [b"fine", b"good"]
+    assert settled == [False]
+
+
+async def test_who_gives_up_waiting_harms_nobody(held, disk):
+    """A change whose waiter was cancelled is committed all the same, and so are the others."""
+    with held_up(disk):
+        waiters = [held.put(b"a"), held.put(b"b")]
+        waiters[0].cancel()
+    await waiters[1]
+    assert held.keys() == [b"a", b"b"]
+    assert held.told == [(b"a", True), (b"b", True)]
+
+
+async def test_a_failed_write_fails_everybody_once(held, disk, caplog):
+    """All who share the write and all who came during it are refused, reads too, until the database is open again."""
+    await held.put(b"before")
+    held.opened.clear()
+    disk.unopenable = True
+    with held_up(disk):
+        disk.failing = True
+        waiters = [held.put(b"%d" % number) for number in range(3)]
+        await asyncio.sleep(0)
+        waiters += [held.put(b"%d" % number) for number in range(3, 6)]
+    assert await outcomes(*waiters) == [False] * 6
+    assert sorted(held.told[1:]) == [(b"%d" % number, False) for number in range(6)]
+    with pytest.raises(Unavailable):
+        _ = held.db.view
+    assert await outcomes(held.put(b"during")) == [False]
+    for _ in range(3):
+        disk.refused.acquire()
+    disk.failing = disk.unopenable = False
+    await held.opened.wait()
+    assert held.keys() == [b"before"]
+    assert held.loads[-1].keys() == {b"before", layout.FORMAT_KEY}
+    assert await outcomes(held.put(b"after")) == [True]
+    assert held.told[-2:] == [(b"during", False), (b"after", True)]
+    said = [record.levelname for record in caplog.records if record.name == database.__name__]
+    assert said == ["ERROR", "ERROR", "WARNING"]  # it failed, it cannot be opened (said once), it is open again
+    assert "No space left" in caplog.text
+    assert str(held.db._path) in caplog.text
+
+
+async def test_failures_one_after_another(held, disk):
+    """Each failure is followed by a reopening, and nothing that was confirmed in between is lost."""
+    for number in range(5):
+        held.opened.clear()
+        disk.failing = True
+        assert await outcomes(held.put(b"lost %d" % number)) == [False]
+        disk.failing = False
+        await held.opened.wait()
+        assert await outcomes(held.put(b"kept %d" % number)) == [True]
+    assert held.keys() == [b"kept %d" % number for number in range(5)]
+
+
+async def test_closing_writes_what_was_asked_for(io_loop, tmp_path, disk):
+    """What came before the closing is committed, what comes after is refused, and reads never break."""
+    held = Held(tmp_path / "data")
+    with held_up(disk):
+        before = [held.put(b"a")]
+        await asyncio.sleep(0)
+        before.append(held.put(b"b"))
+        closings = [asyncio.create_task(held.db.close()) for _ in range(3)]
+        await asyncio.sleep(0)
+        late = held.put(b"late")
+    assert await outcomes(*before, late) == [True, True, False]
+    await asyncio.gather(*closings)
+    await held.db.close()
+    assert await outcomes(held.put(b"later")) == [False]
+    assert sorted(held.told) == [(b"a", True), (b"b", True), (b"late", False), (b"later", False)]
+    with pytest.raises(Unavailable):
+        _ = held.db.view
+    again = Held(tmp_path / "data")
+    assert again.keys() == [b"a", b"b"]
+    await again.db.close()
+
+
+async def test_reads_during_the_closing_are_refused_in_words(io_loop, tmp_path):
+    """Between the call and the end of the closing a read is served or Unavailable, never an error of the database."""
+    for _ in range(20):
+        held = Held(tmp_path / "data")
+        closing = asyncio.create_task(held.db.close())
+        while not closing.done():
+            await asyncio.sleep(0)
+            with suppress(Unavailable):
+                held.keys()
+
+
+@pytest.mark.parametrize("unopenable", [False, True])
+async def test_closing_while_a_write_fails(io_loop, tmp_path, disk, unopenable):
+    """The closing comes to its end also when the last write fails, and when the database cannot be opened again."""
+    held = Held(tmp_path / "data")
+    await held.put(b"kept")
+    with held_up(disk):
+        disk.failing, disk.unopenable = True, unopenable
+        waiter = held.put(b"lost")
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(held.db.close())
+        await asyncio.sleep(0)
+    assert await outcomes(waiter) == [False]
+    await asyncio.wait_for(closing, 10)
+    disk.failing = disk.unopenable = False
+    again = Held(tmp_path / "data")
+    assert again.keys() == [b"kept"]
+    await again.db.close()
+
+
+async def test_closing_while_it_cannot_be_opened(io_loop, tmp_path, disk, monkeypatch):
+    """The closing does not wait for the next try."""
+    monkeypatch.setattr(database, "REOPEN_PAUSE_S", 3600)
+    held = Held(tmp_path / "data")
+    disk.failing = disk.unopenable = True
+    assert await outcomes(held.put(b"lost")) == [False]
+    await asyncio.wait_for(held.db.close(), 10)
+
+
+async def test_closing_and_failing_during_a_compaction(io_loop, tmp_path, disk):
+    """Compactions and closings wait for each other, whichever comes first, and one that comes too late does nothing."""
+    for first in ("compact", "fail", "close"):
+        held = Held(tmp_path / first)
+        await asyncio.gather(*[held.put(b"%d" % number, value=bytes(1000)) for number in range(1000)])
+        held.opened.clear()
+        tasks = {"compact": held.db.compact} | ({"close": held.db.close} if first != "fail" else {})
+        running = [asyncio.create_task(tasks[name]()) for name in sorted(tasks, key=lambda name: name != first)]
+        if first == "fail":
+            disk.failing = True
+            assert await outcomes(held.put(b"lost")) == [False]
+            disk.failing = False
+            await held.opened.wait()
+            assert len(held.keys()) == 1000
+        await asyncio.gather(*running)
+        await held.db.close()
+        await held.db.compact()
+
+
+async def test_the_size_is_that_of_the_files(held):
+    """The size counts the files, and does not stumble over one that LevelDB deletes meanwhile."""
+    await held.put(b"a", value=os.urandom(100_000))
+    assert 100_000 < held.db.size_bytes() < 200_000
+    stop = threading.Event()
+
+    def come_and_go():
+        while not stop.is_set():
+            paths = [held.db._path / f"{number:06}.tmp" for number in range(20)]
+            for path in paths:
+                path.touch()
+            for path in paths:
+                path.unlink()
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        sizes = {held.db.size_bytes() for _ in range(500)}
+    finally:
+        stop.set()
+        thread.join()
+    assert min(sizes) > 100_000
+
+
+# How not to open: what is done to a directory that holds a database, and what is said then.
+
+
+def only(path, pattern):
+    """The one file of this pattern that is not empty."""
+    (found,) = [file for file in path.glob(pattern) if file.stat().st_size]
+    return found
+
+
+def spoil(file, at=0.5):
+    """Turn some bytes of a file around."""
+    data = bytearray(file.read_bytes())
+    start = int(len(data) * at)
+    data[start : start + 8] = bytes(byte ^ 0xFF for byte in data[start : start + 8])
+    file.write_bytes(data)
+
+
+def foreign(path):
+    for file in path.iterdir():
+        file.unlink()
+    with plyvel.DB(str(path), create_if_missing=True) as db:
+        db.put(b"someone", b"else's")
+
+
+def newer(path):
+    with plyvel.DB(str(path)) as db:
+        db.put(layout.FORMAT_KEY, layout.pack_number(layout.FORMAT + 1))
+
+
+def a_file(path):
+    path.rename(path.with_name("moved away"))
+    path.write_text("I am no directory")
+
+
+def under_a_file(path):
+    a_file(path.parent)
+
+
+HOLDER = """
+import plyvel, sys
+db = plyvel.DB(sys.argv[1], create_if_missing=True)
+print("open", flush=True)
+sys.stdin.read()
+"""
+OTHER_DIR = "choose another --data-dir"
+AWAY = "move the directory away"
+
+
+@pytest.mark.parametrize(
+    ("harm", "said", "advice"),
+    [
+        (foreign, "holds a LevelDB database that is not tornado-signal's", OTHER_DIR),
+        (newer, f"format {layout.FORMAT + 1}", OTHER_DIR),
+        (a_file, "File exists", OTHER_DIR),
+        (under_a_file, "Not a directory", OTHER_DIR),
+        (lambda path: (path / "CURRENT").write_bytes(b"nonsense"), "damaged", AWAY),
+        (lambda path: (path / "CURRENT").write_bytes(b""), "damaged", AWAY),
+        (lambda path: (path / "CURRENT").write_bytes(b"MANIFEST-999999\n"), "MANIFEST-999999", AWAY),
+        (lambda path: only(path, "MANIFEST-*").unlink(), "No such file", AWAY),
+        (lambda path: only(path, "MANIFEST-*").write_bytes(b""), "damaged", AWAY),
+        (lambda path: spoil(only(path, "MANIFEST-*")), "damaged", AWAY),
+        (lambda path: spoil(only(path, "*.log"), 0.1), "damaged", AWAY),
+        (lambda path: spoil(only(path, "*.log"), 0.9), "damaged", AWAY),
+        (lambda path: only(path, "*.ldb").unlink(), "missing files", AWAY),
+        (lambda path: only(path, "*.ldb").write_bytes(b""), "Invalid argument", OTHER_DIR),
+        (lambda path: spoil(only(path, "*.ldb"), 0.99), "damaged", AWAY),
+        (lambda path: spoil(only(path, "*.ldb"), 0.1), "damaged", AWAY),
+    ],
+)
+async def test_what_cannot_be_opened(io_loop, tmp_path, harm, said, advice):
+    """A directory that cannot be used is refused in one sentence: which, why, and what to do."""
+    path = tmp_path / "parent" / "data"
+    held = Held(path)
+    await asyncio.gather(*[held.put(b"%d" % number, value=os.urandom(40)) for number in range(200)])
+    await held.db.compact()
+    await asyncio.gather(*[held.put(b"more %d" % number, value=os.urandom(40)) for number in range(50)])
+    await held.db.close()
+    harm(path)
+    with pytest.raises(DatabaseError) as refused:
+        Held(path)
+    message = str(refused.value)
+    assert (str(path) in message, said in message, advice in message) == (True, True, True), message
+    assert "\n" not in message
+    assert "b'" not in message
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that has the directory open until its standard input ends."""
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "data")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"open\n"
+        yield process
+
+
+async def test_in_use_by_another_process(io_loop, tmp_path, holder):
+    """A second process is told that there is a first; when that one has gone the directory is free."""
+    path = tmp_path / "data"
+    with pytest.raises(DatabaseError, match="in use by another process; stop it, or choose another --data-dir"):
+        Held(path)
+    holder.communicate()
+    await Held(path).db.close()
+
+
+async def test_in_use_by_this_process(io_loop, tmp_path):
+    """The same within one process, and the first one goes on."""
+    held = Held(tmp_path / "data")
+    with pytest.raises(DatabaseError, match="in use"):
+        Held(tmp_path / "data")
+    await held.put(b"a")
+    assert held.keys() == [b"a"]
+    await held.db.close()
+
+
+async def test_a_directory_that_must_not_be_written(io_loop, tmp_path):
+    """Missing permissions are named, and the path."""
+    path = tmp_path / "data"
+    tmp_path.chmod(0o500)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)  # root may write everywhere
+    try:
+        with pytest.raises(DatabaseError, match=r"Permission denied.*choose another --data-dir") as refused:
+            Held(path)
+    finally:
+        os.seteuid(user)
+        tmp_path.chmod(0o700)
+    assert str(path) in str(refused.value)
+
+
+async def test_a_first_start_that_was_cut_short(io_loop, tmp_path):
+    """A database that was killed between its making and its first entry opens like a new one."""
+    path = tmp_path / "data"
+    plyvel.DB(str(path), create_if_missing=True).close()
+    held = Held(path)
+    assert held.keys() == []
+    await held.put(b"a")
+    await held.db.close()
+    again = Held(path)
+    assert again.keys() == [b"a"]
+    await again.db.close()
+
+
+async def test_a_load_that_fails_leaves_nothing_behind(io_loop, tmp_path):
+    """If what is kept beside the database cannot be made, the directory is free again."""
+
+    def load(db):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Database(tmp_path / "data", sync=False, load=load, loaded=lambda found: None)
+    await Held(tmp_path / "data").db.close()
