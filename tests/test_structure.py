@@ -1,0 +1,117 @@
+"""The package keeps to the picture: who may know whom, and who may touch the world."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import tornado_signal
+
+PACKAGE = Path(tornado_signal.__file__).parent
+MAX_LINES = 300
+
+# Each file, or folder of files, with what it may import of the package and of other packages. A new file needs a
+# line here. Left of the middle (`handlers`, `transport`) nobody knows LevelDB, right of it (`store` and what is
+# under it) nobody knows HTTP, and below these nobody does I/O.
+MAY_IMPORT = {
+    "errors": "",
+    "session": "errors",
+    "layout": "errors session",
+    "changes": "layout session",
+    "index": "sortedcontainers",
+    "wire": "errors session orjson",
+    "forwarded": "",
+    "turns": "",
+    "clock": "",
+    "records": "index layout session",
+    "check": "index layout session",
+    "database": "changes errors layout plyvel",
+    "store": "changes check database errors index layout records session turns",
+    "sweeper": "clock errors store",
+    "transport": "transport httptools tornado",
+    "handlers": "handlers clock config errors forwarded session store wire tornado",
+    "config": "",
+    "server": "clock config errors handlers store sweeper transport package tornado",
+    "__main__": "config errors server package uvloop",
+    "__init__": "_commit",
+    "_build": "setuptools",
+}
+# Everything of the standard library that these may use: nothing in it reads or writes anything.
+PURE = {"errors", "session", "layout", "changes", "index", "wire", "forwarded"}
+PURE_MODULES = {"array", "bisect", "collections", "dataclasses", "enum", "hashlib", "heapq", "ipaddress", "json"}
+PURE_MODULES |= {"re", "struct", "typing", "urllib"}
+IO_BUILTINS = {"open", "print", "input"}
+
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "_commit.py")
+
+
+def room(path):
+    """The line of the table that a file falls under: its own, or its folder's."""
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imports(path):
+    """What a file imports, wherever in it: modules of the package as `.name`, others by their first name."""
+    folder = path.relative_to(PACKAGE).parent.parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            within = ["tornado_signal", *folder[: len(folder) + 1 - node.level]] if node.level else []
+            source = ".".join([*within, *filter(None, [node.module])])
+            # `from . import name` imports a module if there is one of that name, else something of the package.
+            names = [f"{source}.{alias.name}" for alias in node.names] if source == "tornado_signal" else [source]
+        else:
+            continue
+        for name in names:
+            first, _, rest = name.partition(".")
+            if first != "tornado_signal":
+                yield first
+            else:
+                found = rest.split(".")[0]
+                is_module = (PACKAGE / found).is_dir() or (PACKAGE / f"{found}.py").exists() or found == "_commit"
+                yield f".{found}" if found and is_module else ".package"
+
+
+def allowed(name):
+    """What the table allows, in the words of `imports`."""
+    words = MAY_IMPORT[name].split()
+    own = {*MAY_IMPORT, "package", "_commit"}
+    return {f".{word}" if word in own else word for word in words}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_every_file_imports_what_the_picture_allows(path):
+    """No file knows more of the package, or of other packages, than its line of the table says."""
+    name = room(path)
+    found = set(imports(path))
+    beyond = {each for each in found if each.startswith(".") or each not in sys.stdlib_module_names}
+    assert beyond <= allowed(name), f"{name} must not import {sorted(beyond - allowed(name))}"
+    if name in PURE:
+        assert {each for each in found if each in sys.stdlib_module_names} <= PURE_MODULES
+        called = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+        assert not called & IO_BUILTINS
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_file_is_too_long(path):
+    """A file of more than 300 lines holds more than one noun."""
+    assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+def test_the_table_has_no_line_too_many():
+    """Every line of the table stands for a file or folder that is there, and every word of it for something used."""
+    assert {room(path) for path in FILES} == set(MAY_IMPORT)
+    for name in MAY_IMPORT:
+        used = {each for path in FILES if room(path) == name for each in imports(path)}
+        assert allowed(name) <= used, f"{name} does not need {sorted(allowed(name) - used)}"
+
+
+def test_the_table_has_no_circle():
+    """Outside a folder of their own no two files need each other."""
+    needs = {name: {each[1:] for each in allowed(name) if each.startswith(".")} - {name} for name in MAY_IMPORT}
+    while needs:
+        free = {name for name, need in needs.items() if not need & set(needs)}
+        assert free, f"a circle among {sorted(needs)}"
+        needs = {name: need for name, need in needs.items() if name not in free}
