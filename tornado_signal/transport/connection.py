@@ -1,29 +1,28 @@
-"""One client's connection: bytes in and out, the parser, the order of pipelined requests, and patience."""
+"""One client's connection: bytes in and out, the order of pipelined requests, and patience."""
 
 import asyncio
 import http
 from typing import TYPE_CHECKING, Final, cast
 
-import httptools
 from tornado import httputil
 from tornado.iostream import StreamClosedError
 
 from .exchange import Exchange
-from .syntax import Refused, check_headers, check_target, format_head
+from .receiver import PIECE_BYTES, Receiver
+from .syntax import Refused, format_head
 
 if TYPE_CHECKING:
     from .listener import Server
 
-MAX_HEAD_BYTES: Final = 32 * 1024  # request line and headers
 IDLE_S: Final = 75.0  # between two requests
 HEAD_S: Final = 15.0  # for request line and headers, from their first byte
 BODY_S: Final = 60.0  # for the body, from its headers
 STALLED_S: Final = 30.0  # for a client to read anything at all of what waits for it
-LINGER_S: Final = 2.0  # for a refused client to stop sending; closing at once could destroy what it was told
+LINGER_S: Final = 2.0  # for a client to stop sending; closing at once could destroy what it was told
 HIGH_WATER_BYTES: Final = 64 * 1024
 
 
-class Connection(asyncio.Protocol):
+class Connection(Receiver, asyncio.Protocol):
     """One client's connection.
 
     Attributes:
@@ -36,13 +35,13 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_closing",
         "_drained",
+        "_ended",
         "_exchanges",
-        "_fields",
-        "_head_bytes",
-        "_parser",
+        "_paused",
         "_refused",
-        "_target",
         "_transport",
+        "_unsent_bytes",
+        "_waiting",
         "deadline_s",
         "remote_ip",
         "server",
@@ -51,17 +50,18 @@ class Connection(asyncio.Protocol):
     _transport: asyncio.Transport
 
     def __init__(self, server: "Server") -> None:
+        super().__init__()
         self.server = server
         self.remote_ip = ""
         self.deadline_s = 0.0
-        self._parser = httptools.HttpRequestParser(self)
-        self._target = b""
-        self._fields: list[tuple[str, str]] | None = None  # while request line and headers arrive
-        self._head_bytes = 0
         # Those that are not finished: the first has its turn, the last may still be arriving.
         self._exchanges: list[Exchange] | None = None
+        self._waiting = b""  # what has been read and not been parsed: no more than one request waits for its turn
+        self._paused = False  # whether reading is
         self._drained: asyncio.Future[None] | None = None  # while the client reads too slowly
+        self._unsent_bytes = 0  # when patience with its reading was last looked at
         self._refused = 0  # the status for what cannot be understood, to be sent behind the answers that are due
+        self._ended = False  # whether the client has said that it sends no more
         self._closing = False
 
     @property
@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
     @property
     def idle(self) -> bool:
         """Whether no request is under way."""
-        return self._exchanges is None and self._fields is None
+        return self._exchanges is None and self.arriving is None
 
     # From asyncio
 
@@ -83,14 +83,17 @@ class Connection(asyncio.Protocol):
         if isinstance(peer, tuple):
             self.remote_ip = peer[0]
         self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
-        self._wait_at_most(IDLE_S)
+        self._renew_patience()
         self.server.connections.add(self)
+        if self.server.stopping:
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is over, by whoever's doing."""
         self._closing = True
         self.server.connection_lost(self)
-        if self._drained is not None:
+        self.forget()
+        if self._drained is not None and not self._drained.done():
             self._drained.set_exception(StreamClosedError())
             self._drained.exception()  # nobody need wait for it
         exchanges, self._exchanges = self._exchanges, None
@@ -99,111 +102,98 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client has sent all it will; what it asked for is still answered."""
-        if self._exchanges is None or self._closing or self.server.protocol == "https":
+        self._ended = True
+        if not self._exchanges or self._closing or self.server.protocol == "https":
             return False
+        if not self._exchanges[-1].complete:
+            self._refuse(http.HTTPStatus.BAD_REQUEST)
         for exchange in self._exchanges:
-            exchange.keep_alive = False
             exchange.client_gone()
-        self._wait_at_most(STALLED_S)
         return True
 
     def pause_writing(self) -> None:
         """The client reads too slowly."""
         self._drained = self.server.loop.create_future()
-        self._wait_at_most(STALLED_S)
+        self._renew_patience()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
             drained.set_result(None)
-        self.deadline_s = 0.0
-        if self._exchanges is None:
-            self._wait_at_most(IDLE_S)
+        if not self._closing:
+            self._renew_patience()
+            self.server.loop.call_soon(self._advance)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests, split anywhere."""
         if self._closing or self._refused:
             return  # read, so that the answer is not lost with the connection, and forgotten
+        self._waiting = self._waiting + data if self._waiting else data
+        self._advance()
+
+    def _advance(self) -> None:
+        """Give the first exchange its turn, and parse what waits, unless it has to wait for a slow client."""
+        if self._closing:
+            return
         try:
-            self._feed(data)
+            if self._exchanges and self._drained is None:
+                self._exchanges[0].begin()
+            self._parse()
         except Refused as refused:
             self._refuse(refused.status)
-        except httptools.HttpParserCallbackError as error:
-            if not isinstance(error.__context__, Refused):
-                self.abort()
-                raise
-            self._refuse(error.__context__.status)
-        except httptools.HttpParserError:
+        except httputil.HTTPInputError:
+            # Tornado's own word for it, about the first exchange or about what arrives: nothing else has its turn.
+            if self._exchanges:
+                del self._exchanges[1:]
             self._refuse(http.HTTPStatus.BAD_REQUEST)
+        except BaseException:
+            self.abort()
+            raise
+        if self._refused and not self._exchanges:
+            self._refuse(self._refused)
 
-    def _feed(self, data: bytes) -> None:
-        while True:
-            try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserUpgrade as upgrade:
-                # Another protocol is offered, and politely ignored: what follows is the next request.
-                data = data[upgrade.args[0] :]
-                self._parser = httptools.HttpRequestParser(self)
-            else:
-                break
-        if self._fields is not None:
-            if not self._head_bytes:
-                self._wait_at_most(HEAD_S)
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                raise Refused(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-
-    # From llhttp
-
-    def on_message_begin(self) -> None:
-        """The first byte of a request."""
-        self._target = b""
-        self._fields = []
-        self._head_bytes = 0
-
-    def on_url(self, part: bytes) -> None:
-        """The request target, or a piece of it."""
-        self._target += part
-        if len(self._target) > MAX_HEAD_BYTES:
-            raise Refused(http.HTTPStatus.REQUEST_URI_TOO_LONG)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or, behind a chunked body, a trailer: those are dropped."""
-        fields = self._fields
-        if fields is None:
+    def _parse(self) -> None:
+        data, taken = self._waiting, 0
+        self._waiting = b""
+        while taken < len(data) and not self._closing and not self._busy():
+            taken += self.feed(data[taken : taken + PIECE_BYTES])
+        if self._closing:
             return
-        self._head_bytes += len(name) + len(value)
-        if self._head_bytes > MAX_HEAD_BYTES:
-            raise Refused(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        fields.append((name.decode("latin-1"), value.decode("latin-1")))
+        self._waiting = data[taken:]
+        if self.moved:
+            self.moved = False
+            self._renew_patience()
+        if self._busy() != self._paused and not self._transport.is_closing():
+            self._paused = not self._paused
+            (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
 
-    def on_headers_complete(self) -> None:
-        """Request line and headers have come: everything that says how the message goes on is checked."""
-        headers = self._headers()
-        version = "HTTP/" + self._parser.get_http_version()
-        target = check_target(self._target)
-        check_headers(headers, version)
-        start_line = httputil.RequestStartLine(self._parser.get_method().decode("latin-1"), target, version)
-        exchange = Exchange(self, start_line, headers)
-        exchange.keep_alive = self._parser.should_keep_alive()
-        self._fields = None
-        self._wait_at_most(BODY_S)
-        if self._exchanges is None:
-            self._exchanges = [exchange]
-            exchange.begin()
-        else:
+    def _busy(self) -> bool:
+        """Whether parsing, and then reading, has to wait."""
+        exchanges = self._exchanges
+        return exchanges is not None and (len(exchanges) > 1 or self._drained is not None)
+
+    # From the receiver
+
+    def request_received(
+        self, start_line: httputil.RequestStartLine, headers: httputil.HTTPHeaders, keep_alive: bool
+    ) -> None:
+        """Request line and headers of a request have come."""
+        exchange = Exchange(self, start_line, headers, keep_alive)
+        if self._exchanges:
             self._exchanges.append(exchange)
-            self._transport.pause_reading()
+        else:
+            self._exchanges = [exchange]
+            if self._drained is None:
+                exchange.begin()
 
-    def on_body(self, chunk: bytes) -> None:
-        """A piece of a body."""
+    def body_received(self, chunk: bytes) -> None:
+        """A piece of its body has come."""
         if self._exchanges:
             self._exchanges[-1].data_received(chunk)
 
-    def on_message_complete(self) -> None:
-        """The request has come whole."""
-        self.deadline_s = 0.0
+    def request_complete(self) -> None:
+        """It has come whole."""
         if self._exchanges:
             self._exchanges[-1].message_complete()
 
@@ -226,26 +216,28 @@ class Connection(asyncio.Protocol):
 
     def exchange_finished(self, exchange: Exchange) -> None:
         """The response of the current exchange is complete: the next one's turn, or idleness, or the end."""
-        if self._exchanges is None:
+        exchanges = self._exchanges
+        if not exchanges or exchanges[0] is not exchange or self._closing:
             return
-        if not exchange.keep_alive:
-            self._end(linger=not exchange.complete)
+        more = len(exchanges) > 1 or bool(self._waiting)
+        if not exchange.keep_alive or ((self._ended or self.server.stopping) and not more):
+            # What a client sends behind its last request may be on its way, too.
+            self._end(linger=not exchange.complete or self._transport.can_write_eof())
             return
-        del self._exchanges[0]
-        if self._exchanges:
-            self._exchanges[0].begin()
-        elif self._refused:
-            self._refuse(self._refused)
-        else:
-            self._exchanges = None
-            self._transport.resume_reading()
-            self._wait_at_most(IDLE_S)
+        del exchanges[0]
+        self._exchanges = exchanges or None
+        if more or self._refused:
+            self.server.loop.call_soon(self._advance)
+        self._renew_patience()
 
     # From the server
 
     def patience_ended(self) -> None:
         """The deadline has passed."""
-        if self.idle or self._closing or self._drained is not None:
+        reads = self._transport.get_write_buffer_size() < self._unsent_bytes
+        if reads and (self._closing or self._drained is not None):
+            self._wait_for_reader(STALLED_S)
+        elif self._closing or self._drained is not None or self.idle:
             self.abort()
         else:
             self._refuse(http.HTTPStatus.REQUEST_TIMEOUT)
@@ -259,34 +251,36 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._transport.abort()
 
-    def _headers(self) -> httputil.HTTPHeaders:
-        """The headers that have arrived of the current request."""
-        fields = self._fields or ()
-        headers = httputil.HTTPHeaders()
-        for name, value in fields:
-            headers[name] = value
-        if len(headers) < len(fields):  # some came more than once, which is rare
-            headers = httputil.HTTPHeaders()
-            for name, value in fields:
-                headers.add(name, value)
-        return headers
+    def _renew_patience(self) -> None:
+        """Whenever it is somebody else's turn to act."""
+        if self._drained is not None:
+            self._wait_for_reader(STALLED_S)
+        elif self._exchanges and self._exchanges[-1].complete and self.arriving is None:
+            self.deadline_s = 0.0
+        else:
+            seconds = HEAD_S if self.arriving is not None else BODY_S if self._exchanges else IDLE_S
+            self.deadline_s = self.server.loop.time() + seconds
 
-    def _wait_at_most(self, seconds: float) -> None:
+    def _wait_for_reader(self, seconds: float) -> None:
+        self._unsent_bytes = self._transport.get_write_buffer_size()
         self.deadline_s = self.server.loop.time() + seconds
 
     def _refuse(self, status: int) -> None:
         """Answer what cannot be understood, behind the answers to what came before it, and end the connection."""
         exchanges = self._exchanges
         if exchanges and not exchanges[-1].complete:
-            arriving = exchanges.pop()
-            arriving.client_gone()
-            if arriving.started:
+            incomplete = exchanges.pop()
+            incomplete.client_gone()
+            if incomplete.started:
                 self._end(linger=True)
                 return
+            self.arriving = list(incomplete.headers.get_all())
         if exchanges:
             self._refused = status
+            self._waiting = b""
+            self.deadline_s = 0.0
             return
-        headers, body = self.server.refusal(status, self._headers())
+        headers, body = self.server.refusal(status, self.headers())
         headers["Content-Length"] = str(len(body))
         headers["Connection"] = "close"
         self.send(format_head(status, "", list(headers.get_all())) + body)
@@ -296,9 +290,11 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         self._closing = True
-        if linger and self._transport.can_write_eof():
-            self._transport.write_eof()
-            self._transport.resume_reading()
-            self._wait_at_most(LINGER_S)
-        else:
+        if not linger or self._ended or self._transport.is_closing():
+            self._wait_for_reader(STALLED_S)
             self._transport.close()
+            return
+        self._wait_for_reader(LINGER_S)
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._transport.resume_reading()

@@ -19,16 +19,23 @@ class Exchange(httputil.HTTPConnection):
         context: has `remote_ip` and `protocol`, as Tornado's handlers expect.
     """
 
-    def __init__(self, connection: "Connection", start_line: httputil.RequestStartLine, headers: httputil.HTTPHeaders):
+    def __init__(
+        self,
+        connection: "Connection",
+        start_line: httputil.RequestStartLine,
+        headers: httputil.HTTPHeaders,
+        keep_alive: bool,
+    ) -> None:
         self.context = connection
         self.start_line = start_line
         self.headers = headers
         self.complete = False
         self.started = False
         self.finished = False
-        self.keep_alive = False
+        self.keep_alive = keep_alive
         self._headless = start_line.method == "HEAD"
         self._chunked = False
+        self._unwritten_bytes: int | None = None  # of the length that was announced
         self._chunks: list[bytes] = []
         self._delegate: httputil.HTTPMessageDelegate | None = None
         self._close_callback: Callable[[], None] | None = None
@@ -37,30 +44,36 @@ class Exchange(httputil.HTTPConnection):
 
     def begin(self) -> None:
         """Its turn has come: hand over what has arrived so far."""
+        if self._delegate is not None or self.finished:
+            return
         connection = self.context
         delegate = self._delegate = connection.server.delegate.start_request(connection, self)
         delegate.headers_received(self.start_line, self.headers)
-        if not self.complete and self.headers.get("Expect"):
+        if not self.complete and "Expect" in self.headers and self.start_line.version != "HTTP/1.0":
             # After what the headers alone may have set off: a final answer makes it unnecessary.
             connection.server.loop.call_soon(self._expect)
         for chunk in self._chunks:
             delegate.data_received(chunk)
         self._chunks.clear()
         if self.complete:
-            delegate.finish()
+            self.message_complete()
 
     def data_received(self, chunk: bytes) -> None:
         """A piece of the body."""
-        if self._delegate is None:
-            self._chunks.append(chunk)
-        elif not self.finished:
+        if self._delegate is not None:
             self._delegate.data_received(chunk)
+        elif not self.finished:
+            self._chunks.append(chunk)
 
     def message_complete(self) -> None:
         """The request has come whole."""
         self.complete = True
-        if self._delegate is not None and not self.finished:
-            self._delegate.finish()
+        if self._delegate is not None:
+            try:
+                self._delegate.finish()
+            except httputil.HTTPInputError:
+                self.complete = False  # for nobody will answer it
+                raise
 
     def client_gone(self) -> None:
         """The client is gone, or at least sends no more: who only waits for it need not."""
@@ -94,26 +107,33 @@ class Exchange(httputil.HTTPConnection):
             A future that is done when more may be sent.
 
         Raises:
-            ValueError: a header would break out of its line.
+            ValueError: a header would break out of its line; the connection is at its end.
         """
         assert isinstance(start_line, httputil.ResponseStartLine)
         code = start_line.code
-        values = list(headers.get_all())
-        bodiless = self._headless or code in (204, 304)
-        if not bodiless and "Content-Length" not in headers:
-            if self.start_line.version == "HTTP/1.1":
-                self._chunked = True
-                values.append(("Transfer-Encoding", "chunked"))
-            else:
-                self.keep_alive = False
-        if not self.complete or self.context.server.stopping:
+        values = [(name, value) for name, value in headers.get_all() if name not in ("Connection", "Transfer-Encoding")]
+        if self._headless or code in (204, 304):
+            self._unwritten_bytes = 0
+        elif "Content-Length" in headers:
+            self._unwritten_bytes = int(headers["Content-Length"])
+        elif self.start_line.version == "HTTP/1.1":
+            self._chunked = True
+            values.append(("Transfer-Encoding", "chunked"))
+        else:
+            self.keep_alive = False
+        if not self.complete or self.context.server.stopping or headers.get("Connection", "").lower() == "close":
             self.keep_alive = False
         if not self.keep_alive:
             values.append(("Connection", "close"))
         elif self.start_line.version == "HTTP/1.0":
             values.append(("Connection", "keep-alive"))
         self.started = True
-        return self.context.send(format_head(code, start_line.reason, values) + self._framed(chunk))
+        try:
+            head = format_head(code, start_line.reason, values)
+        except ValueError:
+            self.close()  # what a caller writes next must not be taken for a head
+            raise
+        return self.context.send(head + self._framed(chunk))
 
     def write(self, chunk: bytes) -> "asyncio.Future[None]":
         """Send a piece of the body.
@@ -124,10 +144,17 @@ class Exchange(httputil.HTTPConnection):
         return self.context.send(self._framed(chunk))
 
     def finish(self) -> None:
-        """The response is complete."""
+        """The response is complete.
+
+        Raises:
+            HTTPOutputError: it is shorter than was announced; the connection is at its end.
+        """
         self.finished = True
         self._close_callback = None
         self._delegate = None  # it refers back: without cycles there is nothing to collect
+        if self._unwritten_bytes:
+            self.close()
+            raise httputil.HTTPOutputError("less was written than its Content-Length")
         if self._chunked:
             self.context.send(b"0\r\n\r\n")
         self.context.exchange_finished(self)
@@ -140,4 +167,9 @@ class Exchange(httputil.HTTPConnection):
     def _framed(self, chunk: bytes | None) -> bytes:
         if not chunk or self._headless:
             return b""
+        if self._unwritten_bytes is not None:
+            self._unwritten_bytes -= len(chunk)
+            if self._unwritten_bytes < 0:
+                self.close()
+                raise httputil.HTTPOutputError("more was written than its Content-Length")
         return b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk

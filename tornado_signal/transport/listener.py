@@ -8,7 +8,7 @@ from typing import Final
 
 from tornado import httputil
 
-from .connection import Connection
+from .connection import HEAD_S, Connection
 
 TICK_S: Final = 1.0
 BACKLOG: Final = 4096
@@ -47,7 +47,13 @@ class Server:
         """Accept on sockets that listen already."""
         for listening in sockets:
             self._listeners.append(
-                await self.loop.create_server(lambda: Connection(self), sock=listening, ssl=self._tls, backlog=BACKLOG)
+                await self.loop.create_server(
+                    lambda: Connection(self),
+                    sock=listening,
+                    ssl=self._tls,
+                    backlog=BACKLOG,
+                    ssl_handshake_timeout=HEAD_S if self._tls else None,
+                )
             )
         self._tick = self.loop.call_later(TICK_S, self._look_at_deadlines)
 
@@ -69,6 +75,7 @@ class Server:
             except TimeoutError:
                 for connection in list(self.connections):
                     connection.abort()
+                await self._gone.wait()
         self._tick.cancel()
 
     def connection_lost(self, connection: Connection) -> None:
@@ -78,8 +85,7 @@ class Server:
             self._gone.set()
 
     def _look_at_deadlines(self) -> None:
-        now_s = self.loop.time()
-        late = [connection for connection in self.connections if 0 < connection.deadline_s < now_s]
-        for connection in late:
-            connection.patience_ended()
         self._tick = self.loop.call_later(TICK_S, self._look_at_deadlines)
+        now_s = self.loop.time()
+        for connection in [connection for connection in self.connections if 0 < connection.deadline_s < now_s]:
+            connection.patience_ended()

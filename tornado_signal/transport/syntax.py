@@ -7,7 +7,7 @@ from typing import Final
 from tornado import httputil
 
 _TARGET: Final = re.compile(rb"[!-~\x80-\xff]+")
-_ABSOLUTE: Final = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
+_ABSOLUTE: Final = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)
 _HOST: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+;=%-]*(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}" for status in http.HTTPStatus}
 
@@ -24,8 +24,8 @@ class Refused(Exception):
         self.status = status
 
 
-def check_target(target: bytes) -> str:
-    """The path and query that a request is for (RFC 9112, 3.2).
+def check_target(method: str, target: bytes, headers: httputil.HTTPHeaders) -> str:
+    """The path and query that a request is for (RFC 9112, 3.2). A host named in the target replaces the header's.
 
     Raises:
         Refused: it is not one that this server understands.
@@ -36,7 +36,9 @@ def check_target(target: bytes) -> str:
             target = target[absolute.end() :]
             if not target.startswith(b"/"):
                 target = b"/" + target
-        elif target != b"*":
+            if len(headers.get_list("Host")) == 1:
+                headers["Host"] = absolute[1].decode("latin-1")
+        elif target != b"*" or method != "OPTIONS":
             raise Refused(http.HTTPStatus.BAD_REQUEST)
     if not _TARGET.fullmatch(target):
         raise Refused(http.HTTPStatus.BAD_REQUEST)

@@ -1,0 +1,165 @@
+"""Bytes into requests: what llhttp reports, checked and limited. Does no I/O."""
+
+import http
+from typing import Final
+
+import httptools
+from tornado import httputil
+
+from .syntax import Refused, check_headers, check_target
+
+MAX_HEAD_BYTES: Final = 32 * 1024  # request line and headers, or whatever else comes between two pieces of a body
+PIECE_BYTES: Final = 8 * 1024  # parsed at a time: what is counted and what waits is known to this precision
+
+
+class Receiver:
+    """What arrives on one connection. Who derives from it is told of each request.
+
+    Attributes:
+        arriving: the headers that have come so far, while request line and headers arrive; else None.
+        moved: whether something has begun or ended since this was last set to False.
+    """
+
+    __slots__ = ("_framing", "_parser", "_read", "_silent_bytes", "_target", "arriving", "moved")
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        self._target = b""
+        self._read = b""  # the pieces that have the request line in them, until all headers have come
+        self._silent_bytes = 0  # taken since the parser last had something to say
+        self._framing = b""  # while an upgrade is declined: says where its body ends
+        self.arriving: list[tuple[str, str]] | None = None
+        self.moved = False
+
+    def feed(self, piece: bytes) -> int:
+        """Parse.
+
+        Args:
+            piece: at most PIECE_BYTES.
+
+        Returns:
+            How many bytes of it were taken; the rest has to be fed again.
+
+        Raises:
+            Refused: what has come cannot be understood.
+        """
+        taken = len(piece)
+        if not self.arriving:
+            self._read = piece if self.arriving is None else self._read + piece
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade as upgrade:
+            taken = upgrade.args[0]
+            self._decline_upgrade()
+        except httptools.HttpParserCallbackError as error:
+            raise error.__context__ or error from None
+        except httptools.HttpParserError:
+            raise Refused(http.HTTPStatus.BAD_REQUEST) from None
+        if self.arriving is None:
+            self._read = b""
+        self._silent_bytes += taken
+        if self._silent_bytes > MAX_HEAD_BYTES:
+            raise Refused(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        return taken
+
+    def forget(self) -> None:
+        """There will be nothing more to parse: parser and receiver need not wait for the garbage collector."""
+        del self._parser
+
+    def headers(self) -> httputil.HTTPHeaders:
+        """The headers of the request that arrives, as far as they have come."""
+        fields = self.arriving or ()
+        headers = httputil.HTTPHeaders()
+        for name, value in fields:
+            headers[name] = value
+        if len(headers) < len(fields):  # some came more than once, which is rare
+            headers = httputil.HTTPHeaders()
+            for name, value in fields:
+                headers.add(name, value)
+        return headers
+
+    def _decline_upgrade(self) -> None:
+        # For llhttp all that follows is another protocol's. For us it is the body, if there is one, and the next
+        # request: a parser that has seen a head with the same framing, but no upgrade, takes them for that.
+        self._parser = httptools.HttpRequestParser(self)
+        if self._framing:
+            self._parser.feed_data(self._framing)
+
+    def _heard(self) -> None:
+        self._silent_bytes = -PIECE_BYTES  # of the present piece nobody knows which part counts
+
+    # From llhttp
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        self._heard()
+        self.moved = True
+        self._target = b""
+        self.arriving = []
+
+    def on_url(self, part: bytes) -> None:
+        """The request target, or a piece of it."""
+        self._target += part
+        if len(self._target) > MAX_HEAD_BYTES:
+            raise Refused(http.HTTPStatus.REQUEST_URI_TOO_LONG)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header.
+
+        Raises:
+            Refused: it is a trailer, which nobody needs and some would believe.
+        """
+        if self.arriving is None:
+            raise Refused(http.HTTPStatus.BAD_REQUEST)
+        self.arriving.append((name.decode("latin-1"), value.decode("latin-1").strip(" \t")))
+
+    def on_headers_complete(self) -> None:
+        """Request line and headers have come: everything that says how the message goes on is checked."""
+        self._heard()
+        self.moved = True
+        if self._framing:
+            self._framing = b""
+            self.arriving = None
+            return
+        headers = self.headers()
+        version = "HTTP/" + self._parser.get_http_version()
+        method = self._parser.get_method().decode("latin-1")
+        if b"%b %b %b\r\n" % (method.encode(), self._target, version.encode()) not in self._read:
+            raise Refused(http.HTTPStatus.BAD_REQUEST)  # llhttp takes more spaces, and RTSP
+        target = check_target(method, self._target, headers)
+        check_headers(headers, version)
+        if self._parser.should_upgrade():
+            for name in ("Content-Length", "Transfer-Encoding"):
+                if name in headers:
+                    self._framing = f"POST / HTTP/1.1\r\n{name}: {headers[name]}\r\n\r\n".encode("latin-1")
+        self.arriving = None
+        start_line = httputil.RequestStartLine(method, target, version)
+        self.request_received(start_line, headers, self._parser.should_keep_alive())
+
+    def on_body(self, chunk: bytes) -> None:
+        """A piece of a body."""
+        self._heard()
+        self.body_received(chunk)
+
+    def on_message_complete(self) -> None:
+        """The request has come whole; but a declined upgrade's body is still to come."""
+        self._heard()
+        if not self._framing:
+            self.moved = True
+            self.request_complete()
+
+    # To who derives from it
+
+    def request_received(
+        self, start_line: httputil.RequestStartLine, headers: httputil.HTTPHeaders, keep_alive: bool
+    ) -> None:
+        """Request line and headers of a request have come."""
+        raise NotImplementedError
+
+    def body_received(self, chunk: bytes) -> None:
+        """A piece of its body has come."""
+        raise NotImplementedError
+
+    def request_complete(self) -> None:
+        """It has come whole."""
+        raise NotImplementedError
