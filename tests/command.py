@@ -37,6 +37,12 @@ def run(*arguments, cwd=None, **variables):
 class Server:
     """`tornado-signal serve` as a process, ready when this has been made.
 
+    Args:
+        arguments: of `serve`.
+        cwd: the directory that it runs in.
+        port: None leaves the port to the other settings.
+        variables: of the environment.
+
     Attributes:
         url: the address of its public listener.
         admin_url: that of the admin listener, or None.
