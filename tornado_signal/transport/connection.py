@@ -143,9 +143,10 @@ class Connection(Receiver, asyncio.Protocol):
         except Refused as refused:
             self._refuse(refused.status)
         except httputil.HTTPInputError:
-            # Tornado's own word for it, about the first exchange or about what arrives: nothing else has its turn.
+            # Tornado's own word for it, about the exchange whose turn it is: nobody will answer that, or another.
             if self._exchanges:
                 del self._exchanges[1:]
+                self._exchanges[0].complete = False
             self._refuse(http.HTTPStatus.BAD_REQUEST)
         except BaseException:
             self.abort()
@@ -277,8 +278,7 @@ class Connection(Receiver, asyncio.Protocol):
             self.arriving = list(incomplete.headers.get_all())
         if exchanges:
             self._refused = status
-            self._waiting = b""
-            self.deadline_s = 0.0
+            self._waiting, self.deadline_s = b"", 0.0
             return
         headers, body = self.server.refusal(status, self.headers())
         headers["Content-Length"] = str(len(body))

@@ -69,11 +69,7 @@ class Exchange(httputil.HTTPConnection):
         """The request has come whole."""
         self.complete = True
         if self._delegate is not None:
-            try:
-                self._delegate.finish()
-            except httputil.HTTPInputError:
-                self.complete = False  # for nobody will answer it
-                raise
+            self._delegate.finish()
 
     def client_gone(self) -> None:
         """The client is gone, or at least sends no more: who only waits for it need not."""

@@ -20,12 +20,13 @@ class Receiver:
         moved: whether something has begun or ended since this was last set to False.
     """
 
-    __slots__ = ("_framing", "_parser", "_read", "_silent_bytes", "_target", "arriving", "moved")
+    __slots__ = ("_framing", "_parser", "_piece", "_read", "_silent_bytes", "_target", "arriving", "moved")
 
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
         self._target = b""
-        self._read = b""  # the pieces that have the request line in them, until all headers have come
+        self._piece = b""  # what is being parsed
+        self._read = b""  # the pieces since a request began, until all its headers have come
         self._silent_bytes = 0  # taken since the parser last had something to say
         self._framing = b""  # while an upgrade is declined: says where its body ends
         self.arriving: list[tuple[str, str]] | None = None
@@ -44,8 +45,9 @@ class Receiver:
             Refused: what has come cannot be understood.
         """
         taken = len(piece)
-        if not self.arriving:
-            self._read = piece if self.arriving is None else self._read + piece
+        self._piece = piece
+        if self.arriving is not None:
+            self._read += piece
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:
@@ -55,6 +57,7 @@ class Receiver:
             raise error.__context__ or error from None
         except httptools.HttpParserError:
             raise Refused(http.HTTPStatus.BAD_REQUEST) from None
+        self._piece = b""
         if self.arriving is None:
             self._read = b""
         self._silent_bytes += taken
@@ -95,6 +98,7 @@ class Receiver:
         self._heard()
         self.moved = True
         self._target = b""
+        self._read = self._piece
         self.arriving = []
 
     def on_url(self, part: bytes) -> None:
