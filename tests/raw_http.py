@@ -1,0 +1,245 @@
+"""For the transport's tests: servers in a thread of their own, and clients that send any bytes over real sockets."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import uvloop
+from tornado import httputil, web
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+
+from tornado_signal.config import Settings
+from tornado_signal.handlers import make_refusal
+from tornado_signal.transport import Server, connection, listener
+
+LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+PATIENCE_S = 10.0  # what a client here waits for at most; nothing comes near it unless something is wrong
+
+
+class Echo(web.RequestHandler):
+    """Answers with the request as the transport has understood it."""
+
+    SUPPORTED_METHODS = ("GET", "HEAD", "POST", "DELETE", "PATCH", "PUT", "OPTIONS")
+
+    def answer(self) -> None:
+        request = self.request
+        self.set_header("X-Method", request.method)
+        seen = [request.method, request.uri, request.version, sorted(request.headers.get_all())]
+        self.finish({"request": seen, "body": request.body.decode("latin-1")})
+
+    get = head = post = delete = patch = put = options = answer
+
+
+def echo_application(*routes: object) -> web.Application:
+    """An application that echoes whatever no route is for."""
+    return web.Application(list(routes), default_handler_class=Echo, log_function=lambda handler: None)
+
+
+class Chopped(connection.Connection):
+    """A connection that gets what it reads in pieces: `sizes` in turn, the last of them for the rest of each read."""
+
+    sizes: tuple[int, ...] = ()
+
+    def data_received(self, data: bytes) -> None:
+        sizes = list(self.sizes)
+        while data:
+            size = (sizes.pop(0) if len(sizes) > 1 else sizes[0]) if sizes else len(data)
+            super().data_received(data[:size])
+            data = data[size:]
+
+
+class Running:
+    """A server on a loop in a thread of its own.
+
+    Attributes:
+        port: where it listens on 127.0.0.1.
+        server: the transport, or Tornado's server.
+        complaints: what its loop's exception handler was told.
+    """
+
+    def __init__(self, application: httputil.HTTPServerConnectionDelegate, loop: str, kind: str, tls: object) -> None:
+        self.application = application
+        self.kind = kind
+        self.tls = tls
+        self.complaints: list[dict] = []
+        self.loop = LOOPS[loop]()
+        self.loop.set_exception_handler(lambda loop, context: self.complaints.append(context))
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+        self.run(self._start())
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+    async def _start(self) -> None:
+        sockets = bind_sockets(0, "127.0.0.1")
+        self.port = sockets[0].getsockname()[1]
+        if self.kind == "tornado":
+            self.server = HTTPServer(self.application)
+            self.server.add_sockets(sockets)
+        else:
+            self.server = Server(self.application, make_refusal(Settings()), self.tls)
+            await self.server.start(sockets)
+
+    def run(self, coroutine):
+        """Run a coroutine on the server's loop; what it returns."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(PATIENCE_S)
+
+    def call(self, function: Callable, *arguments: object):
+        """Call a function on the server's loop; what it returns."""
+
+        async def called():
+            return function(*arguments)
+
+        return self.run(called())
+
+    def stop(self) -> None:
+        if self.kind == "tornado":
+            self.call(self.server.stop)
+            self.run(self.server.close_all_connections())
+        else:
+            self.run(self.server.close(1.0))
+        self.run(asyncio.sleep(0.01))  # for transports to be closed
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+
+    def connect(self) -> socket.socket:
+        client = socket.create_connection(("127.0.0.1", self.port), PATIENCE_S)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return client
+
+    def exchange(self, raw: bytes) -> list["Answer"]:
+        """Send bytes on a connection of their own and read until the server ends it."""
+        with self.connect() as client:
+            with contextlib.suppress(ConnectionError):  # it may have seen enough
+                client.sendall(raw)
+            return answers(read_all(client))
+
+
+@contextlib.contextmanager
+def serving(
+    application: httputil.HTTPServerConnectionDelegate | None = None,
+    *,
+    loop: str = "uvloop",
+    kind: str = "transport",
+    tls: ssl.SSLContext | None = None,
+    quiet: bool = True,
+) -> Iterator[Running]:
+    """A running server; in the end nothing must be left of it, and nothing must have been complained about.
+
+    Args:
+        application: an echo if not given.
+        loop: `uvloop` or `asyncio`.
+        kind: `transport` or `tornado`.
+        tls: certificate and key.
+        quiet: whether any log line of level error is one too many.
+    """
+    log = Log()
+    root = logging.getLogger()
+    root.addHandler(log)
+    running = Running(application or echo_application(), loop, kind, tls)
+    try:
+        yield running
+    finally:
+        running.stop()
+        root.removeHandler(log)
+    assert running.complaints == []
+    if kind == "transport":
+        assert not running.server.connections
+    if quiet:
+        assert log.lines == []
+
+
+class Log(logging.Handler):
+    """Keeps the lines of level error and above."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
+@contextlib.contextmanager
+def chopping(*sizes: int) -> Iterator[None]:
+    """Connections made in here get what they read in pieces of these sizes."""
+    listener.Connection, before = Chopped, listener.Connection
+    Chopped.sizes = sizes
+    try:
+        yield
+    finally:
+        listener.Connection = before
+
+
+def read_all(client: socket.socket) -> bytes:
+    """What comes until the other end closes."""
+    received = bytearray()
+    with contextlib.suppress(ConnectionError):
+        while chunk := client.recv(1 << 20):
+            received += chunk
+    return bytes(received)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response: names of headers in lower case, none of them twice."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    whole: bool
+
+    @property
+    def json(self) -> dict:
+        return json.loads(self.body)
+
+
+def answers(raw: bytes) -> list[Answer]:
+    """The responses in what a server has sent, which must be nothing but well-formed responses."""
+    found = []
+    while raw:
+        head, end, rest = raw.partition(b"\r\n\r\n")
+        assert end, raw
+        first, *lines = head.decode("latin-1").split("\r\n")
+        version, status, _ = first.split(" ", 2)
+        assert version == "HTTP/1.1"
+        pairs = [line.split(": ", 1) for line in lines]
+        headers = {name.lower(): value for name, value in pairs}
+        assert len(headers) == len(pairs), head
+        body, raw, whole = take_body(int(status), headers, rest)
+        found.append(Answer(int(status), headers, body, whole))
+    return found
+
+
+def take_body(status: int, headers: dict[str, str], rest: bytes) -> tuple[bytes, bytes, bool]:
+    """A response's body, what follows it, and whether it was whole."""
+    if status < 200 or status in (204, 304) or headers.get("x-method") == "HEAD":
+        return b"", rest, True
+    if "content-length" in headers:
+        length = int(headers["content-length"])
+        return rest[:length], rest[length:], len(rest) >= length
+    if headers.get("transfer-encoding") != "chunked":
+        return rest, b"", True
+    body = b""
+    while rest:
+        size, _, rest = rest.partition(b"\r\n")
+        length = int(size, 16)
+        body += rest[:length]
+        if len(rest) < length + 2:
+            break
+        assert rest[length : length + 2] == b"\r\n"
+        rest = rest[length + 2 :]
+        if not length:
+            return body, rest, True
+    return body, b"", False
