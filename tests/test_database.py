@@ -322,23 +322,44 @@ async def test_closing_while_it_cannot_be_opened(io_loop, tmp_path, disk, monkey
     await asyncio.wait_for(held.db.close(), 10)
 
 
-async def test_closing_and_failing_during_a_compaction(io_loop, tmp_path, disk):
-    """Compactions and closings wait for each other, whichever comes first, and one that comes too late does nothing."""
-    for first in ("compact", "fail", "close"):
-        held = Held(tmp_path / first)
-        await asyncio.gather(*[held.put(b"%d" % number, value=bytes(1000)) for number in range(1000)])
-        held.opened.clear()
-        tasks = {"compact": held.db.compact} | ({"close": held.db.close} if first != "fail" else {})
-        running = [asyncio.create_task(tasks[name]()) for name in sorted(tasks, key=lambda name: name != first)]
-        if first == "fail":
-            disk.failing = True
-            assert await outcomes(held.put(b"lost")) == [False]
-            disk.failing = False
-            await held.opened.wait()
-            assert len(held.keys()) == 1000
-        await asyncio.gather(*running)
-        await held.db.close()
+@pytest.mark.parametrize("first", ["compact", "close", "fail"])
+async def test_closing_and_failing_during_a_compaction(io_loop, tmp_path, disk, first):
+    """Compactions, closings and reopenings wait for each other, and a compaction that comes too late says so."""
+    held = Held(tmp_path / "data")
+    await asyncio.gather(*[held.put(b"%d" % number, value=bytes(1000)) for number in range(1000)])
+    held.opened.clear()
+    others = {"compact": [held.db.close], "close": [held.db.compact], "fail": []}[first]
+    running = [asyncio.create_task((held.db.close if first == "close" else held.db.compact)())]
+    running += [asyncio.create_task(other()) for other in others]
+    if first == "fail":
+        disk.failing = True
+        assert await outcomes(held.put(b"lost")) == [False]
+        disk.failing = False
+        await held.opened.wait()
+        assert len(held.keys()) == 1000
+    await outcomes(*running)
+    await held.db.close()
+    with pytest.raises(Unavailable):
         await held.db.compact()
+
+
+@pytest.mark.parametrize("tables", [1, 3])
+async def test_a_compaction_gives_back_what_was_deleted(held, tables):
+    """Written and deleted, in memory or long since in tables, an entry takes no space after a compaction."""
+    await held.put(b"kept")
+    for number in range(tables):
+        keys = [b"%d %d" % (number, each) for each in range(1000)]
+        await asyncio.gather(*[held.put(key, value=os.urandom(4000)) for key in keys])
+        if tables > 1:
+            await held.db.compact()
+    full = held.db.size_bytes()
+    assert full > 4_000_000 * tables
+    deleted = held.keys()
+    deleted.remove(b"kept")
+    await held.db.commit(Change([], deleted), lambda ok: None)
+    await held.db.compact()
+    assert held.db.size_bytes() < 100_000
+    assert held.keys() == [b"kept"]
 
 
 async def test_the_size_is_that_of_the_files(held):

@@ -141,6 +141,7 @@ def test_tables_do_not_meet():
     """Each table has a first byte of its own."""
     tables = [layout.FORMAT_KEY, layout.MARK_KEY, layout.SESSIONS, layout.LISTING, layout.EXPIRY]
     assert len({table[:1] for table in tables}) == len(tables)
+    assert all(layout.BEFORE_ALL < table < layout.AFTER_ALL for table in tables)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,6 @@ _OPTIONS: dict[str, Any] = {
     "max_open_files": 500,
 }
 
-
 Settled = Callable[[bool], None]
 
 
@@ -69,11 +68,10 @@ def open_leveldb(path: Path) -> Any:
         if empty:
             db.put(layout.FORMAT_KEY, layout.pack_number(layout.FORMAT), sync=True)
         layout.check_format(db.get(layout.FORMAT_KEY), str(path))
-    except plyvel.Error as error:
+    except (DatabaseError, plyvel.Error) as error:
         db.close()
-        raise _unusable(path, error) from error
-    except DatabaseError:
-        db.close()
+        if isinstance(error, plyvel.Error):
+            raise _unusable(path, error) from error
         raise
     return db
 
@@ -169,8 +167,17 @@ class Database:
         return waiter
 
     async def compact(self) -> None:
-        """Give the space of deleted entries back to the disk. Reads and writes go on meanwhile."""
-        await asyncio.to_thread(self._compact)
+        """Give the space of deleted entries back to the disk. Reads and writes go on meanwhile.
+
+        Raises:
+            Unavailable: the database is being reopened, or closed.
+        """
+        # LevelDB merges each level into the next and leaves the last as it is: what was written and deleted in memory
+        # would stay for ever. So memory becomes a table first, and then one that spans all goes down the levels.
+        await asyncio.to_thread(self._compact, layout.AFTER_ALL)
+        await self.commit(Change([], [layout.BEFORE_ALL, layout.AFTER_ALL]), lambda committed: None)
+        await asyncio.to_thread(self._compact, layout.BEFORE_ALL)
+        await asyncio.to_thread(self._compact, layout.AFTER_ALL)  # deletes the files that readers held until now
 
     async def close(self) -> None:
         """Write what was asked for, then close. Later commits fail; calling again waits for the same end."""
@@ -189,7 +196,6 @@ class Database:
         return total
 
     # On the loop
-
     def _write_group(self) -> None:
         group, self._group = self._group, _Group(self._db, self._sync)
         self._jobs.put(lambda: self._write(group))
@@ -240,27 +246,22 @@ class Database:
         self._show(None)
         self._jobs.put(None)
 
-    def _end(self) -> None:
-        self._closed.set_result(None)
-
     # In the writer's thread
-
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
         with self._compacting:
             self._db.close()
-        self._loop.call_soon_threadsafe(self._end)
+        self._loop.call_soon_threadsafe(self._closed.set_result, None)
 
     def _open(self) -> tuple[Any, Any]:
         db = open_leveldb(self._path)
         try:
             return db, self._load(db)
-        except plyvel.Error as error:
+        except BaseException as error:
             db.close()
-            raise _unusable(self._path, error) from error
-        except BaseException:
-            db.close()
+            if isinstance(error, plyvel.Error):
+                raise _unusable(self._path, error) from error
             raise
 
     def _write(self, group: _Group) -> None:
@@ -290,7 +291,8 @@ class Database:
                 self._loop.call_soon_threadsafe(self._reopened, db, loaded)
                 return
 
-    def _compact(self) -> None:
+    def _compact(self, start: bytes) -> None:
         with self._compacting:
             if not self._db.closed and not self._closing.is_set():
-                self._db.compact_range()
+                # Both ends are named: plyvel takes a missing one for the empty key, and nothing lies before that.
+                self._db.compact_range(start=start, stop=layout.AFTER_ALL)

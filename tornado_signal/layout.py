@@ -28,6 +28,9 @@ MARK_KEY: Final = b"M"
 SESSIONS: Final = b"S"
 LISTING: Final = b"L"
 EXPIRY: Final = b"E"
+# No keys of ours: one sorts before all of them, one after.
+BEFORE_ALL: Final = b"\x00"
+AFTER_ALL: Final = b"\xff"
 
 HEAD: Final = b"\x00"
 OFFER: Final = b"\x01"

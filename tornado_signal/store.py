@@ -57,6 +57,8 @@ class Store:
         self._index: TopicIndex
         self._created_ms: int
         self._serial: int
+        # No expiry entry comes before this key: the sweep need not pass over all that it has deleted before.
+        self._unswept: bytes
         self._db = Database(path, sync=durability == "fsync", load=records.load, loaded=self._loaded)
 
     @property
@@ -78,9 +80,7 @@ class Store:
             return await self._create_from_content(origin, topic, info, offer, now_ms)
         code = uuid.uuid4().bytes
         session = self._new_session(code, topic, info, now_ms)
-        await self._commit(
-            [], changes.created(origin, session, offer), lambda: self._index.add(origin, topic, session.expires_ms)
-        )
+        await self._commit([], changes.created(origin, session, offer), lambda: self._count(origin, session))
         return code
 
     async def _create_from_content(self, origin: str, topic: str, info: str, offer: str, now_ms: int) -> bytes:
@@ -95,7 +95,7 @@ class Store:
 
                 def moved() -> None:
                     self._index.remove(origin, topic, before.expires_ms)
-                    self._index.add(origin, topic, after.expires_ms)
+                    self._count(origin, after)
 
                 await self._commit([key], changes.refreshed(origin, before, after), moved)
             return code
@@ -105,7 +105,7 @@ class Store:
             change = change._replace(
                 deletes=changes.removed(origin, before, records.part_keys(self._db.view, key)).deletes
             )
-        await self._commit([key], change, lambda: self._index.add(origin, topic, session.expires_ms))
+        await self._commit([key], change, lambda: self._count(origin, session))
         return code
 
     async def answer(self, origin: str, code: bytes, answer: str, now_ms: int) -> None:
@@ -189,28 +189,37 @@ class Store:
         keys: list[bytes] = []
         stop = layout.pack_expired_stop(now_ms)
         view = self._db.view
-        with view.iterator(start=layout.EXPIRY, stop=stop, include_value=False) as entries:
+        left: bytes | None = None  # the first entry that this step does not delete
+        with view.iterator(start=self._unswept, stop=stop, include_value=False) as entries:
             for entry in entries:
                 _, origin, code = layout.unpack_expiry_key(entry)
                 key = layout.pack_session_prefix(origin, code)
                 session = records.find(view, key, code)
                 if session is None or self._turns.taken(key):
+                    left = left or entry
                     continue
                 self._index.settle(origin, now_ms, 1)
                 keys.append(key)
                 parts = records.part_keys(view, key, SWEEP_STEP)
                 if len(parts) == SWEEP_STEP:
-                    deletes += parts[1:]  # all but the head, by which the next step finds the rest
+                    # The head leads the next step to the rest; with the offer, whoever still reads it finds it sound.
+                    deletes += parts[2:]
+                    left = left or entry
                 else:
                     deletes += changes.removed(origin, session, parts).deletes
                 if len(deletes) >= SWEEP_STEP:
                     break
         if deletes:
+            self._unswept = left or entry
             await self._commit(keys, Change([], deletes), _nothing)
         return len(deletes)
 
     async def compact(self) -> None:
-        """Give the space of what was swept back to the disk; requests go on meanwhile."""
+        """Give the space of what was swept back to the disk; requests go on meanwhile.
+
+        Raises:
+            Unavailable: that does not work now.
+        """
         await self._db.compact()
 
     def size_bytes(self) -> int:
@@ -258,6 +267,11 @@ class Store:
 
     def _loaded(self, loaded: tuple[TopicIndex, int, int]) -> None:
         self._index, self._created_ms, self._serial = loaded
+        self._unswept = layout.EXPIRY
+
+    def _count(self, origin: str, session: Session) -> None:
+        self._index.add(origin, session.topic, session.expires_ms)
+        self._unswept = min(self._unswept, layout.pack_expiry_key(origin, session))
 
     async def _commit(
         self, keys: list[bytes], change: Change, apply: Callable[[], None], *, appends: bool = False

@@ -1,0 +1,700 @@
+"""The store: every operation, to the millisecond, alone and at once with others, and what is left on the disk."""
+
+import asyncio
+import os
+import uuid
+from contextlib import suppress
+
+import plyvel
+import pytest
+from conftest import BEGIN_MS, TIMEOUT_MS, sweep
+
+from tornado_signal import layout, records
+from tornado_signal import store as store_module
+from tornado_signal.errors import AlreadyAnswered, DatabaseError, SessionNotFound, Unavailable
+from tornado_signal.session import ListedSession, News, Session, Side, content_code
+
+ORIGIN, OTHER = "https://one.example", "https://two.example"
+OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
+# Each begins others, or sorts next to them, or looks like a part of a key.
+AWKWARD = ["", "\x00", "\x00\x00", "\x00\xff", "a", "a\x00", "a\x00b", "a\xff", "a/b", "b", "\U0010ffff" * 256]
+
+
+async def gone(*operations):
+    """Whether all of these end as what does not exist does."""
+    results = await asyncio.gather(*operations, return_exceptions=True)
+    return all(type(result) is SessionNotFound for result in results)
+
+
+def everything(one, code):
+    """Each operation that needs a session."""
+    yield from (one.answer(code), one.add(code, OFFERER, "c"), one.add(code, ANSWERER, "c"))
+    yield from (one.read(code, OFFERER), one.read(code, ANSWERER))
+
+
+async def test_a_session_from_offer_to_answer(store, under, clock):
+    """What is published is listed as it is, what is sent is read, what is answered is listed no more."""
+    one = under(store)
+    code = await one.create("topic", "info", "offer")
+    assert uuid.UUID(bytes=code).version == 4
+    session = Session(code, "topic", "info", BEGIN_MS, BEGIN_MS + TIMEOUT_MS, TIMEOUT_MS, 1)
+    assert await one.sessions() == [ListedSession(session, "offer", [])]
+    assert await one.topics() == ([("topic", 1)], 1)
+    await one.add(code, OFFERER, "o1")
+    clock.ms += 1
+    await one.add(code, ANSWERER, "a1", "a2")
+    await one.add(code, OFFERER, "o2")
+    assert await one.sessions() == [ListedSession(session, "offer", ["o1", "o2"])]
+    assert await one.read(code, OFFERER) == News("offer", ["o1", "o2"])
+    assert await one.read(code, ANSWERER) == News(None, ["a1", "a2"])
+    await one.answer(code, "ånswer")
+    assert await one.read(code, ANSWERER) == News("ånswer", ["a1", "a2"])
+    await one.add(code, ANSWERER, "a3")
+    assert await one.read(code, ANSWERER) == News("ånswer", ["a1", "a2", "a3"])
+    assert (await one.sessions(), await one.topics()) == ([], ([], 0))
+
+
+async def test_the_first_answer_stands(store, under):
+    """The same answer again is a retry, another one comes too late, also much later (contract B9)."""
+    one = under(store)
+    code = await one.create()
+    for _ in range(2):
+        await one.answer(code, "first")
+        with pytest.raises(AlreadyAnswered):
+            await one.answer(code, "second")
+    assert (await one.read(code, ANSWERER)).description == "first"
+
+
+@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize("swept", [False, True])
+async def test_expiry_to_the_millisecond(store, under, clock, answered, swept):
+    """Live one millisecond before its expiry in every respect, gone at it in every respect (contract B10)."""
+    one = under(store)
+    code = await one.create()
+    if answered:
+        await one.answer(code)
+    clock.ms += TIMEOUT_MS - 1
+    assert await sweep(store, clock.ms) == []
+    await asyncio.gather(*everything(one, code))
+    fresh = await one.create("fresh")
+    assert await one.codes() == []  # it is answered by now
+    clock.ms += 1
+    if swept:
+        assert await sweep(store, clock.ms) != []
+    assert await gone(*everything(one, code))
+    assert (await one.sessions(), await one.topics()) == ([], ([("fresh", 1)], 1))
+    assert await one.codes("fresh") == [fresh]
+
+
+async def test_listing_and_counts_without_any_sweep(store, under, clock):
+    """Listing, counts and totals are exact at each instant, whatever has expired unswept."""
+    one = under(store)
+    for number in range(20):
+        await one.create(f"topic {number % 4}")
+        clock.ms += 100
+    for _ in range(12):
+        live = [number for number in range(20) if clock.ms < BEGIN_MS + 100 * number + TIMEOUT_MS]
+        counts = {f"topic {number}": len([each for each in live if each % 4 == number]) for number in range(4)}
+        expected = [(topic, count) for topic, count in counts.items() if count]
+        assert await one.topics() == (expected, len(expected))
+        for topic, count in counts.items():
+            assert len(await one.sessions(topic)) == count
+        clock.ms += 99
+    assert (await one.topics(), clock.ms > BEGIN_MS + 3000) == (([], 0), True)
+
+
+async def test_newest_first(store, under, clock):
+    """By creation time, within one millisecond the later-created first (contract B11)."""
+    one = under(store)
+    codes = []
+    for _ in range(5):
+        codes += [await one.create(), await one.create()]
+        codes += await asyncio.gather(one.create(), one.create())
+        clock.ms += 1
+    assert await one.codes() == codes[::-1]
+    created = [listed.session.created_ms for listed in await one.sessions()]
+    assert created == [BEGIN_MS + each // 4 for each in reversed(range(20))]
+
+
+async def test_creation_never_goes_backwards(open_store, under, clock):
+    """A clock that is put back, also across a restart, makes nothing older than what there was (contract B11)."""
+    store = open_store()
+    one = under(store)
+    codes = [await one.create()]
+    clock.ms -= 500
+    codes.append(await one.create())
+    assert store.created_ms == BEGIN_MS
+    await store.close()
+    store = open_store()
+    assert store.created_ms == BEGIN_MS
+    one = under(store)
+    clock.ms -= 100_000
+    codes.append(await one.create())
+    found = await one.sessions()
+    assert [listed.session.code for listed in found] == codes[::-1]
+    assert {(each.session.created_ms, each.session.expires_ms) for each in found} == {(BEGIN_MS, BEGIN_MS + TIMEOUT_MS)}
+
+
+async def test_an_origin_sees_and_reaches_only_its_own(store, under):
+    """The same topics under other origins are other topics, and a code is worth nothing elsewhere."""
+    origins = [ORIGIN, OTHER, "null", ORIGIN + "\x00", ORIGIN + "\xff", "https://one.exampl", ""]
+    codes = {}
+    for origin in origins:
+        for topic in AWKWARD:
+            codes[origin, topic] = await under(store, origin).create(topic, origin)
+    for origin in origins:
+        one = under(store, origin)
+        assert await one.topics() == ([(topic, 1) for topic in sorted(AWKWARD)], len(AWKWARD))
+        for topic in AWKWARD:
+            assert await one.codes(topic) == [codes[origin, topic]]
+        for other in origins:
+            if other != origin:
+                assert await gone(*everything(one, codes[other, "a"]))
+    await under(store).answer(codes[ORIGIN, "a"])
+    assert len((await under(store).topics())[0]) == len(AWKWARD) - 1
+    assert len((await under(store, OTHER).topics())[0]) == len(AWKWARD)
+
+
+@pytest.mark.parametrize("codes", ["random", "content"])
+async def test_what_does_not_exist(open_store, under, codes):
+    """A code that nobody has is not found, and nothing is left behind by asking."""
+    store = open_store(codes=codes)
+    one = under(store)
+    assert await gone(*everything(one, uuid.uuid4().bytes), *everything(one, bytes(16)), *everything(one, b"\xff" * 16))
+    assert await one.sessions("nowhere") == []
+    assert list(store._db.view.iterator(include_value=False)) == [layout.FORMAT_KEY]
+
+
+async def test_pages_of_topics(store, under):
+    """Alphabetical by code point, any page of it, with the total of all (contract B12)."""
+    one = under(store)
+    names = ["é", "e\u0301", "z", "Z", "a", "aa", "\uffff", "\U0001f600", "10", "9", "\x00"]
+    for number, name in enumerate(names):
+        await asyncio.gather(*[one.create(name) for _ in range(number + 1)])
+    expected = [(name, names.index(name) + 1) for name in sorted(names)]
+    for limit in (1, 3, 100):
+        for offset in (0, 1, 9, 10, 11, 2**53 * 1000):
+            assert await one.topics(offset, limit) == (expected[offset : offset + limit], len(names))
+
+
+async def test_a_listing_of_many_steps(store, under, clock):
+    """A listing longer than one turn of the loop comes whole and in order, the expired ones in between left out."""
+    one = under(store)
+    length = 4 * records.LISTING_STEP + 1
+    codes = [await one.create() for _ in range(length)]
+    for code in codes[::3]:
+        await one.answer(code)
+    expected = [code for code in codes if code not in codes[::3]][::-1]
+    steps = [step async for step in store.sessions(ORIGIN, "topic", clock.ms)]
+    assert [listed.session.code for step in steps for listed in step] == expected
+    assert all(0 < len(step) <= records.LISTING_STEP for step in steps)
+    clock.ms += 1
+    fresh = [await one.create() for _ in range(records.LISTING_STEP)]
+    clock.ms += TIMEOUT_MS - 1
+    assert await one.codes() == fresh[::-1]
+
+
+async def test_a_listing_passes_over_the_expired_in_turns(store, under, clock, monkeypatch):
+    """Thousands of expired entries, unswept, before and between the live ones, do not hold the loop in one turn."""
+    monkeypatch.setattr(records, "PASSING_STEP", 10)
+    one = under(store)
+    for _ in range(3):
+        await asyncio.gather(*[one.create() for _ in range(35)])
+    clock.ms += TIMEOUT_MS
+    assert await one.sessions() == []
+    turns = 0
+    listing = asyncio.create_task(one.sessions())
+    while not listing.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 10
+
+
+async def test_a_listing_while_it_changes(store, under):
+    """What is answered, added or published during a long listing does no harm: nothing twice, nothing torn."""
+    one = under(store)
+    codes = [await one.create(info=str(number)) for number in range(3 * records.LISTING_STEP)]
+    seen = []
+    async for step in store.sessions(ORIGIN, "topic", BEGIN_MS):
+        seen += [listed.session.code for listed in step]
+        await one.create()
+        for code in codes[::7]:
+            with suppress(AlreadyAnswered):
+                await one.answer(code, str(len(seen)))
+    assert len(seen) == len(set(seen))
+    assert set(codes) - set(codes[::7]) <= set(seen) <= set(codes)
+
+
+@pytest.mark.parametrize("codes", ["random", "content"])
+async def test_two_answers_at_once_have_one_winner(open_store, under, codes):
+    """Of many answers at one moment the first wins, its repetitions succeed and all others are told."""
+    one = under(open_store(codes=codes))
+    code = await one.create()
+    answers = ["a", "b", "a", "c"] * 5
+    results = await asyncio.gather(*[one.answer(code, answer) for answer in answers], return_exceptions=True)
+    assert [type(result) for result in results] == [type(None) if each == "a" else AlreadyAnswered for each in answers]
+    assert (await one.read(code, ANSWERER)).description == "a"
+
+
+async def test_many_candidates_at_once_are_all_kept(store, under):
+    """Candidates of both sides at one moment, with an answer among them, are all kept, each side's in its order."""
+    one = under(store)
+    code = await one.create()
+    sides = {OFFERER: [f"o{number}" for number in range(300)], ANSWERER: [f"a{number}" for number in range(300)]}
+    pairs = zip(*sides.values(), strict=True)
+    changes = [one.add(code, side, text) for pair in pairs for side, text in zip(sides, pair, strict=True)]
+    changes.insert(100, one.answer(code))
+    await asyncio.gather(*changes)
+    assert [(await one.read(code, side)).candidates for side in sides] == list(sides.values())
+    assert (await one.read(code, ANSWERER)).description == "answer"
+
+
+async def test_an_answer_comes_through_a_stream_of_candidates(store, under):
+    """While candidates of a session never stop coming, its answer is taken all the same."""
+    one = under(store)
+    code = await one.create()
+    answered = asyncio.Event()
+
+    async def trickle(delay):
+        for _ in range(delay):
+            await asyncio.sleep(0)
+        while not answered.is_set():
+            await one.add(code, OFFERER, "c")
+
+    streams = [asyncio.create_task(trickle(delay)) for delay in range(10)]
+    await one.add(code, OFFERER, "c")
+    try:
+        await asyncio.wait_for(one.answer(code), 10)
+    finally:
+        answered.set()
+        await asyncio.gather(*streams)
+    assert (await one.read(code, ANSWERER)).description == "answer"
+
+
+async def test_several_candidates_are_one_change(store, under):
+    """Candidates that come together stand together, whoever else sends at that moment."""
+    one = under(store)
+    code = await one.create()
+    groups = [[f"{group}.{number}" for number in range(5)] for group in range(20)]
+    await asyncio.gather(*[one.add(code, OFFERER, *group) for group in groups])
+    assert (await one.read(code, OFFERER)).candidates == [text for group in groups for text in group]
+
+
+async def test_a_candidate_at_the_moment_of_the_end(store, under, clock):
+    """A change that had to wait for its turn is decided by the request's own time, and a sweep takes it all."""
+    one = under(store)
+    code = await one.create()
+    clock.ms += TIMEOUT_MS - 1
+    early = [one.add(code, OFFERER, "c"), one.answer(code), one.add(code, ANSWERER, "c")]
+    tasks = [asyncio.create_task(each) for each in early]
+    await asyncio.sleep(0)
+    clock.ms += 1
+    while not all(task.done() for task in tasks):
+        await store.sweep(clock.ms)
+        await asyncio.sleep(0)
+    await sweep(store, clock.ms)
+    assert await gone(*everything(one, code))
+    assert not any(key[:1] in b"SLE" for key in store._db.view.iterator(include_value=False))
+
+
+# Contract B16.
+
+
+async def test_content_codes(open_store, under):
+    """The same offer and topic under one origin is one session, whatever the info; anything else is another one."""
+    store = open_store(codes="content")
+    one, other = under(store), under(store, OTHER)
+    code = await one.create("topic", "first", "offer")
+    assert code == content_code(ORIGIN, ["topic"], "offer") == await one.create("topic", "second", "offer")
+    (listed,) = await one.sessions()
+    assert listed.session.info == "first"
+    assert await one.topics() == ([("topic", 1)], 1)
+    others = [await one.create("topic", "first", "offer2"), await one.create("topic2", "first", "offer")]
+    others.append(await other.create("topic", "first", "offer"))
+    assert len({code, *others}) == 4
+
+
+@pytest.mark.parametrize("passed_ms", [0, 1, TIMEOUT_MS - 1])
+async def test_an_unanswered_content_is_refreshed(open_store, under, clock, passed_ms):
+    """Published again before its end: a new expiry; code, place, creation, info and candidates stay."""
+    store = open_store(codes="content")
+    one = under(store)
+    code = await one.create()
+    await one.add(code, OFFERER, "c")
+    after = await one.create("topic", "info", "a later one")
+    clock.ms += passed_ms
+    assert await one.create("topic", "other info", "offer") == code
+    clock.ms = BEGIN_MS + TIMEOUT_MS - 1
+    assert await one.codes() == [after, code]
+    listed = (await one.sessions())[1]
+    assert (listed.offer, listed.candidates, listed.session.info) == ("offer", ["c"], "info")
+    assert (listed.session.created_ms, listed.session.expires_ms) == (BEGIN_MS, BEGIN_MS + passed_ms + TIMEOUT_MS)
+    clock.ms = BEGIN_MS + passed_ms + TIMEOUT_MS - 1
+    await sweep(store, clock.ms)
+    assert code in await one.codes()
+    clock.ms += 1
+    assert (await one.codes(), await one.topics()) == ([], ([], 0))
+    assert await gone(*everything(one, code))
+
+
+async def test_an_answered_content_is_left_as_it_is(open_store, under, clock):
+    """Published again when it has been answered: the same code, nothing else."""
+    store = open_store(codes="content")
+    one = under(store)
+    code = await one.create()
+    await one.answer(code)
+    clock.ms += TIMEOUT_MS - 1
+    assert await one.create() == code
+    assert await one.read(code, ANSWERER) == News("answer", [])
+    assert (await one.codes(), await one.topics()) == ([], ([], 0))
+    clock.ms += 1
+    assert await gone(*everything(one, code))
+
+
+@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize("swept", [False, True])
+async def test_an_expired_content_begins_anew(open_store, under, clock, answered, swept):
+    """Published again after its end: a new session with the same code and nothing of the old one."""
+    store = open_store(codes="content")
+    one = under(store)
+    code = await one.create()
+    await one.add(code, OFFERER, *map(str, range(500)))
+    await one.add(code, ANSWERER, "c")
+    if answered:
+        await one.answer(code)
+    clock.ms += TIMEOUT_MS
+    if swept:
+        await store.sweep(clock.ms)  # one step: it is half gone
+    assert await one.create("topic", "new info", "offer") == code
+    await sweep(store, clock.ms)
+    (listed,) = await one.sessions()
+    expected = Session(code, "topic", "new info", clock.ms, clock.ms + TIMEOUT_MS, TIMEOUT_MS, listed.session.serial)
+    assert listed == ListedSession(expected, "offer", [])
+    assert await one.read(code, ANSWERER) == News(None, [])
+    assert await one.topics() == ([("topic", 1)], 1)
+
+
+async def test_content_published_many_times_at_once(open_store, under):
+    """However many publish the same at one moment, with an answer among them, it is one session."""
+    one = under(open_store(codes="content"))
+    codes = await asyncio.gather(*[one.create(info=str(number)) for number in range(50)])
+    assert len(set(codes)) == 1
+    (listed,) = await one.sessions()
+    assert listed.session.info == "0"
+    await asyncio.gather(*[one.create() for _ in range(10)], one.answer(codes[0]), *[one.create() for _ in range(10)])
+    assert (await one.codes(), await one.topics()) == ([], ([], 0))
+    assert (await one.read(codes[0], ANSWERER)).description == "answer"
+
+
+# The sweep.
+
+
+async def test_a_sweep_goes_in_bounded_steps(store, under, clock):
+    """However much has expired, also of one session, a step deletes a bounded number of keys, and in the end all."""
+    one = under(store)
+    big = await one.create()
+    await one.add(big, OFFERER, *map(str, range(3000)))
+    await one.answer(big)
+    await one.add(big, ANSWERER, *map(str, range(2000)))
+    await asyncio.gather(*[one.create(f"topic {number % 7}") for number in range(400)])
+    clock.ms += 1
+    fresh = await one.create()
+    clock.ms += TIMEOUT_MS - 1
+    steps = await sweep(store, clock.ms)
+    assert sum(steps) == 5000 + 5 + 4 * 400
+    assert max(steps) < 2 * store_module.SWEEP_STEP
+    assert await one.codes() == [fresh]
+    keys = list(store._db.view.iterator(include_value=False))
+    assert len([key for key in keys if key[:1] in b"SLE"]) == 4
+    assert await store.sweep(clock.ms) == 0
+
+
+async def test_a_sweep_takes_nothing_too_early(store, under, clock):
+    """A sweep at any time changes nothing that a request could see."""
+    one = under(store)
+    for number in range(30):
+        code = await one.create(f"topic {number % 3}")
+        if number % 4 == 0:
+            await one.answer(code)
+        clock.ms += 70
+        before = [await one.sessions(f"topic {each}") for each in range(3)], await one.topics()
+        await sweep(store, clock.ms)
+        assert ([await one.sessions(f"topic {each}") for each in range(3)], await one.topics()) == before
+
+
+async def test_a_listing_that_began_before_the_end_of_a_session(store, under, clock):
+    """A long listing goes on as of its own time while the sweep takes what it lists, and finds nothing torn."""
+    one = under(store)
+    big = await one.create(info="big")
+    await one.add(big, OFFERER, *map(str, range(5 * store_module.SWEEP_STEP)))
+    clock.ms += TIMEOUT_MS - 1
+    fresh = [await one.create() for _ in range(records.LISTING_STEP)]
+    listing = store.sessions(ORIGIN, "topic", clock.ms)
+    seen = await anext(listing)
+    clock.ms += 1
+    assert await store.sweep(clock.ms) > 0
+    seen += [listed async for step in listing for listed in step]
+    assert {listed.offer for listed in seen} == {"offer"}
+    assert set(fresh) <= {listed.session.code for listed in seen} <= {big, *fresh}
+    assert (await one.codes()) == fresh[::-1]
+
+
+async def test_a_sweep_among_requests(open_store, under, clock):
+    """While all kinds of requests go on, and time with them, a sweep without end takes only what has expired."""
+    store = open_store(codes="content")
+    sweeping = True
+
+    async def sweeper():
+        while sweeping:
+            await store.sweep(clock.ms)
+            await asyncio.sleep(0)
+
+    async def peer(number):
+        one = under(store, ORIGIN if number % 2 else OTHER)
+        for turn in range(30):
+            code = await one.create(f"topic {number % 3}", "info", f"{number} {turn % 5}")
+            try:
+                await one.add(code, OFFERER, "c")
+                if turn % 3 == 0:
+                    await one.answer(code)
+                clock.ms += 3
+                news = await one.read(code, OFFERER)
+                assert news.description == f"{number} {turn % 5}"
+                assert news.candidates
+            except SessionNotFound:
+                listed = await one.codes(f"topic {number % 3}")
+                assert code not in listed
+            await one.topics()
+
+    tasks = [asyncio.create_task(sweeper()) for _ in range(2)]
+    await asyncio.gather(*map(peer, range(10)))
+    sweeping = False
+    await asyncio.gather(*tasks)
+    store.check(clock.ms)
+    clock.ms += TIMEOUT_MS
+    await sweep(store, clock.ms)
+    assert [key[:1] for key in store._db.view.iterator(include_value=False)] == [b"F", b"M"]
+
+
+async def test_a_sweep_finds_what_expires_earlier_than_what_it_swept(open_store, under, clock):
+    """Also what comes in before the place that the sweep has come to is swept: a clock put back, a shorter timeout."""
+    store = open_store(codes="content")
+    one = under(store)
+    for number in range(30):
+        await one.create(offer=f"swept {number}")
+    refreshed = await one.create(offer="refreshed")
+    clock.ms += 200
+    assert await one.create(offer="refreshed") == refreshed
+    clock.ms = BEGIN_MS + TIMEOUT_MS
+    assert await sweep(store, clock.ms) != []
+    clock.ms = BEGIN_MS - 500
+    await one.create(offer="refreshed")  # expires now before what is gone
+    for number in range(30):
+        await one.create(offer=f"new {number}")  # as early as the newest there was, with smaller and greater codes
+    clock.ms = BEGIN_MS + TIMEOUT_MS
+    await sweep(store, clock.ms)
+    await store.close()
+    store = open_store(codes="content", timeout_ms=TIMEOUT_MS // 2)
+    assert [key[:1] for key in store._db.view.iterator(include_value=False)] == [b"F", b"M"]
+
+
+async def test_compaction_gives_the_space_back(store, under, clock):
+    """What was swept takes no space after a compaction, and requests go on during it."""
+    one = under(store)
+    await asyncio.gather(*[one.create(offer=os.urandom(4000).hex()) for _ in range(3000)])
+    clock.ms += 1
+    kept = await one.create()
+    full = store.size_bytes()
+    clock.ms += TIMEOUT_MS - 1
+    await sweep(store, clock.ms)
+    compaction = asyncio.create_task(store.compact())
+    for number in range(50):
+        assert len((await one.read(kept, OFFERER)).candidates) == number
+        await one.add(kept, OFFERER, "c")
+    await compaction
+    assert full > 20_000_000
+    assert store.size_bytes() < full / 100
+
+
+# The disk.
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+@pytest.mark.parametrize("codes", ["random", "content"])
+async def test_everything_is_there_after_a_restart(open_store, under, clock, durability, codes):
+    """Closed and opened again, a store answers every question as before, and goes on counting where it was."""
+    options = {"durability": durability, "codes": codes}
+    store = open_store(**options)
+
+    async def answers():
+        one, other = under(store), under(store, OTHER)
+        listings = [await each.sessions(topic) for each in (one, other) for topic in AWKWARD]
+        reads = [await one.read(code, side) for code in published for side in Side]
+        return listings, reads, await one.topics(), await other.topics(), store.created_ms
+
+    published = [await under(store).create(topic, "info", f"offer {topic}") for topic in AWKWARD]
+    for number, code in enumerate(published):
+        await under(store).add(code, OFFERER, *map(str, range(number)))
+        if number % 2:
+            await under(store).answer(code)
+    await under(store, OTHER).create("a")
+    clock.ms += 1
+    await under(store).create("a", "later", "later")
+    before = await answers()
+    await store.close()
+    store = open_store(**options)
+    assert await answers() == before
+    await under(store).add(published[2], OFFERER, "after")
+    assert (await under(store).read(published[2], OFFERER)).candidates == ["0", "1", "after"]
+
+
+async def test_what_expired_while_it_was_closed(open_store, under, clock):
+    """A store that was closed over the end of its sessions opens with none of them, and sweeps them."""
+    store = open_store()
+    for number in range(100):
+        code = await under(store).create(f"topic {number % 3}")
+        if number % 2:
+            await under(store).answer(code)
+    await store.close()
+    clock.ms += TIMEOUT_MS
+    store = open_store()
+    assert await under(store).topics() == ([], 0)
+    assert await gone(*everything(under(store), code))
+    assert sum(await sweep(store, clock.ms)) == 50 * 4 + 50 * 5
+
+
+async def test_another_timeout_after_a_restart(open_store, under, clock):
+    """A session keeps the timeout that it was made with, also when it is refreshed; new ones have the new one."""
+    store = open_store(codes="content")
+    old = await under(store).create(offer="old")
+    await store.close()
+    store = open_store(codes="content", timeout_ms=TIMEOUT_MS // 4)
+    clock.ms += 100
+    new = await under(store).create(offer="new")
+    assert await under(store).create(offer="old") == old
+    expiries = {listed.session.code: listed.session.expires_ms for listed in await under(store).sessions()}
+    assert expiries == {old: clock.ms + TIMEOUT_MS, new: clock.ms + TIMEOUT_MS // 4}
+    clock.ms += TIMEOUT_MS // 4
+    assert await under(store).codes() == [old]
+
+
+async def test_after_the_closing_everything_is_unavailable(open_store, under):
+    """A closed store refuses every operation in the same words, and can be closed again."""
+    store = open_store()
+    one = under(store)
+    code = await one.create()
+    await asyncio.gather(store.close(), store.close())
+    operations = [one.create(), *everything(one, code), one.sessions(), one.topics(), store.sweep(0), store.probe()]
+    results = await asyncio.gather(*operations, return_exceptions=True)
+    assert {type(result) for result in results} == {Unavailable}
+    await store.close()
+
+
+async def test_what_was_asked_for_before_the_closing_is_done(open_store, under):
+    """Changes on their way when the store is closed are committed, or refused; none is acknowledged and lost."""
+    store = open_store()
+    one = under(store)
+    code = await one.create()
+    changes = [asyncio.create_task(one.add(code, OFFERER, str(number))) for number in range(10)]
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(one.answer(code))  # for its turn, which comes after the closing
+    await asyncio.sleep(0)
+    await store.close()
+    await asyncio.gather(*changes)
+    result = (await asyncio.gather(waiting, return_exceptions=True))[0]
+    again = under(open_store())
+    assert (await again.read(code, OFFERER)).candidates == [str(number) for number in range(10)]
+    assert ((await again.read(code, ANSWERER)).description == "answer") == (result is None)
+    assert result is None or type(result) is Unavailable
+
+
+async def test_probing_changes_nothing(store, under):
+    """The readiness probe writes and reads, and no request sees a difference."""
+    one = under(store)
+    code = await one.create()
+    before = list(store._db.view.iterator())
+    await store.probe()
+    assert list(store._db.view.iterator()) == before
+    assert await one.codes() == [code]
+
+
+async def test_a_directory_that_cannot_be_used(open_store, tmp_path):
+    """A store says like its database why it does not open."""
+    (tmp_path / "data").write_text("a file")
+    path = tmp_path / "data"
+    with pytest.raises(DatabaseError, match=str(path)):
+        store_module.Store(path, timeout_ms=TIMEOUT_MS)
+
+
+# That a check finds what it is there to find.
+
+
+def harm_listing(db, key, session):
+    db.delete(layout.pack_listing_key(ORIGIN, session))
+
+
+def harm_head(db, key, session):
+    db.delete(key + layout.HEAD)
+
+
+def harm_offer(db, key, session):
+    db.delete(key + layout.OFFER)
+
+
+def harm_answer(db, key, session):
+    db.put(key + layout.ANSWER, b"not by the rules")
+
+
+def harm_expiry(db, key, session):
+    db.delete(layout.pack_expiry_key(ORIGIN, session))
+
+
+def harm_another_expiry(db, key, session):
+    db.put(layout.EXPIRY + layout.pack_number(5) + layout.pack_origin(ORIGIN) + session.code, b"")
+
+
+def harm_another_listing(db, key, session):
+    db.put(layout.pack_listing_prefix(ORIGIN, "elsewhere") + bytes(16), layout.pack_listing_value(session))
+
+
+def harm_mark(db, key, session):
+    db.put(layout.MARK_KEY, layout.pack_mark(session.created_ms - 1, session.serial))
+
+
+def harm_serial(db, key, session):
+    db.put(layout.MARK_KEY, layout.pack_mark(session.created_ms, 0))
+
+
+def harm_candidate(db, key, session):
+    db.put(key + layout.OFFER_CANDIDATE + layout.pack_number(session.serial), b"the same serial")
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [harm for name, harm in sorted(globals().items()) if name.startswith("harm_")],
+    ids=lambda harm: harm.__name__,
+)
+async def test_a_check_finds_what_does_not_agree(io_loop, tmp_path, clock, under, harm):
+    """Each kind of disagreement between the tables fails the check; a sound store passes it."""
+    store = store_module.Store(tmp_path / "data", timeout_ms=TIMEOUT_MS)
+    code = await under(store).create()
+    await under(store).create("another")
+    store.check(clock.ms)
+    (listed,) = await under(store).sessions()
+    await store.close()
+    with plyvel.DB(str(tmp_path / "data")) as db:
+        harm(db, layout.pack_session_prefix(ORIGIN, code), listed.session)
+    store = store_module.Store(tmp_path / "data", timeout_ms=TIMEOUT_MS)
+    with pytest.raises(AssertionError):
+        store.check(clock.ms)
+    await store.close()
+
+
+async def test_a_check_finds_counts_that_are_off(io_loop, tmp_path, clock, under):
+    """A count in memory that the listing does not bear out fails the check."""
+    store = store_module.Store(tmp_path / "data", timeout_ms=TIMEOUT_MS)
+    await under(store).create()
+    store._index.add(ORIGIN, "topic", clock.ms + 1)
+    with pytest.raises(AssertionError, match="counts of"):
+        store.check(clock.ms)
+    await store.close()
