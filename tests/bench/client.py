@@ -1,0 +1,253 @@
+"""A client for flows and for latencies: one request at a time on each connection, nothing parsed but its end."""
+
+import asyncio
+import collections
+import gc
+import json
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from . import messages
+from .processes import BenchError, Target
+
+PATIENCE_S = 30.0
+
+Done = Callable[[int, bytes], None]
+
+
+class Connection(asyncio.Protocol):
+    """A keep-alive connection."""
+
+    def __init__(self) -> None:
+        self._received = b""
+        self._done: Done | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def send(self, data: bytes, done: Done) -> None:
+        """Send a request; `done` is called with the status and the body (0 and nothing if the connection breaks)."""
+        if self._transport.is_closing():
+            done(0, b"")
+            return
+        self._done = done
+        self._transport.write(data)
+
+    async def ask(self, data: bytes) -> dict:
+        """Send a request and wait for the JSON of its answer, which must be a success."""
+        answered = asyncio.get_running_loop().create_future()
+        self.send(data, lambda status, body: answered.done() or answered.set_result((status, body)))
+        status, body = await answered
+        if status != 200:
+            line = data.partition(b"\r\n")[0].decode()
+            raise BenchError(f"{line} was answered with {status or 'the end of the connection'} {body[:200]!r}")
+        return json.loads(body)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, end, rest = self._received.partition(b"\r\n\r\n")
+        if not end:
+            return
+        fields = head.lower()
+        at = fields.find(b"\r\ncontent-length:")
+        if at >= 0:
+            length = int(fields[at + 17 :].partition(b"\r\n")[0])
+            if len(rest) < length:
+                return
+            body = rest[:length]
+        elif b"\r\ntransfer-encoding: chunked" in fields:
+            if not rest.endswith(b"0\r\n\r\n"):
+                return
+            body = _unchunked(rest)
+        else:
+            body = b""
+        self._received = b""
+        done, self._done = self._done, None
+        if done is not None:
+            done(int(head[9:12]), body)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(0, b"")
+
+
+def _unchunked(data: bytes) -> bytes:
+    body = b""
+    while data:
+        size, _, data = data.partition(b"\r\n")
+        length = int(size, 16)
+        body += data[:length]
+        data = data[length + 2 :]
+        if not length:
+            break
+    return body
+
+
+async def connect(base: str, count: int) -> list[Connection]:
+    """Open connections."""
+    loop = asyncio.get_running_loop()
+    parts = urlsplit(base)
+    port = parts.port or 80
+    try:
+        return [(await loop.create_connection(Connection, parts.hostname, port))[1] for _ in range(count)]
+    except OSError as error:
+        raise BenchError(f"cannot connect to {base}: {error}") from error
+
+
+@contextmanager
+def quiet():
+    """Without pauses of this process's own making."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+async def create(base: str, topics: list[str], **rest: str) -> list[str]:
+    """Publish one offer in each of the topics; their codes."""
+    connections = await connect(base, min(len(topics), 32))
+    waiting = list(enumerate(topics))
+    codes = [""] * len(topics)
+
+    async def work(connection: Connection) -> None:
+        while waiting:
+            at, topic = waiting.pop()
+            codes[at] = (await connection.ask(messages.offer(base, topic, **rest)))["code"]
+
+    await asyncio.wait_for(asyncio.gather(*map(work, connections)), PATIENCE_S * 4)
+    for connection in connections:
+        connection.close()
+    return codes
+
+
+async def broker(target: Target, flows: int, at_once: int) -> tuple[float | None, float]:
+    """Broker connections, each between two peers in a topic of their own.
+
+    That is 13 requests: an offer, a listing, an answer, eight candidates, two polls.
+
+    Returns:
+        CPU of the server for one, in ms (None if it cannot be read), and how many were brokered a second.
+    """
+    base = target.base
+    connections = await connect(base, at_once)
+    numbers = iter(range(flows))
+    run = f"{time.time_ns():x}"
+
+    async def work(connection: Connection) -> None:
+        ask = connection.ask
+        for number in numbers:
+            topic = f"{run}-{number}"
+            code = (await ask(messages.offer(base, topic)))["code"]
+            listed = (await ask(messages.sessions(base, topic)))["sessions"]
+            if [session["code"] for session in listed] != [code]:
+                raise BenchError(f"{base} does not list what was offered")
+            await ask(messages.answer(base, code))
+            for _ in range(4):
+                await ask(messages.candidate(base, code, "offerer"))
+                await ask(messages.candidate(base, code, "answerer"))
+            for side, name in (("offerer", "answerCandidates"), ("answerer", "offerCandidates")):
+                if len((await ask(messages.poll(base, code, side)))[name]) != 4:
+                    raise BenchError(f"{base} does not hand over the candidates")
+
+    await asyncio.wait_for(
+        asyncio.gather(*(connection.ask(messages.request(base, "GET", "/health")) for connection in connections)),
+        PATIENCE_S,
+    )
+    with quiet():
+        before_s, began_s = target.cpu_s(), time.perf_counter()
+        await asyncio.wait_for(asyncio.gather(*map(work, connections)), PATIENCE_S * 4)
+        after_s, ended_s = target.cpu_s(), time.perf_counter()
+    for connection in connections:
+        connection.close()
+    cpu_ms = None if before_s is None or after_s is None else (after_s - before_s) / flows * 1e3
+    return cpu_ms, flows / (ended_s - began_s)
+
+
+async def mix(base: str, origin: str, count: int) -> Callable[[int], bytes]:
+    """What peers of so many sessions ask for, most of it polls: a function from a request's number to the request."""
+    topics = [f"mixed-{number:04}" for number in range(count)]
+    codes = await create(base, topics, origin=origin)
+    # Offerers who wait for an answer; and only they send candidates, so that these polls do not grow.
+    polls = [messages.poll(base, code, "offerer", origin=origin) for code in codes]
+    listings = [messages.sessions(base, topic, origin=origin) for topic in topics]
+    offers = [messages.offer(base, f"new-{topic}", origin=origin) for topic in topics]
+    candidates = [messages.candidate(base, code, "offerer", origin=origin) for code in codes]
+
+    def make(number: int) -> bytes:
+        kind = number % 10
+        among = {0: offers, 3: candidates, 6: listings}.get(kind, polls)
+        return among[(number // 10 * 7919 + kind) % count]
+
+    return make
+
+
+async def steady(
+    base: str, make: Callable[[int], bytes], rate: int, stop: Callable[[], bool], connections: int = 64
+) -> list[tuple[float, float]]:
+    """Send at a steady rate, whatever comes back, until `stop` (asked ten times a second) says so.
+
+    Returns:
+        For each request when it was due (`time.perf_counter`) and how long after that it was answered: what waits
+        because others are late counts as late too.
+    """
+    opened = await connect(base, connections)
+    free = list(opened)
+    waiting: collections.deque[tuple[float, bytes]] = collections.deque()
+    seen: list[tuple[float, float]] = []
+    failures: list[int] = []
+    clock = time.perf_counter
+
+    def send(connection: Connection, due_s: float, data: bytes) -> None:
+        def done(status: int, body: bytes) -> None:
+            seen.append((due_s, clock() - due_s))
+            if status != 200:
+                failures.append(status)
+            if waiting:
+                send(connection, *waiting.popleft())
+            else:
+                free.append(connection)
+
+        connection.send(data, done)
+
+    with quiet():
+        began_s = clock()
+        sent = 0
+        look = 0
+        while True:
+            now_s = clock() - began_s
+            while sent <= now_s * rate:
+                due_s, data = began_s + sent / rate, make(sent)
+                sent += 1
+                if free:
+                    send(free.pop(), due_s, data)
+                else:
+                    waiting.append((due_s, data))
+            if now_s * 10 > look:
+                look = int(now_s * 10) + 1
+                if stop():
+                    break
+            # Not a sleep until the next is due: timers are up to a millisecond late.
+            await asyncio.sleep(0)
+        give_up_s = clock() + PATIENCE_S
+        while len(seen) < sent and clock() < give_up_s:  # noqa: ASYNC110 (the end of it is not urgent)
+            await asyncio.sleep(0.01)
+    for connection in opened:
+        connection.close()
+    if len(seen) < sent or failures:
+        kinds = sorted(set(failures))
+        raise BenchError(f"{sent - len(seen)} requests without an answer, {len(failures)} failed {kinds} at {rate}/s")
+    return seen
+
+
+def percentile(latencies_s: list[float], share: float) -> float:
+    """The latency, in ms, that so large a share of the requests stayed within."""
+    ordered = sorted(latencies_s)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e3

@@ -1,0 +1,58 @@
+"""Data directories with many sessions, written with the package's own bytes and without its server."""
+
+import uuid
+from pathlib import Path
+
+from tornado_signal import changes, layout
+from tornado_signal.database import open_leveldb
+from tornado_signal.session import Session
+
+from . import messages
+
+BATCH = 1000
+ORIGIN = "http://filled.example"
+
+
+def topic(number: int) -> str:
+    """The name of a filled topic."""
+    return f"topic-{number:07}"
+
+
+def fill(path: Path, sessions: int, a_topic: int, now_ms: int, expires_ms: int) -> list[str]:
+    """Write sessions that all expire together, the topics in order, `a_topic` sessions in each.
+
+    Returns:
+        A hundredth of their codes, from everywhere.
+    """
+    sample = []
+    noise = messages.NOISE * 2
+    db = open_leveldb(path)
+    for first in range(0, sessions, BATCH):
+        with db.write_batch() as batch:
+            for number in range(first, min(sessions, first + BATCH)):
+                session = Session(
+                    code=uuid.uuid4().bytes,
+                    topic=topic(number // a_topic),
+                    info=messages.INFO,
+                    created_ms=now_ms,
+                    expires_ms=expires_ms,
+                    timeout_ms=expires_ms - now_ms,
+                    serial=number + 1,
+                )
+                at = number * 7919 % len(messages.NOISE)
+                for key, value in changes.created(ORIGIN, session, noise[at : at + len(messages.OFFER)]).puts:
+                    batch.put(key, value)
+                if number % 100 == 0:
+                    sample.append(str(uuid.UUID(bytes=session.code)))
+    db.close()
+    return sample
+
+
+def left(path: Path) -> int:
+    """How many of them are still in a directory that no server uses."""
+    db = open_leveldb(path)
+    origin = ORIGIN.encode()
+    with db.iterator(prefix=layout.EXPIRY, include_value=False) as keys:
+        count = sum(origin in key for key in keys)
+    db.close()
+    return count

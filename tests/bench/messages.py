@@ -1,0 +1,49 @@
+"""The requests that all parts send: sizes like those of browsers that want a data channel."""
+
+import json
+from urllib.parse import urlsplit
+
+ORIGIN = "http://bench.example"
+CODE = "@" * 36  # stands for a code in a template
+TOPIC = "@" * 10  # and this for a topic
+INFO = "i" * 36  # a UUID's length
+# Text that JSON needs no escapes for and that no store compresses to nothing.
+NOISE = "".join(f"{number * 2654435761 % 2**32:08x}" for number in range(256))
+OFFER = NOISE[:500]
+ANSWER = NOISE[500:1000]
+CANDIDATE = NOISE[1000:1120]
+
+
+def request(base: str, method: str, path: str, fields: dict | None = None, origin: str = ORIGIN) -> bytes:
+    """One request as bytes."""
+    host = urlsplit(base).netloc
+    body = json.dumps(fields).encode() if fields is not None else b""
+    head = f"{method} {urlsplit(base).path}{path} HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\n"
+    if fields is not None:
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    return head.encode() + b"\r\n" + body
+
+
+def offer(base: str, topic: str, **rest: str) -> bytes:
+    return request(base, "POST", f"/{topic}/offer", {"info": INFO, "offer": OFFER}, **rest)
+
+
+def sessions(base: str, topic: str, **rest: str) -> bytes:
+    return request(base, "GET", f"/{topic}/sessions", **rest)
+
+
+def answer(base: str, code: str, **rest: str) -> bytes:
+    return request(base, "POST", "/answer", {"code": code, "side": "answerer", "answer": ANSWER}, **rest)
+
+
+def candidate(base: str, code: str, side: str, **rest: str) -> bytes:
+    return request(base, "POST", "/answer", {"code": code, "side": side, "candidate": CANDIDATE}, **rest)
+
+
+def poll(base: str, code: str, side: str, **rest: str) -> bytes:
+    return request(base, "POST", "/poll", {"code": code, "side": side}, **rest)
+
+
+def template(made: bytes) -> bytes:
+    """A request made with `CODE` or `TOPIC`, with `@` in its place; the lengths stay true."""
+    return made.replace(CODE.encode(), b"@").replace(TOPIC.encode(), b"@")

@@ -1,0 +1,147 @@
+"""Servers under measurement: started and stopped, their CPU and their memory, read from outside."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+START_LIMIT_S = 120.0
+STOP_LIMIT_S = 20.0
+TICKS = os.sysconf("SC_CLK_TCK")
+_LISTENING = re.compile(r"listening on (http://\S+)")
+
+
+class BenchError(Exception):
+    """Something cannot be measured; the message says what."""
+
+
+class Target:
+    """A server at an address.
+
+    Args:
+        base: its base URL.
+        pid: its process, if CPU and memory can be read.
+
+    Attributes:
+        forgetful: whether it takes an answer again and again, each time as the first.
+    """
+
+    forgetful = False
+
+    def __init__(self, base: str, pid: int | None = None) -> None:
+        self.base = base.rstrip("/")
+        self.pid = pid
+
+    def cpu_s(self) -> float | None:
+        """User and system time so far: all threads, children included; None if there is no process to ask."""
+        if self.pid is None:
+            return None
+        ticks = 0
+        for number, pid in enumerate(self._family()):
+            try:
+                fields = _stat(pid)
+            except OSError:
+                continue
+            # utime, stime; of the first one also those of the children that have ended
+            ticks += sum(map(int, fields[11:15] if number == 0 else fields[11:13]))
+        return ticks / TICKS
+
+    def memory_bytes(self) -> int | None:
+        """Resident memory that is its own: not the pages of LevelDB's files, which the kernel may take back."""
+        if self.pid is None:
+            return None
+        total = 0
+        for pid in self._family():
+            found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+            total += int(found[1]) * 1024 if found else 0
+        return total
+
+    def _family(self) -> list[int]:
+        parents = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    parents[int(entry.name)] = int(_stat(int(entry.name))[1])
+                except OSError:
+                    continue
+        if self.pid not in parents:
+            raise BenchError(f"there is no process {self.pid} (any more)")
+        family = [self.pid]
+        for pid in family:
+            family += [child for child, parent in parents.items() if parent == pid]
+        return family
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat behind the name, the state first."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+
+
+class Server(Target):
+    """A server of its own process, for the time of a `with` block.
+
+    Args:
+        module: what Python runs.
+        options: the command line behind it.
+        log: where its output goes.
+
+    Attributes:
+        opened_s: from its start until it listened.
+    """
+
+    def __init__(self, module: str, options: list[str], log: Path) -> None:
+        self._command = [sys.executable, "-m", module, *options]
+        self._log = log
+
+    def __enter__(self) -> "Server":
+        # What the caller has set for servers of its own is no part of a measurement.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TORNADO_SIGNAL_")}
+        began_s = time.perf_counter()
+        with self._log.open("w") as output:
+            self._process = subprocess.Popen(self._command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+        try:
+            while not (found := _LISTENING.search(self.log())):
+                if self._process.poll() is not None or time.perf_counter() - began_s > START_LIMIT_S:
+                    raise BenchError(f"{' '.join(self._command[1:])} does not listen:\n{self.log()[-2000:]}")
+                time.sleep(0.005)
+        except BaseException:
+            self._end()
+            raise
+        self.opened_s = time.perf_counter() - began_s
+        super().__init__(found[1], self._process.pid)
+        return self
+
+    def log(self) -> str:
+        """What it has said so far."""
+        return self._log.read_text(errors="replace")
+
+    def __exit__(self, *exc: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def tornado_signal(where: Path, *, durability: str = "os", **options: object) -> Server:
+    """This package's server on a data directory."""
+    where.parent.mkdir(parents=True, exist_ok=True)
+    options = {"port": 0, "data-dir": where, "durability": durability, "session-timeout-ms": 3_600_000} | options
+    command = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return Server("tornado_signal", ["serve", *command], where.with_suffix(".log"))
+
+
+def ceiling(where: Path, *, durability: str = "os") -> Server:
+    """The bare ceiling server."""
+    where.parent.mkdir(parents=True, exist_ok=True)
+    options = ["--data-dir", str(where), "--durability", durability]
+    server = Server("tests.bench.ceiling", options, where.with_suffix(".log"))
+    server.forgetful = True
+    return server

@@ -1,0 +1,153 @@
+"""What was measured, under which conditions, and how it reads."""
+
+import dataclasses
+import importlib.metadata
+import os
+import platform
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+from .processes import ROOT
+
+PACKAGES = ("tornado", "plyvel", "httptools", "uvloop", "orjson", "sortedcontainers")
+
+
+@dataclasses.dataclass
+class Figure:
+    """One figure.
+
+    Attributes:
+        part: the part of the benchmark that it comes from.
+        name: what it is.
+        value: the measured value.
+        unit: of the value and of the ceiling.
+        ceiling: what the bare ceiling does in the same run, if that is comparable.
+        ratio: value to ceiling: the median over the rounds, which is not the ratio of the medians.
+        target: what is to be reached, in words; empty if nothing is.
+        reached: whether it was; None if that is not to be judged, or not in a run of this size.
+        note: what one must know to read it.
+    """
+
+    part: str
+    name: str
+    value: float
+    unit: str
+    ceiling: float | None = None
+    ratio: float | None = None
+    target: str = ""
+    reached: bool | None = None
+    note: str = ""
+
+
+def setup(options: dict[str, str], where: Path) -> dict[str, str]:
+    """The conditions of a run.
+
+    Args:
+        options: those of the benchmark.
+        where: the directory for the databases.
+    """
+    model = next((line.partition(": ")[2] for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "?")
+    memory_kb = next(int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal"))
+    changed = _output("git", "status", "--porcelain", "--", "tornado_signal", "tests/bench")
+    return {
+        "Date": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
+        "Commit": (_output("git", "rev-parse", "HEAD") or "unknown") + (", and changes on top" if changed else ""),
+        "CPU": f"{model.strip()}, {len(os.sched_getaffinity(0))} cores to run on",
+        "Memory": f"{memory_kb / 2**20:.1f} GiB",
+        "Kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "Load before": " ".join(f"{load:.2f}" for load in os.getloadavg()) + " (1, 5 and 15 minutes; 0 is best)",
+        "Disk": f"{_filesystem(where)}; one write of 4 KiB with fdatasync: {_sync_us(where):,.0f} µs (median of 100)",
+        "Python": f"{platform.python_version()} ({platform.python_implementation()})",
+        "Packages": ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES),
+        "wrk": (_output("wrk", "-v") or "?").split(" Copyright")[0].removeprefix("wrk "),
+        **options,
+    }
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines()
+
+
+def _output(*command: str) -> str:
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _filesystem(where: Path) -> str:
+    mounts = [line.split()[1:3] for line in _lines("/proc/mounts")]
+    within = [(len(place), kind) for place, kind in mounts if where.resolve().is_relative_to(place)]
+    return max(within)[1]
+
+
+def _sync_us(where: Path) -> float:
+    took_us = []
+    with (where / "sync").open("wb") as file:
+        for _ in range(100):
+            began_s = time.perf_counter()
+            file.write(bytes(4096))
+            file.flush()
+            os.fdatasync(file.fileno())
+            took_us.append((time.perf_counter() - began_s) * 1e6)
+    return statistics.median(took_us)
+
+
+def print_setup(conditions: dict[str, str]) -> None:
+    """The conditions, before anything is measured."""
+    for name, value in conditions.items():
+        print(f"{name + ':':13}{value}")
+    print(flush=True)
+
+
+def print_figures(figures: list[Figure]) -> None:
+    """The one table, and the notes below it."""
+    notes: list[str] = []
+    rows = [("figure", "value", "ceiling", "ratio", "to reach", "reached")]
+    for figure in figures:
+        mark = ""
+        if figure.note:
+            if figure.note not in notes:
+                notes.append(figure.note)
+            mark = f" [{notes.index(figure.note) + 1}]"
+        reached = {None: "", True: "yes", False: "NO"}[figure.reached]
+        if figure.target and figure.reached is None:
+            reached = "not judged"
+        rows.append(
+            (
+                figure.name + mark,
+                _amount(figure.value, figure.unit),
+                "" if figure.ceiling is None else _amount(figure.ceiling, figure.unit),
+                "" if figure.ratio is None else f"{figure.ratio:.2f}",
+                figure.target,
+                reached,
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    parts = ["", *(figure.part for figure in figures)]
+    for at, row in enumerate(rows):
+        if at and parts[at] != parts[at - 1]:
+            print(f"-- {parts[at]} ".ljust(sum(widths) + 10, "-"))
+        cells = [
+            cell.rjust(width) if column in (1, 2, 3) else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+    for number, note in enumerate(notes, 1):
+        print(f"[{number}] {note}")
+    judged = [figure for figure in figures if figure.reached is not None]
+    print(f"{sum(map(bool, (figure.reached for figure in judged)))} of {len(judged)} targets reached")
+
+
+def _amount(value: float, unit: str) -> str:
+    digits = (
+        0 if abs(value) >= 1000 or isinstance(value, int) else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 3
+    )
+    return f"{value:,.{digits}f} {unit}".rstrip()
+
+
+def document(conditions: dict[str, str], figures: list[Figure]) -> dict:
+    """The same for machines."""
+    return {"setup": conditions, "figures": [dataclasses.asdict(figure) for figure in figures]}

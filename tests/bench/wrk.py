@@ -1,0 +1,113 @@
+"""Throughput of one endpoint, by wrk with a script made for it."""
+
+import json
+import math
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .processes import BenchError, Target
+
+CONNECTIONS = 32
+_SCRIPT = """
+local prefix, suffix = {prefix}, {suffix}
+local made, at, out = {{}}, 0, nil
+function init()
+    for line in io.lines({parts}) do made[#made + 1] = prefix .. line .. suffix end
+    {collect}
+end
+function request()
+    at = at % #made + 1
+    return made[at]
+end
+function done(summary)
+    local errors = summary.errors
+    io.write(string.format('\\nBENCH {{"requests": %d, "us": %d, "refused": %d, "broken": %d}}\\n', summary.requests,
+        summary.duration, errors.status, errors.connect + errors.read + errors.write + errors.timeout))
+end
+"""
+_COLLECT = """
+    out = io.open({codes}, "w")
+    response = function(status, headers, body)
+        local code = body:match('"code"%s*:%s*"([^"]+)"')
+        if code then out:write(code, "\\n") end
+    end
+"""
+
+
+@dataclass
+class Run:
+    """What one run of wrk has seen.
+
+    Attributes:
+        requests: how many were answered.
+        seconds: how long it took.
+        cpu_s: what the server used meanwhile; None if that cannot be read.
+    """
+
+    requests: int
+    seconds: float
+    cpu_s: float | None
+
+    @property
+    def rate(self) -> float:
+        """Requests a second."""
+        return self.requests / self.seconds
+
+    @property
+    def cpu_us(self) -> float | None:
+        """CPU a request, microseconds."""
+        return None if self.cpu_s is None else self.cpu_s / self.requests * 1e6
+
+
+def run(
+    target: Target, template: bytes, parts: Sequence[str] = ("",), *, seconds: float, collect: Path | None = None
+) -> Run:
+    """Ask for the same thing as fast as the server answers.
+
+    Args:
+        target: the server.
+        template: the request, with `@` where it varies.
+        parts: what stands there, in turn; all of the same length.
+        seconds: for how long.
+        collect: a file for the codes in the responses, one a line (this slows wrk down).
+
+    Raises:
+        BenchError: an answer was not a success, or wrk has nothing to report.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        where = Path(name)
+        (where / "parts").write_text("".join(f"{part}\n" for part in parts))
+        prefix, _, suffix = template.partition(b"@")
+        suffix = suffix if b"@" in template else b""
+        words = {"prefix": _quoted(prefix), "suffix": _quoted(suffix), "parts": _quoted(bytes(where / "parts"))}
+        words["collect"] = _COLLECT.format(codes=_quoted(bytes(collect))) if collect else ""
+        (where / "script.lua").write_text(_SCRIPT.format(**words))
+        command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{math.ceil(seconds) + 5}s", "-s", str(where / "script.lua")]
+        before_s = target.cpu_s()
+        with subprocess.Popen([*command, target.base], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)  # wrk ends as if its time were over: it only takes whole seconds
+            output = process.communicate()[0].decode(errors="replace")
+        time.sleep(0.02)  # for the server to see its clients go
+        after_s = target.cpu_s()
+    _, found, said = output.rpartition("BENCH ")
+    counts = json.loads(said) if found else {"requests": 0}
+    if not counts["requests"]:
+        raise BenchError(f"wrk measured nothing of {target.base}:\n{output[-2000:]}")
+    if counts["refused"] or counts["broken"]:
+        line = template.partition(b"\r\n")[0].decode()
+        raise BenchError(f"{counts['refused']} error responses and {counts['broken']} broken connections to {line}")
+    cpu_s = None if before_s is None or after_s is None else after_s - before_s
+    return Run(counts["requests"], counts["us"] / 1e6, cpu_s)
+
+
+def _quoted(data: bytes) -> str:
+    """A Lua string."""
+    return '"' + "".join(chr(byte) if byte < 128 and chr(byte).isalnum() else f"\\{byte:03d}" for byte in data) + '"'
