@@ -11,7 +11,7 @@ from service import HOST, ORIGIN, allowed_origin, check_every_response, head, se
 pytest_plugins = ["http_fixtures"]
 
 fuzzed = settings(
-    max_examples=300,
+    max_examples=200,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
