@@ -64,8 +64,7 @@ class Running:
         complaints: what its loop's exception handler was told.
     """
 
-    def __init__(self, application: httputil.HTTPServerConnectionDelegate, loop: str, kind: str, tls: object) -> None:
-        self.application = application
+    def __init__(self, make: Callable[[], httputil.HTTPServerConnectionDelegate], loop: str, kind: str, tls: object):
         self.kind = kind
         self.tls = tls
         self.complaints: list[dict] = []
@@ -73,6 +72,7 @@ class Running:
         self.loop.set_exception_handler(lambda loop, context: self.complaints.append(context))
         self.thread = threading.Thread(target=self._serve)
         self.thread.start()
+        self.application = self.call(make)
         self.run(self._start())
 
     def _serve(self) -> None:
@@ -128,7 +128,7 @@ class Running:
 
 @contextlib.contextmanager
 def serving(
-    application: httputil.HTTPServerConnectionDelegate | None = None,
+    make: Callable[[], httputil.HTTPServerConnectionDelegate] | None = None,
     *,
     loop: str = "uvloop",
     kind: str = "transport",
@@ -138,7 +138,7 @@ def serving(
     """A running server; in the end nothing must be left of it, and nothing must have been complained about.
 
     Args:
-        application: an echo if not given.
+        make: makes the application, on the server's loop; an echo if not given.
         loop: `uvloop` or `asyncio`.
         kind: `transport` or `tornado`.
         tls: certificate and key.
@@ -147,13 +147,13 @@ def serving(
     log = Log()
     root = logging.getLogger()
     root.addHandler(log)
-    running = Running(application or echo_application(), loop, kind, tls)
+    running = Running(make or echo_application, loop, kind, tls)
     try:
         yield running
     finally:
         running.stop()
         root.removeHandler(log)
-    assert running.complaints == []
+    assert running.complaints == [], running.complaints[0]
     if kind == "transport":
         assert not running.server.connections
     if quiet:
@@ -231,15 +231,13 @@ def take_body(status: int, headers: dict[str, str], rest: bytes) -> tuple[bytes,
         return rest[:length], rest[length:], len(rest) >= length
     if headers.get("transfer-encoding") != "chunked":
         return rest, b"", True
-    body = b""
-    while rest:
-        size, _, rest = rest.partition(b"\r\n")
-        length = int(size, 16)
-        body += rest[:length]
-        if len(rest) < length + 2:
-            break
-        assert rest[length : length + 2] == b"\r\n"
-        rest = rest[length + 2 :]
-        if not length:
-            return body, rest, True
-    return body, b"", False
+    body, place = [], 0
+    while place < len(rest):
+        line_end = rest.index(b"\r\n", place)
+        start, size = line_end + 2, int(rest[place:line_end], 16)
+        body.append(rest[start : start + size])
+        place = start + size + 2
+        assert rest[place - 2 : place] in (b"\r\n", b"") or place > len(rest)
+        if not size:
+            return b"".join(body), rest[place:], True
+    return b"".join(body), b"", False
