@@ -36,7 +36,7 @@ def upgrade(request: bytes) -> bytes:
     )
 
 
-CONTROLS = [byte for byte in range(256) if (byte < 32 or byte > 126) and byte not in b"\t"]
+CONTROLS = [*(byte for byte in range(32) if byte not in b"\t"), 0x7F, 0x80, 0x85, 0xA0, 0xB2, 0xC3, 0xFF]
 
 CORPUS: dict[str, bytes] = {
     "plain": get(),
