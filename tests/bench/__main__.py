@@ -11,10 +11,19 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import figures, report
+from . import figures, growth, latency, report, throughput
 from .processes import BenchError, Target
 
 SIZES = {"full": figures.FULL, "quick": figures.QUICK, "smoke": figures.SMOKE}
+PARTS = {
+    "endpoints": throughput.endpoints,
+    "durability": throughput.durability,
+    "broker": throughput.broker,
+    "latency": latency.latency,
+    "connections": growth.connections,
+    "growth": growth.growth,
+    "sweep": latency.sweep,
+}
 
 
 def main() -> int:
@@ -28,8 +37,8 @@ def main() -> int:
         "--only",
         metavar="PART",
         action="append",
-        choices=figures.PARTS,
-        help=f"one part, or several with several --only: {', '.join(figures.PARTS)}",
+        choices=PARTS,
+        help=f"one part, or several with several --only: {', '.join(PARTS)}",
     )
     parser.add_argument("--url", help="measure the server there instead: everything that needs no control over it")
     parser.add_argument("--pid", type=int, help="the process of that server (with its children), for CPU and memory")
@@ -52,17 +61,17 @@ def main() -> int:
         conditions = report.setup(
             {
                 "Measured": arguments.url or "tornado-signal of this checkout",
-                "Options": f"{size} run; parts: {', '.join(arguments.only or figures.PARTS)}",
+                "Options": f"{size} run; parts: {', '.join(arguments.only or PARTS)}",
                 "Read so": "ratios within this run hold; its absolute figures are this machine's, at this hour",
             },
             where,
         )
         report.print_setup(conditions)
         status = 0
-        for part in arguments.only or figures.PARTS:
+        for part in arguments.only or PARTS:
             print(f"{time.perf_counter() - began_s:5.0f} s: measuring {part} …", file=sys.stderr, flush=True)
             try:
-                figures.PARTS[part](bench)
+                PARTS[part](bench)
             except BenchError as error:
                 print(f"{part}: {error}", file=sys.stderr)
                 status = 1

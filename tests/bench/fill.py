@@ -48,11 +48,18 @@ def fill(path: Path, sessions: int, a_topic: int, now_ms: int, expires_ms: int) 
     return sample
 
 
-def left(path: Path) -> int:
-    """How many of them are still in a directory that no server uses."""
+def set_clock(path: Path, now_ms: int) -> None:
+    """Make the server's clock begin here: it is never behind the newest session that its store has seen."""
     db = open_leveldb(path)
-    origin = ORIGIN.encode()
-    with db.iterator(prefix=layout.EXPIRY, include_value=False) as keys:
-        count = sum(origin in key for key in keys)
+    _, serial = layout.unpack_mark(db.get(layout.MARK_KEY))
+    db.put(*changes.mark(now_ms, serial))
+    db.close()
+
+
+def left(path: Path, expires_ms: int) -> int:
+    """How many sessions that expire by then are still in a directory that no server uses."""
+    db = open_leveldb(path)
+    with db.iterator(start=layout.EXPIRY, stop=layout.pack_expired_stop(expires_ms), include_value=False) as keys:
+        count = sum(1 for _ in keys)
     db.close()
     return count

@@ -1,0 +1,106 @@
+"""How long requests take at a steady rate: as a rule, and while very many sessions expire."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from . import client, fill, messages, processes
+from .figures import Bench, Size
+from .processes import BenchError, Server, Target
+
+
+def latency(bench: Bench) -> None:
+    """Percentiles under a steady load that the server can bear easily."""
+    seen = {}
+    for name in ("as given",) if bench.given else ("os", "fsync"):
+        with bench.server(name) as server:
+            seen[name] = _steady(bench, server)
+    with bench.ceiling() as ceiling:
+        above = _steady(bench, ceiling)
+    note = (
+        "7 polls, a listing, an offer and a candidate in 10; counted from when each was due. A garbage collection, "
+        "or whatever else this machine does, is in it"
+    )
+    for name, latencies_s in seen.items():
+        for words, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("longest", 1.0)):
+            mine, least = client.percentile(latencies_s, share), client.percentile(above, share)
+            bench.add(
+                f"latency at {bench.size.rate:,} requests a second",
+                f"{words}, {name}",
+                mine,
+                "ms",
+                ceiling=least,
+                ratio=mine / least,
+                note=note,
+            )
+
+
+def _steady(bench: Bench, target: Target) -> list[float]:
+    async def measure() -> list[tuple[float, float]]:
+        make = await client.mix(target.base, messages.ORIGIN, bench.size.mixed)
+        await client.steady(target.base, make, bench.size.rate, _after(bench.size.steady_s / 4))
+        return await client.steady(target.base, make, bench.size.rate, _after(bench.size.steady_s))
+
+    return [latency_s for _, latency_s in asyncio.run(measure())]
+
+
+def _after(seconds: float) -> Callable[[], bool]:
+    end_s = time.perf_counter() + seconds
+    return lambda: time.perf_counter() >= end_s
+
+
+def sweep(bench: Bench) -> None:
+    """What other requests feel of a million sessions that expire together."""
+    if bench.given:
+        return
+    size = bench.size
+    filled = bench.fill_once()
+    lead_s = size.steady_s + 1 + size.mixed * 0.005  # from the opening of the store: time to make the sessions of `mix`
+    fill.set_clock(filled.path, filled.expires_ms - round(lead_s * 1e3))
+    with processes.tornado_signal(filled.path, durability="fsync") as server:
+        before, during = asyncio.run(_while_expiring(server, size, filled.expires_ms))
+        compacted = "compacted" in server.log()
+    left = fill.left(filled.path, filled.expires_ms)
+    part = f"while {size.sessions:,} sessions expire"
+    note = (
+        f"{size.rate:,} requests a second of another origin, durability fsync, {len(during) / size.rate:.0f} s from "
+        f"the moment of expiry{', compaction included' if compacted else ''}; {left:,} sessions were left to sweep then"
+    )
+    p99 = [client.percentile(seen, 0.99) for seen in (before, during)]
+    more = p99[1] - p99[0]
+    bench.add(part, "p99 before", p99[0], "ms")
+    bench.add(part, "p99 from then on", p99[1], "ms", note=note)
+    bench.add(
+        part,
+        "p99, how much more",
+        more,
+        "ms",
+        target="<= 10 ms",
+        reached=more <= 10 and not left if bench.whole else None,
+        note="",
+    )
+    for name, share in (("p99.9", 0.999), ("longest", 1.0)):
+        bench.add(part, f"{name} before", client.percentile(before, share), "ms")
+        bench.add(part, f"{name} from then on", client.percentile(during, share), "ms")
+    bench.add(part, "sessions left to sweep", left, "")
+
+
+async def _while_expiring(server: Server, size: Size, expires_ms: int) -> tuple[list[float], list[float]]:
+    """Latencies before and after the moment of expiry, until the sweep is done or the time is up."""
+    make = await client.mix(server.base, messages.ORIGIN, size.mixed)
+    (connection,) = await client.connect(server.base, 1)
+    health = await connection.ask(messages.request(server.base, "GET", "/health"))
+    connection.close()
+    lead_s = (expires_ms - health["timestamp"]) / 1e3
+    if lead_s < size.steady_s:
+        raise BenchError("this machine is too slow: the sessions expire before anything else can be measured")
+    await asyncio.sleep(lead_s - size.steady_s)
+    expiry_s = time.perf_counter() + size.steady_s
+
+    def stop() -> bool:
+        after_s = time.perf_counter() - expiry_s
+        return after_s > 1 and (after_s > size.sweep_s or "compacted" in server.log())
+
+    seen = await client.steady(server.base, make, size.rate, stop)
+    before = [took_s for due_s, took_s in seen if due_s < expiry_s]
+    return before, [took_s for due_s, took_s in seen if due_s >= expiry_s]

@@ -1,0 +1,188 @@
+"""Requests a second and CPU a request: of each endpoint, with and without syncing, and of brokered connections."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import client, messages, wrk
+from .figures import Bench, median, offer_topics, ratio
+from .processes import BenchError, Target
+
+STANDARD_POLL_US = 1e6 / 98_000  # what the bare ceiling used for a poll on the machine that the target was set on
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One endpoint and its request."""
+
+    name: str
+    make: Callable[[str], bytes]
+    parts: str = ""  # what stands for `@`: topics, codes that were polled or answered before, new ones
+    target: float = 0.0
+
+
+# First what only reads, from a small store; how much it holds matters only from `offer` on.
+ENDPOINTS = (
+    Endpoint("GET /", lambda base: messages.request(base, "GET", "/")),
+    Endpoint("GET /health", lambda base: messages.request(base, "GET", "/health")),
+    Endpoint("GET /topics", lambda base: messages.request(base, "GET", "/topics?limit=100")),
+    Endpoint("GET /:topic/sessions", lambda base: messages.sessions(base, "listed")),
+    Endpoint("POST /poll", lambda base: messages.poll(base, messages.CODE, "answerer"), "polled", 0.30),
+    Endpoint("POST /:topic/offer", lambda base: messages.offer(base, messages.TOPIC), "topics", 0.45),
+    Endpoint("POST /answer, answer", lambda base: messages.answer(base, messages.CODE), "new"),
+    Endpoint("POST /answer, candidate", lambda base: messages.candidate(base, messages.CODE, "offerer"), "codes"),
+)
+LISTED = 10
+POLLED = 100
+
+
+def new_codes(target: Target, where: Path, seconds: float) -> list[str]:
+    """Publish offers for so long; their codes."""
+    template = messages.template(messages.offer(target.base, messages.TOPIC))
+    wrk.run(target, template, offer_topics(), seconds=seconds, collect=where / "codes")
+    return (where / "codes").read_text().split()
+
+
+def endpoints(bench: Bench) -> None:
+    """Requests a second and CPU a request of each endpoint, as fast as 32 connections can ask."""
+    with bench.server() as server, bench.ceiling() as ceiling:
+        both = (server, ceiling)
+        parts = {}
+        for target in both:
+            asyncio.run(client.create(target.base, ["listed"] * LISTED))
+            polled = asyncio.run(client.create(target.base, ["polled"] * POLLED))
+            parts[target] = {"": [""], "topics": offer_topics(), "polled": polled}
+        for endpoint in ENDPOINTS:
+            runs: dict[Target, list[wrk.Run]] = {target: [] for target in both}
+            for _ in range(bench.size.rounds):
+                for target in both:
+                    if target is ceiling and endpoint.name == "GET /topics":
+                        continue  # it has none
+                    runs[target].append(_run(bench, target, endpoint, parts[target]))
+            _endpoint_figures(bench, endpoint, runs[server], runs[ceiling])
+
+
+def _run(bench: Bench, target: Target, endpoint: Endpoint, parts: dict[str, list[str]]) -> wrk.Run:
+    template = messages.template(endpoint.make(target.base))
+    seconds = bench.size.run_s
+    if endpoint.parts != "new":
+        return wrk.run(target, template, parts[endpoint.parts], seconds=seconds)
+    for longer in (2, 4, 8):
+        parts["codes"] = new_codes(target, bench.where, seconds * longer)
+        run = wrk.run(target, template, parts["codes"], seconds=seconds)
+        if run.requests <= len(parts["codes"]) or target.forgetful:
+            return run
+    raise BenchError(f"{target.base} takes answers so much faster than offers that there are not enough of them")
+
+
+def _endpoint_figures(bench: Bench, endpoint: Endpoint, ours: list[wrk.Run], theirs: list[wrk.Run]) -> None:
+    rates: list[float | None] = [run.rate for run in ours]
+    above: list[float | None] = [run.rate for run in theirs]
+    reached = ratio(rates, above) if theirs else None
+    wanted = f"ratio >= {endpoint.target:.2f}" if endpoint.target else ""
+    verdict = reached >= endpoint.target if wanted and reached is not None else None
+    note = f"32 connections, one process, durability os; offers of {len(messages.OFFER)} bytes, a listing of {LISTED}"
+    bench.add(
+        "endpoints",
+        endpoint.name,
+        median(rates),
+        "/s",
+        ceiling=median(above),
+        ratio=reached,
+        target=wanted,
+        reached=verdict,
+        note=note,
+    )
+    used, least = [run.cpu_us for run in ours], [run.cpu_us for run in theirs]
+    bench.add(
+        "endpoints",
+        f"{endpoint.name}, CPU",
+        median(used),
+        "µs",
+        ceiling=median(least),
+        ratio=ratio(used, least) if theirs else None,
+    )
+
+
+def durability(bench: Bench) -> None:
+    """Offers with `fsync` beside offers with `os`."""
+    if bench.given:
+        return
+    with bench.server("fsync") as synced, bench.server("os") as ours, bench.ceiling("fsync") as ceiling:
+        runs: dict[Target, list[float | None]] = {synced: [], ours: [], ceiling: []}
+        used = []
+        for _ in range(bench.size.rounds):
+            for target, rates in runs.items():
+                template = messages.template(messages.offer(target.base, messages.TOPIC))
+                run = wrk.run(target, template, offer_topics(), seconds=bench.size.run_s)
+                rates.append(run.rate)
+                if target is synced:
+                    used.append(run.cpu_us)
+    share = ratio(runs[synced], runs[ours])
+    part = "durability, 32 connections"
+    note = "the ceiling syncs on its loop, each offer for itself"
+    rates = runs[synced], runs[ceiling]
+    bench.add(
+        part,
+        "POST /:topic/offer, fsync",
+        median(rates[0]),
+        "/s",
+        ceiling=median(rates[1]),
+        ratio=ratio(*rates),
+        note=note,
+    )
+    bench.add(part, "POST /:topic/offer, fsync, CPU", median(used), "µs")
+    bench.add(
+        part,
+        "POST /:topic/offer, fsync to os",
+        share,
+        "",
+        target=">= 0.70",
+        reached=None if share is None else share >= 0.7,
+    )
+
+
+def broker(bench: Bench) -> None:
+    """CPU of one brokered connection."""
+    flows, at_once = bench.size.flows, min(32, bench.size.flows)
+    with ExitStack() as stack:
+        targets = {"the ceiling, os": stack.enter_context(bench.ceiling())}
+        kinds = ("as given",) if bench.given else ("fsync", "os")
+        targets |= {kind: stack.enter_context(bench.server(kind)) for kind in kinds}
+        cpu_ms: dict[str, list[float | None]] = {name: [] for name in targets}
+        speed: dict[str, list[float | None]] = {name: [] for name in targets}
+        above = targets["the ceiling, os"]
+        code = asyncio.run(client.create(above.base, ["polled"]))
+        polls_us: list[float | None] = []
+        for _ in range(bench.size.rounds):
+            template = messages.template(messages.poll(above.base, messages.CODE, "answerer"))
+            polls_us.append(wrk.run(above, template, code, seconds=bench.size.run_s).cpu_us)
+            for name, target in targets.items():
+                used, rate = asyncio.run(client.broker(target, flows, at_once))
+                cpu_ms[name].append(used)
+                speed[name].append(rate)
+    part = "one brokered connection (13 requests)"
+    note = (
+        f"{at_once} at a time, each in a topic of its own. At the standard: where the ceiling uses "
+        f"{STANDARD_POLL_US:.1f} µs for a poll and so does 98,000 a second (here: {median(polls_us):.1f} µs)"
+    )
+    least = cpu_ms["the ceiling, os"]
+    for kind in kinds:
+        used = cpu_ms[kind]
+        bench.add(part, f"CPU, {kind}", median(used), "ms", ceiling=median(least), ratio=ratio(used, least))
+        in_polls = ratio(used, polls_us)
+        standard = None if in_polls is None else in_polls * STANDARD_POLL_US
+        verdict = None if standard is None else standard <= 0.45
+        bench.add(
+            part, f"CPU, {kind}, at the standard", standard, "ms", target="<= 0.45 ms", reached=verdict, note=note
+        )
+        bench.add(
+            part,
+            f"brokered, {kind}",
+            median(speed[kind]),
+            "/s",
+            ceiling=median(speed["the ceiling, os"]),
+            note="one Python process asks: its limit, not the server's",
+        )
