@@ -226,12 +226,16 @@ async def test_a_listing_while_it_changes(store, under):
 
 
 @pytest.mark.parametrize("codes", ["random", "content"])
-async def test_two_answers_at_once_have_one_winner(open_store, under, codes):
+@pytest.mark.parametrize("waiting", [False, True])
+async def test_two_answers_at_once_have_one_winner(open_store, under, codes, waiting):
     """Of many answers at one moment the first wins, its repetitions succeed and all others are told."""
     one = under(open_store(codes=codes))
     code = await one.create()
+    before = asyncio.create_task(one.add(code, OFFERER, "c")) if waiting else one.read(code, OFFERER)
+    await asyncio.sleep(0)
     answers = ["a", "b", "a", "c"] * 5
     results = await asyncio.gather(*[one.answer(code, answer) for answer in answers], return_exceptions=True)
+    await before
     assert [type(result) for result in results] == [type(None) if each == "a" else AlreadyAnswered for each in answers]
     assert (await one.read(code, ANSWERER)).description == "a"
 

@@ -1,0 +1,300 @@
+"""The whole store against a plain dict: any operations in any order, while time passes and it is swept and reopened."""
+
+import asyncio
+import functools
+import itertools
+from dataclasses import dataclass, field
+
+import hypothesis
+from conftest import HandClock, Under, sweep
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tornado_signal import layout, records
+from tornado_signal import store as store_module
+from tornado_signal.errors import AlreadyAnswered, SessionNotFound
+from tornado_signal.session import Side, content_code
+from tornado_signal.store import Store
+
+ORIGINS = ["https://one.example", "https://one.example\x00", "null"]
+TOPICS = ["a", "a\x00", "a\x00\xff", "b", "\U0010ffff"]
+TIMEOUTS_MS = [40, 100]
+SETTINGS = hypothesis.settings(max_examples=100, stateful_step_count=50)
+
+texts = st.sampled_from(["x", "y", "ö\x00", "\U0001f600"])
+moments = st.integers(0, 60)
+foreign = st.none() | st.sampled_from(ORIGINS)
+
+
+async def await_all(operations):
+    """All of these at once: what each comes to, refusals too."""
+    return await asyncio.gather(*operations, return_exceptions=True)
+
+
+@dataclass
+class Expected:
+    """What the model knows of a session."""
+
+    topic: str
+    info: str
+    offer: str
+    created_ms: int
+    expires_ms: int
+    timeout_ms: int
+    place: int
+    answer: str | None = None
+    candidates: dict = field(default_factory=lambda: {side: [] for side in Side})
+
+
+class Model(RuleBasedStateMachine):
+    """A store and a dict that are told the same."""
+
+    codes = Bundle("codes")
+
+    def __init__(self, folder):
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.path = folder / str(len(list(folder.iterdir())))
+        self.clock = HandClock()
+        self.sessions = {}
+        self.newest_ms = 0
+        self.places = itertools.count()
+
+    # Helpers
+
+    def run(self, operation):
+        return self.loop.run_until_complete(operation)
+
+    def open(self, timeout_ms, by_content):
+        async def opening():
+            return Store(self.path, timeout_ms=timeout_ms, durability="os", codes="content" if by_content else "random")
+
+        self.timeout_ms, self.by_content = timeout_ms, by_content
+        self.store = self.run(opening())
+
+    def under(self, origin):
+        return Under(self.store, self.clock, origin)
+
+    def live(self, origin, code):
+        session = self.sessions.get((origin, code))
+        return session if session and self.clock.ms < session.expires_ms else None
+
+    def listed(self, origin, topic=None):
+        """The unanswered sessions of an origin (and topic) with their codes, newest first."""
+        found = [
+            (code, session)
+            for (of, code), session in self.sessions.items()
+            if of == origin and self.live(of, code) and session.answer is None and topic in (None, session.topic)
+        ]
+        return sorted(found, key=lambda each: (each[1].created_ms, each[1].place), reverse=True)
+
+    def attempt(self, operation):
+        """What an operation comes to: the type of its refusal, or None."""
+        try:
+            self.run(operation)
+        except (SessionNotFound, AlreadyAnswered) as error:
+            return type(error)
+        return None
+
+    def created(self, origin, code, topic, info, offer, now_ms):
+        """Tell the dict that this has been published at this time."""
+        before = self.sessions.get((origin, code))
+        if before and now_ms < before.expires_ms:
+            if before.answer is None:
+                before.expires_ms = now_ms + before.timeout_ms
+            return
+        self.newest_ms = created_ms = max(self.newest_ms, now_ms)
+        expires_ms = created_ms + self.timeout_ms
+        session = Expected(topic, info, offer, created_ms, expires_ms, self.timeout_ms, next(self.places))
+        self.sessions[origin, code] = session
+
+    # What may happen
+
+    @initialize(timeout_ms=st.sampled_from(TIMEOUTS_MS), by_content=st.booleans())
+    def begin(self, timeout_ms, by_content):
+        self.open(timeout_ms, by_content)
+
+    @rule(
+        target=codes,
+        origin=st.sampled_from(ORIGINS),
+        topic=st.sampled_from(TOPICS),
+        info=texts,
+        offer=texts,
+        late_ms=st.just(0) | moments,
+    )
+    def create(self, origin, topic, info, offer, late_ms):
+        """Publish something, maybe by a clock that was put back."""
+        now_ms = self.clock.ms - late_ms
+        code = content_code(origin, [topic], offer)
+        before = self.sessions.get((origin, code))
+        if self.by_content and before and now_ms < before.expires_ms <= self.clock.ms:
+            return multiple()  # whether it is still there depends on the sweep
+        made = self.run(self.store.create(origin, topic, info, offer, now_ms))
+        if self.by_content:
+            assert made == code
+        else:
+            assert (origin, made) not in self.sessions
+        self.created(origin, made, topic, info, offer, now_ms)
+        return origin, made
+
+    @rule(name=codes, offers=st.lists(texts, max_size=4))
+    def create_many_at_once(self, name, offers):
+        """Publish a session's content again, and others, at one moment: they come in the order of the asking."""
+        if name not in self.sessions:
+            return
+        origin, topic = name[0], self.sessions[name].topic
+        offers = [self.sessions[name].offer, *offers]
+        publish = [self.under(origin).create(topic, f"info {number}", offer) for number, offer in enumerate(offers)]
+
+        async def at_once():
+            return await asyncio.gather(*publish)
+
+        for number, (made, offer) in enumerate(zip(self.run(at_once()), offers, strict=True)):
+            self.created(origin, made, topic, f"info {number}", offer, self.clock.ms)
+
+    @rule(name=codes, foreign=foreign, answer=texts)
+    def answer(self, name, foreign, answer):
+        """Answer a session, of the own origin or not, there or not, answered or not."""
+        origin, code = foreign or name[0], name[1]
+        session = self.live(origin, code)
+        expected = None
+        if session is None:
+            expected = SessionNotFound
+        elif session.answer not in (None, answer):
+            expected = AlreadyAnswered
+        else:
+            session.answer = answer
+        assert self.attempt(self.under(origin).answer(code, answer)) is expected
+
+    @rule(name=codes, foreign=foreign, side=st.sampled_from(Side), texts=st.lists(texts, min_size=1, max_size=12))
+    def candidates(self, name, foreign, side, texts):
+        """Send candidates, one or several."""
+        origin, code = foreign or name[0], name[1]
+        session = self.live(origin, code)
+        if session:
+            session.candidates[side] += texts
+        assert self.attempt(self.under(origin).add(code, side, *texts)) is (None if session else SessionNotFound)
+
+    @rule(name=codes, answers=st.lists(texts, max_size=4), number=st.integers(0, 4), late=st.booleans())
+    def much_at_once(self, name, answers, number, late):
+        """Answers, candidates of both sides, reads and a sweep, all at one moment, the answers first or last."""
+        session = self.live(*name)
+        if session is None:
+            return
+        one, code = self.under(name[0]), name[1]
+        others = [one.add(code, side, str(n)) for n in range(number) for side in Side]
+        others += [one.read(code, Side.OFFERER), one.topics(), one.sessions(session.topic)]
+        tried = [one.answer(code, answer) for answer in answers]
+
+        async def at_once():
+            parts = [await_all(others), self.store.sweep(self.clock.ms), await_all(tried)]
+            results = await asyncio.gather(*(parts if late else parts[::-1]))
+            return results if late else results[::-1]
+
+        results, _, outcomes = self.run(at_once())
+        session.answer = session.answer or next(iter(answers), None)
+        for side in Side:
+            session.candidates[side] += map(str, range(number))
+        assert not [each for each in results if isinstance(each, Exception)]
+        kinds = [type(None) if answer == session.answer else AlreadyAnswered for answer in answers]
+        assert [type(each) for each in outcomes] == kinds
+
+    @rule(passed_ms=moments)
+    def pass_time(self, passed_ms):
+        self.clock.ms += passed_ms
+
+    @rule()
+    def pass_time_to_the_next_expiry(self):
+        """To the first millisecond at which the next session is gone."""
+        self.clock.ms = min(
+            (s.expires_ms for s in self.sessions.values() if s.expires_ms > self.clock.ms), default=self.clock.ms
+        )
+
+    @rule(all_of_it=st.booleans())
+    def sweep(self, all_of_it):
+        self.run(sweep(self.store, self.clock.ms) if all_of_it else self.store.sweep(self.clock.ms))
+
+    @rule(timeout_ms=st.sampled_from(TIMEOUTS_MS), by_content=st.booleans(), back_ms=st.just(0) | moments)
+    def reopen(self, timeout_ms, by_content, back_ms):
+        """Close and open it, maybe with other settings, maybe with a clock that was put back meanwhile."""
+        if back_ms:
+            self.sweep(True)
+            self.sessions = {name: session for name, session in self.sessions.items() if self.live(*name)}
+        self.store.check(self.clock.ms)
+        self.run(self.store.close())
+        self.clock.ms = max(self.clock.ms - back_ms, self.newest_ms)
+        self.open(timeout_ms, by_content)
+
+    @rule(origin=st.sampled_from(ORIGINS), offset=st.integers(0, 6), limit=st.integers(1, 6))
+    def topics(self, origin, offset, limit):
+        """Any page of the topics."""
+        expected = self.counts(origin)
+        assert self.run(self.under(origin).topics(offset, limit)) == (expected[offset : offset + limit], len(expected))
+
+    def counts(self, origin):
+        names = [session.topic for _, session in self.listed(origin)]
+        return [(name, names.count(name)) for name in sorted(set(names))]
+
+    # What is always so
+
+    @invariant()
+    def all_is_as_expected(self):
+        """Every listing, count and session is what the dict says."""
+        if not hasattr(self, "store"):
+            return
+        assert self.store.created_ms == self.newest_ms
+        for origin in ORIGINS:
+            one, counts = self.under(origin), self.counts(origin)
+            assert self.run(one.topics()) == (counts, len(counts))
+            for topic in TOPICS:
+                found = [
+                    (s.code, s.info, offer, s.created_ms, s.expires_ms, c)
+                    for s, offer, c in self.run(one.sessions(topic))
+                ]
+                assert found == [
+                    (code, s.info, s.offer, s.created_ms, s.expires_ms, s.candidates[Side.OFFERER])
+                    for code, s in self.listed(origin, topic)
+                ]
+        for (origin, code), session in self.sessions.items():
+            for side in Side:
+                operation = self.under(origin).read(code, side)
+                if self.live(origin, code):
+                    description = session.offer if side is Side.OFFERER else session.answer
+                    assert self.run(operation) == (description, session.candidates[side])
+                else:
+                    assert self.attempt(operation) is SessionNotFound
+
+    def teardown(self):
+        """Sound as it is, sound after a restart, and empty when all has expired and is swept."""
+        try:
+            if hasattr(self, "store"):
+                self.reopen(self.timeout_ms, self.by_content, 0)
+                self.store.check(self.clock.ms)
+                self.all_is_as_expected()
+                self.clock.ms = max([self.clock.ms, *(session.expires_ms for session in self.sessions.values())])
+                self.sweep(True)
+                self.store.check(self.clock.ms)
+                left = set(self.store._db.view.iterator(include_value=False))
+                assert left <= {layout.FORMAT_KEY, layout.MARK_KEY}
+                self.run(self.store.close())
+        finally:
+            self.run(self.loop.shutdown_asyncgens())
+            self.run(self.loop.shutdown_default_executor())
+            self.loop.close()
+
+
+def test_the_store_is_a_dict_that_forgets(tmp_path, monkeypatch):
+    """Whatever is done with a store, it answers as a dict would; its steps are made so small that all are taken."""
+    monkeypatch.setattr(records, "LISTING_STEP", 3)
+    monkeypatch.setattr(records, "PASSING_STEP", 2)
+    monkeypatch.setattr(store_module, "SETTLING_STEP", 1)
+    monkeypatch.setattr(store_module, "SWEEP_STEP", 8)
+    run_state_machine_as_test(functools.partial(Model, tmp_path), settings=SETTINGS)
