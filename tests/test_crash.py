@@ -1,0 +1,125 @@
+"""What was acknowledged is never lost and nothing is half done, however often the server is killed while it works."""
+
+import http.client
+import json
+import random
+import signal
+import threading
+import time
+import urllib.parse
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import uvloop
+from command import ORIGIN, Server
+
+from tornado_signal.store import Store
+
+ROUNDS = 10
+WRITERS = 6
+
+
+class Writer:
+    """One peer after the other, as fast as the server answers, until it does not; remembers what was acknowledged.
+
+    Attributes:
+        offers: code -> offer.
+        answers: code -> answer.
+        candidates: (code, side) -> candidates, in their order.
+        asked: what was sent without an acknowledgement: it may or may not be found.
+    """
+
+    def __init__(self, number):
+        self.number = number
+        self.offers, self.answers, self.candidates, self.asked = {}, {}, {}, set()
+
+    def work(self, url):
+        connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=10)
+        try:
+            while True:
+                self.one_session(connection)
+        except (OSError, http.client.HTTPException):
+            pass  # killed
+        finally:
+            connection.close()
+
+    def one_session(self, connection):
+        offer = f"offer {self.number}.{len(self.offers)}.{random.random()}"
+        code = self.post(connection, f"/topic{self.number}/offer", {"info": "i", "offer": offer}, offer)["code"]
+        self.offers[code] = offer
+        for count in range(4):
+            for side in ("offerer", "answerer"):
+                candidate = f"{code} {side} {count}"
+                self.post(connection, "/answer", {"code": code, "side": side, "candidate": candidate}, candidate)
+                self.candidates.setdefault((code, side), []).append(candidate)
+        if len(self.offers) % 2:
+            answer = f"answer to {code}"
+            self.post(connection, "/answer", {"code": code, "side": "answerer", "answer": answer}, answer)
+            self.answers[code] = answer
+
+    def post(self, connection, path, body, unsure):
+        self.asked.add(unsure)
+        connection.request("POST", path, json.dumps(body), {"Origin": ORIGIN})
+        response = connection.getresponse()
+        found = json.load(response)
+        assert response.status == 200, found
+        self.asked.discard(unsure)
+        return found
+
+    def check(self, server):
+        """Find everything acknowledged, and of the rest all or nothing."""
+        listed = {each["code"]: each for each in server.call(f"/topic{self.number}/sessions")[1]["sessions"]}
+        for code, session in listed.items():
+            assert session["offer"] == self.offers.get(code, session["offer"])
+            assert code in self.offers or session["offer"] in self.asked
+        for code, offer in self.offers.items():
+            status, sent = server.call("/poll", {"code": code, "side": "answerer"})
+            assert (status, sent["offer"]) == (200, offer)
+            self.check_candidates(code, "offerer", sent["offerCandidates"])
+            _, sent = server.call("/poll", {"code": code, "side": "offerer"})
+            self.check_candidates(code, "answerer", sent["answerCandidates"])
+            assert sent["answer"] in (self.answers.get(code), *self.asked)
+            assert (sent["answer"] is None) == (code in listed)
+
+    def check_candidates(self, code, side, found):
+        kept = self.candidates.get((code, side), [])
+        assert found[: len(kept)] == kept
+        assert set(found[len(kept) :]) <= self.asked
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_killed_again_and_again(durability, tmp_path):
+    """Ten times: six writers, SIGKILL at any moment, a check of the directory itself; at the end, of every word."""
+    seed = time.time_ns()
+    print("seed", seed)
+    moment = random.Random(seed)
+    writers = [Writer(number) for number in range(WRITERS)]
+    arguments = ("--data-dir", str(tmp_path), "--durability", durability, "--session-timeout-ms", "3600000")
+    for _ in range(ROUNDS):
+        server = Server(*arguments)
+        try:
+            with ThreadPoolExecutor(WRITERS) as threads:
+                working = [threads.submit(writer.work, server.url) for writer in writers]
+                threading.Event().wait(moment.uniform(0.05, 0.6))
+                server.stop(signal.SIGKILL)
+                for each in working:
+                    each.result()
+        finally:
+            server.end()
+        uvloop.run(check_directory(tmp_path))
+    server = Server(*arguments)
+    try:
+        for writer in writers:
+            writer.check(server)
+        assert sum(len(writer.offers) for writer in writers) > ROUNDS
+        assert server.stop() == 0
+    finally:
+        server.end()
+
+
+async def check_directory(path):
+    """Open what a killed server left behind, as it will be opened next, and prove that its tables agree."""
+    store = Store(path, timeout_ms=3_600_000)
+    store.check(time.time_ns() // 1_000_000)
+    await store.close()
