@@ -397,6 +397,17 @@ def test_dripping_buys_no_time(impatient, running, part):
     assert answers(received)[0].status == 408
 
 
+def test_idle_after_reading_slowly(impatient, running):
+    """A connection whose answer was finished long before it was read is not kept for ever after."""
+    impatient("IDLE_S")
+    with running.connect() as client:
+        client.sendall(b"GET /large?blocks=512 HTTP/1.1\r\n" + HOST + b"\r\n")
+        until(lambda: running.application.sent)
+        time.sleep(0.1)
+        (answer,) = answers(read_all(client))
+    assert len(answer.body) == 512 * len(BLOCK)
+
+
 def test_a_handler_has_all_the_time_it_wants(impatient, running):
     """No deadline runs while the server is the one that is waited for."""
     impatient("IDLE_S", "HEAD_S", "BODY_S", "STALLED_S", "LINGER_S", seconds=0.05)
@@ -465,6 +476,22 @@ def test_connections_leave_nothing_behind(loop):
         open_and_close(3000)
         running.call(gc.collect)
         assert running.call(living) == before
+
+
+def test_silent_connections_are_no_garbage(loop):
+    """A connection that asked for nothing is gone when it ends, without the garbage collector."""
+    with serving(loop=loop) as running:
+        gc.collect()
+        before = running.call(living)
+        gc.disable()
+        try:
+            for number in range(300):
+                with running.connect() as client:
+                    client.sendall(b"GET /"[: number % 5])
+            until(lambda: not running.server.connections)
+            until(lambda: running.call(living) == before)
+        finally:
+            gc.enable()
 
 
 def test_ten_thousand_that_say_nothing():

@@ -133,7 +133,7 @@ class Connection(Receiver, asyncio.Protocol):
         self._advance()
 
     def _advance(self) -> None:
-        """Give the first exchange its turn, and parse what waits, unless it has to wait for a slow client."""
+        """Give the first exchange its turn, unless the client does not read, and parse what waits."""
         if self._closing:
             return
         try:
@@ -170,9 +170,8 @@ class Connection(Receiver, asyncio.Protocol):
             (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
 
     def _busy(self) -> bool:
-        """Whether parsing, and then reading, has to wait."""
-        exchanges = self._exchanges
-        return exchanges is not None and (len(exchanges) > 1 or self._drained is not None)
+        """Whether parsing, and then reading, has to wait: one request waits for its turn already."""
+        return self._exchanges is not None and len(self._exchanges) > 1
 
     # From the receiver
 
