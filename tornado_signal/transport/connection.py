@@ -157,15 +157,15 @@ class Connection(Receiver, asyncio.Protocol):
     def _parse(self) -> None:
         data, taken = self._waiting, 0
         self._waiting = b""
-        while taken < len(data) and not self._closing and not self._busy():
+        busy = self._busy()
+        while taken < len(data) and not busy:
             taken += self.feed(data[taken : taken + PIECE_BYTES])
-        if self._closing:
-            return
+            busy = self._closing or self._busy()
         self._waiting = data[taken:]
-        if self.moved:
+        if self.moved and not self._closing:
             self.moved = False
             self._renew_patience()
-        if self._busy() != self._paused and not self._transport.is_closing():
+        if busy != self._paused and not self._closing and not self._transport.is_closing():
             self._paused = not self._paused
             (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
 

@@ -107,7 +107,11 @@ class Exchange(httputil.HTTPConnection):
         """
         assert isinstance(start_line, httputil.ResponseStartLine)
         code = start_line.code
-        values = [(name, value) for name, value in headers.get_all() if name not in ("Connection", "Transfer-Encoding")]
+        values = list(headers.get_all())
+        if "Connection" in headers or "Transfer-Encoding" in headers:  # which are not for a handler to say, but one
+            values = [pair for pair in values if pair[0] not in ("Connection", "Transfer-Encoding")]
+            if headers.get("Connection", "").lower() == "close":
+                self.keep_alive = False
         if self._headless or code in (204, 304):
             self._unwritten_bytes = 0
         elif "Content-Length" in headers:
@@ -117,7 +121,7 @@ class Exchange(httputil.HTTPConnection):
             values.append(("Transfer-Encoding", "chunked"))
         else:
             self.keep_alive = False
-        if not self.complete or self.context.server.stopping or headers.get("Connection", "").lower() == "close":
+        if not self.complete or self.context.server.stopping:
             self.keep_alive = False
         if not self.keep_alive:
             values.append(("Connection", "close"))

@@ -27,7 +27,8 @@ class Receiver:
         self._target = b""
         self._piece = b""  # what is being parsed
         self._read = b""  # the pieces since a request began, until all its headers have come
-        self._silent_bytes = 0  # taken since the parser last had something to say
+        # Taken since the parser last had something to say; of the piece in which it did, nobody knows how much counts.
+        self._silent_bytes = 0
         self._framing = b""  # while an upgrade is declined: says where its body ends
         self.arriving: list[tuple[str, str]] | None = None
         self.moved = False
@@ -88,14 +89,11 @@ class Receiver:
         if self._framing:
             self._parser.feed_data(self._framing)
 
-    def _heard(self) -> None:
-        self._silent_bytes = -PIECE_BYTES  # of the present piece nobody knows which part counts
-
     # From llhttp
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
-        self._heard()
+        self._silent_bytes = -PIECE_BYTES
         self.moved = True
         self._target = b""
         self._read = self._piece
@@ -113,41 +111,45 @@ class Receiver:
         Raises:
             Refused: it is a trailer, which nobody needs and some would believe.
         """
-        if self.arriving is None:
+        fields = self.arriving
+        if fields is None:
             raise Refused(http.HTTPStatus.BAD_REQUEST)
-        self.arriving.append((name.decode("latin-1"), value.decode("latin-1").strip(" \t")))
+        fields.append((name.decode("latin-1"), value.strip().decode("latin-1")))  # llhttp leaves blanks behind it
 
     def on_headers_complete(self) -> None:
         """Request line and headers have come: everything that says how the message goes on is checked."""
-        self._heard()
+        self._silent_bytes = -PIECE_BYTES
         self.moved = True
         if self._framing:
             self._framing = b""
             self.arriving = None
             return
         headers = self.headers()
-        version = "HTTP/" + self._parser.get_http_version()
-        method = self._parser.get_method().decode("latin-1")
-        if b"%b %b %b\r\n" % (method.encode(), self._target, version.encode()) not in self._read:
+        parser = self._parser
+        method = parser.get_method()
+        if b"%b %b HTTP/" % (method, self._target) not in self._read:
             raise Refused(http.HTTPStatus.BAD_REQUEST)  # llhttp takes more spaces, and RTSP
-        target = check_target(method, self._target, headers)
-        check_headers(headers, version)
-        if self._parser.should_upgrade():
+        start_line = httputil.RequestStartLine(
+            method.decode("latin-1"),
+            check_target(method, self._target, headers),
+            "HTTP/" + parser.get_http_version(),
+        )
+        check_headers(headers, start_line.version)
+        if parser.should_upgrade():
             for name in ("Content-Length", "Transfer-Encoding"):
                 if name in headers:
                     self._framing = f"POST / HTTP/1.1\r\n{name}: {headers[name]}\r\n\r\n".encode("latin-1")
         self.arriving = None
-        start_line = httputil.RequestStartLine(method, target, version)
-        self.request_received(start_line, headers, self._parser.should_keep_alive())
+        self.request_received(start_line, headers, parser.should_keep_alive())
 
     def on_body(self, chunk: bytes) -> None:
         """A piece of a body."""
-        self._heard()
+        self._silent_bytes = -PIECE_BYTES
         self.body_received(chunk)
 
     def on_message_complete(self) -> None:
         """The request has come whole; but a declined upgrade's body is still to come."""
-        self._heard()
+        self._silent_bytes = -PIECE_BYTES
         if not self._framing:
             self.moved = True
             self.request_complete()

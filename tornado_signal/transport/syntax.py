@@ -24,7 +24,7 @@ class Refused(Exception):
         self.status = status
 
 
-def check_target(method: str, target: bytes, headers: httputil.HTTPHeaders) -> str:
+def check_target(method: bytes, target: bytes, headers: httputil.HTTPHeaders) -> str:
     """The path and query that a request is for (RFC 9112, 3.2). A host named in the target replaces the header's.
 
     Raises:
@@ -38,7 +38,7 @@ def check_target(method: str, target: bytes, headers: httputil.HTTPHeaders) -> s
                 target = b"/" + target
             if len(headers.get_list("Host")) == 1:
                 headers["Host"] = absolute[1].decode("latin-1")
-        elif target != b"*" or method != "OPTIONS":
+        elif target != b"*" or method != b"OPTIONS":
             raise Refused(http.HTTPStatus.BAD_REQUEST)
     if not _TARGET.fullmatch(target):
         raise Refused(http.HTTPStatus.BAD_REQUEST)
