@@ -1,0 +1,111 @@
+"""What the value of a setting may be: said in words, and read from text or TOML. Knows none of the settings."""
+
+import ipaddress
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+U = TypeVar("U")
+Word = TypeVar("Word", bound=str)
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T_co]):
+    """What a value may be, and how it is read.
+
+    Attributes:
+        allowed: What may stand there, in words.
+        parse: Reads the text of a flag or an environment variable, or any TOML value; ValueError for what is
+            not allowed.
+    """
+
+    allowed: str
+    parse: Callable[[object], T_co]
+
+
+def whole(low: int, high: int) -> Kind[int]:
+    """A whole number from `low` to `high`: decimal digits, or a TOML integer."""
+
+    def parse(raw: object) -> int:
+        # int() alone would also take signs, spaces, underscores and the digits of every script.
+        number = int(raw) if isinstance(raw, str) and re.fullmatch("[0-9]{1,18}", raw) else raw
+        # bool is a kind of int in Python, but true is no number in TOML.
+        if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
+            raise ValueError
+        return number
+
+    return Kind(f"a whole number from {low} to {high}", parse)
+
+
+def text(pattern: str, allowed: str) -> Kind[str]:
+    """A string that `pattern` matches from end to end."""
+
+    def parse(raw: object) -> str:
+        if not isinstance(raw, str) or not re.fullmatch(pattern, raw):
+            raise ValueError
+        return raw
+
+    return Kind(allowed, parse)
+
+
+def one_of(*words: Word) -> Kind[Word]:
+    """One of a few words."""
+
+    def parse(raw: object) -> Word:
+        for word in words:
+            if raw == word:
+                return word
+        raise ValueError
+
+    return Kind(" or ".join(words), parse)
+
+
+def several(item: Kind[T]) -> Kind[tuple[T, ...]]:
+    """One item or more: a TOML list, or text with commas between them (spaces around one do not count)."""
+
+    def parse(raw: object) -> tuple[T, ...]:
+        items = [part.strip() for part in raw.split(",")] if isinstance(raw, str) else raw
+        if not isinstance(items, list) or not items:
+            raise ValueError
+        return tuple(item.parse(part) for part in items)
+
+    return Kind(f"{item.allowed}; several with commas between", parse)
+
+
+def made(make: Callable[[T], U], kind: Kind[T]) -> Kind[U]:
+    """What `kind` allows, made into something else; `make` may refuse it with a ValueError."""
+    return Kind(kind.allowed, lambda raw: make(kind.parse(raw)))
+
+
+def word_or(word: str, value: U, kind: Kind[T]) -> Kind[T | U]:
+    """A word that stands for `value`, or what `kind` allows.
+
+    The word lets a flag take back what the environment says, and the environment what the file says.
+    """
+    return Kind(f"{word}, or {kind.allowed}", lambda raw: value if raw == word else kind.parse(raw))
+
+
+def _host(name: str) -> str:
+    if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        ipaddress.ip_address(name)
+    return name
+
+
+HOST = made(_host, text(".+", "an IP address or a host name, without a port"))
+PORT = whole(0, 65535)
+PATH = made(Path, text("[^\0]+", "a path"))
+NETWORK: Kind[Network] = made(
+    ipaddress.ip_network,
+    text(".+", "an IP address, or a network such as 10.0.0.0/8 with no bits set after its prefix"),
+)
+# Origins are compared byte for byte (Contract B1). What no browser sends would shut everybody out without a
+# word, so it is refused here: a slash at the end, a pattern, anything but ASCII.
+ORIGIN = text(
+    r"(?!https?://[^/]*/)[!-)+-~]{1,512}",
+    "an origin as browsers send it, such as https://app.example.com, with no slash at the end and no *",
+)
