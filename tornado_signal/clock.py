@@ -36,9 +36,9 @@ class Clock:
         self._ahead_ns = max(self._ahead_ns, self._wall_ns() - monotonic_ns)
         return (monotonic_ns + self._ahead_ns) // 1_000_000
 
-    def http_date(self) -> str:
-        """The time now as an HTTP Date header has it; made once a second."""
-        now_s = self.now_ms() // 1000
+    def http_date(self, now_ms: int) -> str:
+        """The time now, as it was read, in the form of an HTTP Date header; made once a second."""
+        now_s = now_ms // 1000
         if now_s != self._date_s:
             self._date_s = now_s
             self._date = email.utils.formatdate(now_s, usegmt=True)

@@ -3,10 +3,8 @@
 Everything here runs on the event loop but the thread's own functions. A commit is asked for on the loop, written
 with all others that came while the thread was busy (one synced batch under `durability = fsync`), and confirmed on
 the loop. Reads go through `view`, a snapshot taken after the last confirmed group: nobody sees what is not yet
-durable, and what is kept in memory beside the database is never ahead of it or behind it.
-
-A failed write ends the service until the database has been closed and opened again: LevelDB can lose what is
-written after one, also when the write itself returns normally.
+durable, and what is kept in memory is never ahead of the database or behind it. A failed write ends the service until
+it has been closed and opened again: LevelDB can lose what is written after one, also when that returns normally.
 """
 
 import asyncio
@@ -22,7 +20,7 @@ import plyvel
 
 from . import layout
 from .changes import Change
-from .errors import DatabaseError, Unavailable
+from .errors import DamagedListing, DatabaseError, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +52,9 @@ def open_leveldb(path: Path) -> Any:
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
+        if not (path / "CURRENT").exists() and any(path.glob("*.ldb")):
+            # LevelDB would begin anew among the remains of another database, and delete them.
+            raise plyvel.CorruptionError("there are tables, but no CURRENT")
         db = plyvel.DB(str(path), create_if_missing=True, **_OPTIONS)
     except (OSError, plyvel.Error) as error:
         reason = _reason(error)
@@ -63,11 +64,12 @@ def open_leveldb(path: Path) -> Any:
             ) from error
         raise _unusable(path, error) from error
     try:
+        # LevelDB ends a scan at a damaged block without a word: what has tables is not empty, whatever it shows.
         with db.iterator(include_value=False) as keys:
-            empty = next(keys, None) is None  # also after a first start that was cut short
+            empty = next(keys, None) is None and not db.approximate_size(layout.BEFORE_ALL, layout.AFTER_ALL)
         if empty:
             db.put(layout.FORMAT_KEY, layout.pack_number(layout.FORMAT), sync=True)
-        layout.check_format(db.get(layout.FORMAT_KEY), str(path))
+        layout.check_format(db.get(layout.FORMAT_KEY, verify_checksums=True), str(path))
     except (DatabaseError, plyvel.Error) as error:
         db.close()
         if isinstance(error, plyvel.Error):
@@ -77,7 +79,7 @@ def open_leveldb(path: Path) -> Any:
 
 
 def _unusable(path: Path, error: Exception) -> DatabaseError:
-    if isinstance(error, plyvel.CorruptionError):
+    if isinstance(error, plyvel.CorruptionError | DamagedListing):
         return DatabaseError(
             f"the database in {path} is damaged ({_reason(error)}); move the directory away to start empty, "
             "or bring back a copy of it"
@@ -260,7 +262,7 @@ class Database:
             return db, self._load(db)
         except BaseException as error:
             db.close()
-            if isinstance(error, plyvel.Error):
+            if isinstance(error, plyvel.Error | DamagedListing):
                 raise _unusable(self._path, error) from error
             raise
 

@@ -84,3 +84,15 @@ class OperatorError(Exception):
 
 class DatabaseError(OperatorError):
     """The database directory cannot be opened or does not hold a sound database of ours."""
+
+
+class DamagedListing(Exception):
+    """The listings do not hold what they should.
+
+    Args:
+        found: how many entries there are.
+        expected: how many there should be.
+    """
+
+    def __init__(self, found: int, expected: int) -> None:
+        super().__init__(f"{found} sessions are listed, there should be {expected}")

@@ -6,8 +6,10 @@ a topic is a lower bound: it is never later than the topic's first expiry, and i
 """
 
 import heapq
+import itertools
 from array import array
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable
 
 from sortedcontainers import SortedDict
 
@@ -35,9 +37,25 @@ class TopicIndex:
     def __init__(self) -> None:
         self._origins: dict[str, _Origin] = {}
 
+    def fill(self, topics: Iterable[tuple[str, str, "array[int]"]]) -> None:
+        """Count all at once what a whole store holds.
+
+        Args:
+            topics: origin, topic and the expiry times of its unanswered sessions; those of one origin together.
+        """
+        for origin, group in itertools.groupby(topics, key=lambda topic: topic[0]):
+            held = self._origins[origin] = _Origin()
+            counted = {topic.encode(): array("Q", sorted(expiries)) for _, topic, expiries in group}
+            held.due_of = {name: expiries[0] for name, expiries in counted.items()}
+            held.due = [(expires_ms, name) for name, expires_ms in held.due_of.items()]
+            heapq.heapify(held.due)
+            held.topics.update(counted)
+
     def add(self, origin: str, topic: str, expires_ms: int) -> None:
         """Count one unanswered session."""
-        held = self._origins.setdefault(origin, _Origin())
+        held = self._origins.get(origin)
+        if held is None:
+            held = self._origins[origin] = _Origin()
         name = topic.encode()
         held.schedule(name, expires_ms)
         expiries = held.topics.get(name)
@@ -92,6 +110,15 @@ class TopicIndex:
             return [], 0
         names = held.topics.keys()[offset : offset + limit]
         return [(name.decode(), len(held.topics[name])) for name in names], len(held.topics)
+
+    def counted(self, origin: str, topic: str, now_ms: int) -> tuple[int, int | None]:
+        """How many sessions of one topic are live, and when the first of them expires (None if there is none)."""
+        held = self._origins.get(origin)
+        expiries = held.topics.get(topic.encode()) if held else None
+        if expiries is None:
+            return 0, None
+        live = bisect_right(expiries, now_ms)
+        return len(expiries) - live, expiries[live] if live < len(expiries) else None
 
     def origins(self) -> list[str]:
         """The origins that have anything counted."""

@@ -4,22 +4,26 @@ The first byte of a key names its table. Strings in keys are escaped and termina
 order of the strings and no string's keys lie among those of a string that it begins. Numbers are 8 bytes,
 big-endian, so that byte order is numeric order; `~` marks a number subtracted from 2^64 - 1: newest first.
 
-    F                                   -> format version
-    M                                   -> mark: newest created_ms, last serial
-    S origin code HEAD                  -> created_ms expires_ms timeout_ms serial, topic, info
-    S origin code OFFER                 -> the offer
-    S origin code OFFER_CANDIDATE serial   -> a candidate of the offerer
-    S origin code ANSWER                -> the answer
-    S origin code ANSWER_CANDIDATE serial  -> a candidate of the answerer
-    L origin topic ~created_ms ~serial  -> code, expires_ms: the unanswered sessions of a topic
-    E expires_ms origin code            -> nothing: all sessions, the first to expire first
+    F                                      -> format version
+    M                                      -> mark: newest created_ms, last serial, number of L entries
+    S origin code HEAD                     -> created_ms expires_ms timeout_ms serial, topic, secret's hash, info
+    S origin code OFFER                    -> the offer
+    S origin code OFFER_CANDIDATE number   -> a candidate of the offerer
+    S origin code ANSWER                   -> its number, secret's hash, the answer
+    S origin code ANSWER_CANDIDATE number  -> a candidate of the answerer
+    L origin topic ~created_ms ~serial     -> code, expires_ms: the unanswered sessions of a topic
+    G origin topic serial                  -> code, the session's serial, reason: what left that listing lately
+    E expires_ms key                       -> nothing: what to delete when, a session (S origin code) or a G key
+
+Serials order what happens in the whole store. Numbers count what one side of a session has sent, from 1: the
+offer is always its side's first, the answer takes its place among its side's candidates.
 """
 
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from .errors import DatabaseError
-from .session import Session, Side
+from .session import Answer, Reason, Session, Side
 
 FORMAT: Final = 1
 
@@ -27,6 +31,7 @@ FORMAT_KEY: Final = b"F"
 MARK_KEY: Final = b"M"
 SESSIONS: Final = b"S"
 LISTING: Final = b"L"
+GONE: Final = b"G"
 EXPIRY: Final = b"E"
 # No keys of ours: one sorts before all of them, one after.
 BEFORE_ALL: Final = b"\x00"
@@ -42,6 +47,9 @@ AFTER_OFFERER: Final = ANSWER
 AFTER_ANSWERER: Final = b"\x05"
 AFTER_SESSION: Final = AFTER_ANSWERER
 
+# Sorts after every number.
+AFTER_NUMBERS: Final = b"\xff" * 9
+
 DESCRIPTION: Final = {Side.OFFERER: OFFER, Side.ANSWERER: ANSWER}
 CANDIDATE: Final = {Side.OFFERER: OFFER_CANDIDATE, Side.ANSWERER: ANSWER_CANDIDATE}
 AFTER_SIDE: Final = {Side.OFFERER: AFTER_OFFERER, Side.ANSWERER: AFTER_ANSWERER}
@@ -50,7 +58,10 @@ CODE_BYTES: Final = 16
 _LAST: Final = 2**64 - 1
 _NUMBER: Final = struct.Struct(">Q")
 _TWO_NUMBERS: Final = struct.Struct(">QQ")
-_HEAD: Final = struct.Struct(">QQQQH")
+_THREE_NUMBERS: Final = struct.Struct(">QQQ")
+_HEAD: Final = struct.Struct(">QQQQHB")
+_ANSWER: Final = struct.Struct(">QB")
+_GONE: Final = struct.Struct(">16sQB")
 
 pack_number = _NUMBER.pack
 
@@ -86,16 +97,29 @@ def pack_origin(origin: str) -> bytes:
     return pack_string(origin.encode("latin-1"))
 
 
-# Key: M   Value: newest created_ms, last serial
-def pack_mark(created_ms: int, serial: int) -> bytes:
-    """Where the store's own clock and order of events have come to."""
-    return _TWO_NUMBERS.pack(created_ms, serial)
+# Key: M   Value: newest created_ms, last serial, how many sessions are listed
+class Mark(NamedTuple):
+    """Where the whole store has come to.
+
+    Attributes:
+        created_ms: the creation time of the newest session there ever was; 0 for none.
+        serial: of the newest event; 0 for none.
+        listed: how many entries the listings have, those that have expired and were not swept included.
+    """
+
+    created_ms: int
+    serial: int
+    listed: int
 
 
-def unpack_mark(value: bytes) -> tuple[int, int]:
+def pack_mark(mark: Mark) -> bytes:
+    """Put with whatever moves it."""
+    return _THREE_NUMBERS.pack(*mark)
+
+
+def unpack_mark(value: bytes) -> Mark:
     """Inverse of `pack_mark`."""
-    created_ms, serial = _TWO_NUMBERS.unpack(value)
-    return created_ms, serial
+    return Mark(*_THREE_NUMBERS.unpack(value))
 
 
 # Key: S origin code part [serial]
@@ -115,21 +139,38 @@ def pack_head(session: Session) -> bytes:
     """Everything of a session but its code, which its key has."""
     topic = session.topic.encode()
     numbers = (session.created_ms, session.expires_ms, session.timeout_ms, session.serial)
-    return _HEAD.pack(*numbers, len(topic)) + topic + session.info.encode()
+    head = _HEAD.pack(*numbers, len(topic), len(session.secret_hash))
+    return head + topic + session.secret_hash + session.info.encode()
 
 
 def unpack_head(code: bytes, value: bytes) -> Session:
     """Inverse of `pack_head`."""
-    created_ms, expires_ms, timeout_ms, serial, length = _HEAD.unpack_from(value)
-    info = _HEAD.size + length
-    topic = value[_HEAD.size : info].decode()
-    return Session(code, topic, value[info:].decode(), created_ms, expires_ms, timeout_ms, serial)
+    created_ms, expires_ms, timeout_ms, serial, topic_length, secret_length = _HEAD.unpack_from(value)
+    secret_at = _HEAD.size + topic_length
+    info_at = secret_at + secret_length
+    topic = value[_HEAD.size : secret_at].decode()
+    secret_hash = value[secret_at:info_at]
+    return Session(code, topic, value[info_at:].decode(), created_ms, expires_ms, timeout_ms, serial, secret_hash)
 
 
-def unpack_head_expiry(value: bytes) -> int:
-    """The expires_ms of a head: all that most requests need of it."""
-    expires_ms: int = _NUMBER.unpack_from(value, _NUMBER.size)[0]
-    return expires_ms
+def unpack_head_gate(value: bytes) -> tuple[int, int, bytes]:
+    """The expires_ms, the serial and the secret's hash of a head: all that most requests need of it."""
+    _, expires_ms, _, serial, topic_length, secret_length = _HEAD.unpack_from(value)
+    secret_at = _HEAD.size + topic_length
+    return expires_ms, serial, value[secret_at : secret_at + secret_length]
+
+
+# Value of S origin code ANSWER
+def pack_answer(answer: Answer) -> bytes:
+    """An answer with its number among what its side has sent."""
+    return _ANSWER.pack(answer.number, len(answer.secret_hash)) + answer.secret_hash + answer.text.encode()
+
+
+def unpack_answer(value: bytes) -> Answer:
+    """Inverse of `pack_answer`."""
+    number, secret_length = _ANSWER.unpack_from(value)
+    text_at = _ANSWER.size + secret_length
+    return Answer(value[text_at:].decode(), number, value[_ANSWER.size : text_at])
 
 
 # Key: L origin topic ~created_ms ~serial   Value: code, expires_ms
@@ -147,6 +188,17 @@ def pack_listing_key(origin: str, session: Session) -> bytes:
     """Where an unanswered session stands in its topic's listing."""
     order = _TWO_NUMBERS.pack(_LAST - session.created_ms, _LAST - session.serial)
     return pack_listing_prefix(origin, session.topic) + order
+
+
+def listing_prefix(key: bytes) -> bytes:
+    """The part of a listing key that names origin and topic."""
+    return key[: -_TWO_NUMBERS.size]
+
+
+def unpack_listing_prefix(prefix: bytes) -> tuple[str, str]:
+    """The origin and topic of a listing key or of its prefix."""
+    origin, at = unpack_string(prefix, 1)
+    return origin.decode("latin-1"), unpack_string(prefix, at)[0].decode()
 
 
 def unpack_listing_key(key: bytes) -> tuple[str, str, int, int]:
@@ -167,10 +219,27 @@ def unpack_listing_value(value: bytes) -> tuple[bytes, int]:
     return value[:CODE_BYTES], unpack_number(value[CODE_BYTES:])
 
 
-# Key: E expires_ms origin code   Value: nothing
-def pack_expiry_key(origin: str, session: Session) -> bytes:
-    """Where a session stands in the order of expiry of the whole store."""
-    return EXPIRY + pack_number(session.expires_ms) + pack_origin(origin) + session.code
+# Key: G origin topic serial   Value: code, serial, reason
+def pack_gone_prefix(origin: str, topic: str) -> bytes:
+    """What the keys of one topic's leavers begin with; within it, byte order is the order of leaving."""
+    return GONE + pack_origin(origin) + pack_string(topic.encode())
+
+
+def pack_gone_value(session: Session, reason: Reason) -> bytes:
+    """Who left the listing, and why."""
+    return _GONE.pack(session.code, session.serial, reason.value)
+
+
+def unpack_gone_value(value: bytes) -> tuple[bytes, int, Reason]:
+    """Inverse of `pack_gone_value`: code, the session's serial, reason."""
+    code, serial, reason = _GONE.unpack(value)
+    return code, serial, Reason(reason)
+
+
+# Key: E expires_ms key   Value: nothing
+def pack_expiry_key(expires_ms: int, key: bytes) -> bytes:
+    """Where a session (by its prefix) or a leaver (by its key) stands in the order of deletion."""
+    return EXPIRY + pack_number(expires_ms) + key
 
 
 def pack_expired_stop(now_ms: int) -> bytes:
@@ -178,10 +247,12 @@ def pack_expired_stop(now_ms: int) -> bytes:
     return EXPIRY + pack_number(now_ms + 1)
 
 
-def unpack_expiry_key(key: bytes) -> tuple[int, str, bytes]:
-    """The expires_ms, origin and code of an expiry key."""
-    origin, at = unpack_string(key, 9)
-    return unpack_number(key[1:9]), origin.decode("latin-1"), key[at:]
+def unpack_expiry_key(key: bytes) -> tuple[int, bytes]:
+    """Inverse of `pack_expiry_key`."""
+    return unpack_number(key[1:9]), key[9:]
+
+
+NO_MARK: Final = pack_mark(Mark(0, 0, 0))
 
 
 def check_format(value: bytes | None, path: str) -> None:

@@ -1,11 +1,15 @@
 """What can be read from the store: sessions and listings, out of one view (a LevelDB database or snapshot of it)."""
 
 import itertools
-from typing import Any
+from array import array
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from . import layout
+from .errors import DamagedListing
 from .index import TopicIndex
-from .session import ListedSession, News, Session, Side
+from .layout import Mark
+from .session import Answer, ListedSession, News, Reason, Session, Side, TopicEvent
 
 # How much is read in one turn of the event loop: a millisecond or two.
 LISTING_STEP = 50  # sessions
@@ -18,67 +22,177 @@ def find(view: Any, key: bytes, code: bytes) -> Session | None:
     return None if head is None else layout.unpack_head(code, head)
 
 
+def find_answer(view: Any, key: bytes) -> Answer | None:
+    """The answer of a session, if it has one."""
+    value = view.get(key + layout.ANSWER)
+    return None if value is None else layout.unpack_answer(value)
+
+
 def part_keys(view: Any, key: bytes, most: int | None = None) -> list[bytes]:
     """The keys of a session's parts, the head first, at most so many."""
     with view.iterator(start=key, stop=key + layout.AFTER_SESSION, include_value=False) as parts:
         return list(itertools.islice(parts, most))
 
 
-def news(view: Any, key: bytes, side: Side) -> News:
-    """What one side of a session has sent."""
+def news(view: Any, key: bytes, side: Side, since: int, expires_ms: int, serial: int) -> News:
+    """What one side of a session has sent.
+
+    Args:
+        view: where to read.
+        key: the session's.
+        side: who has sent it.
+        since: only candidates with a number after this one.
+        expires_ms: when the session ends.
+        serial: the session's own.
+    """
     description_key = key + layout.DESCRIPTION[side]
-    description = None
+    start = key + layout.CANDIDATE[side] + layout.pack_number(since + 1) if since else description_key
+    description = view.get(description_key) if since else None
     candidates = []
-    with view.iterator(start=description_key, stop=key + layout.AFTER_SIDE[side]) as parts:
+    with view.iterator(start=start, stop=key + layout.AFTER_SIDE[side]) as parts:
         for part_key, value in parts:
             if part_key == description_key:
-                description = value.decode()
+                description = value
             else:
-                candidates.append(value.decode())
-    return News(description, candidates)
+                candidates.append((layout.unpack_number(part_key[-8:]), value.decode()))
+    if description is None:
+        return News(None, 0, candidates, expires_ms, serial)
+    if side is Side.OFFERER:
+        return News(description.decode(), 1, candidates, expires_ms, serial)
+    answer = layout.unpack_answer(description)
+    return News(answer.text, answer.number, candidates, expires_ms, serial)
+
+
+def last_number(view: Any, key: bytes, side: Side) -> int:
+    """The number of the newest of all that a side has sent; 0 for nothing."""
+    start, stop = key + layout.DESCRIPTION[side], key + layout.AFTER_SIDE[side]
+    with view.iterator(start=start, stop=stop, include_value=False, reverse=True) as parts:
+        newest = next(parts, None)
+    candidate = 0 if newest is None or newest == start else layout.unpack_number(newest[-8:])
+    if side is Side.OFFERER:
+        return max(candidate, 1)
+    answer = find_answer(view, key)
+    return max(candidate, answer.number if answer else 0)
 
 
 def listing_step(
-    view: Any, origin: str, after: bytes, stop: bytes, now_ms: int
-) -> tuple[list[ListedSession], bytes, bool]:
-    """Read some of a topic's listing, in its order.
+    view: Any,
+    origin: str,
+    start: bytes,
+    stop: bytes,
+    now_ms: int,
+    most: int = LISTING_STEP,
+    *,
+    oldest_first: bool = False,
+) -> tuple[list[ListedSession], bytes | None]:
+    """Read some of a topic's listing.
 
     Args:
         view: where to read.
         origin: whose listing it is.
-        after: the listing key (or the topic's prefix) behind which to begin.
-        stop: the key at which the listing ends.
+        start: the listing key (or the topic's prefix) behind which to begin; oldest first, before which to end.
+        stop: the key before which the listing ends; oldest first, before which to begin.
         now_ms: what has expired by now is passed over.
+        most: how many sessions.
+        oldest_first: whether to read it against its order.
 
     Returns:
-        The sessions, the key behind which to go on, and whether there may be more.
+        The sessions, and the key from which to go on; None at the end of the listing.
     """
     step: list[ListedSession] = []
     passed = 0
-    with view.iterator(start=after, include_start=False, stop=stop) as entries:
+    with view.iterator(start=start, include_start=False, stop=stop, reverse=oldest_first) as entries:
         for entry, value in entries:
             code, expires_ms = layout.unpack_listing_value(value)
             if now_ms < expires_ms:
-                step.append(_listed(view, layout.pack_session_prefix(origin, code), code))
+                step.append(listed(view, layout.pack_session_prefix(origin, code), code))
             else:
                 passed += 1
-            if len(step) == LISTING_STEP or passed == PASSING_STEP:
-                return step, entry, True
-    return step, stop, False
+            if len(step) == most or passed == PASSING_STEP:
+                return step, entry
+    return step, None
 
 
-def _listed(view: Any, key: bytes, code: bytes) -> ListedSession:
+def listed(view: Any, key: bytes, code: bytes) -> ListedSession:
+    """A session as its topic's listing shows it."""
     with view.iterator(start=key, stop=key + layout.AFTER_OFFERER, include_key=False) as parts:
         head, offer, *candidates = parts
     return ListedSession(layout.unpack_head(code, head), offer.decode(), [text.decode() for text in candidates])
 
 
-def load(db: Any) -> tuple[TopicIndex, int, int]:
-    """Read what is kept in memory beside the database: the counts, the newest creation time and the last serial."""
-    index = TopicIndex()
-    with db.iterator(prefix=layout.LISTING) as entries:
+def newest_serial(view: Any, origin: str, topic: str) -> int:
+    """The serial of the newest that came to, or was taken from, a topic's listing; expiry alone does not count."""
+    prefix = layout.pack_listing_prefix(origin, topic)
+    with view.iterator(prefix=prefix, include_value=False) as entries:
+        newest = next(entries, None)
+    serial = 0 if newest is None else layout.unpack_listing_key(newest)[3]
+    with view.iterator(prefix=layout.pack_gone_prefix(origin, topic), reverse=True) as leavers:
+        for key, value in leavers:
+            if layout.unpack_gone_value(value)[2] is not Reason.EXPIRED:
+                return max(serial, layout.unpack_number(key[-8:]))
+    return serial
+
+
+def last_serial(view: Any) -> int:
+    """The serial of the newest event that is committed."""
+    return layout.unpack_mark(view.get(layout.MARK_KEY, layout.NO_MARK)).serial
+
+
+def topic_events(view: Any, origin: str, topic: str, since: int, now_ms: int) -> list[TopicEvent]:
+    """What has happened to a topic's listing since a serial, in order.
+
+    Who came and left since is not mentioned; neither is who came and has expired.
+    """
+    events = []
+    with view.iterator(prefix=layout.pack_listing_prefix(origin, topic)) as entries:
         for key, value in entries:
-            origin, topic, _, _ = layout.unpack_listing_key(key)
-            index.add(origin, topic, layout.unpack_listing_value(value)[1])
-    mark = db.get(layout.MARK_KEY)
-    return (index, *(layout.unpack_mark(mark) if mark else (0, 0)))
+            serial = layout.unpack_listing_key(key)[3]
+            if serial <= since:
+                break
+            code, expires_ms = layout.unpack_listing_value(value)
+            if now_ms < expires_ms:
+                events.append(TopicEvent(serial, code, None))
+    prefix = layout.pack_gone_prefix(origin, topic)
+    with view.iterator(start=prefix + layout.pack_number(since + 1), stop=prefix + layout.AFTER_NUMBERS) as leavers:
+        for key, value in leavers:
+            code, came, reason = layout.unpack_gone_value(value)
+            if came <= since:
+                events.append(TopicEvent(layout.unpack_number(key[-8:]), code, reason))
+    return sorted(events)
+
+
+class Loaded(NamedTuple):
+    """What is kept in memory beside the database.
+
+    Attributes:
+        counts: those of unanswered sessions.
+        mark: where the store's own clock and order of events have come to, and how many sessions are listed.
+    """
+
+    counts: TopicIndex
+    mark: Mark
+
+
+def load(db: Any) -> Loaded:
+    """Read what is kept in memory, once, when the database is opened.
+
+    Raises:
+        DamagedListing: it does not hold as many sessions as were listed; LevelDB ends a scan at a damaged block
+            without a word.
+    """
+    listed = 0
+
+    def topics() -> Iterator[tuple[str, str, "array[int]"]]:
+        nonlocal listed
+        with db.iterator(prefix=layout.LISTING) as entries:
+            for prefix, group in itertools.groupby(entries, key=lambda entry: layout.listing_prefix(entry[0])):
+                expiries = array("Q", (layout.unpack_listing_value(value)[1] for _, value in group))
+                listed += len(expiries)
+                yield (*layout.unpack_listing_prefix(prefix), expiries)
+
+    index = TopicIndex()
+    index.fill(topics())
+    mark = layout.unpack_mark(db.get(layout.MARK_KEY, layout.NO_MARK, verify_checksums=True))
+    if listed != mark.listed:
+        raise DamagedListing(listed, mark.listed)
+    return Loaded(index, mark)

@@ -2,6 +2,7 @@
 
 import enum
 import hashlib
+import hmac
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +21,14 @@ class Side(enum.Enum):
         return Side.ANSWERER if self is Side.OFFERER else Side.OFFERER
 
 
+class Reason(enum.Enum):
+    """Why a session is no longer to be found (contract C3); the values are those on disk."""
+
+    ANSWERED = 1
+    EXPIRED = 2
+    WITHDRAWN = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """What is fixed when an offer is published; offer, answer and candidates are kept beside it.
@@ -32,6 +41,7 @@ class Session:
         expires_ms: Unix time in milliseconds; the first instant at which it no longer exists.
         timeout_ms: how long it lives from its creation or its last refresh.
         serial: its place in the store's order of events; breaks ties within one millisecond.
+        secret_hash: of the secret that the offerer must show; empty if it showed none (contract C5).
     """
 
     code: bytes
@@ -41,6 +51,7 @@ class Session:
     expires_ms: int
     timeout_ms: int
     serial: int
+    secret_hash: bytes = b""
 
     def live(self, now_ms: int) -> bool:
         """Contract B10: live while now is before the expiry."""
@@ -55,19 +66,58 @@ class ListedSession(NamedTuple):
     candidates: list[str]
 
 
+class Answer(NamedTuple):
+    """The answer of a session.
+
+    Attributes:
+        text: the answerer's signaling data.
+        number: its place among all that the answerer has sent, from 1.
+        secret_hash: of the secret that the answerer must show; empty if it showed none (contract C5).
+    """
+
+    text: str
+    number: int
+    secret_hash: bytes = b""
+
+
 class News(NamedTuple):
-    """What one side reads of the other (specification 4, POST /poll).
+    """What one side reads of the other (specification 4, POST /poll; contract C1).
 
     Attributes:
         description: the offer, or the answer (None until there is one).
-        candidates: in the order in which they were accepted.
+        description_number: its place among all that its side has sent, from 1; 0 for none.
+        candidates: pairs of number and text, in the order in which they were accepted.
+        expires_ms: when the session ends, as things are.
+        serial: the session's own; where codes come from content it tells a session from the one before it.
     """
 
     description: str | None
-    candidates: list[str]
+    description_number: int
+    candidates: list[tuple[int, str]]
+    expires_ms: int
+    serial: int
+
+    @property
+    def last(self) -> int:
+        """The number of the newest of them; 0 for none."""
+        return max(self.description_number, self.candidates[-1][0] if self.candidates else 0)
 
 
-def changes_answer(current: str | None, answer: str) -> bool:
+class TopicEvent(NamedTuple):
+    """Something that happened to a topic's listing (contract C3).
+
+    Attributes:
+        serial: its place in the store's order of events.
+        code: the session's.
+        reason: why it left; None if it came.
+    """
+
+    serial: int
+    code: bytes
+    reason: Reason | None
+
+
+def changes_answer(current: Answer | None, answer: str) -> bool:
     """Decide what an answer does to a session (contract B9): the first one stands.
 
     Args:
@@ -80,9 +130,19 @@ def changes_answer(current: str | None, answer: str) -> bool:
     Raises:
         AlreadyAnswered: it differs from the first.
     """
-    if current is not None and current != answer:
+    if current is not None and current.text != answer:
         raise AlreadyAnswered
     return current is None
+
+
+def hash_secret(secret: str | None) -> bytes:
+    """What is kept of a secret: its SHA-256; empty for none."""
+    return b"" if secret is None else hashlib.sha256(secret.encode()).digest()
+
+
+def owns(kept: bytes, shown: bytes) -> bool:
+    """Whether a side that kept one hash may act with another, in constant time (contract C5)."""
+    return not kept or hmac.compare_digest(kept, shown)
 
 
 def content_code(origin: str, topics: list[str], offer: str) -> bytes:
@@ -95,7 +155,12 @@ def content_code(origin: str, topics: list[str], offer: str) -> bytes:
     for text in (origin, *sorted(topics), offer):
         data = text.encode()
         digest.update(len(data).to_bytes(8, "big") + data)
-    code = bytearray(digest.digest()[:16])
-    code[6] = code[6] & 0x0F | 0x80  # RFC 9562, 5.8: version 8
-    code[8] = code[8] & 0x3F | 0x80  # RFC 9562, 4.1: the variant
+    return make_uuid(digest.digest()[:16], 8)
+
+
+def make_uuid(data: bytes, version: int) -> bytes:
+    """Make a UUID (RFC 9562, 4.1 and 4.2) of 16 bytes by setting its variant and version."""
+    code = bytearray(data)
+    code[6] = code[6] & 0x0F | version << 4
+    code[8] = code[8] & 0x3F | 0x80
     return bytes(code)

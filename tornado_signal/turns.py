@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 class _Line:
@@ -35,9 +35,13 @@ class Turns:
 
     A change that only appends may join others that only append; any other has the session to itself. Nobody
     overtakes: appends without end would shut out an answer for ever.
+
+    Args:
+        ended: called with a session when nobody has its turn or waits for it any more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ended: Callable[[bytes], None] = lambda key: None) -> None:
+        self._ended = ended
         self._lines: dict[bytes, _Line] = {}
 
     async def mine(self, key: bytes, *, appends: bool = False) -> None:
@@ -75,3 +79,4 @@ class Turns:
             line.advance()
             if not line.count:
                 del self._lines[key]
+                self._ended(key)

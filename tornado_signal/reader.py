@@ -1,0 +1,185 @@
+"""What may be asked of the store without changing it, each question under the origin that asks."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+from . import layout, records
+from .check import problems
+from .database import Database
+from .errors import SessionNotFound
+from .index import TopicIndex
+from .session import ListedSession, News, Side, TopicEvent, owns
+from .watches import Watch, Watches
+
+SETTLING_STEP = 500  # topics whose counts are brought up to date in one turn of the event loop
+
+
+class ListingState(NamedTuple):
+    """Two listings of a topic hold the same sessions if serial and live agree (contract C2).
+
+    Attributes:
+        serial: of the newest that came or was taken away.
+        live: how many there are.
+        changes_ms: when the next one expires; None if there is none.
+    """
+
+    serial: int
+    live: int
+    changes_ms: int | None
+
+
+class Reader:
+    """The questions. `Store` adds the changes.
+
+    Attributes:
+        watches: who waits for news of a session or of a topic.
+    """
+
+    def __init__(self, path: Path, *, sync: bool) -> None:
+        self.watches = Watches()
+        self._index: TopicIndex
+        self._created_ms: int
+        self._serial: int
+        self._listed: int
+        self._db = Database(path, sync=sync, load=records.load, loaded=self._loaded)
+
+    def _loaded(self, loaded: records.Loaded) -> None:
+        self._index = loaded.counts
+        self._created_ms, self._serial, self._listed = loaded.mark
+
+    @property
+    def created_ms(self) -> int:
+        """The creation time of the newest session there ever was here; 0 for none."""
+        return self._created_ms
+
+    async def read(
+        self, origin: str, code: bytes, reader: Side, now_ms: int, *, since: int = 0, secret_hash: bytes = b""
+    ) -> News:
+        """What the other side has sent so far (specification 4, POST /poll).
+
+        Args:
+            origin: the session's.
+            code: its code.
+            reader: who asks.
+            now_ms: the time.
+            since: only candidates with a number after this one.
+            secret_hash: of the secret that the reader shows.
+
+        Raises:
+            SessionNotFound: it does not exist, has expired, is another origin's, or the secret is not the reader's.
+        """
+        key = layout.pack_session_prefix(origin, code)
+        expires_ms, serial = self._admit(key, reader, secret_hash, now_ms)
+        return records.news(self._db.view, key, reader.other, since, expires_ms, serial)
+
+    def _admit(self, key: bytes, side: Side, secret_hash: bytes, now_ms: int) -> tuple[int, int]:
+        """Let a side of a live session act; returns when the session expires, and its serial."""
+        view = self._db.view
+        head = view.get(key + layout.HEAD)
+        if head is None:
+            raise SessionNotFound
+        expires_ms, serial, kept = layout.unpack_head_gate(head)
+        if side is Side.ANSWERER:
+            answer = records.find_answer(view, key)
+            kept = answer.secret_hash if answer else b""
+        if not owns(kept, secret_hash) or now_ms >= expires_ms:
+            raise SessionNotFound
+        return expires_ms, serial
+
+    async def sessions(
+        self, origin: str, topic: str, now_ms: int, limit: int | None = None
+    ) -> AsyncIterator[list[ListedSession]]:
+        """The unanswered sessions of a topic, newest first.
+
+        Args:
+            origin: whose.
+            topic: which.
+            now_ms: the time.
+            limit: how many at most.
+
+        Yields:
+            Steps of the listing, none of them empty, each the work of one turn of the event loop and each as of
+            its own turn: what is answered meanwhile may be left out, nothing comes twice.
+        """
+        prefix = layout.pack_listing_prefix(origin, topic)
+        at: bytes | None = prefix
+        left = limit
+        while at is not None and left != 0:
+            most = records.LISTING_STEP if left is None else min(left, records.LISTING_STEP)
+            step, at = records.listing_step(self._db.view, origin, at, layout.pack_listing_stop(prefix), now_ms, most)
+            left = None if left is None else left - len(step)
+            if step:
+                yield step
+            if at is not None:
+                await asyncio.sleep(0)
+
+    async def sessions_before(
+        self, origin: str, topic: str, serial: int, now_ms: int
+    ) -> AsyncIterator[list[ListedSession]]:
+        """The unanswered sessions of a topic up to a serial, oldest first, in steps as `sessions` has them."""
+        prefix = layout.pack_listing_prefix(origin, topic)
+        at: bytes | None = layout.pack_listing_stop(prefix)
+        while at is not None:
+            step, at = records.listing_step(self._db.view, origin, prefix, at, now_ms, oldest_first=True)
+            fresh = [listed for listed in step if listed.session.serial <= serial]
+            if fresh:
+                yield fresh
+            if len(fresh) < len(step):
+                return
+            if at is not None:
+                await asyncio.sleep(0)
+
+    def last_serial(self) -> int:
+        """The serial of the newest event that is committed."""
+        return records.last_serial(self._db.view)
+
+    def topic_events(self, origin: str, topic: str, since: int, now_ms: int) -> list[TopicEvent]:
+        """What has happened to a topic's listing since a serial, in order (contract C3)."""
+        return records.topic_events(self._db.view, origin, topic, since, now_ms)
+
+    def listed(self, origin: str, code: bytes) -> ListedSession | None:
+        """A session as its topic's listing shows it, if it is still there."""
+        key = layout.pack_session_prefix(origin, code)
+        there = records.find(self._db.view, key, code) is not None
+        return records.listed(self._db.view, key, code) if there else None
+
+    async def listing_state(self, origin: str, topic: str, now_ms: int) -> ListingState:
+        """By what a topic's listing can be told from another one of its own."""
+        serial = records.newest_serial(self._db.view, origin, topic)
+        live, changes_ms = self._index.counted(origin, topic, now_ms)
+        return ListingState(serial, live, changes_ms)
+
+    async def topics(self, origin: str, offset: int, limit: int, now_ms: int) -> tuple[list[tuple[str, int]], int]:
+        """A page of the topics that have unanswered sessions, in the order of their code points.
+
+        Returns:
+            Pairs of topic and number of unanswered sessions, and the number of topics in all.
+        """
+        while not self._index.settle(origin, now_ms, SETTLING_STEP):  # noqa: ASYNC110 (others get their turn)
+            await asyncio.sleep(0)
+        _ = self._db.view  # counts of a database that cannot be read are no answer
+        return self._index.page(origin, offset, limit)
+
+    def watch_session(self, origin: str, code: bytes) -> Watch:
+        """Watch what both sides of a session send, and its end."""
+        return self.watches.watch(layout.pack_session_prefix(origin, code))
+
+    def watch_topic(self, origin: str, topic: str) -> Watch:
+        """Watch who comes to a topic's listing and who leaves it."""
+        return self.watches.watch(layout.pack_listing_prefix(origin, topic))
+
+    def size_bytes(self) -> int:
+        """How much the directory holds."""
+        return self._db.size_bytes()
+
+    def check(self, now_ms: int) -> None:
+        """Prove that every index agrees with the records. Reads the whole store; for tests and for repair.
+
+        Raises:
+            AssertionError: lists what does not agree.
+        """
+        found = problems(self._db.view, self._index, now_ms)
+        if found:
+            raise AssertionError("\n".join(found))
