@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes
 import orjson
 
 from .errors import InvalidParameter
-from .session import ListedSession, News, Side
+from .session import ListedSession, News, Reason, Side, hash_secret
 
 JSON: Final = "application/json"
 
@@ -22,6 +22,13 @@ MAX_NUMBER: Final = 2**53  # what a JavaScript number counts to
 
 encode = orjson.dumps
 
+MAX_WAIT_S: Final = 60
+MIN_SECRET: Final = 16  # code points
+MAX_SECRET: Final = 256  # code points
+MAX_CANDIDATES: Final = 100  # in a batch
+MIN_TTL_MS: Final = 1000
+
+_DECIMAL: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _WHOLE: Final = re.compile("[0-9]{1,30}")
 _PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
@@ -76,6 +83,77 @@ def _encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def parse_optional(fields: dict[str, Any], name: str, least: int = 1, most: int | None = None) -> str | None:
+    """A string that may be absent (or null), else as `parse_string` has it, and with at least so many code points.
+
+    Raises:
+        InvalidParameter: it is there, but not allowed.
+    """
+    if fields.get(name) is None:
+        return None
+    text = parse_string(fields, name, most)
+    if len(text) < least:
+        raise InvalidParameter(name)
+    return text
+
+
+def parse_secret(fields: dict[str, Any]) -> bytes:
+    """The hash of the `secret` that a side shows (contract C5); empty for none.
+
+    Raises:
+        InvalidParameter: `secret`.
+    """
+    return hash_secret(parse_optional(fields, "secret", MIN_SECRET, MAX_SECRET))
+
+
+def parse_candidates(fields: dict[str, Any]) -> list[str]:
+    """A batch of candidates (contract C4).
+
+    Raises:
+        InvalidParameter: `candidates`.
+    """
+    texts = fields.get("candidates")
+    if type(texts) is not list or not 1 <= len(texts) <= MAX_CANDIDATES:
+        raise InvalidParameter("candidates")
+    return [parse_string({"candidates": text}, "candidates") for text in texts]
+
+
+def parse_ttl(fields: dict[str, Any], most_ms: int) -> int | None:
+    """The lifetime that an offer asks for, in milliseconds (contract C6); None if it does not.
+
+    Raises:
+        InvalidParameter: `ttl`.
+    """
+    ttl_ms = fields.get("ttl")
+    if ttl_ms is None:
+        return None
+    if type(ttl_ms) is not int or not MIN_TTL_MS <= ttl_ms <= most_ms:
+        raise InvalidParameter("ttl")
+    return ttl_ms
+
+
+def parse_wait_text(text: str | None) -> float | None:
+    """`parse_wait` for a query, where a number is text.
+
+    Raises:
+        InvalidParameter: `wait`.
+    """
+    return parse_wait(float(text) if text is not None and _DECIMAL.fullmatch(text) else text)
+
+
+def parse_wait(value: Any) -> float | None:
+    """How long to wait for news, in seconds (contract C1, C2); None for not at all.
+
+    Raises:
+        InvalidParameter: `wait`.
+    """
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 <= value <= MAX_WAIT_S:
+        raise InvalidParameter("wait")
+    return float(value)
 
 
 def parse_side(fields: dict[str, Any]) -> Side:
@@ -166,6 +244,17 @@ def listed_session(listed: ListedSession) -> dict[str, Any]:
 
 def news(side: Side, found: News) -> dict[str, Any]:
     """The answer of POST /poll for the side that polls."""
+    candidates = [text for _, text in found.candidates]
     if side is Side.OFFERER:
-        return {"answer": found.description, "answerCandidates": found.candidates}
-    return {"offer": found.description, "offerCandidates": found.candidates}
+        return {"answer": found.description, "answerCandidates": candidates}
+    return {"offer": found.description, "offerCandidates": candidates}
+
+
+def event(name: str, fields: dict[str, Any], cursor: str) -> bytes:
+    """One Server-Sent Event (contract C3); JSON has no line breaks of its own."""
+    return b"event: %b\nid: %b\ndata: %b\n\n" % (name.encode(), cursor.encode(), encode(fields))
+
+
+def gone(code: bytes, reason: Reason) -> dict[str, Any]:
+    """What the event `gone` says."""
+    return {"code": format_code(code), "reason": reason.name.lower()}

@@ -8,7 +8,7 @@ from tornado.httputil import HTTPHeaders
 from ..clock import Clock
 from ..config import Settings
 from ..store import Store
-from . import discovery, signaling
+from . import discovery, signaling, streams
 from .base import Handler, NotFound, Response, refusal
 from .request import Application
 
@@ -17,11 +17,16 @@ FIXED: dict[str, type[Handler]] = {
     "/topics": discovery.Topics,
     "/answer": signaling.Answer,
     "/poll": signaling.Poll,
+    "/withdraw": signaling.Withdraw,
+    "/refresh": signaling.Refresh,
+    "/events": streams.SessionEvents,
     "/health": discovery.Health,
+    "/openapi.json": discovery.OpenApi,
 }
 BY_TOPIC: dict[str, type[Handler]] = {
     "sessions": discovery.Sessions,
     "offer": signaling.Offer,
+    "events": streams.TopicEvents,
 }
 
 

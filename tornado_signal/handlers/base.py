@@ -52,10 +52,11 @@ class Handler(web.RequestHandler):
             name.upper() for name in names if getattr(cls, name) is not getattr(web.RequestHandler, name)
         )
 
-    def initialize(self) -> None:
-        """Read the clock, once for the whole request."""
-        self.store = self.application.store
-        self.now_ms = self.application.clock.now_ms()
+    def __init__(self, application: Application, request: Request) -> None:
+        # Once for the whole request, and before Tornado's own beginning, which makes the Date of the response.
+        self.now_ms = application.clock.now_ms()
+        self.store = application.store
+        super().__init__(application, request)
 
     def prepare(self) -> None:
         """Check what comes before everything else (contract B6): the Origin, then whether there is service at all."""
@@ -96,6 +97,17 @@ class Handler(web.RequestHandler):
         """A query parameter that must be a whole number from 1 up."""
         return wire.parse_whole(self.request.query_fields.get(name), name, default)
 
+    def once(self, name: str) -> str | None:
+        """A query parameter that may come once, as text; None if it is absent.
+
+        Raises:
+            InvalidParameter: it comes more than once.
+        """
+        values = self.request.query_fields.get(name, [])
+        if len(values) > 1:
+            raise errors.InvalidParameter(name)
+        return values[0] if values else None
+
     def reply(self, fields: dict[str, Any]) -> None:
         """Answer 200 with a JSON object."""
         self.finish(wire.encode(fields))
@@ -116,7 +128,7 @@ class Handler(web.RequestHandler):
         """Begin the response: every one is JSON and depends on the Origin; also after an error has cleared the rest."""
         headers = ResponseHeaders()
         headers["Content-Type"] = wire.JSON
-        headers["Date"] = self.application.clock.http_date()
+        headers["Date"] = self.application.clock.http_date(self.now_ms)
         headers["Vary"] = "Origin"
         if self.origin:
             headers["Access-Control-Allow-Origin"] = self.origin
@@ -154,7 +166,7 @@ class Handler(web.RequestHandler):
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """The one way from an exception to a response (specification 7)."""
-        error = kwargs["exc_info"][1]
+        error: Any = kwargs["exc_info"][1] if "exc_info" in kwargs else None
         if isinstance(error, web.HTTPError) and error.status_code == 405:
             error = self._why_not_allowed()
         status = STATUS.get(type(error), 500)

@@ -1,7 +1,9 @@
 """Finding peers: version, health, topics and the sessions of a topic."""
 
-from .. import wire
+from .. import cursors, openapi, wire
+from ..reader import ListingState
 from .base import Handler
+from .waiting import WaitingHandler
 
 
 class Version(Handler):
@@ -31,19 +33,50 @@ class Topics(Handler):
         self.reply(wire.topics_page(page, limit, topics, total))
 
 
-class Sessions(Handler):
-    """GET /:topic/sessions (specification 4, contract B11)."""
+class Sessions(WaitingHandler):
+    """GET /:topic/sessions (specification 4, contract B11 and C2)."""
 
     async def get(self, segment: str) -> None:
         """The unanswered sessions, newest first; a long listing is sent in steps, as fast as the client reads it."""
         topic = wire.parse_topic(segment)
+        wait_s = wire.parse_wait_text(self.once("wait"))
+        since = self.once("since")
+        limit = self.whole("limit", 0)
+        end = b"]}"
+        if wait_s is not None or since is not None:
+            about = self.about(topic)
+            before = None if since is None else cursors.parse_cursor(about, since, "since", 2)
+            state = await self.wait_for_change(topic, before, wait_s or 0)
+            cursor = cursors.format_cursor(about, state.serial, state.live)
+            end = b'],"cursor":%b}' % wire.encode(cursor)
         written = b'{"sessions":['
         first = True
-        async for step in self.store.sessions(self.origin, topic, self.now_ms):
+        steps = self.store.sessions(self.origin, topic, self.now_ms, min(limit, wire.MAX_LIMIT) or None)
+        async for step in steps:
             if not first:
                 self.write(written + b",")
                 await self.flush()
                 written = b""
             written += b",".join(wire.encode(wire.listed_session(listed)) for listed in step)
             first = False
-        self.finish(written + b"]}")
+        self.finish(written + end)
+
+    async def wait_for_change(self, topic: str, before: tuple[int, ...] | None, wait_s: float) -> ListingState:
+        """Wait until a topic's listing is not what it was; what it was before the first look is empty."""
+        with self.watching(self.store.watch_topic(self.origin, topic)) as watch:
+            until_s = watch.now_s() + wait_s
+            while True:
+                self.now_ms = self.application.clock.now_ms()
+                state = await self.store.listing_state(self.origin, topic, self.now_ms)
+                changed = state.live > 0 if before is None else state.serial > before[0] or state.live != before[1]
+                if changed or watch.now_s() >= until_s or watch.over:
+                    return state
+                await watch.wait(self.next_look_s(until_s, state.changes_ms))
+
+
+class OpenApi(Handler):
+    """GET /openapi.json (contract C8)."""
+
+    def get(self) -> None:
+        """The interface as OpenAPI."""
+        self.reply(openapi.make_document(self.application.configured.session_timeout_ms))

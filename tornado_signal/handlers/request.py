@@ -136,6 +136,7 @@ class Application(web.Application):
     async def drain(self) -> None:
         """Take no more requests (503) and wait for the answers of those that are being worked on."""
         self.draining = True
+        self.store.watches.end()
         if self._running:
             await self._idle.wait()
 

@@ -1,13 +1,16 @@
-"""Connecting two peers: offer, answer, candidates, poll."""
+"""Connecting two peers: offer, answer, candidates, poll; staying and leaving."""
 
-from .. import wire
+from typing import Any
+
+from .. import cursors, wire
 from ..errors import InvalidParameter, SessionNotFound
-from ..session import Side
+from ..session import News, Side
 from .base import Handler
+from .waiting import WaitingHandler
 
 
 class Offer(Handler):
-    """POST /:topic/offer (specification 4)."""
+    """POST /:topic/offer (specification 4, contract C5 and C6)."""
 
     async def post(self, segment: str) -> None:
         """Publish an offer under a topic."""
@@ -15,42 +18,103 @@ class Offer(Handler):
         fields = self.body()
         info = wire.parse_string(fields, "info", wire.MAX_INFO)
         offer = wire.parse_string(fields, "offer")
-        code = await self.store.create(self.origin, topic, info, offer, self.now_ms)
+        ttl_ms = wire.parse_ttl(fields, self.application.configured.session_timeout_ms)
+        secret_hash = wire.parse_secret(fields)
+        code = await self.store.create(
+            self.origin, topic, info, offer, self.now_ms, ttl_ms=ttl_ms, secret_hash=secret_hash
+        )
         self.reply({"code": wire.format_code(code)})
 
 
 class Answer(Handler):
-    """POST /answer (specification 4, contract B4, B5, B9)."""
+    """POST /answer (specification 4, contract B4, B5, B9, C4 and C5)."""
 
     async def post(self) -> None:
-        """Take an answer, or a candidate of either side."""
+        """Take an answer, or candidates of either side."""
         fields = self.body()
         code = wire.parse_string(fields, "code")
-        has_answer = fields.get("answer") is not None
-        if has_answer == (fields.get("candidate") is not None):
+        given = [name for name in ("answer", "candidate", "candidates") if fields.get(name) is not None]
+        if len(given) != 1:
             raise InvalidParameter("answer or candidate")
-        text = wire.parse_string(fields, "answer" if has_answer else "candidate")
+        texts = wire.parse_candidates(fields) if given == ["candidates"] else [wire.parse_string(fields, given[0])]
         side = wire.parse_side(fields)
-        if has_answer and side is Side.OFFERER:
+        if given == ["answer"] and side is Side.OFFERER:
             raise InvalidParameter("side")
+        secret_hash = wire.parse_secret(fields)
         session = found(code)
-        if has_answer:
-            await self.store.answer(self.origin, session, text, self.now_ms)
+        if given == ["answer"]:
+            await self.store.answer(self.origin, session, texts[0], self.now_ms, secret_hash=secret_hash)
         else:
-            await self.store.add_candidates(self.origin, session, side, [text], self.now_ms)
+            await self.store.add_candidates(self.origin, session, side, texts, self.now_ms, secret_hash=secret_hash)
         self.reply({"success": True})
 
 
-class Poll(Handler):
-    """POST /poll (specification 4)."""
+class Poll(WaitingHandler):
+    """POST /poll (specification 4, contract C1 and C5)."""
 
     async def post(self) -> None:
-        """What the other side has sent."""
+        """What the other side has sent; with `wait` or `since`, what is new of it."""
         fields = self.body()
         code = wire.parse_string(fields, "code")
         side = wire.parse_side(fields)
-        news = await self.store.read(self.origin, found(code), side.other, self.now_ms)
-        self.reply(wire.news(side, news))
+        wait_s = wire.parse_wait(fields.get("wait"))
+        cursor = wire.parse_optional(fields, "since")
+        if wait_s is None and cursor is None:
+            secret_hash = wire.parse_secret(fields)
+            news = await self.store.read(self.origin, found(code), side, self.now_ms, secret_hash=secret_hash)
+            self.reply(wire.news(side, news))
+            return
+        about = self.about(code.lower(), side)
+        serial, since = (None, 0) if cursor is None else cursors.parse_cursor(about, cursor, "since", 2)
+        secret_hash = wire.parse_secret(fields)
+        session = found(code)
+        news = await self.wait_for_news(session, side, serial, since, secret_hash, wait_s or 0)
+        self.reply(wire.news(side, news) | {"cursor": cursors.format_cursor(about, news.serial, max(news.last, since))})
+
+    async def wait_for_news(
+        self, session: bytes, side: Side, serial: int | None, since: int, secret_hash: bytes, wait_s: float
+    ) -> News:
+        """Wait until there is anything newer than `since` in the session with this serial, or it ends."""
+        looked = False
+        with self.watching(self.store.watch_session(self.origin, session)) as watch:
+            until_s = watch.now_s() + wait_s
+            while True:
+                now_ms = self.application.clock.now_ms()
+                news = await self.store.read(self.origin, session, side, now_ms, since=since, secret_hash=secret_hash)
+                if serial not in (None, news.serial):  # the same content, published anew
+                    raise SessionNotFound if looked else InvalidParameter("since")
+                serial, looked = news.serial, True
+                if news.last > since or watch.now_s() >= until_s or watch.over:
+                    return news
+                await watch.wait(self.next_look_s(until_s, news.expires_ms))
+
+
+class Withdraw(Handler):
+    """POST /withdraw (contract C6)."""
+
+    async def post(self) -> None:
+        """End a session at once."""
+        session, side, secret_hash = parse_owner(self.body())
+        await self.store.withdraw(self.origin, session, side, self.now_ms, secret_hash=secret_hash)
+        self.reply({"success": True})
+
+
+class Refresh(Handler):
+    """POST /refresh (contract C6)."""
+
+    async def post(self) -> None:
+        """Let a session live on."""
+        session, side, secret_hash = parse_owner(self.body())
+        expires_ms = await self.store.refresh(self.origin, session, side, self.now_ms, secret_hash=secret_hash)
+        self.reply({"expiresAt": expires_ms})
+
+
+def parse_owner(fields: dict[str, Any]) -> tuple[bytes, Side, bytes]:
+    """Which session, as which side, and with which secret's hash."""
+    code = wire.parse_string(fields, "code")
+    side = wire.parse_side(fields)
+    secret_hash = wire.parse_secret(fields)
+    return found(code), side, secret_hash
 
 
 def found(code: str) -> bytes:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from .connection import Connection
 
 
+NO_HEADERS = httputil.HTTPHeaders()
+
+
 class Exchange(httputil.HTTPConnection):
     """One request and its response.
 
@@ -33,6 +36,7 @@ class Exchange(httputil.HTTPConnection):
         self.started = False
         self.finished = False
         self.keep_alive = keep_alive
+        self._begun = False
         self._headless = start_line.method == "HEAD"
         self._chunked = False
         self._unwritten_bytes: int | None = None  # of the length that was announced
@@ -44,8 +48,9 @@ class Exchange(httputil.HTTPConnection):
 
     def begin(self) -> None:
         """Its turn has come: hand over what has arrived so far."""
-        if self._delegate is not None or self.finished:
+        if self._begun or self.finished:
             return
+        self._begun = True
         connection = self.context
         delegate = self._delegate = connection.server.delegate.start_request(connection, self)
         delegate.headers_received(self.start_line, self.headers)
@@ -68,8 +73,10 @@ class Exchange(httputil.HTTPConnection):
     def message_complete(self) -> None:
         """The request has come whole."""
         self.complete = True
-        if self._delegate is not None:
-            self._delegate.finish()
+        if self._begun and self._delegate is not None:
+            delegate, self._delegate = self._delegate, None  # it refers back, and has done its part
+            self.headers = NO_HEADERS
+            delegate.finish()
 
     def client_gone(self) -> None:
         """The client is gone, or at least sends no more: who only waits for it need not."""
@@ -151,7 +158,7 @@ class Exchange(httputil.HTTPConnection):
         """
         self.finished = True
         self._close_callback = None
-        self._delegate = None  # it refers back: without cycles there is nothing to collect
+        self._delegate = None
         if self._unwritten_bytes:
             self.close()
             raise httputil.HTTPOutputError("less was written than its Content-Length")

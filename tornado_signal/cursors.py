@@ -1,0 +1,47 @@
+"""Cursors: where a reader has come to, as text that it shows again. Sequence numbers, never clocks (contract C1).
+
+A cursor is `numbers.tag`: hexadecimal numbers with a dot between them, and a tag that ties them to what they are
+about, so that a damaged cursor, or one of another session or topic, is recognised. The tag guards against mistakes;
+it is no secret and protects nothing.
+"""
+
+import hashlib
+
+from .errors import InvalidParameter
+
+_TAG_BYTES = 4
+
+
+def format_cursor(about: bytes, *numbers: int) -> str:
+    """A cursor.
+
+    Args:
+        about: what the numbers count in, such as the key of a session.
+        numbers: where the reader has come to.
+    """
+    text = ".".join(f"{number:x}" for number in numbers)
+    return f"{text}.{_tag(about, text)}"
+
+
+def parse_cursor(about: bytes, cursor: str, parameter: str, count: int) -> tuple[int, ...]:
+    """Inverse of `format_cursor`.
+
+    Args:
+        about: as it was given to `format_cursor`.
+        cursor: as the client shows it.
+        parameter: what it is called, for the error.
+        count: how many numbers it has.
+
+    Raises:
+        InvalidParameter: it is damaged, or about something else.
+    """
+    text, _, tag = cursor.rpartition(".")
+    numbers = text.split(".")
+    if len(numbers) != count or tag != _tag(about, text):
+        raise InvalidParameter(parameter)
+    return tuple(int(number, 16) for number in numbers)
+
+
+def _tag(about: bytes, text: str) -> str:
+    data = len(about).to_bytes(4, "big") + about + text.encode("utf-8", "replace")
+    return hashlib.blake2b(data, digest_size=_TAG_BYTES).hexdigest()

@@ -1,0 +1,51 @@
+"""What requests that wait for news have in common, whatever they wait for."""
+
+from tornado.httputil import HTTPHeaders
+
+from ..session import Side
+from ..watches import Watch
+from .base import Handler
+
+NO_HEADERS = HTTPHeaders()
+
+
+class WaitingHandler(Handler):
+    """A handler that may wait, and stops as soon as its client is gone."""
+
+    _watch: Watch | None = None
+    _left = False  # whether the client was gone before there was anything to watch
+
+    def watching(self, watch: Watch) -> Watch:
+        """Tie a watch to this request's connection; use it as a context manager.
+
+        What the request came with is no longer needed then, and let go: thousands may wait.
+        """
+        self._watch = watch
+        if self._left:
+            watch.close()
+        self.request.headers = NO_HEADERS
+        self.request.body = b""
+        return watch
+
+    def on_connection_close(self) -> None:
+        """Nobody is left to tell."""
+        self._left = True
+        if self._watch is not None:
+            self._watch.close()
+
+    def next_look_s(self, until_s: float, expires_ms: int | None) -> float:
+        """When to look again, by the loop's clock, if nothing changes: at the next expiry, which is a change too.
+
+        Args:
+            until_s: by the loop's clock, when waiting ends.
+            expires_ms: when something is going to expire, by the server's clock; None for nothing.
+        """
+        if expires_ms is None:
+            return until_s
+        left_s = (expires_ms - self.application.clock.now_ms()) / 1000
+        return min(until_s, self.store.watches.loop.time() + left_s)
+
+    def about(self, *names: str | Side) -> bytes:
+        """What the cursors of this request count in: the origin and the names of what is read."""
+        texts = [name.value if isinstance(name, Side) else name for name in names]
+        return "\0".join([self.origin, *texts]).encode("utf-8", "replace")
