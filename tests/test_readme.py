@@ -29,6 +29,7 @@ NEEDS_SYSTEMD = [
 # What would run this test inside itself: how it is tried instead.
 NEEDS_CARE = {
     "tests/run": ["tests/run", "--version"],
+    "tests/bench/run": ["tests/bench/run", "--help"],
     "tests/run -k poll -x": ["tests/run", "-k", "poll", "-x", "--collect-only", "-q"],
     ".ci/run": ["bash", "-n", ".ci/run"],
 }
@@ -136,11 +137,12 @@ def test_every_block_is_tried():
     found = {heading: len(blocks(heading, "sh")) for heading in sections()}
     assert {heading: count for heading, count in found.items() if count} == {
         "Try it in one minute": 5,
+        "The API": 1,
         "Settings": 1,
         "Run it as a service": 2,
-        "Work on it": 2,
+        "Work on it": 3,
     }
-    assert README.count("```sh\n") == 10
+    assert README.count("```sh\n") == 12
 
 
 @pytest.mark.slow
@@ -161,6 +163,21 @@ def test_try_it_in_one_minute(installed):
     assert len(printed) == len(wanted) == 6
     for line, pattern in zip(printed, wanted, strict=True):
         assert re.fullmatch(expected(pattern), line), line
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_news_without_polling(installed):
+    """Who waits is told at once; the example prints what the README says, the one who waits among the others."""
+    checkout, running = installed
+    (_, script), (_, answers) = blocks("The API", "sh", "json")
+    names = blocks("Try it in one minute", "sh")[1][1].splitlines()[0]
+    whole = f"{names}\n{script}".replace(ADDRESS, running.url)
+    printed = bash(whole.replace("curl -s ", "curl -s -w '\\n' "), checkout).splitlines()
+    wanted = [expected(pattern) for pattern in answers.splitlines()]
+    assert len(printed) == len(wanted) == 3
+    assert printed[-1] == '{"success":true}'
+    assert all(any(re.fullmatch(pattern, line) for line in printed) for pattern in wanted)
 
 
 @pytest.mark.slow
@@ -296,7 +313,7 @@ def test_the_picture_shows_every_part():
 def test_what_it_points_at_is_there():
     """Files and folders that the README names exist."""
     named = set(re.findall(r"`((?:tests|systemd|tornado_signal|\.ci)/[\w./-]*|[A-Z]+(?:\.md)?)`", README))
-    named -= {"OPTIONS", "HEAD", "GET", "POST", "F", "M", "S", "L", "E"}
+    named -= {"OPTIONS", "HEAD", "GET", "POST", "F", "M", "S", "L", "G", "E"}
     assert {"tests/peer.py", "systemd/", "tornado_signal/", "CHANGELOG.md", "LICENSE", ".ci/run"} <= named
     assert [name for name in named if not (ROOT / name).exists()] == []
 
