@@ -7,6 +7,7 @@ import hypothesis
 import pytest
 
 from tornado_signal.errors import Unavailable
+from tornado_signal.session import Side
 from tornado_signal.store import Store
 
 # How long an example takes says something about the machine, not about the code; nothing is left behind.
@@ -35,20 +36,37 @@ class Under:
     def __init__(self, store, clock, origin):
         self.store, self.clock, self.origin = store, clock, origin
 
-    async def create(self, topic="topic", info="info", offer="offer"):
-        return await self.store.create(self.origin, topic, info, offer, self.clock.ms)
+    async def create(self, topic="topic", info="info", offer="offer", **options):
+        return await self.store.create(self.origin, topic, info, offer, self.clock.ms, **options)
 
-    async def answer(self, code, answer="answer"):
-        await self.store.answer(self.origin, code, answer, self.clock.ms)
+    async def answer(self, code, answer="answer", **options):
+        await self.store.answer(self.origin, code, answer, self.clock.ms, **options)
 
-    async def add(self, code, side, *candidates):
-        await self.store.add_candidates(self.origin, code, side, candidates, self.clock.ms)
+    async def add(self, code, side, *candidates, **options):
+        await self.store.add_candidates(self.origin, code, side, candidates, self.clock.ms, **options)
 
-    async def read(self, code, side):
-        return await self.store.read(self.origin, code, side, self.clock.ms)
+    async def read(self, code, side, **options):
+        """What one side has sent."""
+        return await self.store.read(self.origin, code, side.other, self.clock.ms, **options)
 
-    async def sessions(self, topic="topic"):
-        steps = [step async for step in self.store.sessions(self.origin, topic, self.clock.ms)]
+    async def withdraw(self, code, side=Side.OFFERER, **options):
+        await self.store.withdraw(self.origin, code, side, self.clock.ms, **options)
+
+    async def refresh(self, code, side=Side.OFFERER, **options):
+        return await self.store.refresh(self.origin, code, side, self.clock.ms, **options)
+
+    def events(self, since=0, topic="topic"):
+        return self.store.topic_events(self.origin, topic, since, self.clock.ms)
+
+    async def state(self, topic="topic"):
+        return await self.store.listing_state(self.origin, topic, self.clock.ms)
+
+    async def sessions(self, topic="topic", limit=None):
+        steps = [step async for step in self.store.sessions(self.origin, topic, self.clock.ms, limit)]
+        return [listed for step in steps for listed in step]
+
+    async def sessions_before(self, serial, topic="topic"):
+        steps = [step async for step in self.store.sessions_before(self.origin, topic, serial, self.clock.ms)]
         return [listed for step in steps for listed in step]
 
     async def codes(self, topic="topic"):

@@ -5,12 +5,16 @@ from dataclasses import replace
 import pytest
 
 from tornado_signal import changes, layout
-from tornado_signal.session import Session, Side
+from tornado_signal.changes import Change, Leaving
+from tornado_signal.session import Answer, Reason, Session, Side
 
 ORIGIN = "https://one.example"
 SESSION = Session(bytes(range(16)), "topic", "info", created_ms=10, expires_ms=20, timeout_ms=10, serial=3)
 KEY = layout.pack_session_prefix(ORIGIN, SESSION.code)
 LISTING = layout.pack_listing_key(ORIGIN, SESSION)
+LEAVING = Leaving(7, Reason.ANSWERED, 99)
+GONE_KEY = layout.pack_gone_prefix(ORIGIN, "topic") + layout.pack_number(7)
+ANSWER = Answer("ånswer", 4, bytes(32))
 
 
 def applied(*events):
@@ -23,26 +27,30 @@ def applied(*events):
     return held
 
 
+def gone(reason):
+    """What is kept of a session that has left."""
+    return {GONE_KEY: layout.pack_gone_value(SESSION, reason), layout.pack_expiry_key(99, GONE_KEY): b""}
+
+
 CREATED = changes.created(ORIGIN, SESSION, "offer")
 
 
 def test_created():
-    """A new session has a head and an offer, is listed, will expire, and moves the mark."""
+    """A new session has a head and an offer, is listed, and will expire."""
     assert applied(CREATED) == {
         KEY + layout.HEAD: layout.pack_head(SESSION),
         KEY + layout.OFFER: b"offer",
         LISTING: layout.pack_listing_value(SESSION),
-        layout.pack_expiry_key(ORIGIN, SESSION): b"",
-        layout.MARK_KEY: layout.pack_mark(10, 3),
+        layout.pack_expiry_key(20, KEY): b"",
     }
 
 
 def test_answered():
-    """An answer is added and the listing entry goes; nothing else is touched."""
+    """An answer is added, the listing entry goes and is remembered for a while; nothing else is touched."""
     before = applied(CREATED)
-    after = applied(CREATED, changes.answered(ORIGIN, SESSION, "ånswer"))
+    after = applied(CREATED, changes.answered(ORIGIN, SESSION, ANSWER, LEAVING))
     del before[LISTING]
-    assert after == before | {KEY + layout.ANSWER: "ånswer".encode()}
+    assert after == before | {KEY + layout.ANSWER: layout.pack_answer(ANSWER)} | gone(Reason.ANSWERED)
 
 
 @pytest.mark.parametrize(
@@ -50,23 +58,66 @@ def test_answered():
 )
 def test_candidates_are_appended(side, part):
     """Each candidate gets a key of its own; nothing that was there is written again."""
-    change = changes.candidates_added(KEY, side, [(4, "a"), (5, "b")])
-    assert change == ([(KEY + part + layout.pack_number(4), b"a"), (KEY + part + layout.pack_number(5), b"b")], [])
+    change = changes.candidates_added(KEY, side, [(4, "a"), (5, "ö")])
+    puts = [(KEY + part + layout.pack_number(4), b"a"), (KEY + part + layout.pack_number(5), "ö".encode())]
+    assert change == (puts, [], 0)
 
 
 @pytest.mark.parametrize("expires_ms", [20, 25])
-def test_refreshed(expires_ms):
+def test_a_listed_session_is_refreshed(expires_ms):
     """A refreshed session expires once, at the new time, also if that is the old one, and keeps its place."""
     after = replace(SESSION, expires_ms=expires_ms)
-    assert applied(CREATED, changes.refreshed(ORIGIN, SESSION, after)) == applied(
-        changes.created(ORIGIN, after, "offer")
+    change = changes.refreshed(ORIGIN, SESSION, after, listed=True)
+    assert applied(CREATED, change) == applied(changes.created(ORIGIN, after, "offer"))
+
+
+@pytest.mark.parametrize("expires_ms", [20, 25])
+def test_an_answered_session_is_refreshed(expires_ms):
+    """A refreshed session that has been answered does not come back to the listing."""
+    after = replace(SESSION, expires_ms=expires_ms)
+    answered = changes.answered(ORIGIN, SESSION, ANSWER, LEAVING)
+    refreshed = applied(CREATED, answered, changes.refreshed(ORIGIN, SESSION, after, listed=False))
+    assert refreshed == applied(
+        changes.created(ORIGIN, after, "offer"), changes.answered(ORIGIN, after, ANSWER, LEAVING)
     )
 
 
-def test_removed():
-    """Nothing of a removed session is left but the mark, answered or not."""
-    events = [CREATED, changes.candidates_added(KEY, Side.OFFERER, [(4, "a")])]
-    for more in ([], [changes.answered(ORIGIN, SESSION, "answer")]):
-        parts = [key for key in applied(*events, *more) if key.startswith(KEY)]
-        left = applied(*events, *more, changes.removed(ORIGIN, SESSION, parts))
-        assert left == dict([changes.mark(10, 3)])
+@pytest.mark.parametrize("reason", [Reason.EXPIRED, Reason.WITHDRAWN])
+def test_left(reason):
+    """A session that leaves the listing is in it no more; who, when and why is kept until a time."""
+    before = applied(CREATED)
+    del before[LISTING]
+    assert applied(CREATED, changes.left(ORIGIN, SESSION, LEAVING._replace(reason=reason))) == before | gone(reason)
+
+
+@pytest.mark.parametrize(
+    "leaving", [changes.left(ORIGIN, SESSION, LEAVING), changes.answered(ORIGIN, SESSION, ANSWER, LEAVING)]
+)
+def test_removed(leaving):
+    """Nothing is left of a removed session but that it was there, answered or not."""
+    events = [CREATED, changes.candidates_added(KEY, Side.OFFERER, [(4, "a")]), leaving]
+    parts = [key for key in applied(*events) if key.startswith(KEY)]
+    assert applied(*events, changes.removed(KEY, SESSION, parts)) == gone(Reason.ANSWERED)
+
+
+@pytest.mark.parametrize(
+    ("change", "listed"),
+    [
+        (CREATED, 1),
+        (changes.answered(ORIGIN, SESSION, ANSWER, LEAVING), -1),
+        (changes.left(ORIGIN, SESSION, LEAVING), -1),
+        (changes.refreshed(ORIGIN, SESSION, SESSION, listed=True), 0),
+        (changes.refreshed(ORIGIN, SESSION, SESSION, listed=False), 0),
+        (changes.removed(KEY, SESSION, []), 0),
+        (changes.together(CREATED, changes.left(ORIGIN, SESSION, LEAVING), CREATED), 1),
+    ],
+)
+def test_how_many_are_listed(change, listed):
+    """Each change says by how many entries it makes the listings longer."""
+    assert change.listed == listed
+
+
+def test_together():
+    """Several changes as one hold all of their parts, in their order."""
+    changed = changes.together(Change([(b"a", b"1")], [b"x"], 1), Change([], []), Change([(b"b", b"2")], [b"y"], -3))
+    assert changed == Change([(b"a", b"1"), (b"b", b"2")], [b"x", b"y"], -2)

@@ -33,8 +33,13 @@ ROUTES = {
     "/health": GET,
     "/answer": POST,
     "/poll": POST,
+    "/withdraw": POST,
+    "/refresh": POST,
+    "/events": GET,
+    "/openapi.json": GET,
     "/lobby/sessions": GET,
     "/lobby/offer": POST,
+    "/lobby/events": GET,
     # Topics that are called like a fixed path.
     "/topics/sessions": GET,
     "/health/offer": POST,
@@ -82,10 +87,10 @@ def without(fields, *names):
 # Routes and methods.
 
 
-def test_the_routes_are_those_of_the_specification():
-    """The table of routes has the specification's seven endpoints and no others."""
+def test_the_routes_are_those_of_the_contract():
+    """The table of routes has the specification's seven endpoints, the contract's additions and no others."""
     assert set(handlers.FIXED) == {path for path in ROUTES if path.count("/") == 1}
-    assert set(handlers.BY_TOPIC) == {"sessions", "offer"}
+    assert set(handlers.BY_TOPIC) == {"sessions", "offer", "events"}
 
 
 def test_every_error_has_a_status():
@@ -106,7 +111,7 @@ async def test_wrong_methods(path, service):
         assert method == "HEAD" or response.json == {"error": "Method not allowed"}
 
 
-@pytest.mark.parametrize("path", [path for path in ROUTES if "GET" in ROUTES[path]])
+@pytest.mark.parametrize("path", [path for path in ROUTES if "GET" in ROUTES[path] and "events" not in path])
 async def test_head(path, service):
     """HEAD is answered with the status and headers of GET, and without a body."""
     await service.offer()

@@ -1,6 +1,10 @@
 """The counts behind GET /topics, against a plain list of sessions."""
 
+from array import array
+from itertools import groupby
+
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -8,6 +12,7 @@ from tornado_signal.index import TopicIndex
 
 ORIGINS = ["https://one.example", "null"]
 TOPICS = ["", "a", "a\x00", "b", "é", "\uffff", "\U0001f600"]
+EXPIRIES = st.lists(st.integers(0, 9), min_size=1, max_size=5)
 STEPS = [1, 2, 500]
 
 
@@ -23,6 +28,12 @@ def held(index):
     """How many entries of any kind are kept in memory."""
     origins = index._origins.values()
     return sum(len(o.due) + len(o.due_of) + sum(1 + len(each) for each in o.topics.values()) for o in origins)
+
+
+def together(sessions):
+    """Sessions as `fill` wants them: by origin and topic, each with its expiry times in any order."""
+    for (origin, topic), group in groupby(sorted(sessions), key=lambda session: session[:2]):
+        yield origin, topic, array("Q", reversed([expires_ms for *_, expires_ms in group]))
 
 
 class Counts(RuleBasedStateMachine):
@@ -69,6 +80,18 @@ class Counts(RuleBasedStateMachine):
         counts = [(topic, live.count(topic)) for topic in sorted(set(live))]
         assert self.index.page(origin, offset, limit) == (counts[offset : offset + limit], len(counts))
 
+    @rule(origin=st.sampled_from(ORIGINS), topic=st.sampled_from(TOPICS))
+    def counted(self, origin, topic):
+        """One topic's count and next expiry, settled or not."""
+        mine = [expires_ms for *of, expires_ms in self.sessions if of == [origin, topic] and self.now_ms < expires_ms]
+        assert self.index.counted(origin, topic, self.now_ms) == (len(mine), min(mine, default=None))
+
+    @rule()
+    def fill(self):
+        """Begin again with all that there is, as after a restart."""
+        self.index = TopicIndex()
+        self.index.fill(together(self.sessions))
+
     @invariant()
     def known_origins(self):
         live = {origin for origin, _, expires_ms in self.sessions if self.now_ms < expires_ms}
@@ -84,6 +107,40 @@ class Counts(RuleBasedStateMachine):
 def test_counts_are_those_of_a_plain_list():
     """Whatever comes, goes and expires in whatever order, a settled page is exact."""
     run_state_machine_as_test(Counts)
+
+
+@given(
+    st.dictionaries(st.tuples(st.sampled_from(ORIGINS), st.sampled_from(TOPICS)), EXPIRIES),
+    st.integers(0, 9),
+    st.data(),
+)
+def test_filling_is_adding_one_by_one(topics, now_ms, data):
+    """What was counted all at once answers like what was counted one by one, at any time and for ever after."""
+    sessions = [(*name, expires_ms) for name, expiries in topics.items() for expires_ms in expiries]
+    filled, added = TopicIndex(), TopicIndex()
+    filled.fill(together(sessions))
+    for session in data.draw(st.permutations(sessions)):
+        added.add(*session)
+    assert sorted(filled.origins()) == sorted(added.origins())
+    assert held(filled) <= held(added)
+    for origin, topic, expires_ms in data.draw(st.lists(st.sampled_from(sessions))) if sessions else []:
+        for index in (filled, added):
+            index.remove(origin, topic, expires_ms)
+    for at_ms in range(now_ms, 11):
+        for origin in ORIGINS:
+            for topic in TOPICS:
+                assert filled.counted(origin, topic, at_ms) == added.counted(origin, topic, at_ms)
+            for index in (filled, added):
+                settle(index, origin, at_ms, 1)
+            assert filled.page(origin, 0, 99) == added.page(origin, 0, 99)
+    assert held(filled) == 0
+
+
+def test_filling_with_nothing():
+    """An empty store has no origins."""
+    index = TopicIndex()
+    index.fill(iter(()))
+    assert (index.origins(), held(index)) == ([], 0)
 
 
 @pytest.mark.parametrize("neighbours", [0, 1])
@@ -140,4 +197,5 @@ def test_an_unknown_origin_has_nothing():
     assert index.settle("o", 0, 1)
     index.remove("o", "topic", 5)
     assert index.page("o", 0, 10) == ([], 0)
+    assert index.counted("o", "topic", 0) == (0, None)
     assert index.origins() == []

@@ -1,6 +1,7 @@
 """The bytes on disk: golden, in order, reversible, and nobody's keys among another's."""
 
 import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -8,7 +9,8 @@ from hypothesis import strategies as st
 
 from tornado_signal import layout
 from tornado_signal.errors import DatabaseError
-from tornado_signal.session import Session, Side
+from tornado_signal.layout import Mark
+from tornado_signal.session import Answer, Reason, Session, Side
 
 # Mostly the characters that could do harm: the terminator, what it is escaped with, both ends of every range.
 awkward = st.sampled_from("\x00\x01ab/\x7f\x80\xff\u0100\ud7ff\ue000\uffff\U00010000\U0010ffff")
@@ -17,9 +19,12 @@ origins = st.text(st.characters(max_codepoint=255), max_size=8)
 components = st.binary(max_size=6) | st.lists(st.sampled_from([0, 1, 254, 255]), max_size=6).map(bytes)
 codes = st.binary(min_size=16, max_size=16) | st.sampled_from([bytes(16), b"\xff" * 16])
 numbers = st.sampled_from([0, 1, 255, 256, 2**32, 2**53, 2**64 - 2]) | st.integers(0, 2**64 - 2)
-sessions = st.builds(Session, codes, topics, topics, numbers, numbers, numbers, numbers)
+hashes = st.just(b"") | st.binary(min_size=32, max_size=32)
+sessions = st.builds(Session, codes, topics, topics, numbers, numbers, numbers, numbers, hashes)
 
 SESSION = Session(bytes(range(16)), "tö\x00", "me", created_ms=1, expires_ms=258, timeout_ms=257, serial=3)
+HASH = bytes(range(100, 132))
+OWNED = replace(SESSION, secret_hash=HASH)
 PACKED = b"https://o\x00\x00"
 
 
@@ -29,13 +34,23 @@ PACKED = b"https://o\x00\x00"
         (layout.FORMAT_KEY, b"F"),
         (layout.pack_number(layout.FORMAT), bytes(7) + b"\x01"),
         (layout.MARK_KEY, b"M"),
-        (layout.pack_mark(1, 2), bytes(7) + b"\x01" + bytes(7) + b"\x02"),
+        (layout.pack_mark(Mark(1, 2, 259)), bytes(7) + b"\x01" + bytes(7) + b"\x02" + bytes(6) + b"\x01\x03"),
+        (layout.NO_MARK, bytes(24)),
         (layout.pack_session_prefix("https://o", SESSION.code), b"S" + PACKED + SESSION.code),
         (
             layout.pack_head(SESSION),
-            bytes.fromhex("0000000000000001 0000000000000102 0000000000000101 0000000000000003 0004")
+            bytes.fromhex("0000000000000001 0000000000000102 0000000000000101 0000000000000003 0004 00")
             + b"t\xc3\xb6\x00me",
         ),
+        (
+            layout.pack_head(OWNED),
+            bytes.fromhex("0000000000000001 0000000000000102 0000000000000101 0000000000000003 0004 20")
+            + b"t\xc3\xb6\x00"
+            + HASH
+            + b"me",
+        ),
+        (layout.pack_answer(Answer("ja\x00", 258)), bytes(6) + b"\x01\x02" + b"\x00" + b"ja\x00"),
+        (layout.pack_answer(Answer("ja", 1, HASH)), bytes(7) + b"\x01" + b"\x20" + HASH + b"ja"),
         ([layout.HEAD, layout.OFFER, layout.OFFER_CANDIDATE, layout.ANSWER], [b"\0", b"\1", b"\2", b"\3"]),
         ([layout.ANSWER_CANDIDATE, layout.AFTER_SESSION], [b"\4", b"\5"]),
         (layout.pack_listing_prefix("https://o", "tö\x00"), b"L" + PACKED + b"t\xc3\xb6\x00\xff\x00\x00"),
@@ -44,7 +59,15 @@ PACKED = b"https://o\x00\x00"
             b"L" + PACKED + b"t\xc3\xb6\x00\xff\x00\x00" + b"\xff" * 7 + b"\xfe" + b"\xff" * 7 + b"\xfc",
         ),
         (layout.pack_listing_value(SESSION), SESSION.code + bytes(6) + b"\x01\x02"),
-        (layout.pack_expiry_key("https://o", SESSION), b"E" + bytes(6) + b"\x01\x02" + PACKED + SESSION.code),
+        (layout.pack_gone_prefix("https://o", "tö\x00"), b"G" + PACKED + b"t\xc3\xb6\x00\xff\x00\x00"),
+        (layout.pack_gone_value(SESSION, Reason.ANSWERED), SESSION.code + bytes(7) + b"\x03" + b"\x01"),
+        (layout.pack_gone_value(SESSION, Reason.EXPIRED), SESSION.code + bytes(7) + b"\x03" + b"\x02"),
+        (layout.pack_gone_value(SESSION, Reason.WITHDRAWN), SESSION.code + bytes(7) + b"\x03" + b"\x03"),
+        (
+            layout.pack_expiry_key(258, b"S" + PACKED + SESSION.code),
+            b"E" + bytes(6) + b"\x01\x02S" + PACKED + SESSION.code,
+        ),
+        (layout.pack_expiry_key(258, b"G key"), b"E" + bytes(6) + b"\x01\x02G key"),
         (layout.pack_expired_stop(257), b"E" + bytes(6) + b"\x01\x02"),
         (layout.pack_origin("\xff\x00"), b"\xff\x00\xff\x00\x00"),
     ],
@@ -82,6 +105,26 @@ def test_listing_is_by_origin_then_topic_then_newest(one, other):
     prefix = layout.pack_listing_prefix(*other[:2])
     within = prefix < key(*one) < layout.pack_listing_stop(prefix)
     assert within == key(*one).startswith(prefix) == (one[:2] == other[:2])
+    assert (layout.listing_prefix(key(*one)) == prefix) == (one[:2] == other[:2])
+    assert layout.unpack_listing_prefix(prefix) == layout.unpack_listing_prefix(key(*other)) == other[:2]
+
+
+@given(st.tuples(origins, topics, numbers), st.tuples(origins, topics, numbers))
+@example(("o", "", 1), ("o", "\x00", 1))
+def test_leavers_are_by_origin_then_topic_then_order(one, other):
+    """Keys of leavers sort by origin, topic, serial, and a scan since some serial has only later ones of its topic."""
+
+    def key(origin, topic, serial):
+        return layout.pack_gone_prefix(origin, topic) + layout.pack_number(serial)
+
+    def order(origin, topic, serial):
+        return origin.encode("latin-1"), topic.encode(), serial
+
+    assert (key(*one) < key(*other)) == (order(*one) < order(*other))
+    prefix = layout.pack_gone_prefix(*other[:2])
+    within = key(*other) <= key(*one) < prefix + layout.AFTER_NUMBERS
+    assert within == (one[:2] == other[:2] and one[2] >= other[2])
+    assert key(*one).startswith(prefix) == (one[:2] == other[:2])
 
 
 @given(origins, codes, origins, codes, st.sampled_from(list(Side)), numbers)
@@ -106,12 +149,12 @@ def test_parts_of_a_session_in_their_order():
     assert parts == sorted(parts)
 
 
-@given(origins, sessions, numbers)
-def test_expiry_is_by_time_and_ends_at_now(origin, session, now_ms):
+@given(st.binary(max_size=40), numbers, numbers)
+def test_expiry_is_by_time_and_ends_at_now(key, expires_ms, now_ms):
     """The scan for what has expired ends before what has not, and every key comes back."""
-    key = layout.pack_expiry_key(origin, session)
-    assert layout.unpack_expiry_key(key) == (session.expires_ms, origin, session.code)
-    assert (key < layout.pack_expired_stop(now_ms)) == (not session.live(now_ms))
+    packed = layout.pack_expiry_key(expires_ms, key)
+    assert layout.unpack_expiry_key(packed) == (expires_ms, key)
+    assert (packed < layout.pack_expired_stop(now_ms)) == (expires_ms <= now_ms)
 
 
 @given(sessions)
@@ -119,15 +162,26 @@ def test_values_come_back(session):
     """A session's head and its listing entry hold all that was put in, also of 256 astral characters."""
     assert layout.unpack_head(session.code, layout.pack_head(session)) == session
     assert layout.unpack_listing_value(layout.pack_listing_value(session)) == (session.code, session.expires_ms)
-    assert layout.unpack_mark(layout.pack_mark(session.created_ms, session.serial)) == (
-        session.created_ms,
+    assert layout.unpack_head_gate(layout.pack_head(session)) == (
+        session.expires_ms,
         session.serial,
+        session.secret_hash,
     )
+    for reason in Reason:
+        gone = layout.unpack_gone_value(layout.pack_gone_value(session, reason))
+        assert gone == (session.code, session.serial, reason)
+
+
+@given(st.builds(Mark, numbers, numbers, numbers), st.builds(Answer, topics, numbers, hashes))
+def test_marks_and_answers_come_back(mark, answer):
+    """A mark and an answer hold all that was put in."""
+    assert layout.unpack_mark(layout.pack_mark(mark)) == mark
+    assert layout.unpack_answer(layout.pack_answer(answer)) == answer
 
 
 def test_the_longest_head_comes_back():
     """A topic of 256 and an info of 1024 characters of four bytes each fit."""
-    session = Session(os.urandom(16), "\U0010ffff" * 256, "\U0010ffff" * 1024, 1, 2, 3, 4)
+    session = Session(os.urandom(16), "\U0010ffff" * 256, "\U0010ffff" * 1024, 1, 2, 3, 4, HASH)
     assert layout.unpack_head(session.code, layout.pack_head(session)) == session
 
 
@@ -139,7 +193,7 @@ def test_topics_sort_by_code_point(names):
 
 def test_tables_do_not_meet():
     """Each table has a first byte of its own."""
-    tables = [layout.FORMAT_KEY, layout.MARK_KEY, layout.SESSIONS, layout.LISTING, layout.EXPIRY]
+    tables = [layout.FORMAT_KEY, layout.MARK_KEY, layout.SESSIONS, layout.LISTING, layout.GONE, layout.EXPIRY]
     assert len({table[:1] for table in tables}) == len(tables)
     assert all(layout.BEFORE_ALL < table < layout.AFTER_ALL for table in tables)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tornado_signal.errors import AlreadyAnswered
-from tornado_signal.session import Session, Side, changes_answer, content_code
+from tornado_signal.session import Answer, News, Reason, Session, Side, changes_answer, content_code, hash_secret, owns
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 ORIGIN = "https://one.example"
@@ -30,14 +30,57 @@ def test_each_side_has_another():
 @pytest.mark.parametrize(("current", "answer", "first"), [(None, "a", True), ("a", "a", False)])
 def test_the_first_answer_and_its_retry_are_taken(current, answer, first):
     """The first answer changes a session, the same one sent again does not."""
-    assert changes_answer(current, answer) is first
+    assert changes_answer(current and Answer(current, 5), answer) is first
 
 
 @pytest.mark.parametrize("current", ["a", "A", "", "b "])
 def test_another_answer_is_refused(current):
     """Once there is an answer no other one is taken."""
     with pytest.raises(AlreadyAnswered):
-        changes_answer(current, "b")
+        changes_answer(Answer(current, 1, b"hash"), "b")
+
+
+@pytest.mark.parametrize(
+    ("description_number", "numbers", "last"), [(0, [], 0), (1, [], 1), (0, [1, 2], 2), (3, [1, 2], 3), (2, [1, 3], 3)]
+)
+def test_the_last_of_the_news(description_number, numbers, last):
+    """How far news go is the greatest of their numbers, wherever the answer stands among the candidates."""
+    assert News(None, description_number, [(number, "c") for number in numbers], 5, 9).last == last
+
+
+def test_reasons_never_change():
+    """The values are on disk, the names are what clients see (contract C3)."""
+    reasons = [(reason.value, reason.name.lower()) for reason in Reason]
+    assert reasons == [(1, "answered"), (2, "expired"), (3, "withdrawn")]
+
+
+def test_secrets_are_kept_as_hashes():
+    """What is kept of a secret is its SHA-256, and nothing of none (contract C5)."""
+    assert hash_secret("ö" * 16) == hashlib.sha256("ö".encode() * 16).digest()
+    assert hash_secret(None) == b""
+
+
+@pytest.mark.parametrize(
+    ("kept", "shown", "may"),
+    [
+        (None, None, True),
+        (None, "any secret there is", True),
+        ("one secret of mine", "one secret of mine", True),
+        ("one secret of mine", "one secret of minE", False),
+        ("one secret of mine", None, False),
+    ],
+)
+def test_who_may_act(kept, shown, may):
+    """Who showed a secret must show it again; who showed none is free."""
+    assert owns(hash_secret(kept), hash_secret(shown)) is may
+
+
+@given(texts, texts)
+def test_a_secret_owns_nothing_of_another(one, other):
+    """A hash, or the beginning of one, is no secret, and only the same secret is."""
+    kept = hash_secret(one)
+    assert owns(kept, hash_secret(other)) == (one == other)
+    assert not any(owns(kept, kept[:length]) for length in range(32))
 
 
 @pytest.mark.parametrize(

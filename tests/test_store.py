@@ -12,7 +12,7 @@ from conftest import BEGIN_MS, TIMEOUT_MS, sweep
 from tornado_signal import layout, records
 from tornado_signal import store as store_module
 from tornado_signal.errors import AlreadyAnswered, DatabaseError, SessionNotFound, Unavailable
-from tornado_signal.session import ListedSession, News, Session, Side, content_code
+from tornado_signal.session import Answer, ListedSession, News, Reason, Session, Side, content_code
 
 ORIGIN, OTHER = "https://one.example", "https://two.example"
 OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
@@ -27,9 +27,20 @@ async def gone(*operations):
 
 
 def everything(one, code):
-    """Each operation that needs a session."""
+    """Each operation that needs a session, and leaves it there."""
     yield from (one.answer(code), one.add(code, OFFERER, "c"), one.add(code, ANSWERER, "c"))
-    yield from (one.read(code, OFFERER), one.read(code, ANSWERER))
+    yield from (one.read(code, OFFERER), one.read(code, ANSWERER), one.refresh(code), one.refresh(code, ANSWERER))
+
+
+async def said(one, code, side):
+    """What one side has sent, without the numbers."""
+    news = await one.read(code, side)
+    return news.description, [text for _, text in news.candidates]
+
+
+def tables(store):
+    """To which tables the keys belong that a store holds."""
+    return {key[:1] for key in store._db.view.iterator(include_value=False)}
 
 
 async def test_a_session_from_offer_to_answer(store, under, clock):
@@ -45,12 +56,13 @@ async def test_a_session_from_offer_to_answer(store, under, clock):
     await one.add(code, ANSWERER, "a1", "a2")
     await one.add(code, OFFERER, "o2")
     assert await one.sessions() == [ListedSession(session, "offer", ["o1", "o2"])]
-    assert await one.read(code, OFFERER) == News("offer", ["o1", "o2"])
-    assert await one.read(code, ANSWERER) == News(None, ["a1", "a2"])
+    end = session.expires_ms
+    assert await one.read(code, OFFERER) == News("offer", 1, [(2, "o1"), (3, "o2")], end, 1)
+    assert await one.read(code, ANSWERER) == News(None, 0, [(1, "a1"), (2, "a2")], end, 1)
     await one.answer(code, "ånswer")
-    assert await one.read(code, ANSWERER) == News("ånswer", ["a1", "a2"])
+    assert await one.read(code, ANSWERER) == News("ånswer", 3, [(1, "a1"), (2, "a2")], end, 1)
     await one.add(code, ANSWERER, "a3")
-    assert await one.read(code, ANSWERER) == News("ånswer", ["a1", "a2", "a3"])
+    assert await one.read(code, ANSWERER) == News("ånswer", 3, [(1, "a1"), (2, "a2"), (4, "a3")], end, 1)
     assert (await one.sessions(), await one.topics()) == ([], ([], 0))
 
 
@@ -75,7 +87,10 @@ async def test_expiry_to_the_millisecond(store, under, clock, answered, swept):
         await one.answer(code)
     clock.ms += TIMEOUT_MS - 1
     assert await sweep(store, clock.ms) == []
-    await asyncio.gather(*everything(one, code))
+    *doing, staying, staying_too = everything(one, code)
+    await asyncio.gather(*doing)
+    staying.close()
+    staying_too.close()
     fresh = await one.create("fresh")
     assert await one.codes() == []  # it is answered by now
     clock.ms += 1
@@ -249,8 +264,30 @@ async def test_many_candidates_at_once_are_all_kept(store, under):
     changes = [one.add(code, side, text) for pair in pairs for side, text in zip(sides, pair, strict=True)]
     changes.insert(100, one.answer(code))
     await asyncio.gather(*changes)
-    assert [(await one.read(code, side)).candidates for side in sides] == list(sides.values())
-    assert (await one.read(code, ANSWERER)).description == "answer"
+    assert [await said(one, code, side) for side in sides] == [("offer", sides[OFFERER]), ("answer", sides[ANSWERER])]
+    news = await one.read(code, ANSWERER)
+    assert sorted([news.description_number, *(number for number, _ in news.candidates)]) == list(range(1, 302))
+
+
+@pytest.mark.parametrize("last", ["answer", "retry", "another answer"])
+async def test_numbers_are_not_kept_for_ever(store, under, last):
+    """What is kept in memory while candidates are on their way goes with them, also if who waited changes nothing."""
+    one = under(store)
+    code = await one.create()
+    if last != "answer":
+        await one.answer(code)
+    adding = asyncio.create_task(one.add(code, ANSWERER, "c"))
+    await asyncio.sleep(0)
+    assert store._numbers
+    with suppress(AlreadyAnswered):
+        await one.answer(code, last if last == "another answer" else "answer")
+    await adding
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert store._numbers == {}
+    await one.add(code, ANSWERER, "d")
+    news = await one.read(code, ANSWERER)
+    assert sorted([news.description_number, *(number for number, _ in news.candidates)]) == [1, 2, 3]
 
 
 async def test_an_answer_comes_through_a_stream_of_candidates(store, under):
@@ -281,7 +318,7 @@ async def test_several_candidates_are_one_change(store, under):
     code = await one.create()
     groups = [[f"{group}.{number}" for number in range(5)] for group in range(20)]
     await asyncio.gather(*[one.add(code, OFFERER, *group) for group in groups])
-    assert (await one.read(code, OFFERER)).candidates == [text for group in groups for text in group]
+    assert await said(one, code, OFFERER) == ("offer", [text for group in groups for text in group])
 
 
 async def test_a_candidate_at_the_moment_of_the_end(store, under, clock):
@@ -298,7 +335,7 @@ async def test_a_candidate_at_the_moment_of_the_end(store, under, clock):
         await asyncio.sleep(0)
     await sweep(store, clock.ms)
     assert await gone(*everything(one, code))
-    assert not any(key[:1] in b"SLE" for key in store._db.view.iterator(include_value=False))
+    assert not tables(store) & {b"S", b"L"}
 
 
 # Contract B16.
@@ -349,7 +386,7 @@ async def test_an_answered_content_is_left_as_it_is(open_store, under, clock):
     await one.answer(code)
     clock.ms += TIMEOUT_MS - 1
     assert await one.create() == code
-    assert await one.read(code, ANSWERER) == News("answer", [])
+    assert await said(one, code, ANSWERER) == ("answer", [])
     assert (await one.codes(), await one.topics()) == ([], ([], 0))
     clock.ms += 1
     assert await gone(*everything(one, code))
@@ -374,7 +411,7 @@ async def test_an_expired_content_begins_anew(open_store, under, clock, answered
     (listed,) = await one.sessions()
     expected = Session(code, "topic", "new info", clock.ms, clock.ms + TIMEOUT_MS, TIMEOUT_MS, listed.session.serial)
     assert listed == ListedSession(expected, "offer", [])
-    assert await one.read(code, ANSWERER) == News(None, [])
+    assert await said(one, code, ANSWERER) == (None, [])
     assert await one.topics() == ([("topic", 1)], 1)
 
 
@@ -405,12 +442,16 @@ async def test_a_sweep_goes_in_bounded_steps(store, under, clock):
     fresh = await one.create()
     clock.ms += TIMEOUT_MS - 1
     steps = await sweep(store, clock.ms)
-    assert sum(steps) == 5000 + 5 + 4 * 400
+    assert sum(steps) == 5000 + 4 + 2 + 4 * 400  # the answered one had left the listing, and that is forgotten
     assert max(steps) < 2 * store_module.SWEEP_STEP
     assert await one.codes() == [fresh]
-    keys = list(store._db.view.iterator(include_value=False))
-    assert len([key for key in keys if key[:1] in b"SLE"]) == 4
+    assert len([key for key in store._db.view.iterator(include_value=False) if key[:1] in b"SL"]) == 3
     assert await store.sweep(clock.ms) == 0
+    clock.ms += TIMEOUT_MS
+    assert sum(await sweep(store, clock.ms)) == 4 + 2 * 400
+    clock.ms += TIMEOUT_MS
+    assert await sweep(store, clock.ms) == [2]
+    assert tables(store) == {b"F", b"M"}
 
 
 async def test_a_sweep_takes_nothing_too_early(store, under, clock):
@@ -475,9 +516,10 @@ async def test_a_sweep_among_requests(open_store, under, clock):
     sweeping = False
     await asyncio.gather(*tasks)
     store.check(clock.ms)
-    clock.ms += TIMEOUT_MS
-    await sweep(store, clock.ms)
-    assert [key[:1] for key in store._db.view.iterator(include_value=False)] == [b"F", b"M"]
+    for _ in range(2):  # first all sessions, then that they were there
+        clock.ms += TIMEOUT_MS
+        await sweep(store, clock.ms)
+    assert tables(store) == {b"F", b"M"}
 
 
 async def test_a_sweep_finds_what_expires_earlier_than_what_it_swept(open_store, under, clock):
@@ -499,7 +541,7 @@ async def test_a_sweep_finds_what_expires_earlier_than_what_it_swept(open_store,
     await sweep(store, clock.ms)
     await store.close()
     store = open_store(codes="content", timeout_ms=TIMEOUT_MS // 2)
-    assert [key[:1] for key in store._db.view.iterator(include_value=False)] == [b"F", b"M"]
+    assert not tables(store) & {b"S", b"L"}
 
 
 async def test_compaction_gives_the_space_back(store, under, clock):
@@ -513,7 +555,7 @@ async def test_compaction_gives_the_space_back(store, under, clock):
     await sweep(store, clock.ms)
     compaction = asyncio.create_task(store.compact())
     for number in range(50):
-        assert len((await one.read(kept, OFFERER)).candidates) == number
+        assert await said(one, kept, OFFERER) == ("offer", ["c"] * number)
         await one.add(kept, OFFERER, "c")
     await compaction
     assert full > 20_000_000
@@ -549,7 +591,7 @@ async def test_everything_is_there_after_a_restart(open_store, under, clock, dur
     store = open_store(**options)
     assert await answers() == before
     await under(store).add(published[2], OFFERER, "after")
-    assert (await under(store).read(published[2], OFFERER)).candidates == ["0", "1", "after"]
+    assert (await under(store).read(published[2], OFFERER)).candidates == [(2, "0"), (3, "1"), (4, "after")]
 
 
 async def test_what_expired_while_it_was_closed(open_store, under, clock):
@@ -564,7 +606,7 @@ async def test_what_expired_while_it_was_closed(open_store, under, clock):
     store = open_store()
     assert await under(store).topics() == ([], 0)
     assert await gone(*everything(under(store), code))
-    assert sum(await sweep(store, clock.ms)) == 50 * 4 + 50 * 5
+    assert sum(await sweep(store, clock.ms)) == 50 * 4 + 50 * 6
 
 
 async def test_another_timeout_after_a_restart(open_store, under, clock):
@@ -607,7 +649,7 @@ async def test_what_was_asked_for_before_the_closing_is_done(open_store, under):
     await asyncio.gather(*changes)
     result = (await asyncio.gather(waiting, return_exceptions=True))[0]
     again = under(open_store())
-    assert (await again.read(code, OFFERER)).candidates == [str(number) for number in range(10)]
+    assert await said(again, code, OFFERER) == ("offer", [str(number) for number in range(10)])
     assert ((await again.read(code, ANSWERER)).description == "answer") == (result is None)
     assert result is None or type(result) is Unavailable
 
@@ -633,8 +675,13 @@ async def test_a_directory_that_cannot_be_used(open_store, tmp_path):
 # That a check finds what it is there to find.
 
 
+def change_mark(db, **fields):
+    db.put(layout.MARK_KEY, layout.pack_mark(layout.unpack_mark(db.get(layout.MARK_KEY))._replace(**fields)))
+
+
 def harm_listing(db, key, session):
     db.delete(layout.pack_listing_key(ORIGIN, session))
+    change_mark(db, listed=1)
 
 
 def harm_head(db, key, session):
@@ -646,50 +693,82 @@ def harm_offer(db, key, session):
 
 
 def harm_answer(db, key, session):
-    db.put(key + layout.ANSWER, b"not by the rules")
+    db.put(key + layout.ANSWER, layout.pack_answer(Answer("not by the rules", 1)))
 
 
 def harm_expiry(db, key, session):
-    db.delete(layout.pack_expiry_key(ORIGIN, session))
+    db.delete(layout.pack_expiry_key(session.expires_ms, key))
 
 
 def harm_another_expiry(db, key, session):
-    db.put(layout.EXPIRY + layout.pack_number(5) + layout.pack_origin(ORIGIN) + session.code, b"")
+    db.put(layout.pack_expiry_key(5, key), b"")
 
 
 def harm_another_listing(db, key, session):
     db.put(layout.pack_listing_prefix(ORIGIN, "elsewhere") + bytes(16), layout.pack_listing_value(session))
+    change_mark(db, listed=3)
 
 
 def harm_mark(db, key, session):
-    db.put(layout.MARK_KEY, layout.pack_mark(session.created_ms - 1, session.serial))
+    change_mark(db, created_ms=session.created_ms - 1)
 
 
 def harm_serial(db, key, session):
-    db.put(layout.MARK_KEY, layout.pack_mark(session.created_ms, 0))
+    change_mark(db, serial=0)
 
 
 def harm_candidate(db, key, session):
-    db.put(key + layout.OFFER_CANDIDATE + layout.pack_number(session.serial), b"the same serial")
+    db.put(key + layout.ANSWER_CANDIDATE + layout.pack_number(1), b"the same number")
+    harm_answer(db, key, session)
+    db.delete(layout.pack_listing_key(ORIGIN, session))
+    change_mark(db, listed=1)
+
+
+def harm_leaver(db, key, session):
+    db.put(layout.pack_gone_prefix(ORIGIN, "topic") + layout.pack_number(1), bytes(24) + b"\x01")
+
+
+def harm_forgetting(db, key, session):
+    db.put(layout.pack_expiry_key(5, layout.pack_gone_prefix(ORIGIN, "topic") + layout.pack_number(1)), b"")
+
+
+def harm_order_of_leaving(db, key, session):
+    gone = layout.pack_gone_prefix(ORIGIN, "topic") + layout.pack_number(session.serial - 1)
+    db.put(gone, layout.pack_gone_value(session, Reason.ANSWERED))
+    db.put(layout.pack_expiry_key(2**60, gone), b"")
 
 
 @pytest.mark.parametrize(
-    "harm",
-    [harm for name, harm in sorted(globals().items()) if name.startswith("harm_")],
-    ids=lambda harm: harm.__name__,
+    ("harm", "found"),
+    [
+        (harm_listing, "must be either listed or answered"),
+        (harm_head, "has no session like it"),
+        (harm_head, "has parts but no head"),
+        (harm_offer, "has no offer"),
+        (harm_answer, "must be either listed or answered"),
+        (harm_expiry, "the order of expiry is not that of the sessions"),
+        (harm_another_expiry, "the order of expiry is not that of the sessions"),
+        (harm_another_listing, "is listed twice"),
+        (harm_mark, "a session is newer than the mark"),
+        (harm_serial, "serials are not distinct or are beyond the mark"),
+        (harm_candidate, "has two parts with number 1"),
+        (harm_leaver, "not every leaver will be forgotten once"),
+        (harm_forgetting, "not every leaver will be forgotten once"),
+        (harm_order_of_leaving, "left before it came"),
+    ],
 )
-async def test_a_check_finds_what_does_not_agree(io_loop, tmp_path, clock, under, harm):
-    """Each kind of disagreement between the tables fails the check; a sound store passes it."""
+async def test_a_check_finds_what_does_not_agree(io_loop, tmp_path, clock, under, harm, found):
+    """Each kind of disagreement between the tables fails the check by its name; a sound store passes it."""
     store = store_module.Store(tmp_path / "data", timeout_ms=TIMEOUT_MS)
-    code = await under(store).create()
     await under(store).create("another")
+    code = await under(store).create()
     store.check(clock.ms)
     (listed,) = await under(store).sessions()
     await store.close()
     with plyvel.DB(str(tmp_path / "data")) as db:
         harm(db, layout.pack_session_prefix(ORIGIN, code), listed.session)
     store = store_module.Store(tmp_path / "data", timeout_ms=TIMEOUT_MS)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=found):
         store.check(clock.ms)
     await store.close()
 

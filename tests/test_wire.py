@@ -243,6 +243,6 @@ def test_a_listed_session_has_the_fields_of_the_specification():
 
 def test_news_have_the_fields_of_the_side_that_polls():
     """The offerer reads the answer, the answerer the offer."""
-    assert wire.news(Side.OFFERER, News(None, [])) == {"answer": None, "answerCandidates": []}
-    assert wire.news(Side.OFFERER, News("a", ["c"])) == {"answer": "a", "answerCandidates": ["c"]}
-    assert wire.news(Side.ANSWERER, News("o", ["c"])) == {"offer": "o", "offerCandidates": ["c"]}
+    assert wire.news(Side.OFFERER, News(None, 0, [], 5, 1)) == {"answer": None, "answerCandidates": []}
+    assert wire.news(Side.OFFERER, News("a", 1, [(2, "c")], 5, 1)) == {"answer": "a", "answerCandidates": ["c"]}
+    assert wire.news(Side.ANSWERER, News("o", 1, [(2, "c")], 5, 1)) == {"offer": "o", "offerCandidates": ["c"]}

@@ -1,0 +1,41 @@
+"""Cursors: sequence numbers that know what they are about."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tornado_signal.cursors import format_cursor, parse_cursor
+from tornado_signal.errors import InvalidParameter
+
+NUMBERS = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=3)
+
+
+@given(st.binary(), NUMBERS)
+def test_round_trip(about, numbers):
+    """What was formatted is what is parsed."""
+    assert list(parse_cursor(about, format_cursor(about, *numbers), "since", len(numbers))) == numbers
+
+
+@given(st.binary(), st.binary(), NUMBERS)
+def test_of_something_else(about, other, numbers):
+    """A cursor of another session or topic is refused."""
+    if about == other:
+        other += b"x"
+    with pytest.raises(InvalidParameter, match="since"):
+        parse_cursor(other, format_cursor(about, *numbers), "since", len(numbers))
+
+
+@given(st.binary(), NUMBERS, st.integers(1, 3), st.text())
+def test_damaged(about, numbers, count, text):
+    """A cursor that is not as it was made is refused, whatever has become of it."""
+    good = format_cursor(about, *numbers)
+    for damaged in (text, good + text, text + good, good[: len(text)], good.upper(), good.replace(".", "..")):
+        if damaged != good:
+            with pytest.raises(InvalidParameter):
+                parse_cursor(about, damaged, "since", count)
+
+
+def test_golden():
+    """Clients keep cursors over a restart, so their form does not change by accident."""
+    assert format_cursor(b"about", 0) == "0.5bcacb39"
+    assert format_cursor(b"about", 255, 1) == "ff.1.ee8d4bca"

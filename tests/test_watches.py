@@ -1,0 +1,141 @@
+"""Watches: told of every change, woken in turn, forgotten when closed."""
+
+import asyncio
+
+import pytest
+import uvloop
+
+from tornado_signal import watches
+from tornado_signal.watches import Watches
+
+
+@pytest.fixture
+def run():
+    """Run a coroutine function with fresh watches, on a loop of its own."""
+
+    def run(test):
+        async def started():
+            return await test(Watches())
+
+        return uvloop.run(started())
+
+    return run
+
+
+def soon():
+    """A time that is far enough for a test that expects to be woken."""
+    return asyncio.get_running_loop().time() + 30
+
+
+def test_a_change_between_opening_and_waiting_counts(run):
+    """What changes before the wait begins ends it at once."""
+
+    async def test(all_watches):
+        with all_watches.watch(b"k") as watch:
+            all_watches.changed(b"k")
+            await asyncio.sleep(0)
+            assert await watch.wait(soon())
+            began_s = asyncio.get_running_loop().time()
+            assert await watch.wait(began_s + 0.1)
+            assert asyncio.get_running_loop().time() >= began_s + 0.1
+
+    run(test)
+
+
+def test_only_the_key_that_changed_wakes(run):
+    """Who watches another key sleeps on."""
+
+    async def test(all_watches):
+        with all_watches.watch(b"a") as a, all_watches.watch(b"b") as b:
+            waits = [asyncio.ensure_future(watch.wait(soon())) for watch in (a, b)]
+            await asyncio.sleep(0)
+            all_watches.changed(b"a")
+            assert await waits[0]
+            assert not waits[1].done()
+            b.close()
+            assert not await waits[1]
+
+    run(test)
+
+
+def test_a_wait_ends_in_time(run):
+    """Time-outs are kept to within a tick or two, each by its own time."""
+
+    async def test(all_watches):
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+
+        async def wait(key, delay_s):
+            with all_watches.watch(key) as watch:
+                assert await watch.wait(began_s + delay_s)
+                return loop.time() - began_s - delay_s
+
+        late_s = await asyncio.gather(wait(b"a", 0.12), wait(b"a", 0.01), wait(b"b", 0.3))
+        assert all(0 <= late < 3 * watches.TICK_S for late in late_s), late_s
+        assert len(all_watches) == 0
+
+    run(test)
+
+
+def test_thousands_are_woken_in_turns_of_the_loop(run):
+    """One change that ten thousand wait for lets the loop turn hundreds of times meanwhile."""
+
+    async def test(all_watches):
+        woken = 0
+
+        async def wait():
+            nonlocal woken
+            with all_watches.watch(b"k") as watch:
+                assert await watch.wait(soon())
+                woken += 1
+
+        waiting = asyncio.gather(*(wait() for _ in range(10_000)))
+        await asyncio.sleep(0)
+        all_watches.changed(b"k")
+        most_in_a_turn, before = 0, 0
+        while woken < 10_000:
+            await asyncio.sleep(0)
+            most_in_a_turn = max(most_in_a_turn, woken - before)
+            before = woken
+        assert most_in_a_turn <= 2 * watches.WAKE_STEP
+        await waiting
+        assert len(all_watches) == 0
+
+    run(test)
+
+
+def test_the_end_wakes_all_and_lets_nobody_wait(run):
+    """Draining ends every wait, also those that would begin after it."""
+
+    async def test(all_watches):
+        opened = [all_watches.watch(bytes([n])) for n in range(100)]
+        waits = [asyncio.ensure_future(watch.wait(soon())) for watch in opened]
+        await asyncio.sleep(0)
+        all_watches.end()
+        assert await asyncio.gather(*waits) == [False] * 100
+        assert not await opened[0].wait(soon())
+        for watch in opened:
+            watch.close()
+            watch.close()
+        assert len(all_watches) == 0
+
+    run(test)
+
+
+def test_a_cancelled_wait_leaves_nothing(run):
+    """Who is cancelled while waiting is neither woken nor kept."""
+
+    async def test(all_watches):
+        async def wait():
+            with all_watches.watch(b"k") as watch:
+                await watch.wait(soon())
+
+        waits = [asyncio.ensure_future(wait()) for _ in range(50)]
+        await asyncio.sleep(0)
+        for waiting in waits:
+            waiting.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        assert len(all_watches) == 0
+        all_watches.changed(b"k")
+
+    run(test)
