@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import uvloop
-from command import ORIGIN, Server
+import writers
+from command import BOUND_S, ORIGIN, Server
+from writers import NO_LIMIT_MS
 
 from tornado_signal.store import Store
 
@@ -94,13 +96,13 @@ def test_killed_again_and_again(durability, tmp_path):
     seed = time.time_ns()
     print("seed", seed)
     moment = random.Random(seed)
-    writers = [Writer(number) for number in range(WRITERS)]
+    peers = [Writer(number) for number in range(WRITERS)]
     arguments = ("--data-dir", str(tmp_path), "--durability", durability, "--session-timeout-ms", "3600000")
     for _ in range(ROUNDS):
         server = Server(*arguments)
         try:
             with ThreadPoolExecutor(WRITERS) as threads:
-                working = [threads.submit(writer.work, server.url) for writer in writers]
+                working = [threads.submit(writer.work, server.url) for writer in peers]
                 threading.Event().wait(moment.uniform(0.05, 0.6))
                 server.stop(signal.SIGKILL)
                 for each in working:
@@ -110,12 +112,37 @@ def test_killed_again_and_again(durability, tmp_path):
         uvloop.run(check_directory(tmp_path))
     server = Server(*arguments)
     try:
-        for writer in writers:
+        for writer in peers:
             writer.check(server)
-        assert sum(len(writer.offers) for writer in writers) > ROUNDS
+        assert sum(len(writer.offers) for writer in peers) > ROUNDS
         assert server.stop() == 0
     finally:
         server.end()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("timeout_ms", [700, NO_LIMIT_MS])
+def test_killed_among_sweeps_and_merges(timeout_ms, tmp_path):
+    """Twelve times more, with texts so long that LevelDB changes logs and merges tables, with and without a sweep."""
+    seed = time.time_ns()
+    print("seed", seed)
+    moment = random.Random(seed)
+    sessions = []
+    flags = ("--session-timeout-ms", timeout_ms, "--sweep-interval-ms", 10)
+    for turn in range(12):
+        server = Server("--data-dir", tmp_path, *flags)
+        try:
+            working = writers.Writers(server.url, f"{seed} {turn}", padding="x" * moment.choice([0, 0, 30_000]))
+            for _ in range(moment.randrange(1, 500)):
+                assert working.acknowledgements.acquire(timeout=BOUND_S), working.wrong
+            server.stop(signal.SIGKILL)
+            working.stop()
+        finally:
+            server.end()
+        assert working.wrong == []
+        sessions += working.sessions
+        known, _ = writers.compare_stopped(tmp_path, sessions, timeout_ms)
+        assert known > 0
 
 
 async def check_directory(path):

@@ -1,6 +1,7 @@
 """A disk that is really full, or fails: nothing acknowledged is lost, refusals are honest, service comes back."""
 
 import base64
+import contextlib
 import http.client
 import json
 import random
@@ -9,6 +10,7 @@ import time
 import urllib.parse
 
 import pytest
+import writers
 from command import BOUND_S, ORIGIN, Server
 
 SIZE_MIB = 48
@@ -87,6 +89,39 @@ def test_full_and_free_again(durability, small_disk):
         assert again.stop() == 0
     finally:
         again.end()
+
+
+def fill_up(ballast):
+    """Take all the room that there is."""
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"\0" * (1 << 16)):
+            pass
+
+
+def test_full_again_and_again(small_disk):
+    """Peers that do everything at once go on through three times of a full disk, and nothing acknowledged is lost."""
+    server = Server("--data-dir", small_disk / "data")
+    peers = writers.Writers(server.url, "full", padding=OFFER[:10_000])
+    try:
+        for _ in range(3):
+            fill_up(small_disk / "ballast")
+            for _ in range(30):
+                assert peers.refusals.acquire(timeout=BOUND_S), peers.wrong
+            (small_disk / "ballast").unlink()
+            while peers.acknowledgements.acquire(blocking=False):
+                pass
+            for _ in range(50):
+                assert peers.acknowledgements.acquire(timeout=BOUND_S), peers.wrong
+            while peers.refusals.acquire(blocking=False):
+                pass
+        peers.stop()
+        assert server.stop() == 0
+    finally:
+        server.end()
+        peers.stop()
+    assert peers.wrong == []
+    known, _ = writers.compare_stopped(small_disk / "data", peers.sessions)
+    assert known > 3 * 50 / 8
 
 
 def check(server, kept):
