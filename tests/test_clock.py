@@ -64,6 +64,17 @@ def test_it_begins_where_the_store_has_been():
     assert clock.now_ms() == 1_700_000_012_000
 
 
+def test_its_date():
+    """The Date of a response is the time that the clock shows, in whole seconds, and changes with it."""
+    machine = Machine(wall_ns=784_111_777 * SECOND_NS)
+    clock = machine.clock()
+    dates = []
+    for _ in range(3):
+        dates.append(clock.http_date(clock.now_ms()))
+        machine.pass_ns(SECOND_NS // 2)
+    assert dates == ["Sun, 06 Nov 1994 08:49:37 GMT"] * 2 + ["Sun, 06 Nov 1994 08:49:38 GMT"]
+
+
 @given(
     floor_ms=st.integers(0, 2**41),
     moves=st.lists(st.tuples(st.integers(0, 10**12), st.integers(-(10**15), 10**15)), max_size=20),

@@ -18,10 +18,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tornado_signal import layout, records
+from tornado_signal import layout, reader, records
 from tornado_signal import store as store_module
 from tornado_signal.errors import AlreadyAnswered, SessionNotFound
-from tornado_signal.session import Side, content_code
+from tornado_signal.session import Side, content_code, hash_secret
 from tornado_signal.store import Store
 
 ORIGINS = ["https://one.example", "https://one.example\x00", "null"]
@@ -31,6 +31,8 @@ SETTINGS = hypothesis.settings(max_examples=100, stateful_step_count=50)
 
 texts = st.sampled_from(["x", "y", "ö\x00", "\U0001f600"])
 moments = st.integers(0, 60)
+sides = st.sampled_from(Side)
+secrets = st.just(b"") | st.sampled_from([hash_secret("one"), hash_secret("two")])
 foreign = st.none() | st.sampled_from(ORIGINS)
 
 
@@ -50,8 +52,22 @@ class Expected:
     expires_ms: int
     timeout_ms: int
     place: int
+    secrets: dict
     answer: str | None = None
+    answer_number: int = 0
     candidates: dict = field(default_factory=lambda: {side: [] for side in Side})
+    last: dict = field(default_factory=lambda: {Side.OFFERER: 1, Side.ANSWERER: 0})
+
+    def take_number(self, side):
+        self.last[side] += 1
+        return self.last[side]
+
+    def add(self, side, texts):
+        self.candidates[side] += [(self.take_number(side), text) for text in texts]
+
+    def take_answer(self, answer, secret):
+        self.answer, self.answer_number = answer, self.take_number(Side.ANSWERER)
+        self.secrets[Side.ANSWERER] = secret
 
 
 class Model(RuleBasedStateMachine):
@@ -87,6 +103,11 @@ class Model(RuleBasedStateMachine):
         session = self.sessions.get((origin, code))
         return session if session and self.clock.ms < session.expires_ms else None
 
+    def admitted(self, origin, code, side, secret):
+        """The session, if there is one and this is the secret of the side."""
+        session = self.live(origin, code)
+        return session if session and session.secrets[side] in (b"", secret) else None
+
     def listed(self, origin, topic=None):
         """The unanswered sessions of an origin (and topic) with their codes, newest first."""
         found = [
@@ -104,7 +125,7 @@ class Model(RuleBasedStateMachine):
             return type(error)
         return None
 
-    def created(self, origin, code, topic, info, offer, now_ms):
+    def created(self, origin, code, topic, info, offer, now_ms, ttl_ms=None, secret=b""):
         """Tell the dict that this has been published at this time."""
         before = self.sessions.get((origin, code))
         if before and now_ms < before.expires_ms:
@@ -112,8 +133,11 @@ class Model(RuleBasedStateMachine):
                 before.expires_ms = now_ms + before.timeout_ms
             return
         self.newest_ms = created_ms = max(self.newest_ms, now_ms)
-        expires_ms = created_ms + self.timeout_ms
-        session = Expected(topic, info, offer, created_ms, expires_ms, self.timeout_ms, next(self.places))
+        timeout_ms = ttl_ms or self.timeout_ms
+        secrets = {Side.OFFERER: secret, Side.ANSWERER: b""}
+        session = Expected(
+            topic, info, offer, created_ms, created_ms + timeout_ms, timeout_ms, next(self.places), secrets
+        )
         self.sessions[origin, code] = session
 
     # What may happen
@@ -129,26 +153,32 @@ class Model(RuleBasedStateMachine):
         info=texts,
         offer=texts,
         late_ms=st.just(0) | moments,
+        ttl_ms=st.none() | st.sampled_from([1, 70]),
+        secret=secrets,
     )
-    def create(self, origin, topic, info, offer, late_ms):
+    def create(self, origin, topic, info, offer, late_ms, ttl_ms, secret):
         """Publish something, maybe by a clock that was put back."""
         now_ms = self.clock.ms - late_ms
         code = content_code(origin, [topic], offer)
-        before = self.sessions.get((origin, code))
-        if self.by_content and before and now_ms < before.expires_ms <= self.clock.ms:
+        before = self.sessions.get((origin, code)) if self.by_content else None
+        if before and now_ms < before.expires_ms <= self.clock.ms:
             return multiple()  # whether it is still there depends on the sweep
-        made = self.run(self.store.create(origin, topic, info, offer, now_ms))
+        create = self.store.create(origin, topic, info, offer, now_ms, ttl_ms=ttl_ms, secret_hash=secret)
+        if before and now_ms < before.expires_ms and before.secrets[Side.OFFERER] not in (b"", secret):
+            assert self.attempt(create) is SessionNotFound
+            return multiple()
+        made = self.run(create)
         if self.by_content:
             assert made == code
         else:
             assert (origin, made) not in self.sessions
-        self.created(origin, made, topic, info, offer, now_ms)
+        self.created(origin, made, topic, info, offer, now_ms, ttl_ms, secret)
         return origin, made
 
     @rule(name=codes, offers=st.lists(texts, max_size=4))
     def create_many_at_once(self, name, offers):
         """Publish a session's content again, and others, at one moment: they come in the order of the asking."""
-        if name not in self.sessions:
+        if name not in self.sessions or any(session.secrets[Side.OFFERER] for session in self.sessions.values()):
             return
         origin, topic = name[0], self.sessions[name].topic
         offers = [self.sessions[name].offer, *offers]
@@ -160,39 +190,69 @@ class Model(RuleBasedStateMachine):
         for number, (made, offer) in enumerate(zip(self.run(at_once()), offers, strict=True)):
             self.created(origin, made, topic, f"info {number}", offer, self.clock.ms)
 
-    @rule(name=codes, foreign=foreign, answer=texts)
-    def answer(self, name, foreign, answer):
+    @rule(name=codes, foreign=foreign, answer=texts, secret=secrets)
+    def answer(self, name, foreign, answer, secret):
         """Answer a session, of the own origin or not, there or not, answered or not."""
         origin, code = foreign or name[0], name[1]
-        session = self.live(origin, code)
+        session = self.admitted(origin, code, Side.ANSWERER, secret)
         expected = None
         if session is None:
             expected = SessionNotFound
-        elif session.answer not in (None, answer):
+        elif session.answer is None:
+            session.take_answer(answer, secret)
+        elif session.answer != answer:
             expected = AlreadyAnswered
-        else:
-            session.answer = answer
-        assert self.attempt(self.under(origin).answer(code, answer)) is expected
+        assert self.attempt(self.under(origin).answer(code, answer, secret_hash=secret)) is expected
 
-    @rule(name=codes, foreign=foreign, side=st.sampled_from(Side), texts=st.lists(texts, min_size=1, max_size=12))
-    def candidates(self, name, foreign, side, texts):
+    @rule(
+        name=codes,
+        foreign=foreign,
+        side=sides,
+        texts=st.lists(texts, min_size=1, max_size=12),
+        secret=secrets,
+    )
+    def candidates(self, name, foreign, side, texts, secret):
         """Send candidates, one or several."""
         origin, code = foreign or name[0], name[1]
-        session = self.live(origin, code)
+        session = self.admitted(origin, code, side, secret)
         if session:
-            session.candidates[side] += texts
-        assert self.attempt(self.under(origin).add(code, side, *texts)) is (None if session else SessionNotFound)
+            session.add(side, texts)
+        adding = self.under(origin).add(code, side, *texts, secret_hash=secret)
+        assert self.attempt(adding) is (None if session else SessionNotFound)
 
-    @rule(name=codes, answers=st.lists(texts, max_size=4), number=st.integers(0, 4), late=st.booleans())
-    def much_at_once(self, name, answers, number, late):
+    @rule(name=codes, foreign=foreign, side=sides, secret=secrets)
+    def withdraw(self, name, foreign, side, secret):
+        """End a session before its time."""
+        origin, code = foreign or name[0], name[1]
+        session = self.admitted(origin, code, side, secret)
+        if session:
+            del self.sessions[origin, code]
+        ending = self.under(origin).withdraw(code, side, secret_hash=secret)
+        assert self.attempt(ending) is (None if session else SessionNotFound)
+
+    @rule(name=codes, foreign=foreign, side=sides, secret=secrets)
+    def refresh(self, name, foreign, side, secret):
+        """Let a session live on, answered or not."""
+        origin, code = foreign or name[0], name[1]
+        session = self.admitted(origin, code, side, secret)
+        staying = self.under(origin).refresh(code, side, secret_hash=secret)
+        if session:
+            session.expires_ms = self.clock.ms + session.timeout_ms
+            assert self.run(staying) == session.expires_ms
+        else:
+            assert self.attempt(staying) is SessionNotFound
+
+    @rule(name=codes, answers=st.lists(texts, max_size=4), number=st.integers(0, 4), late=st.booleans(), secret=secrets)
+    def much_at_once(self, name, answers, number, late, secret):
         """Answers, candidates of both sides, reads and a sweep, all at one moment, the answers first or last."""
         session = self.live(*name)
         if session is None:
             return
         one, code = self.under(name[0]), name[1]
-        others = [one.add(code, side, str(n)) for n in range(number) for side in Side]
-        others += [one.read(code, Side.OFFERER), one.topics(), one.sessions(session.topic)]
-        tried = [one.answer(code, answer) for answer in answers]
+        shown = {side: {"secret_hash": session.secrets[side] or secret} for side in Side}
+        others = [one.add(code, side, str(n), **shown[side]) for n in range(number) for side in Side]
+        others += [one.read(code, Side.OFFERER, **shown[Side.ANSWERER]), one.topics(), one.sessions(session.topic)]
+        tried = [one.answer(code, answer, **shown[Side.ANSWERER]) for answer in answers]
 
         async def at_once():
             parts = [await_all(others), self.store.sweep(self.clock.ms), await_all(tried)]
@@ -200,9 +260,12 @@ class Model(RuleBasedStateMachine):
             return results if late else results[::-1]
 
         results, _, outcomes = self.run(at_once())
-        session.answer = session.answer or next(iter(answers), None)
-        for side in Side:
-            session.candidates[side] += map(str, range(number))
+        for turn in (late, not late):
+            if turn:
+                for side in Side:
+                    session.add(side, map(str, range(number)))
+            elif answers and session.answer is None:
+                session.take_answer(answers[0], shown[Side.ANSWERER]["secret_hash"])
         assert not [each for each in results if isinstance(each, Exception)]
         kinds = [type(None) if answer == session.answer else AlreadyAnswered for answer in answers]
         assert [type(each) for each in outcomes] == kinds
@@ -259,18 +322,32 @@ class Model(RuleBasedStateMachine):
                     (s.code, s.info, offer, s.created_ms, s.expires_ms, c)
                     for s, offer, c in self.run(one.sessions(topic))
                 ]
+                listed = self.listed(origin, topic)
                 assert found == [
-                    (code, s.info, s.offer, s.created_ms, s.expires_ms, s.candidates[Side.OFFERER])
-                    for code, s in self.listed(origin, topic)
+                    (
+                        code,
+                        s.info,
+                        s.offer,
+                        s.created_ms,
+                        s.expires_ms,
+                        [text for _, text in s.candidates[Side.OFFERER]],
+                    )
+                    for code, s in listed
                 ]
+                state = self.run(one.state(topic))
+                ends = [s.expires_ms for _, s in listed]
+                assert (state.live, state.changes_ms) == (len(ends), min(ends, default=None))
         for (origin, code), session in self.sessions.items():
             for side in Side:
-                operation = self.under(origin).read(code, side)
-                if self.live(origin, code):
-                    description = session.offer if side is Side.OFFERER else session.answer
-                    assert self.run(operation) == (description, session.candidates[side])
-                else:
-                    assert self.attempt(operation) is SessionNotFound
+                reading = self.under(origin).read(code, side, secret_hash=session.secrets[side.other])
+                if not self.live(origin, code):
+                    assert self.attempt(reading) is SessionNotFound
+                    continue
+                description, number = (session.answer, session.answer_number)
+                if side is Side.OFFERER:
+                    description, number = session.offer, 1
+                expected = (description, number, session.candidates[side], session.expires_ms)
+                assert self.run(reading)[:4] == expected
 
     def teardown(self):
         """Sound as it is, sound after a restart, and empty when all has expired and is swept."""
@@ -279,9 +356,11 @@ class Model(RuleBasedStateMachine):
                 self.reopen(self.timeout_ms, self.by_content, 0)
                 self.store.check(self.clock.ms)
                 self.all_is_as_expected()
-                self.clock.ms = max([self.clock.ms, *(session.expires_ms for session in self.sessions.values())])
-                self.sweep(True)
-                self.store.check(self.clock.ms)
+                ends = [session.expires_ms for session in self.sessions.values()]
+                for _ in range(2):  # first the sessions, then that they were there
+                    self.clock.ms = max([self.clock.ms, *ends]) + max(TIMEOUTS_MS)
+                    self.sweep(True)
+                    self.store.check(self.clock.ms)
                 left = set(self.store._db.view.iterator(include_value=False))
                 assert left <= {layout.FORMAT_KEY, layout.MARK_KEY}
                 self.run(self.store.close())
@@ -295,6 +374,6 @@ def test_the_store_is_a_dict_that_forgets(tmp_path, monkeypatch):
     """Whatever is done with a store, it answers as a dict would; its steps are made so small that all are taken."""
     monkeypatch.setattr(records, "LISTING_STEP", 3)
     monkeypatch.setattr(records, "PASSING_STEP", 2)
-    monkeypatch.setattr(store_module, "SETTLING_STEP", 1)
+    monkeypatch.setattr(reader, "SETTLING_STEP", 1)
     monkeypatch.setattr(store_module, "SWEEP_STEP", 8)
     run_state_machine_as_test(functools.partial(Model, tmp_path), settings=SETTINGS)

@@ -152,19 +152,21 @@ async def compare(path, sessions, timeout_ms=NO_LIMIT_MS):
         by_code = {session.code: session for session in sessions if session.code}
         for session in by_code.values():
             try:
-                offerer, answerer = [await store.read(session.origin, session.code, side, now_ms) for side in Side]
+                answerer, offerer = [await store.read(session.origin, session.code, side, now_ms) for side in Side]
             except SessionNotFound:
                 assert session.sent_ms + timeout_ms <= now_ms, f"lost: {session}"
                 continue
             assert offerer.description == session.offer
             assert answerer.description in ({session.answer} if session.answered else {session.answer, None}), session
+            candidates = {}
             for side, news in ((Side.OFFERER, offerer), (Side.ANSWERER, answerer)):
-                assert subsequence(session.acknowledged[side], news.candidates), (session, news)
-                assert subsequence(news.candidates, session.asked[side]), (session, news)
+                candidates[side] = [text for _, text in news.candidates]
+                assert subsequence(session.acknowledged[side], candidates[side]), (session, news)
+                assert subsequence(candidates[side], session.asked[side]), (session, news)
             entry = listed.pop((session.origin, session.topic, session.code), None)
             assert (entry is None) == (answerer.description is not None), session
             if entry:
-                assert (entry.offer, entry.candidates) == (session.offer, offerer.candidates)
+                assert (entry.offer, entry.candidates) == (session.offer, candidates[Side.OFFERER])
                 assert (entry.session.info, entry.session.topic) == (session.info, session.topic)
         # What was not acknowledged is there whole or not at all.
         asked = {(each.origin, each.topic, each.info, each.offer) for each in sessions if not each.code}
