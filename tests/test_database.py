@@ -13,7 +13,7 @@ import pytest
 from tornado_signal import database, layout
 from tornado_signal.changes import Change
 from tornado_signal.database import Database
-from tornado_signal.errors import DatabaseError, Unavailable
+from tornado_signal.errors import DamagedListing, DatabaseError, Unavailable
 
 
 class Disk:
@@ -441,6 +441,7 @@ AWAY = "move the directory away"
         (newer, f"format {layout.FORMAT + 1}", OTHER_DIR),
         (a_file, "File exists", OTHER_DIR),
         (under_a_file, "Not a directory", OTHER_DIR),
+        (lambda path: (path / "CURRENT").unlink(), "tables or logs, but no CURRENT", AWAY),
         (lambda path: (path / "CURRENT").write_bytes(b"nonsense"), "damaged", AWAY),
         (lambda path: (path / "CURRENT").write_bytes(b""), "damaged", AWAY),
         (lambda path: (path / "CURRENT").write_bytes(b"MANIFEST-999999\n"), "MANIFEST-999999", AWAY),
@@ -527,6 +528,32 @@ async def test_a_first_start_that_was_cut_short(io_loop, tmp_path):
     again = Held(path)
     assert again.keys() == [b"a"]
     await again.db.close()
+
+
+async def test_a_first_start_that_was_cut_short_earlier(io_loop, tmp_path):
+    """The same if it was killed before anything but its first description was written."""
+    path = tmp_path / "data"
+    plyvel.DB(str(path), create_if_missing=True).close()
+    for file in path.iterdir():
+        if not file.name.startswith("MANIFEST"):
+            file.unlink()
+    held = Held(path)
+    await held.put(b"a")
+    assert held.keys() == [b"a"]
+    await held.db.close()
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+async def test_what_the_load_finds_damaged(io_loop, tmp_path, damaged):
+    """If the load says that the database is damaged, that is said like damage that LevelDB finds."""
+
+    def load(db):
+        raise DamagedListing(3, 5) if damaged else plyvel.CorruptionError(b"bad block")
+
+    reason = "3 sessions are listed, there should be 5" if damaged else "bad block"
+    with pytest.raises(DatabaseError, match=rf"is damaged \({reason}\); move the directory away"):
+        Database(tmp_path / "data", sync=False, load=load, loaded=lambda found: None)
+    await Held(tmp_path / "data").db.close()
 
 
 async def test_a_load_that_fails_leaves_nothing_behind(io_loop, tmp_path):

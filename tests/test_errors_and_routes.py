@@ -620,24 +620,24 @@ async def test_store_out_of_service(service):
 async def test_defect(service, caplog, monkeypatch):
     """A defect is a 500 that says nothing more, and one line in the log that names nobody's data."""
 
-    async def broken(*arguments):
+    async def broken(*arguments, **options):
         raise ZeroDivisionError
 
     for name in ("read", "create", "topics", "answer"):
         monkeypatch.setattr(service.store, name, broken)
     requests = [
-        ("POST", "/poll?secret-query", POLL | {"code": "5ec1e700-0000-4000-8000-000000000000"}),
-        ("POST", "/secret-topic/offer", {"info": "secret-info", "offer": "secret-offer"}),
-        ("GET", "/topics?secret-query", None),
-        ("POST", "/answer", ANSWER | {"answer": "secret-answer"}),
+        ("POST", "/poll?hidden-query", POLL | {"code": "5ec1e700-0000-4000-8000-000000000000"}),
+        ("POST", "/hidden-topic/offer", {"info": "hidden-info", "offer": "hidden-offer"}),
+        ("GET", "/topics?hidden-query", None),
+        ("POST", "/answer", ANSWER | {"answer": "hidden-answer"}),
     ]
     for method, target, body in requests:
-        response = await service.call(method, target, body, origin="https://secret.example")
+        response = await service.call(method, target, body, origin="https://hidden.example")
         assert refused(response) == (500, "Internal server error")
-        assert allowed_origin(response) == "https://secret.example"
+        assert allowed_origin(response) == "https://hidden.example"
     logged = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(logged) == len(requests)
     assert all(record.exc_info[0] is ZeroDivisionError for record in logged)
     text = caplog.text
-    assert not [word for word in ("secret", "5ec1e7") if word in text.lower()]
+    assert not [word for word in ("hidden", "5ec1e7") if word in text.lower()]
     caplog.clear()

@@ -2,12 +2,13 @@
 
 import asyncio
 import os
+import shutil
 import uuid
 from contextlib import suppress
 
 import plyvel
 import pytest
-from conftest import BEGIN_MS, TIMEOUT_MS, sweep
+from conftest import BEGIN_MS, TIMEOUT_MS, HandClock, Under, sweep
 
 from tornado_signal import layout, records
 from tornado_signal import store as store_module
@@ -669,6 +670,90 @@ async def test_a_directory_that_cannot_be_used(open_store, tmp_path):
     (tmp_path / "data").write_text("a file")
     path = tmp_path / "data"
     with pytest.raises(DatabaseError, match=str(path)):
+        store_module.Store(path, timeout_ms=TIMEOUT_MS)
+
+
+# Damage: whatever has become of a directory, it is refused, or nothing is missing.
+
+
+def turn_around(file, start):
+    """Turn eight bytes of a file around."""
+    data = bytearray(file.read_bytes())
+    data[start : start + 8] = bytes(byte ^ 0xFF for byte in data[start : start + 8])
+    file.write_bytes(data)
+
+
+async def fill(store, count):
+    """Sessions of all kinds, in tables."""
+    one = Under(store, HandClock(), ORIGIN)
+    codes = await asyncio.gather(*[one.create(f"topic {number % 7}", offer=f"{number}") for number in range(count)])
+    await asyncio.gather(*[one.add(code, OFFERER, "a", "b") for code in codes])
+    await asyncio.gather(*[one.answer(code) for code in codes[::3]])
+    await store.compact()
+    await one.create("in no table")
+
+
+@pytest.mark.parametrize("count", [1, 20, 2000])
+async def test_damage_of_a_table_is_noticed(io_loop, tmp_path, count):
+    """Wherever eight bytes of a table are wrong, the store does not open, and says why; or it holds all it held."""
+    options = {"timeout_ms": TIMEOUT_MS, "durability": "os"}
+    store = store_module.Store(tmp_path / "sound", **options)
+    await fill(store, count)
+    held = list(store._db.view.iterator())
+    await store.close()
+    (table,) = (tmp_path / "sound").glob("*.ldb")
+    size = table.stat().st_size
+    refusals = []
+    for start in range(0, size, size // 60):
+        path = tmp_path / str(start)
+        shutil.copytree(tmp_path / "sound", path)
+        turn_around(path / table.name, start)
+        try:
+            store = store_module.Store(path, **options)
+        except DatabaseError as error:
+            refusals.append((str(path), str(error)))
+        else:
+            assert list(store._db.view.iterator()) == held
+            await store.close()
+    assert len(refusals) > 30
+    for path, said in refusals:
+        assert (path in said, "\n" in said, "'" in said) == (True, False, False)
+        assert f"{path} is damaged (" in said or f"{table.name}: Invalid argument" in said
+
+
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize("compacted", [False, True])
+async def test_a_directory_without_its_current_file(io_loop, tmp_path, count, compacted):
+    """Where the file is missing that names all others, LevelDB would begin anew and delete them; that is refused."""
+    path = tmp_path / "data"
+    store = store_module.Store(path, timeout_ms=TIMEOUT_MS)
+    one = Under(store, HandClock(), ORIGIN)
+    await asyncio.gather(*[one.create() for _ in range(count)])
+    if compacted:
+        await store.compact()
+    await store.close()
+    current = (path / "CURRENT").read_bytes()
+    (path / "CURRENT").unlink()
+    with pytest.raises(DatabaseError, match=r"is damaged \(there are tables or logs, but no CURRENT\); move the dir"):
+        store_module.Store(path, timeout_ms=TIMEOUT_MS)
+    (path / "CURRENT").write_bytes(current)
+    store = store_module.Store(path, timeout_ms=TIMEOUT_MS)
+    assert len(await Under(store, HandClock(), ORIGIN).codes()) == count
+    await store.close()
+
+
+@pytest.mark.parametrize("listed", [0, 1, 3, 2**40])
+async def test_listings_that_are_not_as_long_as_they_were(io_loop, tmp_path, listed):
+    """A store that does not list as many sessions as it did when it was closed is refused, with both numbers."""
+    path = tmp_path / "data"
+    store = store_module.Store(path, timeout_ms=TIMEOUT_MS)
+    one = Under(store, HandClock(), ORIGIN)
+    codes = [await one.create() for _ in range(3)]
+    await one.answer(codes[1])
+    await store.close()
+    with plyvel.DB(str(path)) as db:
+        change_mark(db, listed=listed)
+    with pytest.raises(DatabaseError, match=rf"damaged \(2 sessions are listed, there should be {listed}\); move"):
         store_module.Store(path, timeout_ms=TIMEOUT_MS)
 
 

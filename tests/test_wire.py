@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tornado_signal import wire
 from tornado_signal.errors import InvalidParameter
-from tornado_signal.session import ListedSession, News, Session, Side
+from tornado_signal.session import ListedSession, News, Reason, Session, Side, hash_secret
 
 encodable = st.text(st.characters(exclude_categories=["Cs"]))
 ASTRAL = "\U0001f600"
@@ -243,6 +243,114 @@ def test_a_listed_session_has_the_fields_of_the_specification():
 
 def test_news_have_the_fields_of_the_side_that_polls():
     """The offerer reads the answer, the answerer the offer."""
-    assert wire.news(Side.OFFERER, News(None, 0, [], 5, 1)) == {"answer": None, "answerCandidates": []}
-    assert wire.news(Side.OFFERER, News("a", 1, [(2, "c")], 5, 1)) == {"answer": "a", "answerCandidates": ["c"]}
-    assert wire.news(Side.ANSWERER, News("o", 1, [(2, "c")], 5, 1)) == {"offer": "o", "offerCandidates": ["c"]}
+    candidates = [(2, "c"), (7, "d")]
+    assert wire.news(Side.OFFERER, News(None, 0, [], 5)) == {"answer": None, "answerCandidates": []}
+    assert wire.news(Side.OFFERER, News("a", 3, candidates, 5)) == {"answer": "a", "answerCandidates": ["c", "d"]}
+    assert wire.news(Side.ANSWERER, News("o", 1, candidates, 5)) == {"offer": "o", "offerCandidates": ["c", "d"]}
+
+
+# Contract C.
+
+
+@pytest.mark.parametrize("name", ["since", "cursor"])
+def test_what_may_be_absent(name):
+    """Absent or null is none; whatever is there must be a string that could be required."""
+    for fields in ({}, {name: None}, {"other": "x"}):
+        assert wire.parse_optional(fields, name) is None
+    assert wire.parse_optional({name: "x"}, name) == "x"
+    for value in ("", 0, False, [], {}, "\ud800"):
+        assert names(name, wire.parse_optional, {name: value}, name)
+
+
+@pytest.mark.parametrize("character", ["a", "ö", ASTRAL, "\x00"])
+def test_secrets(character):
+    """A secret has 16 to 256 code points; what goes on from here is its hash, and nothing for none (C5)."""
+    for length in (16, 17, 256):
+        assert wire.parse_secret({"secret": character * length}) == hash_secret(character * length)
+    for length in (0, 1, 15, 257, 10_000):
+        assert names("secret", wire.parse_secret, {"secret": character * length})
+    assert wire.parse_secret({}) == wire.parse_secret({"secret": None}) == b""
+
+
+@pytest.mark.parametrize("secret", [1, True, ["a" * 16], {}, "a" * 15 + "\ud800", 1e300])
+def test_secrets_that_are_none(secret):
+    """What is there and no secret is refused: it never counts as none."""
+    assert names("secret", wire.parse_secret, {"secret": secret})
+
+
+@pytest.mark.parametrize(
+    "texts", [None, [], "abc", {}, {"0": "a"}, 7, ["a", ""], ["a", None], [["a"]], ["a", 1], ["\ud800"], ["a"] * 101]
+)
+def test_batches_that_are_none(texts):
+    """A batch is a list of 1 to 100 strings; one that is no candidate spoils them all (C4)."""
+    assert names("candidates", wire.parse_candidates, {"candidates": texts})
+    assert names("candidates", wire.parse_candidates, {})
+
+
+@given(st.lists(encodable.filter(len), min_size=1, max_size=100))
+def test_batches(texts):
+    """A batch keeps its order, and what comes twice comes twice."""
+    assert wire.parse_candidates({"candidates": texts}) == texts
+
+
+@pytest.mark.parametrize(
+    ("value", "ttl_ms"), [(None, None), (1000, 1000), (1001, 1001), (299_999, 299_999), (300_000, 300_000)]
+)
+def test_lifetimes(value, ttl_ms):
+    """An offer may ask for a second up to what is configured (C6)."""
+    assert wire.parse_ttl({"ttl": value}, 300_000) == ttl_ms
+    assert wire.parse_ttl({}, 300_000) is None
+
+
+@pytest.mark.parametrize("value", [0, 1, 999, -1000, 300_001, 2**70, 1000.0, 1500.5, True, "1000", "", [], {}])
+def test_lifetimes_that_are_none(value):
+    """Anything else is refused, whole numbers in another dress too."""
+    assert names("ttl", wire.parse_ttl, {"ttl": value}, 300_000)
+
+
+@pytest.mark.parametrize(
+    ("value", "wait_s"),
+    [(0, 0), (60, 60), (0.0, 0), (59.999, 59.999), (-0.0, 0), ("0", 0), ("60", 60), ("60.0", 60), ("007.50", 7.5)],
+)
+def test_waits(value, wait_s):
+    """Seconds from 0 to 60, in a body as a number, in a query as its text (C1, C2)."""
+    assert wire.parse_wait(value) == wait_s
+    assert type(wire.parse_wait(value)) is float
+    assert wire.parse_wait(None) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(-1, 61, 60.000001, 1e300, float("nan"), float("inf"), True, False, [], [1], {}),
+        *("", " 1", "1 ", "+1", "-1", "-0", "1e1", "0x1", ".5", "1.", "1_0", "61", "NaN", "inf", "1" * 30, "१", "1\n"),
+    ],
+)
+def test_waits_that_are_none(value):
+    """Everything else is refused by name."""
+    assert names("wait", wire.parse_wait, value)
+
+
+@given(st.dictionaries(st.sampled_from(["code", "offer", "a\nb"]), encodable), encodable.filter(len))
+def test_events(fields, cursor):
+    """Whatever an event says, it is three lines and an empty one, and reads as what was put in (C3)."""
+    cursor = cursor.translate(dict.fromkeys(map(ord, "\r\n")))
+    lines = wire.event("session", fields, cursor).split(b"\n")
+    assert lines[:2] == [b"event: session", b"id: " + cursor.encode()]
+    assert lines[2].startswith(b"data: ")
+    assert json.loads(lines[2].removeprefix(b"data: ")) == fields
+    assert (lines[3:], b"\r" in lines[2]) == ([b"", b""], False)
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_gone(reason):
+    """Who has gone is told with one of the three reasons (C3)."""
+    said = wire.gone(bytes(16), reason)
+    assert said == {"code": "00000000-0000-0000-0000-000000000000", "reason": reason.name.lower()}
+    assert said["reason"] in ("answered", "expired", "withdrawn")
+
+
+def test_limits_of_the_additions():
+    """The figures of contract C1, C4, C5 and C6."""
+    assert (wire.MAX_WAIT_S, wire.MAX_CANDIDATES, wire.MIN_TTL_MS) == (60, 100, 1000)
+    assert (wire.MIN_SECRET, wire.MAX_SECRET) == (16, 256)

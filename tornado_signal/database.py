@@ -52,9 +52,8 @@ def open_leveldb(path: Path) -> Any:
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        if not (path / "CURRENT").exists() and any(path.glob("*.ldb")):
-            # LevelDB would begin anew among the remains of another database, and delete them.
-            raise plyvel.CorruptionError("there are tables, but no CURRENT")
+        if not (path / "CURRENT").exists() and [*path.glob("[0-9]*.ldb"), *path.glob("[0-9]*.log")]:
+            raise plyvel.CorruptionError("there are tables or logs, but no CURRENT")  # LevelDB would delete them
         db = plyvel.DB(str(path), create_if_missing=True, **_OPTIONS)
     except (OSError, plyvel.Error) as error:
         reason = _reason(error)
@@ -65,7 +64,8 @@ def open_leveldb(path: Path) -> Any:
         raise _unusable(path, error) from error
     try:
         # LevelDB ends a scan at a damaged block without a word: what has tables is not empty, whatever it shows.
-        with db.iterator(include_value=False) as keys:
+        # And what has once been read without being verified is not verified later.
+        with db.iterator(include_value=False, verify_checksums=True) as keys:
             empty = next(keys, None) is None and not db.approximate_size(layout.BEFORE_ALL, layout.AFTER_ALL)
         if empty:
             db.put(layout.FORMAT_KEY, layout.pack_number(layout.FORMAT), sync=True)

@@ -95,7 +95,7 @@ class News(NamedTuple):
     description_number: int
     candidates: list[tuple[int, str]]
     expires_ms: int
-    serial: int
+    serial: int = 0
 
     @property
     def last(self) -> int:
