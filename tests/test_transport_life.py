@@ -523,3 +523,14 @@ def test_ten_thousand_that_say_nothing():
 def resident_bytes():
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * resource.getpagesize()
+
+
+def test_who_goes_without_a_word_is_found(running):
+    """Every accepted connection has the kernel give up on a client that acknowledges nothing any more."""
+    with running.connect():
+        while not running.server.connections:
+            pass
+        (only,) = running.server.connections
+        accepted = only._transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == listener.SILENT_S * 1000

@@ -12,6 +12,7 @@ from .connection import HEAD_S, Connection
 
 TICK_S: Final = 1.0
 BACKLOG: Final = 4096
+SILENT_S: Final = 30  # for a client that has gone without a word to acknowledge anything
 
 Refusal = Callable[[int, httputil.HTTPHeaders], tuple[httputil.HTTPHeaders, bytes]]
 
@@ -46,6 +47,8 @@ class Server:
     async def start(self, sockets: Iterable[socket.socket]) -> None:
         """Accept on sockets that listen already."""
         for listening in sockets:
+            if listening.family != socket.AF_UNIX:
+                find_half_open(listening)
             self._listeners.append(
                 await self.loop.create_server(
                     lambda: Connection(self),
@@ -89,3 +92,11 @@ class Server:
         now_s = self.loop.time()
         for connection in [connection for connection in self.connections if 0 < connection.deadline_s < now_s]:
             connection.patience_ended()
+
+
+def find_half_open(listening: socket.socket) -> None:
+    """Have the kernel end connections whose client is gone without a word; what is accepted inherits this."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, SILENT_S // 3)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_S * 1000)
