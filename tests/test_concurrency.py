@@ -36,10 +36,10 @@ class Gate:
         self.opened = asyncio.Event()
         real = getattr(store, name)
 
-        async def waiting(*arguments):
+        async def waiting(*arguments, **options):
             self.entered.set()
             await self.opened.wait()
-            return await real(*arguments)
+            return await real(*arguments, **options)
 
         monkeypatch.setattr(store, name, waiting)
 
