@@ -1,5 +1,6 @@
 """What several test files share: a clock turned by hand, and stores that are proved sound when their test ends."""
 
+import asyncio
 import contextlib
 from types import SimpleNamespace
 
@@ -82,6 +83,16 @@ async def sweep(store, now_ms):
     while deleted := await store.sweep(now_ms):
         steps.append(deleted)
     return steps
+
+
+@pytest.fixture(scope="session", autouse=True)
+def default_loop():
+    """The loop that Tornado puts aside while its own is current; left to asyncio, nobody would close it."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
 
 
 @pytest.fixture
