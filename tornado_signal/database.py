@@ -21,6 +21,7 @@ import plyvel
 from . import layout
 from .changes import Change
 from .errors import DamagedListing, DatabaseError, Unavailable
+from .tables import find_damage
 
 log = logging.getLogger(__name__)
 
@@ -52,15 +53,14 @@ def open_leveldb(path: Path) -> Any:
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        if not (path / "CURRENT").exists() and [*path.glob("[0-9]*.ldb"), *path.glob("[0-9]*.log")]:
-            raise plyvel.CorruptionError("there are tables or logs, but no CURRENT")  # LevelDB would delete them
+        if damage := find_damage(path):
+            raise plyvel.CorruptionError(damage)
         db = plyvel.DB(str(path), create_if_missing=True, **_OPTIONS)
     except (OSError, plyvel.Error) as error:
         reason = _reason(error)
         if "lock" in reason.lower() and ("held" in reason or "unavailable" in reason):
-            raise DatabaseError(
-                f"{path} is in use by another process; stop it, or choose another --data-dir"
-            ) from error
+            in_use = f"{path} is in use by another process; stop it, or choose another --data-dir"
+            raise DatabaseError(in_use) from error
         raise _unusable(path, error) from error
     try:
         # LevelDB ends a scan at a damaged block without a word: what has tables is not empty, whatever it shows.
