@@ -451,7 +451,7 @@ AWAY = "move the directory away"
         (lambda path: spoil(only(path, "*.log"), 0.1), "damaged", AWAY),
         (lambda path: spoil(only(path, "*.log"), 0.9), "damaged", AWAY),
         (lambda path: only(path, "*.ldb").unlink(), "missing files", AWAY),
-        (lambda path: only(path, "*.ldb").write_bytes(b""), "damaged", AWAY),
+        (lambda path: only(path, "*.ldb").write_bytes(b""), "Invalid argument", OTHER_DIR),
         (lambda path: spoil(only(path, "*.ldb"), 0.99), "damaged", AWAY),
         (lambda path: spoil(only(path, "*.ldb"), 0.1), "damaged", AWAY),
     ],

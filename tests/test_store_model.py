@@ -3,7 +3,8 @@
 import asyncio
 import functools
 import itertools
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
 
 import hypothesis
 from conftest import HandClock, Under, sweep
@@ -14,6 +15,7 @@ from hypothesis.stateful import (
     initialize,
     invariant,
     multiple,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -27,6 +29,7 @@ from tornado_signal.store import Store
 ORIGINS = ["https://one.example", "https://one.example\x00", "null"]
 TOPICS = ["a", "a\x00", "a\x00\xff", "b", "\U0010ffff"]
 TIMEOUTS_MS = [40, 100]
+LATER_S = 10**9
 SETTINGS = hypothesis.settings(max_examples=100, stateful_step_count=50)
 
 texts = st.sampled_from(["x", "y", "ö\x00", "\U0001f600"])
@@ -39,6 +42,16 @@ foreign = st.none() | st.sampled_from(ORIGINS)
 async def await_all(operations):
     """All of these at once: what each comes to, refusals too."""
     return await asyncio.gather(*operations, return_exceptions=True)
+
+
+@dataclass
+class Follower:
+    """Someone who follows a topic's events, as a client does that comes back to a stream now and then."""
+
+    origin: str
+    topic: str
+    since: int
+    known: set
 
 
 @dataclass
@@ -55,6 +68,7 @@ class Expected:
     secrets: dict
     answer: str | None = None
     answer_number: int = 0
+    serial: int = 0
     candidates: dict = field(default_factory=lambda: {side: [] for side in Side})
     last: dict = field(default_factory=lambda: {Side.OFFERER: 1, Side.ANSWERER: 0})
 
@@ -83,6 +97,15 @@ class Model(RuleBasedStateMachine):
         self.sessions = {}
         self.newest_ms = 0
         self.places = itertools.count()
+        # When a session left its topic's listing the last time.
+        self.left_ms = {}
+        self.followers = []
+        # Of each topic how often somebody came or was taken away, and its states, with that and with who was there.
+        self.moves = Counter()
+        self.states = defaultdict(list)
+        # What must have been told in this step, and who waits to be told.
+        self.touched = set()
+        self.waits = {}
 
     # Helpers
 
@@ -95,6 +118,7 @@ class Model(RuleBasedStateMachine):
 
         self.timeout_ms, self.by_content = timeout_ms, by_content
         self.store = self.run(opening())
+        self.touched, self.waits = set(), {}
 
     def under(self, origin):
         return Under(self.store, self.clock, origin)
@@ -117,6 +141,26 @@ class Model(RuleBasedStateMachine):
         ]
         return sorted(found, key=lambda each: (each[1].created_ms, each[1].place), reverse=True)
 
+    def moved(self, origin, topic):
+        """Somebody has come to a topic, or was taken away."""
+        self.moves[origin, topic] += 1
+        self.touched.add((origin, topic))
+
+    def left(self, origin, code, session):
+        """A session has left its listing, if it was there, by something that was done."""
+        self.touched.add((origin, code))
+        if session.answer is None:
+            self.left_ms[origin, code] = self.clock.ms
+            self.moved(origin, session.topic)
+
+    def is_told_of(self, origin, code):
+        """Whether those who know of a session that is no longer listed must be able to hear that it left."""
+        session = self.sessions.get((origin, code))
+        gone_ms = self.left_ms.get((origin, code), 0)
+        if session and session.answer is None:
+            gone_ms = max(gone_ms, session.expires_ms)
+        return self.clock.ms < gone_ms + min(TIMEOUTS_MS)
+
     def attempt(self, operation):
         """What an operation comes to: the type of its refusal, or None."""
         try:
@@ -132,6 +176,9 @@ class Model(RuleBasedStateMachine):
             if before.answer is None:
                 before.expires_ms = now_ms + before.timeout_ms
             return
+        if before and before.answer is None:
+            self.left_ms[origin, code] = before.expires_ms
+        self.moved(origin, topic)
         self.newest_ms = created_ms = max(self.newest_ms, now_ms)
         timeout_ms = ttl_ms or self.timeout_ms
         secrets = {Side.OFFERER: secret, Side.ANSWERER: b""}
@@ -199,6 +246,7 @@ class Model(RuleBasedStateMachine):
         if session is None:
             expected = SessionNotFound
         elif session.answer is None:
+            self.left(origin, code, session)
             session.take_answer(answer, secret)
         elif session.answer != answer:
             expected = AlreadyAnswered
@@ -217,6 +265,7 @@ class Model(RuleBasedStateMachine):
         session = self.admitted(origin, code, side, secret)
         if session:
             session.add(side, texts)
+            self.touched.add((origin, code))
         adding = self.under(origin).add(code, side, *texts, secret_hash=secret)
         assert self.attempt(adding) is (None if session else SessionNotFound)
 
@@ -226,6 +275,7 @@ class Model(RuleBasedStateMachine):
         origin, code = foreign or name[0], name[1]
         session = self.admitted(origin, code, side, secret)
         if session:
+            self.left(origin, code, session)
             del self.sessions[origin, code]
         ending = self.under(origin).withdraw(code, side, secret_hash=secret)
         assert self.attempt(ending) is (None if session else SessionNotFound)
@@ -262,13 +312,75 @@ class Model(RuleBasedStateMachine):
         results, _, outcomes = self.run(at_once())
         for turn in (late, not late):
             if turn:
+                self.touched |= {name} if number else set()
                 for side in Side:
                     session.add(side, map(str, range(number)))
             elif answers and session.answer is None:
+                self.left(*name, session)
                 session.take_answer(answers[0], shown[Side.ANSWERER]["secret_hash"])
         assert not [each for each in results if isinstance(each, Exception)]
         kinds = [type(None) if answer == session.answer else AlreadyAnswered for answer in answers]
         assert [type(each) for each in outcomes] == kinds
+
+    @rule(name=codes, side=sides, since=st.integers(0, 30))
+    def read_on(self, name, side, since):
+        """From any number on: what came after it, and whatever describes the side."""
+        session = self.live(*name)
+        if session:
+            reading = self.under(name[0]).read(name[1], side, since=since, secret_hash=session.secrets[side.other])
+            news = self.run(reading)
+            assert news.candidates == [each for each in session.candidates[side] if each[0] > since]
+            assert news.description == (session.offer if side is Side.OFFERER else session.answer)
+
+    @rule(name=codes, side=sides, shown=secrets)
+    def read_with_some_secret(self, name, side, shown):
+        """Only with the reader's own secret, if there is one."""
+        admitted = self.admitted(*name, side.other, shown)
+        reading = self.under(name[0]).read(name[1], side, secret_hash=shown)
+        assert self.attempt(reading) is (None if admitted else SessionNotFound)
+
+    @rule(origin=st.sampled_from(ORIGINS), topic=st.sampled_from(TOPICS), limit=st.integers(1, 5))
+    def newest(self, origin, topic, limit):
+        """The newest so many of a listing."""
+        found = self.run(self.under(origin).sessions(topic, limit))
+        assert [each.session.code for each in found] == [code for code, _ in self.listed(origin, topic)[:limit]]
+
+    @rule(origin=st.sampled_from(ORIGINS), topic=st.sampled_from(TOPICS))
+    def follow(self, origin, topic):
+        """Begin to follow a topic: first all that is listed now, oldest first."""
+        since = self.store.last_serial()
+        codes = [each.session.code for each in self.run(self.under(origin).sessions_before(since, topic))]
+        assert codes == [code for code, _ in self.listed(origin, topic)][::-1]
+        self.followers.append(Follower(origin, topic, since, set(codes)))
+
+    @precondition(lambda self: self.followers)
+    @rule(data=st.data(), most=st.just(99) | st.integers(1, 3), swept=st.booleans(), forked=st.booleans())
+    def catch_up(self, data, most, swept, forked):
+        """Come back to a stream and read some of it: nobody comes twice, and in the end nobody is missing."""
+        follower = data.draw(st.sampled_from(self.followers))
+        if swept:
+            self.sweep(True)
+        if forked:
+            self.followers.append(replace(follower, known=set(follower.known)))
+        origin, topic, known = follower.origin, follower.topic, follower.known
+        events = self.under(origin).events(follower.since, topic)
+        serials = [follower.since, *(event.serial for event in events)]
+        assert serials == sorted(set(serials))
+        assert serials[-1] <= self.store.last_serial()
+        for event in events[:most]:
+            follower.since = event.serial
+            if event.reason is not None:
+                known.discard(event.code)
+            else:
+                assert event.code not in known or not self.is_told_of(origin, event.code)
+                known.add(event.code)
+        if len(events) <= most:
+            listed = {code for code, _ in self.listed(origin, topic)}
+            assert listed <= known
+            for code in known - listed:
+                session = self.sessions.get((origin, code))
+                expired = session is not None and session.answer is None
+                assert not self.is_told_of(origin, code) or (expired and not swept)
 
     @rule(passed_ms=moments)
     def pass_time(self, passed_ms):
@@ -334,9 +446,7 @@ class Model(RuleBasedStateMachine):
                     )
                     for code, s in listed
                 ]
-                state = self.run(one.state(topic))
-                ends = [s.expires_ms for _, s in listed]
-                assert (state.live, state.changes_ms) == (len(ends), min(ends, default=None))
+                self.state_is_as_expected(origin, topic, listed)
         for (origin, code), session in self.sessions.items():
             for side in Side:
                 reading = self.under(origin).read(code, side, secret_hash=session.secrets[side.other])
@@ -347,7 +457,48 @@ class Model(RuleBasedStateMachine):
                 if side is Side.OFFERER:
                     description, number = session.offer, 1
                 expected = (description, number, session.candidates[side], session.expires_ms)
-                assert self.run(reading)[:4] == expected
+                news = self.run(reading)
+                session.serial = session.serial or news.serial
+                assert news == (*expected, session.serial)
+
+    def state_is_as_expected(self, origin, topic, listed):
+        """A listing is told from each one before it if it is another, and not if nothing has happened."""
+        state = self.run(self.under(origin).state(topic))
+        ends = [session.expires_ms for _, session in listed]
+        assert (state.live, state.changes_ms) == (len(ends), min(ends, default=None))
+        names, moves = {session.place for _, session in listed}, self.moves[origin, topic]
+        for serial, live, names_then, moves_then in self.states[origin, topic]:
+            told_apart = state.serial > serial or state.live != live
+            assert told_apart or names == names_then
+            assert not told_apart or names != names_then or moves != moves_then
+        if self.states[origin, topic][-1:] != [(state.serial, state.live, names, moves)]:
+            self.states[origin, topic].append((state.serial, state.live, names, moves))
+
+    @invariant()
+    def who_watches_is_told(self):
+        """Whoever waits for news of a session or of a topic has been woken if something of it was changed."""
+        if not hasattr(self, "store"):
+            return
+
+        async def turns():
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+        self.run(turns())
+        asleep = {name for name, (_, wait) in self.waits.items() if not wait.done()}
+        assert not self.touched & asleep
+        self.touched = set()
+        for origin, topic in itertools.product(ORIGINS, TOPICS):
+            if (origin, topic) not in asleep:
+                self.watch((origin, topic), self.store.watch_topic)
+        for name in self.sessions:
+            if name not in asleep:
+                self.watch(name, self.store.watch_session)
+
+    def watch(self, name, opening):
+        """Wait for news, by a new watch if there is none."""
+        watch = self.waits[name][0] if name in self.waits else opening(*name)
+        self.waits[name] = watch, watch.wait(self.loop.time() + LATER_S)
 
     def teardown(self):
         """Sound as it is, sound after a restart, and empty when all has expired and is swept."""

@@ -309,26 +309,54 @@ def test_lifetimes_that_are_none(value):
 
 
 @pytest.mark.parametrize(
-    ("value", "wait_s"),
-    [(0, 0), (60, 60), (0.0, 0), (59.999, 59.999), (-0.0, 0), ("0", 0), ("60", 60), ("60.0", 60), ("007.50", 7.5)],
+    ("parse", "value", "wait_s"),
+    [
+        *[(wire.parse_wait, value, value) for value in (0, 60, 0.0, 59.999, -0.0)],
+        *[(wire.parse_wait_text, text, float(text)) for text in ("0", "60", "60.0", "007.50", "0.000000001")],
+    ],
 )
-def test_waits(value, wait_s):
+def test_waits(parse, value, wait_s):
     """Seconds from 0 to 60, in a body as a number, in a query as its text (C1, C2)."""
-    assert wire.parse_wait(value) == wait_s
-    assert type(wire.parse_wait(value)) is float
-    assert wire.parse_wait(None) is None
+    assert parse(value) == wait_s
+    assert type(parse(value)) is float
+    assert parse(None) is None
 
 
 @pytest.mark.parametrize(
     "value",
-    [
-        *(-1, 61, 60.000001, 1e300, float("nan"), float("inf"), True, False, [], [1], {}),
-        *("", " 1", "1 ", "+1", "-1", "-0", "1e1", "0x1", ".5", "1.", "1_0", "61", "NaN", "inf", "1" * 30, "१", "1\n"),
-    ],
+    [-1, 61, 60.000001, 1e300, float("nan"), float("inf"), True, False, [], [1], {}, "", "1", "1.5", "\ud800"],
 )
 def test_waits_that_are_none(value):
-    """Everything else is refused by name."""
+    """Everything else is refused by name; in a body also the text of a number."""
     assert names("wait", wire.parse_wait, value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " 1",
+        "1 ",
+        "+1",
+        "-1",
+        "-0",
+        "1e1",
+        "0x1",
+        ".5",
+        "1.",
+        "1_0",
+        "61",
+        "NaN",
+        "inf",
+        "1" * 30,
+        "१",
+        "1\n",
+        "1,5",
+    ],
+)
+def test_texts_of_waits_that_are_none(text):
+    """In a query only plain decimal digits are a number."""
+    assert names("wait", wire.parse_wait_text, text)
 
 
 @given(st.dictionaries(st.sampled_from(["code", "offer", "a\nb"]), encodable), encodable.filter(len))

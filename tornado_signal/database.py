@@ -18,10 +18,9 @@ from typing import Any
 
 import plyvel
 
-from . import layout
+from . import layout, tables
 from .changes import Change
 from .errors import DamagedListing, DatabaseError, Unavailable
-from .tables import find_damage
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ def open_leveldb(path: Path) -> Any:
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        if damage := find_damage(path):
+        if damage := tables.damage(path):
             raise plyvel.CorruptionError(damage)
         db = plyvel.DB(str(path), create_if_missing=True, **_OPTIONS)
     except (OSError, plyvel.Error) as error:

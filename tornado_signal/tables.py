@@ -1,36 +1,49 @@
-"""What LevelDB does not look at before it opens a directory, and what would cost the data or abort the whole process.
-
-A footer is the last 48 bytes of a table: where two blocks are (offset and length each, as variable-length numbers),
-padding, and a fixed end that LevelDB does look at.
-"""
+"""What of LevelDB's files is looked at before LevelDB gets them, because it would not survive it or delete them."""
 
 from pathlib import Path
+from typing import Final
 
-FOOTER_BYTES = 48
+# The end of a table: two places (offset and length, as varints) of blocks, padded, and a magic number. It is the
+# only part without a checksum: LevelDB takes a length from there for the size of a buffer, and aborts if it is huge.
+_FOOTER_BYTES: Final = 48
+_MAGIC: Final = bytes.fromhex("57fb808b247547db")
+_TRAILER_BYTES: Final = 5  # behind each block
 
 
-def find_damage(path: Path) -> str | None:
-    """What is wrong with a directory; None if LevelDB may open it."""
+def damage(path: Path) -> str | None:
+    """What is wrong with a directory that LevelDB must not open; None for nothing.
+
+    Args:
+        path: the directory; need not hold a database.
+    """
     if not (path / "CURRENT").exists() and [*path.glob("[0-9]*.ldb"), *path.glob("[0-9]*.log")]:
-        return "there are tables or logs, but no CURRENT"  # LevelDB would delete them
-    for table in path.glob("*.ldb"):
-        with table.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - FOOTER_BYTES))
-            numbers = _read_numbers(file.read())
-        if size < FOOTER_BYTES or len(numbers) < 4 or numbers[0] + numbers[1] > size or numbers[2] + numbers[3] > size:
-            return f"the footer of {table.name}"  # LevelDB would ask for as much memory as it says
+        return "there are tables or logs, but no CURRENT"  # LevelDB would begin anew and delete them
+    for table in path.glob("[0-9]*.ldb"):
+        if _footer_is_wrong(table):
+            return f"{table.name} does not end as a table does"
     return None
 
 
-def _read_numbers(data: bytes) -> list[int]:
-    """Four variable-length numbers: seven bits a byte, the lowest first, the highest bit says that more follow."""
-    numbers = []
-    number = shift = 0
+def _footer_is_wrong(table: Path) -> bool:
+    with table.open("rb") as file:
+        blocks_bytes = file.seek(0, 2) - _FOOTER_BYTES
+        file.seek(max(0, blocks_bytes))
+        footer = file.read()
+    if not footer.endswith(_MAGIC):
+        # It was not finished and is not in use, or LevelDB says what is wrong.
+        return False
+    numbers = _varints(footer[: -len(_MAGIC)])
+    places = zip(numbers[0:4:2], numbers[1:4:2], strict=False)
+    return any(offset + length + _TRAILER_BYTES > blocks_bytes for offset, length in places)
+
+
+def _varints(data: bytes) -> list[int]:
+    """Whole numbers of 7 bits a byte, the lowest first; the top bit says that there are more."""
+    numbers, number, shift = [], 0, 0
     for byte in data:
         number |= (byte & 0x7F) << shift
         shift += 7
-        if not byte & 0x80:
+        if byte < 0x80:
             numbers.append(number)
-            number = shift = 0
-    return numbers[:4]
+            number, shift = 0, 0
+    return numbers

@@ -1,0 +1,78 @@
+"""What of LevelDB's files is looked at before LevelDB gets them."""
+
+import shutil
+
+import plyvel
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tornado_signal import tables
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """A directory with a table."""
+    path = tmp_path_factory.mktemp("tables") / "data"
+    with plyvel.DB(str(path), create_if_missing=True) as db:
+        for number in range(3000):
+            db.put(b"%d" % number, bytes(100))
+        db.compact_range(start=b"\x00", stop=b"\xff")
+    return path
+
+
+def test_nothing_is_wrong(sound, tmp_path):
+    """A database is sound, and so is a directory that is empty, missing or somebody else's."""
+    (tmp_path / "server.log").write_text("of somebody else")
+    assert [tables.damage(path) for path in (sound, tmp_path, tmp_path / "missing")] == [None, None, None]
+
+
+@pytest.mark.parametrize("name", ["000005.ldb", "000003.log"])
+def test_the_file_that_names_the_others_is_missing(tmp_path, name):
+    """Tables or logs without CURRENT are the remains of a database."""
+    (tmp_path / name).touch()
+    assert tables.damage(tmp_path) == "there are tables or logs, but no CURRENT"
+    (tmp_path / "CURRENT").touch()
+    assert tables.damage(tmp_path) is None
+
+
+@pytest.mark.parametrize("left", [0, 1, 47, 48, 100, 1000])
+def test_a_table_that_was_not_finished(sound, tmp_path, left):
+    """What a process was writing when it was killed is LevelDB's to judge: it knows whether it is in use."""
+    (table,) = sound.glob("*.ldb")
+    (tmp_path / "CURRENT").touch()
+    (tmp_path / "000007.ldb").write_bytes(table.read_bytes()[:left])
+    assert tables.damage(tmp_path) is None
+
+
+@pytest.mark.parametrize("left", [0, 47, 48, 1000])
+def test_a_database_with_a_table_that_was_not_finished(sound, tmp_path, left):
+    """A merge that a kill cut short leaves one, and the database opens with all that it had."""
+    path = tmp_path / "data"
+    shutil.copytree(sound, path)
+    (table,) = path.glob("*.ldb")
+    (path / "000999.ldb").write_bytes(table.read_bytes()[:left])
+    assert tables.damage(path) is None
+    with plyvel.DB(str(path)) as db:
+        assert len(list(db.iterator())) == 3000
+
+
+@given(at=st.integers(0, 39), data=st.binary(min_size=1, max_size=8))
+def test_a_footer_that_points_out_of_the_table(sound, tmp_path_factory, at, data):
+    """Whatever bytes come into a footer: a table with places that are not in it is found, no other one."""
+    (table,) = sound.glob("*.ldb")
+    body = bytearray(table.read_bytes())
+    size = len(body)
+    start = size - 48 + at
+    body[start : min(start + len(data), size - 8)] = data[: size - 8 - start]
+    path = tmp_path_factory.mktemp("damaged")
+    (path / "CURRENT").touch()
+    (path / "000007.ldb").write_bytes(body)
+    numbers, number, shift = [], 0, 0
+    for byte in body[size - 48 : size - 8]:
+        number, shift = number + byte % 128 * 2**shift, shift + 7
+        if byte < 128:
+            numbers.append(number)
+            number = shift = 0
+    fits = all(numbers[n] + numbers[n + 1] + 5 <= size - 48 for n in (0, 2) if n + 1 < len(numbers))
+    assert tables.damage(path) == (None if fits else "000007.ldb does not end as a table does")
