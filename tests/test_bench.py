@@ -47,6 +47,11 @@ def test_everything(tmp_path):
         "p99, how much more",
         "an idle keep-alive connection",
         "memory of a session",
+        "a waiting request",
+        "CPU while all wait",
+        "answer to waiting offerer, median",
+        "answer to waiting offerer, p99",
+        "CPU of one brokered connection with waits and batches",
     }
     assert 0 < measured["POST /poll"]["ratio"] < 1
     assert measured["memory of a session"]["reached"] is None  # of so few sessions that it says nothing

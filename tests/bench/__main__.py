@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import figures, growth, latency, report, throughput
+from . import figures, growth, latency, report, throughput, waits
 from .processes import BenchError, Target
 
 SIZES = {"full": figures.FULL, "quick": figures.QUICK, "smoke": figures.SMOKE}
@@ -21,6 +21,7 @@ PARTS = {
     "broker": throughput.broker,
     "latency": latency.latency,
     "connections": growth.connections,
+    "waits": waits.waits,
     "growth": growth.growth,
     "sweep": latency.sweep,
 }

@@ -26,6 +26,7 @@ class Size:
         rate: requests a second under the steady load.
         steady_s: how long that lasts, and how long before the million expires.
         connections: idle ones.
+        waiting: requests that wait at once.
         sessions: the many.
         few: the few that they are compared with.
         mixed: sessions among which the steady load spreads.
@@ -38,16 +39,39 @@ class Size:
     rate: int
     steady_s: float
     connections: int
+    waiting: int
     sessions: int
     few: int = 1000
     mixed: int = 1000
     sweep_s: float
 
 
-FULL = Size(rounds=3, run_s=1, flows=800, rate=1000, steady_s=6, connections=8000, sessions=1_000_000, sweep_s=60)
-QUICK = Size(rounds=1, run_s=0.5, flows=300, rate=1000, steady_s=2, connections=1000, sessions=20_000, sweep_s=8)
+FULL = Size(
+    rounds=3,
+    run_s=1,
+    flows=800,
+    rate=1000,
+    steady_s=6,
+    connections=8000,
+    waiting=18_000,
+    sessions=1_000_000,
+    sweep_s=60,
+)
+QUICK = Size(
+    rounds=1, run_s=0.5, flows=300, rate=1000, steady_s=2, connections=1000, waiting=2000, sessions=20_000, sweep_s=8
+)
 SMOKE = Size(
-    rounds=1, run_s=0.1, flows=20, rate=200, steady_s=0.5, connections=50, sessions=2000, few=100, mixed=50, sweep_s=1
+    rounds=1,
+    run_s=0.1,
+    flows=20,
+    rate=200,
+    steady_s=0.5,
+    connections=50,
+    waiting=100,
+    sessions=2000,
+    few=100,
+    mixed=50,
+    sweep_s=1,
 )
 
 
