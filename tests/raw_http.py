@@ -15,8 +15,8 @@ from tornado import httputil, web
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
-from tornado_signal.config import Settings
 from tornado_signal.handlers import make_refusal
+from tornado_signal.settings import Settings
 from tornado_signal.transport import Server, connection, listener
 
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}

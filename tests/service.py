@@ -15,10 +15,10 @@ from tornado.netutil import bind_sockets
 
 from tornado_signal import transport
 from tornado_signal.clock import Clock
-from tornado_signal.config import Settings
 from tornado_signal.handlers import make_application, make_refusal
 from tornado_signal.handlers.admin import make_admin_application
 from tornado_signal.server import open_store
+from tornado_signal.settings import Settings
 
 HOST = "signal.example"
 ORIGIN = "https://app.example"

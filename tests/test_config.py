@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tornado_signal.config import CONFIG_VARIABLE, SETTINGS, ConfigError, Settings, add_arguments, load
+from tornado_signal.config import CONFIG_VARIABLE, ConfigError, add_arguments, load
+from tornado_signal.settings import SETTINGS, Settings
 
 CONTRACT_D = {
     "--address": "127.0.0.1",

@@ -8,7 +8,7 @@ import sys
 import pytest
 from command import COMMAND, environment, run
 
-from tornado_signal import COMMIT, config, errors
+from tornado_signal import COMMIT, config, errors, settings
 from tornado_signal.__main__ import guarded, main, make_parser
 
 
@@ -33,7 +33,7 @@ def test_help_of_serve():
     done = run("serve", "--help")
     assert (done.returncode, done.stderr) == (0, "")
     shown = "".join(done.stdout.split())
-    for each in config.SETTINGS:
+    for each in settings.SETTINGS:
         assert each.flag in done.stdout
         assert "".join(f"default: {each.default}; environment: {each.variable}".split()) in shown
 

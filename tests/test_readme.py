@@ -11,7 +11,7 @@ import pytest
 from command import BOUND_S, environment
 from test_peers import NETWORK
 
-from tornado_signal import config, errors, handlers, layout
+from tornado_signal import errors, handlers, layout, settings
 from tornado_signal.handlers.base import STATUS
 
 ROOT = Path(__file__).parent.parent
@@ -292,7 +292,7 @@ def test_settings():
             f"`{each.default}`",
             each.meaning + (f" ({each.unit})" if each.unit else ""),
         ]
-        for each in config.SETTINGS
+        for each in settings.SETTINGS
     ]
 
 
@@ -305,7 +305,7 @@ def test_keys():
 def test_the_picture_shows_every_part():
     """Every module and folder of the package is in the picture, but for what builds it."""
     picture = blocks("How it works", "")[0][1]
-    parts = {path.stem for path in Path(config.__file__).parent.iterdir() if path.suffix == ".py" or path.is_dir()}
+    parts = {path.stem for path in Path(settings.__file__).parent.iterdir() if path.suffix == ".py" or path.is_dir()}
     parts -= {"__init__", "__pycache__", "_build", "_commit"}
     assert {part for part in parts if not re.search(rf"\b{part}\b", picture)} == set()
 

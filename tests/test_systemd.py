@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tornado_signal import config
+from tornado_signal import config, settings
 
 SYSTEMD = Path(__file__).parent.parent / "systemd"
 UNIT = SYSTEMD / "tornado-signal.service"
@@ -81,7 +81,7 @@ def test_the_environment_file_changes_nothing_as_it_comes():
 
 def test_the_environment_file_names_every_setting_and_its_default():
     """The environment file names exactly the settings there are, in their order, each with its default."""
-    expected = [(f"TORNADO_SIGNAL_{each.name.upper()}", str(each.default)) for each in config.SETTINGS]
+    expected = [(f"TORNADO_SIGNAL_{each.name.upper()}", str(each.default)) for each in settings.SETTINGS]
     assert list(environment().items()) == expected
 
 

@@ -15,8 +15,8 @@ from raw_http import answers, echo_application, read_all, serving
 from tornado import web
 
 from tornado_signal.clock import Clock
-from tornado_signal.config import Settings
 from tornado_signal.handlers import make_application
+from tornado_signal.settings import Settings
 from tornado_signal.transport import connection
 
 HOST = b"Host: a.example\r\n"

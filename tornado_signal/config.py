@@ -1,29 +1,18 @@
-# ruff: noqa: RUF009  (a default made by setting() is a value that never changes)
-"""The settings: what the operator may say, where, and what becomes of it.
+"""Where settings come from: flags win over the environment, that over a TOML file, that over the default (Contract D).
 
-The fields of `Settings` are the one table: name, type, default, what is allowed, meaning and unit. The flag,
-the environment variable, the key in the TOML file, the help and every error follow from it, so a new setting
-is one new field.
-
-A flag wins over an environment variable, that over the TOML file, that over the default (Contract D). Every
-source is checked whole, also where another one wins: a mistake does not wait for the day the flag is dropped.
+Every source is checked whole, also where another one wins: a mistake does not wait for the day the flag is dropped.
 """
 
 import argparse
-import dataclasses
 import difflib
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from .kinds import HOST, NETWORK, ORIGIN, PATH, PORT, Kind, Network, made, one_of, several, whole, word_or
+from .kinds import Kind
+from .settings import PREFIX, SETTINGS, Setting, Settings
 
 T = TypeVar("T")
-
-PREFIX = "TORNADO_SIGNAL_"
-"""What the name of every environment variable of this program begins with."""
 
 CONFIG_VARIABLE = PREFIX + "CONFIG"
 """The environment variable that names the TOML file."""
@@ -41,93 +30,6 @@ class ConfigError(ValueError):
     def __init__(self, where: str, value: object, expected: str) -> None:
         super().__init__(f"{where} = {value!r}: expected {expected}")
         self.where, self.value, self.expected = where, value, expected
-
-
-# The settings.
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One setting and its names.
-
-    Attributes:
-        name: Its field in `Settings`, and its key in the TOML file.
-        default: What it is unless set, as it would be written in the TOML file.
-        kind: What it may be.
-        meaning: What it does, for `--help`.
-        unit: What its number counts, or empty.
-    """
-
-    name: str
-    default: object
-    kind: Kind[object]
-    meaning: str
-    unit: str
-
-    @property
-    def flag(self) -> str:
-        """Its name on the command line."""
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def variable(self) -> str:
-        """Its name in the environment."""
-        return PREFIX + self.name.upper()
-
-    @property
-    def help(self) -> str:
-        """All that `--help` says about it."""
-        unit = f"unit: {self.unit}; " if self.unit else ""
-        found = f"{unit}default: {self.default}; environment: {self.variable}"
-        return f"{self.meaning} [{self.kind.allowed}] ({found})"
-
-
-def setting(default: object, kind: Kind[T], meaning: str, unit: str = "") -> T:
-    """A field of `Settings`; the arguments are those of `Setting`."""
-    described = {"default": default, "kind": kind, "meaning": meaning, "unit": unit}
-    return dataclasses.field(default=kind.parse(default), metadata=described)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Every setting, checked. A relative path counts from the directory that the server is started in."""
-
-    address: str = setting("127.0.0.1", HOST, "address to listen on")
-    port: int = setting(3000, PORT, "port to listen on; 0 picks a free one, and the chosen one is logged")
-    data_dir: Path = setting("data", PATH, "the LevelDB directory, created if missing")
-    # A tenth of a second to a week: sessions are short-lived (Specification 1), and no peer answers faster.
-    session_timeout_ms: int = setting(300_000, whole(100, 604_800_000), "lifetime of a session", "ms")
-    sweep_interval_ms: int = setting(1000, whole(10, 3_600_000), "pause between two sweeps of what has expired", "ms")
-    durability: Literal["fsync", "os"] = setting(
-        "fsync",
-        one_of("fsync", "os"),
-        "what a 200 means: on disk, safe against power loss (fsync), or safe against the process dying (os)",
-    )
-    codes: Literal["random", "content"] = setting(
-        "random",
-        one_of("random", "content"),
-        "how session codes are made: at random, or from origin, topic and offer, the same for the same",
-    )
-    allowed_origins: frozenset[str] | None = setting(
-        "any", word_or("any", None, made(frozenset, several(ORIGIN))), "the origins that are served"
-    )
-    trusted_proxies: tuple[Network, ...] = setting(
-        "none",
-        word_or("none", (), several(NETWORK)),
-        "the proxies whose X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host count",
-    )
-    admin_port: int | None = setting(
-        "off",
-        word_or("off", None, PORT),
-        "port of a second listener, on loopback, for /metrics, /healthz and /readyz; 0 picks a free one",
-    )
-
-
-SETTINGS = tuple(Setting(field.name, **field.metadata) for field in dataclasses.fields(Settings))
-"""The settings, in the order of their table."""
-
-
-# Where they come from.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

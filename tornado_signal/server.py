@@ -11,10 +11,10 @@ from tornado.netutil import bind_sockets
 
 from . import COMMIT
 from .clock import Clock
-from .config import Settings
 from .errors import OperatorError
 from .handlers import make_application, make_refusal
 from .handlers.admin import make_admin_application
+from .settings import Settings
 from .store import Store
 from .sweeper import Sweeper
 from .transport import Server

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from tornado.httputil import HTTPHeaders
 
 from ..clock import Clock
-from ..config import Settings
+from ..settings import Settings
 from ..store import Store
 from . import discovery, signaling, streams
 from .base import Handler, NotFound, Response, refusal

@@ -8,7 +8,7 @@ from typing import Any
 from tornado import httputil, web
 
 from ..clock import Clock
-from ..config import Settings
+from ..settings import Settings
 from ..store import Store
 
 MAX_BODY_BYTES = 256 * 1024
