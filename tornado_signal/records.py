@@ -17,6 +17,23 @@ LISTING_STEP = 50  # sessions
 PASSING_STEP = 2000  # expired entries passed over
 
 
+def span(view: Any, start: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
+    """Every key and value from one key to before another; by a raw iterator, which costs half of a bounded one."""
+    entries = []
+    raw = view.raw_iterator()
+    try:
+        raw.seek(start)
+        while raw.valid():
+            entry = raw.item()
+            if entry[0] >= stop:
+                break
+            entries.append(entry)
+            raw.next()
+    finally:
+        raw.close()
+    return entries
+
+
 def find(view: Any, key: bytes, code: bytes) -> Session | None:
     """The head of a session, expired or not, by its key; None where there is none."""
     head = view.get(key + layout.HEAD)
@@ -49,13 +66,10 @@ def news(view: Any, key: bytes, side: Side, since: int, expires_ms: int, serial:
     description_key = key + layout.DESCRIPTION[side]
     start = key + layout.CANDIDATE[side] + layout.pack_number(since + 1) if since else description_key
     description = view.get(description_key) if since else None
-    candidates = []
-    with view.iterator(start=start, stop=key + layout.AFTER_SIDE[side]) as parts:
-        for part_key, value in parts:
-            if part_key == description_key:
-                description = value
-            else:
-                candidates.append((layout.unpack_number(part_key[-8:]), value.decode()))
+    parts = span(view, start, key + layout.AFTER_SIDE[side])
+    if parts and parts[0][0] == description_key:
+        description = parts.pop(0)[1]
+    candidates = [(layout.unpack_number(part_key[-8:]), value.decode()) for part_key, value in parts]
     if description is None:
         return News(None, 0, candidates, expires_ms, serial)
     if side is Side.OFFERER:
@@ -66,10 +80,17 @@ def news(view: Any, key: bytes, side: Side, since: int, expires_ms: int, serial:
 
 def last_number(view: Any, key: bytes, side: Side) -> int:
     """The number of the newest of all that a side has sent; 0 for nothing."""
-    start, stop = key + layout.DESCRIPTION[side], key + layout.AFTER_SIDE[side]
-    with view.iterator(start=start, stop=stop, include_value=False, reverse=True) as parts:
-        newest = next(parts, None)
-    candidate = 0 if newest is None or newest == start else layout.unpack_number(newest[-8:])
+    raw = view.raw_iterator()
+    try:
+        raw.seek(key + layout.AFTER_SIDE[side])
+        if raw.valid():
+            raw.prev()
+        else:
+            raw.seek_to_last()
+        newest = raw.key()  # at least the session's head comes before
+    finally:
+        raw.close()
+    candidate = layout.unpack_number(newest[-8:]) if newest.startswith(key + layout.CANDIDATE[side]) else 0
     if side is Side.OFFERER:
         return max(candidate, 1)
     answer = find_answer(view, key)
@@ -116,8 +137,7 @@ def listing_step(
 
 def listed(view: Any, key: bytes, code: bytes) -> ListedSession:
     """A session as its topic's listing shows it."""
-    with view.iterator(start=key, stop=key + layout.AFTER_OFFERER, include_key=False) as parts:
-        head, offer, *candidates = parts
+    head, offer, *candidates = (value for _, value in span(view, key, key + layout.AFTER_OFFERER))
     return ListedSession(layout.unpack_head(code, head), offer.decode(), [text.decode() for text in candidates])
 
 

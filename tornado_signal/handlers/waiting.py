@@ -1,5 +1,7 @@
 """What requests that wait for news have in common, whatever they wait for."""
 
+from typing import Any, cast
+
 from tornado.httputil import HTTPHeaders
 
 from ..session import Side
@@ -14,6 +16,11 @@ class WaitingHandler(Handler):
 
     _watch: Watch | None = None
     _left = False  # whether the client was gone before there was anything to watch
+
+    def prepare(self) -> None:
+        """Ask to be told when the client goes."""
+        super().prepare()
+        cast(Any, self.request.connection).set_close_callback(self.on_connection_close)
 
     def watching(self, watch: Watch) -> Watch:
         """Tie a watch to this request's connection; use it as a context manager.

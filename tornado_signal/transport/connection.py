@@ -8,6 +8,7 @@ from tornado import httputil
 from tornado.iostream import StreamClosedError
 
 from .exchange import Exchange
+from .headers import Headers
 from .receiver import PIECE_BYTES, Receiver
 from .syntax import Refused, format_head
 
@@ -274,12 +275,12 @@ class Connection(Receiver, asyncio.Protocol):
             if incomplete.started:
                 self._end(linger=True)
                 return
-            self.arriving = list(incomplete.headers.get_all())
+            self.arriving = cast(Headers, incomplete.headers)
         if exchanges:
             self._refused = status
             self._waiting, self.deadline_s = b"", 0.0
             return
-        headers, body = self.server.refusal(status, self.headers())
+        headers, body = self.server.refusal(status, cast(httputil.HTTPHeaders, self.arriving or Headers()))
         headers["Content-Length"] = str(len(body))
         headers["Connection"] = "close"
         self.send(format_head(status, "", list(headers.get_all())) + body)

@@ -22,6 +22,16 @@ class Exchange(httputil.HTTPConnection):
         context: has `remote_ip` and `protocol`, as Tornado's handlers expect.
     """
 
+    complete = False
+    started = False
+    finished = False
+    _begun = False
+    _chunked = False
+    _unwritten_bytes: int | None = None  # of the length that was announced
+    _early: bytes = b""  # what came of the body before its turn
+    _delegate: httputil.HTTPMessageDelegate | None = None
+    _close_callback: Callable[[], None] | None = None
+
     def __init__(
         self,
         connection: "Connection",
@@ -32,17 +42,7 @@ class Exchange(httputil.HTTPConnection):
         self.context = connection
         self.start_line = start_line
         self.headers = headers
-        self.complete = False
-        self.started = False
-        self.finished = False
         self.keep_alive = keep_alive
-        self._begun = False
-        self._headless = start_line.method == "HEAD"
-        self._chunked = False
-        self._unwritten_bytes: int | None = None  # of the length that was announced
-        self._chunks: list[bytes] = []
-        self._delegate: httputil.HTTPMessageDelegate | None = None
-        self._close_callback: Callable[[], None] | None = None
 
     # The request, from the connection to Tornado
 
@@ -57,9 +57,9 @@ class Exchange(httputil.HTTPConnection):
         if not self.complete and "Expect" in self.headers and self.start_line.version != "HTTP/1.0":
             # After what the headers alone may have set off: a final answer makes it unnecessary.
             connection.server.loop.call_soon(self._expect)
-        for chunk in self._chunks:
-            delegate.data_received(chunk)
-        self._chunks.clear()
+        if self._early:
+            delegate.data_received(self._early)
+            self._early = b""
         if self.complete:
             self.message_complete()
 
@@ -68,7 +68,7 @@ class Exchange(httputil.HTTPConnection):
         if self._delegate is not None:
             self._delegate.data_received(chunk)
         elif not self.finished:
-            self._chunks.append(chunk)
+            self._early += chunk
 
     def message_complete(self) -> None:
         """The request has come whole."""
@@ -119,7 +119,7 @@ class Exchange(httputil.HTTPConnection):
             values = [pair for pair in values if pair[0] not in ("Connection", "Transfer-Encoding")]
             if headers.get("Connection", "").lower() == "close":
                 self.keep_alive = False
-        if self._headless or code in (204, 304):
+        if code in (204, 304) or self.start_line.method == "HEAD":
             self._unwritten_bytes = 0
         elif "Content-Length" in headers:
             self._unwritten_bytes = int(headers["Content-Length"])
@@ -172,7 +172,7 @@ class Exchange(httputil.HTTPConnection):
         self.context.abort()
 
     def _framed(self, chunk: bytes | None) -> bytes:
-        if not chunk or self._headless:
+        if not chunk or self.start_line.method == "HEAD":
             return b""
         if self._unwritten_bytes is not None:
             self._unwritten_bytes -= len(chunk)

@@ -1,11 +1,12 @@
 """Bytes into requests: what llhttp reports, checked and limited. Does no I/O."""
 
 import http
-from typing import Final
+from typing import Final, cast
 
 import httptools
 from tornado import httputil
 
+from .headers import Headers, header_name
 from .syntax import Refused, check_headers, check_target
 
 MAX_HEAD_BYTES: Final = 32 * 1024  # request line and headers, or whatever else comes between two pieces of a body
@@ -30,7 +31,7 @@ class Receiver:
         # Taken since the parser last had something to say; of the piece in which it did, nobody knows how much counts.
         self._silent_bytes = 0
         self._framing = b""  # while an upgrade is declined: says where its body ends
-        self.arriving: list[tuple[str, str]] | None = None
+        self.arriving: Headers | None = None
         self.moved = False
 
     def feed(self, piece: bytes) -> int:
@@ -70,18 +71,6 @@ class Receiver:
         """There will be nothing more to parse: parser and receiver need not wait for the garbage collector."""
         del self._parser
 
-    def headers(self) -> httputil.HTTPHeaders:
-        """The headers of the request that arrives, as far as they have come."""
-        fields = self.arriving or ()
-        headers = httputil.HTTPHeaders()
-        for name, value in fields:
-            headers[name] = value
-        if len(headers) < len(fields):  # some came more than once, which is rare
-            headers = httputil.HTTPHeaders()
-            for name, value in fields:
-                headers.add(name, value)
-        return headers
-
     def _decline_upgrade(self) -> None:
         # For llhttp all that follows is another protocol's. For us it is the body, if there is one, and the next
         # request: a parser that has seen a head with the same framing, but no upgrade, takes them for that.
@@ -97,7 +86,7 @@ class Receiver:
         self.moved = True
         self._target = b""
         self._read = self._piece
-        self.arriving = []
+        self.arriving = Headers()
 
     def on_url(self, part: bytes) -> None:
         """The request target, or a piece of it."""
@@ -111,10 +100,10 @@ class Receiver:
         Raises:
             Refused: it is a trailer, which nobody needs and some would believe.
         """
-        fields = self.arriving
-        if fields is None:
+        headers = self.arriving
+        if headers is None:
             raise Refused(http.HTTPStatus.BAD_REQUEST)
-        fields.append((name.decode("latin-1"), value.strip().decode("latin-1")))  # llhttp leaves blanks behind it
+        headers.add(header_name(name), value.strip().decode("latin-1"))  # llhttp leaves blanks behind it
 
     def on_headers_complete(self) -> None:
         """Request line and headers have come: everything that says how the message goes on is checked."""
@@ -124,7 +113,7 @@ class Receiver:
             self._framing = b""
             self.arriving = None
             return
-        headers = self.headers()
+        headers = cast(httputil.HTTPHeaders, self.arriving)
         parser = self._parser
         method = parser.get_method()
         if b"%b %b HTTP/" % (method, self._target) not in self._read:

@@ -2,6 +2,7 @@
 
 import http
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from tornado import httputil
@@ -67,16 +68,14 @@ def check_headers(headers: httputil.HTTPHeaders, version: str) -> None:
         raise Refused(http.HTTPStatus.EXPECTATION_FAILED)
 
 
-def format_head(code: int, reason: str, values: list[tuple[str, str]]) -> bytes:
+def format_head(code: int, reason: str, values: Iterable[tuple[str, str]]) -> bytes:
     """The status line and the headers of a response.
 
     Raises:
         ValueError: one of them would break out of its line.
     """
-    lines = [_STATUS_LINES.get(code) or f"HTTP/1.1 {code} {reason}"]
-    for name, value in values:
-        lines.append(f"{name}: {value}")
+    lines = [_STATUS_LINES.get(code) or f"HTTP/1.1 {code} {reason}", *[f"{name}: {value}" for name, value in values]]
     head = "\r\n".join(lines)
-    if head.count("\n") != len(values) or head.count("\r") != len(values):
+    if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
         raise ValueError("a header has a line break in it")
     return head.encode("latin-1") + b"\r\n\r\n"
