@@ -51,7 +51,7 @@ class Connection(Receiver, asyncio.Protocol):
     _transport: asyncio.Transport
 
     def __init__(self, server: "Server") -> None:
-        super().__init__()
+        super().__init__(server.heads)
         self.server = server
         self.remote_ip = ""
         self.deadline_s = 0.0

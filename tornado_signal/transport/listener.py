@@ -9,6 +9,7 @@ from typing import Final
 from tornado import httputil
 
 from .connection import HEAD_S, Connection
+from .receiver import Heads
 
 TICK_S: Final = 1.0
 BACKLOG: Final = 4096
@@ -38,6 +39,7 @@ class Server:
         self.protocol = "https" if tls else "http"
         self.stopping = False
         self.connections: set[Connection] = set()
+        self.heads: Heads = {}
         self.done: asyncio.Future[None] = self.loop.create_future()
         self.done.set_result(None)
         self._tls = tls

@@ -1,7 +1,7 @@
 """Bytes into requests: what llhttp reports, checked and limited. Does no I/O."""
 
 import http
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import httptools
 from tornado import httputil
@@ -11,6 +11,28 @@ from .syntax import Refused, check_headers, check_target
 
 MAX_HEAD_BYTES: Final = 32 * 1024  # request line and headers, or whatever else comes between two pieces of a body
 PIECE_BYTES: Final = 8 * 1024  # parsed at a time: what is counted and what waits is known to this precision
+KNOWN_HEADS: Final = 512  # at most 2 KB each
+KNOWN_HEAD_BYTES: Final = 2048
+
+
+class Head(NamedTuple):
+    """What request line and headers say, as they were understood and checked; never changed.
+
+    Attributes:
+        start_line: the request line.
+        headers: without coding of the body, expectation or upgrade.
+        body_bytes: how long the body is.
+    """
+
+    start_line: httputil.RequestStartLine
+    headers: httputil.HTTPHeaders
+    body_bytes: int
+
+
+_SPECIAL: Final = {"Transfer-Encoding", "Expect"}  # what comes behind such a head is not simply a body
+
+Heads = dict[bytes, Head]
+"""What some have sent before, byte for byte: clients repeat themselves, and need not be parsed again."""
 
 
 class Receiver:
@@ -21,15 +43,30 @@ class Receiver:
         moved: whether something has begun or ended since this was last set to False.
     """
 
-    __slots__ = ("_framing", "_parser", "_piece", "_read", "_silent_bytes", "_target", "arriving", "moved")
+    __slots__ = (
+        "_between",
+        "_first",
+        "_framing",
+        "_heads",
+        "_parser",
+        "_piece",
+        "_read",
+        "_silent_bytes",
+        "_target",
+        "arriving",
+        "moved",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, heads: Heads) -> None:
+        self._heads = heads
         self._parser = httptools.HttpRequestParser(self)
         self._target = b""
         self._piece = b""  # what is being parsed
         self._read = b""  # the pieces since a request began, until all its headers have come
         # Taken since the parser last had something to say; of the piece in which it did, nobody knows how much counts.
         self._silent_bytes = 0
+        self._between = True  # whether the parser waits for the first byte of a request
+        self._first = False  # whether what is being parsed began with the first byte of the current request
         self._framing = b""  # while an upgrade is declined: says where its body ends
         self.arriving: Headers | None = None
         self.moved = False
@@ -46,8 +83,11 @@ class Receiver:
         Raises:
             Refused: what has come cannot be understood.
         """
+        if self._between and (taken := self._feed_known(piece)):
+            return taken
         taken = len(piece)
         self._piece = piece
+        self._first = self._between
         if self.arriving is not None:
             self._read += piece
         try:
@@ -67,6 +107,33 @@ class Receiver:
             raise Refused(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         return taken
 
+    def _feed_known(self, piece: bytes) -> int:
+        """Take a whole request whose head has come before; how many bytes it had, 0 for another one."""
+        body_at = piece.find(b"\r\n\r\n") + 4
+        head = self._heads.get(piece[:body_at])
+        if head is None or len(piece) < body_at + head.body_bytes:
+            return 0
+        end = body_at + head.body_bytes
+        self._silent_bytes = 0
+        self.moved = True
+        self.request_received(head.start_line, head.headers, True)
+        if head.body_bytes:
+            self.body_received(piece[body_at:end])
+        self.request_complete()
+        return end
+
+    def _remember(self, start_line: httputil.RequestStartLine, headers: httputil.HTTPHeaders) -> None:
+        # Only what ends where it seems to: as many lines as llhttp has seen.
+        head = self._piece[: self._piece.find(b"\r\n\r\n") + 4]
+        lines = len(headers) + 2
+        if len(head) > KNOWN_HEAD_BYTES or head.count(b"\r\n") != lines or head.count(b"\n") != lines:
+            return
+        if headers.keys() & _SPECIAL:
+            return
+        if len(self._heads) == KNOWN_HEADS:
+            self._heads.clear()
+        self._heads[head] = Head(start_line, headers, int(headers.get("Content-Length", "0")))
+
     def forget(self) -> None:
         """There will be nothing more to parse: parser and receiver need not wait for the garbage collector."""
         del self._parser
@@ -84,6 +151,7 @@ class Receiver:
         """The first byte of a request."""
         self._silent_bytes = -PIECE_BYTES
         self.moved = True
+        self._between = False
         self._target = b""
         self._read = self._piece
         self.arriving = Headers()
@@ -116,7 +184,8 @@ class Receiver:
         headers = cast(httputil.HTTPHeaders, self.arriving)
         parser = self._parser
         method = parser.get_method()
-        if b"%b %b HTTP/" % (method, self._target) not in self._read:
+        beginning = b"%b %b HTTP/" % (method, self._target)
+        if beginning not in self._read:
             raise Refused(http.HTTPStatus.BAD_REQUEST)  # llhttp takes more spaces, and RTSP
         start_line = httputil.RequestStartLine(
             method.decode("latin-1"),
@@ -124,12 +193,17 @@ class Receiver:
             "HTTP/" + parser.get_http_version(),
         )
         check_headers(headers, start_line.version)
-        if parser.should_upgrade():
+        upgrade = parser.should_upgrade()
+        if upgrade:
             for name in ("Content-Length", "Transfer-Encoding"):
                 if name in headers:
                     self._framing = f"POST / HTTP/1.1\r\n{name}: {headers[name]}\r\n\r\n".encode("latin-1")
         self.arriving = None
-        self.request_received(start_line, headers, parser.should_keep_alive())
+        keep_alive = parser.should_keep_alive()
+        if self._first and keep_alive and not upgrade and self._piece.startswith(beginning):
+            self._remember(start_line, headers)
+        self._first = False
+        self.request_received(start_line, headers, keep_alive)
 
     def on_body(self, chunk: bytes) -> None:
         """A piece of a body."""
@@ -140,7 +214,7 @@ class Receiver:
         """The request has come whole; but a declined upgrade's body is still to come."""
         self._silent_bytes = -PIECE_BYTES
         if not self._framing:
-            self.moved = True
+            self._between = self.moved = True
             self.request_complete()
 
     # To who derives from it

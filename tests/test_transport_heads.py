@@ -1,0 +1,106 @@
+"""Heads that have come before are not parsed again, and mean the same; nothing else is taken for one of them."""
+
+import pytest
+from http_corpus import CORPUS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tornado_signal.transport.receiver import KNOWN_HEAD_BYTES, KNOWN_HEADS, PIECE_BYTES, Receiver
+from tornado_signal.transport.syntax import Refused
+
+HEAD = b"POST /poll HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n"
+
+
+class Told(Receiver):
+    """Writes down what it is told."""
+
+    def __init__(self, heads):
+        super().__init__(heads)
+        self.told = []
+
+    def request_received(self, start_line, headers, keep_alive):
+        self.told.append((start_line, list(headers.get_all()), keep_alive))
+
+    def body_received(self, chunk):
+        self.told.append(chunk)
+
+    def request_complete(self):
+        self.told.append("complete")
+
+
+def understood(heads, data):
+    """What a connection with these known heads makes of some bytes, pieces of one body put together."""
+    receiver = Told(heads)
+    at = 0
+    try:
+        while at < len(data):
+            at += receiver.feed(data[at : at + PIECE_BYTES])
+    except Refused as refused:
+        receiver.told.append(refused.status)
+    told = []
+    for each in receiver.told:
+        if isinstance(each, bytes) and told and isinstance(told[-1], bytes):
+            told[-1] += each
+        else:
+            told.append(each)
+    return told
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_the_same_as_parsed(name):
+    """Every request of the corpus means the same when its head is known, and so does what comes behind it."""
+    data = CORPUS[name] + HEAD + b"body"
+    first = understood({}, data)
+    heads = {}
+    understood(heads, HEAD + b"body")
+    assert understood(heads, data) == first
+    assert understood(heads, data) == first
+    assert understood(heads, HEAD + b"body" + data)[3:] == first
+
+
+@given(st.binary(max_size=20), st.integers(0, 30))
+def test_only_a_whole_one(behind, cut):
+    """A known head with its body, some of it, or more than that is taken for what it is."""
+    heads = {}
+    understood(heads, HEAD + b"body")
+    assert list(heads) == [HEAD]
+    data = (HEAD + b"body")[: len(HEAD) + 4 - cut] + (behind if cut == 0 else b"")
+    assert understood(heads, data) == understood({}, data)
+
+
+def test_it_is_not_parsed_again(monkeypatch):
+    """The second time the parser is not asked."""
+    heads = {}
+    first = understood(heads, HEAD + b"body")
+    monkeypatch.setattr(Receiver, "on_message_begin", None)  # whoever parsed would stumble here
+    assert understood(heads, (HEAD + b"body") * 2) == first * 2
+
+
+def test_not_too_many_and_not_too_long():
+    """What is kept of heads is bounded, whatever comes."""
+    heads = {}
+    for number in range(KNOWN_HEADS * 2 + 1):
+        understood(heads, b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n" % number)
+        assert len(heads) <= KNOWN_HEADS
+    heads = {}
+    understood(heads, b"GET /%b HTTP/1.1\r\nHost: a\r\n\r\n" % (b"x" * KNOWN_HEAD_BYTES))
+    assert heads == {}
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\nx",
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nAccept: x\r\nAccept: y\r\n\r\n",
+        b"\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.0\r\n\r\n",
+    ],
+)
+def test_not_remembered(head):
+    """What is not simply a head with a body of a known length behind it is parsed each time."""
+    heads = {}
+    assert understood(heads, head)
+    assert heads == {}
