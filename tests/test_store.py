@@ -10,7 +10,7 @@ import plyvel
 import pytest
 from conftest import BEGIN_MS, TIMEOUT_MS, HandClock, Under, sweep
 
-from tornado_signal import layout, records
+from tornado_signal import layout, records, writer
 from tornado_signal import store as store_module
 from tornado_signal.errors import AlreadyAnswered, DatabaseError, SessionNotFound, Unavailable
 from tornado_signal.session import Answer, ListedSession, News, Reason, Session, Side, content_code
@@ -270,25 +270,23 @@ async def test_many_candidates_at_once_are_all_kept(store, under):
     assert sorted([news.description_number, *(number for number, _ in news.candidates)]) == list(range(1, 302))
 
 
-@pytest.mark.parametrize("last", ["answer", "retry", "another answer"])
-async def test_numbers_are_not_kept_for_ever(store, under, last):
-    """What is kept in memory while candidates are on their way goes with them, also if who waited changes nothing."""
+async def test_numbers_are_not_kept_for_ever(store, under, monkeypatch):
+    """The numbers kept in memory are bounded and go with their session; whether one is kept or read again is the same."""
+    monkeypatch.setattr(writer, "NUMBERS_KEPT", 10)
     one = under(store)
-    code = await one.create()
-    if last != "answer":
+    codes = [await one.create() for _ in range(20)]
+    for text in "abc":
+        for code in codes:
+            await asyncio.gather(one.add(code, OFFERER, text), one.add(code, ANSWERER, text))
+            assert len(store._numbers) <= 12
+    for code in codes:
         await one.answer(code)
-    adding = asyncio.create_task(one.add(code, ANSWERER, "c"))
-    await asyncio.sleep(0)
-    assert store._numbers
-    with suppress(AlreadyAnswered):
-        await one.answer(code, last if last == "another answer" else "answer")
-    await adding
-    for _ in range(3):
-        await asyncio.sleep(0)
+        for side in (OFFERER, ANSWERER):
+            news = await one.read(code, side)
+            assert sorted([news.description_number, *(number for number, _ in news.candidates)]) == [1, 2, 3, 4]
+    for code in codes:
+        await one.withdraw(code)
     assert store._numbers == {}
-    await one.add(code, ANSWERER, "d")
-    news = await one.read(code, ANSWERER)
-    assert sorted([news.description_number, *(number for number, _ in news.candidates)]) == [1, 2, 3]
 
 
 async def test_an_answer_comes_through_a_stream_of_candidates(store, under):

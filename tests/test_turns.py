@@ -138,25 +138,6 @@ async def test_several_sessions_are_taken_and_released_together(io_loop):
     await asyncio.gather(*tasks)
 
 
-@pytest.mark.parametrize("changing", [False, True])
-async def test_the_end_of_a_line_is_told(io_loop, changing):
-    """Once nobody has a session's turn or waits for it that is told, once, whoever was the last, and for it alone."""
-    ended = []
-    turns = Turns(ended.append)
-    turns.take([KEY, OTHER], appends=True)
-    last = waiting(turns, False) if changing else asyncio.create_task(turns.mine(KEY))
-    await turn_of_the_loop()
-    turns.release([KEY])
-    await last
-    await turn_of_the_loop()
-    if changing:
-        assert ended == []
-        turns.release([KEY])
-    assert ended == [KEY]
-    turns.release([OTHER])
-    assert ended == [KEY, OTHER]
-
-
 @pytest.mark.parametrize("late", [False, True])
 async def test_who_gives_up_waiting_harms_nobody(io_loop, late):
     """A waiter that is cancelled, also in the moment it gets its turn, leaves the others theirs."""

@@ -173,6 +173,11 @@ def unpack_answer(value: bytes) -> Answer:
     return Answer(value[text_at:].decode(), number, value[_ANSWER.size : text_at])
 
 
+def unpack_answer_gate(value: bytes) -> bytes:
+    """The secret's hash of an answer: all that most requests need of it."""
+    return value[_ANSWER.size : _ANSWER.size + value[_ANSWER.size - 1]]
+
+
 # Key: L origin topic ~created_ms ~serial   Value: code, expires_ms
 def pack_listing_prefix(origin: str, topic: str) -> bytes:
     """What the listing keys of one topic begin with; within it, byte order is newest first."""

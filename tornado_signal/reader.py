@@ -82,8 +82,8 @@ class Reader:
             raise SessionNotFound
         expires_ms, serial, kept = layout.unpack_head_gate(head)
         if side is Side.ANSWERER:
-            answer = records.find_answer(view, key)
-            kept = answer.secret_hash if answer else b""
+            answer = view.get(key + layout.ANSWER)
+            kept = layout.unpack_answer_gate(answer) if answer else b""
         if not owns(kept, secret_hash) or now_ms >= expires_ms:
             raise SessionNotFound
         return expires_ms, serial

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 
 class _Line:
@@ -35,13 +35,9 @@ class Turns:
 
     A change that only appends may join others that only append; any other has the session to itself. Nobody
     overtakes: appends without end would shut out an answer for ever.
-
-    Args:
-        ended: called with a session when nobody has its turn or waits for it any more.
     """
 
-    def __init__(self, ended: Callable[[bytes], None] = lambda key: None) -> None:
-        self._ended = ended
+    def __init__(self) -> None:
         self._lines: dict[bytes, _Line] = {}
 
     async def mine(self, key: bytes, *, appends: bool = False) -> None:
@@ -79,4 +75,3 @@ class Turns:
             line.advance()
             if not line.count:
                 del self._lines[key]
-                self._ended(key)

@@ -28,6 +28,7 @@ MAX_SECRET: Final = 256  # code points
 MAX_CANDIDATES: Final = 100  # in a batch
 MIN_TTL_MS: Final = 1000
 
+_SIDES: Final = {side.value: side for side in Side}
 _DECIMAL: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _WHOLE: Final = re.compile("[0-9]{1,30}")
 _PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -78,6 +79,8 @@ def parse_string(fields: dict[str, Any], name: str, most: int | None = None) -> 
 
 
 def _encodable(text: str) -> bool:
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -99,12 +102,26 @@ def parse_optional(fields: dict[str, Any], name: str, least: int = 1, most: int 
     return text
 
 
+def parse_given(fields: dict[str, Any]) -> str:
+    """Which of `answer`, `candidate` and `candidates` a request brings (contract B4, C4).
+
+    Raises:
+        InvalidParameter: none of them, or more than one.
+    """
+    given = [name for name in ("answer", "candidate", "candidates") if fields.get(name) is not None]
+    if len(given) != 1:
+        raise InvalidParameter("answer or candidate")
+    return given[0]
+
+
 def parse_secret(fields: dict[str, Any]) -> bytes:
     """The hash of the `secret` that a side shows (contract C5); empty for none.
 
     Raises:
         InvalidParameter: `secret`.
     """
+    if "secret" not in fields:
+        return b""
     return hash_secret(parse_optional(fields, "secret", MIN_SECRET, MAX_SECRET))
 
 
@@ -162,10 +179,11 @@ def parse_side(fields: dict[str, Any]) -> Side:
     Raises:
         InvalidParameter: `side`.
     """
-    try:
-        return Side(fields.get("side"))
-    except ValueError:
-        raise InvalidParameter("side") from None
+    value = fields.get("side")
+    side = _SIDES.get(value) if type(value) is str else None
+    if side is None:
+        raise InvalidParameter("side")
+    return side
 
 
 def parse_topic(segment: str) -> str:

@@ -1,5 +1,6 @@
 """How a change gets to the disk, and what follows from it in memory. `Store` decides which changes there are."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from .records import Loaded
 from .session import Reason, Session, Side
 from .turns import Turns
 
+NUMBERS_KEPT = 10_000
+
 
 class Writer(Reader):
     """The common parts of all changes."""
@@ -20,12 +23,13 @@ class Writer(Reader):
     def __init__(self, path: Path, *, sync: bool, timeout_ms: int) -> None:
         super().__init__(path, sync=sync)
         self._timeout_ms = timeout_ms
-        self._turns = Turns(self._forget_numbers)
-        # The last numbers given to the sides of sessions that have changes on their way to the disk.
-        self._numbers: dict[tuple[bytes, Side], int] = {}
+        self._turns = Turns()
 
     def _loaded(self, loaded: Loaded) -> None:
         super()._loaded(loaded)
+        # The last numbers given to the sides of sessions, by the beginnings of their candidates' keys: of all that have
+        # changes on their way to the disk, and of others that had some lately.
+        self._numbers: dict[bytes, int] = {}
         # No expiry entry comes before this key: the sweep need not pass over all that it has deleted before.
         self._unswept = layout.EXPIRY
 
@@ -52,13 +56,14 @@ class Writer(Reader):
 
     def _take_numbers(self, key: bytes, side: Side, count: int) -> int:
         """The first of the next numbers of a side, also while earlier ones are on their way to the disk."""
-        last = self._numbers.get((key, side)) or records.last_number(self._db.view, key, side)
-        self._numbers[key, side] = last + count
+        prefix = key + layout.CANDIDATE[side]
+        last = self._numbers.get(prefix) or records.last_number(self._db.view, key, side)
+        self._numbers[prefix] = last + count
+        if len(self._numbers) > NUMBERS_KEPT:
+            for old in list(itertools.islice(self._numbers, NUMBERS_KEPT // 2)):
+                if not self._turns.taken(old[:-1]) and old != prefix:
+                    del self._numbers[old]
         return last + 1
-
-    def _forget_numbers(self, key: bytes) -> None:
-        for side in Side:
-            self._numbers.pop((key, side), None)
 
     def _is_listed(self, origin: str, session: Session) -> bool:
         return self._db.view.get(layout.pack_listing_key(origin, session)) is not None
@@ -70,6 +75,8 @@ class Writer(Reader):
 
         Head and offer stay then: by the head it is found again, with the offer whoever still reads it finds it sound.
         """
+        for prefix in layout.CANDIDATE.values():
+            self._numbers.pop(key + prefix, None)
         parts = records.part_keys(self._db.view, key, most)
         if len(parts) == most:
             return Change([], parts[2:])

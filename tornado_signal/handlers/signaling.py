@@ -33,16 +33,14 @@ class Answer(Handler):
         """Take an answer, or candidates of either side."""
         fields = self.body()
         code = wire.parse_string(fields, "code")
-        given = [name for name in ("answer", "candidate", "candidates") if fields.get(name) is not None]
-        if len(given) != 1:
-            raise InvalidParameter("answer or candidate")
-        texts = wire.parse_candidates(fields) if given == ["candidates"] else [wire.parse_string(fields, given[0])]
+        given = wire.parse_given(fields)
+        texts = wire.parse_candidates(fields) if given == "candidates" else [wire.parse_string(fields, given)]
         side = wire.parse_side(fields)
-        if given == ["answer"] and side is Side.OFFERER:
+        if given == "answer" and side is Side.OFFERER:
             raise InvalidParameter("side")
         secret_hash = wire.parse_secret(fields)
         session = found(code)
-        if given == ["answer"]:
+        if given == "answer":
             await self.store.answer(self.origin, session, texts[0], self.now_ms, secret_hash=secret_hash)
         else:
             await self.store.add_candidates(self.origin, session, side, texts, self.now_ms, secret_hash=secret_hash)

@@ -15,12 +15,6 @@ class WaitingHandler(Handler):
     """A handler that may wait, and stops as soon as its client is gone."""
 
     _watch: Watch | None = None
-    _left = False  # whether the client was gone before there was anything to watch
-
-    def prepare(self) -> None:
-        """Ask to be told when the client goes."""
-        super().prepare()
-        cast(Any, self.request.connection).set_close_callback(self.on_connection_close)
 
     def watching(self, watch: Watch) -> Watch:
         """Tie a watch to this request's connection; use it as a context manager.
@@ -28,15 +22,13 @@ class WaitingHandler(Handler):
         What the request came with is no longer needed then, and let go: thousands may wait.
         """
         self._watch = watch
-        if self._left:
-            watch.close()
+        cast(Any, self.request.connection).set_close_callback(self.on_connection_close)
         self.request.headers = NO_HEADERS
         self.request.body = b""
         return watch
 
     def on_connection_close(self) -> None:
         """Nobody is left to tell."""
-        self._left = True
         if self._watch is not None:
             self._watch.close()
 

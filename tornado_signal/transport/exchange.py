@@ -26,6 +26,7 @@ class Exchange(httputil.HTTPConnection):
     started = False
     finished = False
     _begun = False
+    _gone = False
     _chunked = False
     _unwritten_bytes: int | None = None  # of the length that was announced
     _early: bytes = b""  # what came of the body before its turn
@@ -81,6 +82,7 @@ class Exchange(httputil.HTTPConnection):
     def client_gone(self) -> None:
         """The client is gone, or at least sends no more: who only waits for it need not."""
         callback, self._close_callback = self._close_callback, None
+        self._gone = True
         if not self.complete and self._delegate is not None:
             self._delegate.on_connection_close()
         if callback is not None:
@@ -93,8 +95,10 @@ class Exchange(httputil.HTTPConnection):
     # The response, from Tornado to the connection
 
     def set_close_callback(self, callback: Callable[[], None] | None) -> None:
-        """What to call if the client goes away before the response is finished."""
+        """What to call if the client goes away before the response is finished; at once if it is gone already."""
         self._close_callback = callback
+        if self._gone:
+            self.client_gone()
 
     def write_headers(
         self,
@@ -113,17 +117,17 @@ class Exchange(httputil.HTTPConnection):
             ValueError: a header would break out of its line; the connection is at its end.
         """
         assert isinstance(start_line, httputil.ResponseStartLine)
-        code = start_line.code
+        code, asked = start_line.code, self.start_line
         values = list(headers.get_all())
         if "Connection" in headers or "Transfer-Encoding" in headers:  # which are not for a handler to say, but one
             values = [pair for pair in values if pair[0] not in ("Connection", "Transfer-Encoding")]
             if headers.get("Connection", "").lower() == "close":
                 self.keep_alive = False
-        if code in (204, 304) or self.start_line.method == "HEAD":
+        if code in (204, 304) or asked.method == "HEAD":
             self._unwritten_bytes = 0
         elif "Content-Length" in headers:
             self._unwritten_bytes = int(headers["Content-Length"])
-        elif self.start_line.version == "HTTP/1.1":
+        elif asked.version == "HTTP/1.1":
             self._chunked = True
             values.append(("Transfer-Encoding", "chunked"))
         else:
@@ -132,7 +136,7 @@ class Exchange(httputil.HTTPConnection):
             self.keep_alive = False
         if not self.keep_alive:
             values.append(("Connection", "close"))
-        elif self.start_line.version == "HTTP/1.0":
+        elif asked.version == "HTTP/1.0":
             values.append(("Connection", "keep-alive"))
         self.started = True
         try:
