@@ -271,7 +271,7 @@ async def test_many_candidates_at_once_are_all_kept(store, under):
 
 
 async def test_numbers_are_not_kept_for_ever(store, under, monkeypatch):
-    """The numbers kept in memory are bounded and go with their session; whether one is kept or read again is the same."""
+    """The numbers kept in memory are bounded and go with their session; one that is read again is the same."""
     monkeypatch.setattr(writer, "NUMBERS_KEPT", 10)
     one = under(store)
     codes = [await one.create() for _ in range(20)]

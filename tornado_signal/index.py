@@ -1,34 +1,61 @@
 """How many unanswered sessions each topic has at any instant, in memory and without scanning. No I/O.
 
 Kept for each origin: its topics in alphabetical order, for each topic the sorted expiry times of its unanswered
-sessions (8 bytes each), and a heap of the instants at which something of a topic may expire. The instant kept for
-a topic is a lower bound: it is never later than the topic's first expiry, and is put right when it comes up.
+sessions, and in the order of time the first of them. Most topics have one session, so every byte counts there: its
+time and its place in the order of time are one string of bytes.
 """
 
-import heapq
 import itertools
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
-from sortedcontainers import SortedDict
+from sortedcontainers import SortedDict, SortedList
+
+Expiries: TypeAlias = "bytes | array[int]"
+"""The expiry times of one topic's sessions: for one the topic's place in time, for more an array of 8 bytes each."""
+
+
+def _sorted(expiries: Expiries) -> Sequence[int]:
+    return (int.from_bytes(expiries[:8], "big"),) if isinstance(expiries, bytes) else expiries
+
+
+def _without(expiries: Expiries, start: int, stop: int) -> Sequence[int]:
+    """Some of them taken out; an array is changed."""
+    if isinstance(expiries, bytes):
+        return ()
+    del expiries[start:stop]
+    return expiries
+
+
+def _due(expires_ms: int, name: bytes) -> bytes:
+    """A topic's place in time: big-endian, so that the order of the bytes is that of the times."""
+    return expires_ms.to_bytes(8, "big") + name
 
 
 class _Origin:
-    __slots__ = ("due", "due_of", "topics")
+    __slots__ = ("due", "topics")
 
     def __init__(self) -> None:
         # Keys are the topics' UTF-8 bytes, whose order is the order of code points (contract B12).
-        self.topics: SortedDict[bytes, array[int]] = SortedDict()
-        self.due: list[tuple[int, bytes]] = []
-        # The one instant that counts for each topic; a heap entry with another is a leftover.
-        self.due_of: dict[bytes, int] = {}
+        self.topics: SortedDict[bytes, Expiries] = SortedDict()
+        self.due: SortedList[bytes] = SortedList()
 
-    def schedule(self, name: bytes, expires_ms: int) -> None:
-        due = self.due_of.get(name)
-        if due is None or expires_ms < due:
-            self.due_of[name] = expires_ms
-            heapq.heappush(self.due, (expires_ms, name))
+    def replace(self, name: bytes, first_ms: int | None, expiries: Sequence[int]) -> None:
+        """Let a topic, whose first expiry was `first_ms`, have these instead: an array if they are more than one."""
+        due = _due(expiries[0], name) if expiries else b""
+        if first_ms is None or not expiries or expiries[0] != first_ms:
+            if first_ms is not None:
+                self.due.remove(_due(first_ms, name))
+            if expiries:
+                self.due.add(due)
+        if not expiries:
+            del self.topics[name]
+        elif len(expiries) == 1:
+            self.topics[name] = due
+        elif isinstance(expiries, array):
+            self.topics[name] = expiries
 
 
 class TopicIndex:
@@ -45,11 +72,15 @@ class TopicIndex:
         """
         for origin, group in itertools.groupby(topics, key=lambda topic: topic[0]):
             held = self._origins[origin] = _Origin()
-            counted = {topic.encode(): array("Q", sorted(expiries)) for _, topic, expiries in group}
-            held.due_of = {name: expiries[0] for name, expiries in counted.items()}
-            held.due = [(expires_ms, name) for name, expires_ms in held.due_of.items()]
-            heapq.heapify(held.due)
+            counted: dict[bytes, Expiries] = {}
+            due = []
+            for _, topic, expiries in group:
+                name = topic.encode()
+                first = _due(min(expiries), name)
+                counted[name] = first if len(expiries) == 1 else array("Q", sorted(expiries))
+                due.append(first)
             held.topics.update(counted)
+            held.due.update(due)
 
     def add(self, origin: str, topic: str, expires_ms: int) -> None:
         """Count one unanswered session."""
@@ -57,12 +88,15 @@ class TopicIndex:
         if held is None:
             held = self._origins[origin] = _Origin()
         name = topic.encode()
-        held.schedule(name, expires_ms)
         expiries = held.topics.get(name)
         if expiries is None:
-            held.topics[name] = array("Q", (expires_ms,))
-        else:
-            insort(expiries, expires_ms)
+            held.replace(name, None, (expires_ms,))
+            return
+        first_ms = _sorted(expiries)[0]
+        if isinstance(expiries, bytes):
+            expiries = array("Q", (first_ms,))
+        insort(expiries, expires_ms)
+        held.replace(name, first_ms, expiries)
 
     def remove(self, origin: str, topic: str, expires_ms: int) -> None:
         """Stop counting one session that was added; nothing happens if it has expired out of the count already."""
@@ -71,10 +105,11 @@ class TopicIndex:
         expiries = held.topics.get(name) if held else None
         if held is None or expiries is None:
             return
-        at = bisect_left(expiries, expires_ms)
-        if at < len(expiries) and expiries[at] == expires_ms:
-            del expiries[at]
-            self._tidy(origin, held, name, expiries)
+        found = _sorted(expiries)
+        at = bisect_left(found, expires_ms)
+        if at < len(found) and found[at] == expires_ms:
+            held.replace(name, found[0], _without(expiries, at, at + 1))
+            self._tidy(origin, held)
 
     def settle(self, origin: str, now_ms: int, steps: int) -> bool:
         """Take what has expired by now out of an origin's counts, at most `steps` topics at a time.
@@ -83,20 +118,18 @@ class TopicIndex:
             Whether the counts are exact now; if not, call again.
         """
         held = self._origins.get(origin)
-        while held and held.due and held.due[0][0] <= now_ms:
+        if held is None:
+            return True
+        begun = _due(now_ms + 1, b"")
+        while held.due and held.due[0] < begun:
             if steps == 0:
                 return False
             steps -= 1
-            due, name = heapq.heappop(held.due)
-            if held.due_of.get(name) != due:
-                continue
-            del held.due_of[name]
-            expiries = held.topics.get(name)
-            if expiries is not None:
-                del expiries[: bisect_right(expiries, now_ms)]
-                if expiries:
-                    held.schedule(name, expiries[0])
-                self._tidy(origin, held, name, expiries)
+            name = held.due[0][8:]
+            expiries = held.topics[name]
+            found = _sorted(expiries)
+            held.replace(name, found[0], _without(expiries, 0, bisect_right(found, now_ms)))
+        self._tidy(origin, held)
         return True
 
     def page(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
@@ -109,7 +142,7 @@ class TopicIndex:
         if held is None:
             return [], 0
         names = held.topics.keys()[offset : offset + limit]
-        return [(name.decode(), len(held.topics[name])) for name in names], len(held.topics)
+        return [(name.decode(), len(_sorted(held.topics[name]))) for name in names], len(held.topics)
 
     def counted(self, origin: str, topic: str, now_ms: int) -> tuple[int, int | None]:
         """How many sessions of one topic are live, and when the first of them expires (None if there is none)."""
@@ -117,15 +150,14 @@ class TopicIndex:
         expiries = held.topics.get(topic.encode()) if held else None
         if expiries is None:
             return 0, None
-        live = bisect_right(expiries, now_ms)
-        return len(expiries) - live, expiries[live] if live < len(expiries) else None
+        found = _sorted(expiries)
+        live = bisect_right(found, now_ms)
+        return len(found) - live, found[live] if live < len(found) else None
 
     def origins(self) -> list[str]:
         """The origins that have anything counted."""
         return list(self._origins)
 
-    def _tidy(self, origin: str, held: _Origin, name: bytes, expiries: "array[int]") -> None:
-        if not expiries:
-            del held.topics[name]
+    def _tidy(self, origin: str, held: _Origin) -> None:
         if not held.topics:
             del self._origins[origin]
