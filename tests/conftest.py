@@ -56,8 +56,8 @@ class Under:
     async def refresh(self, code, side=Side.OFFERER, **options):
         return await self.store.refresh(self.origin, code, side, self.clock.ms, **options)
 
-    def events(self, since=0, topic="topic"):
-        return self.store.topic_events(self.origin, topic, since, self.clock.ms)
+    async def events(self, since=0, topic="topic"):
+        return list(await self.store.topic_events(self.origin, topic, since, self.clock.ms))
 
     async def state(self, topic="topic"):
         return await self.store.listing_state(self.origin, topic, self.clock.ms)

@@ -13,7 +13,6 @@ SESSION = Session(bytes(range(16)), "topic", "info", created_ms=10, expires_ms=2
 KEY = layout.pack_session_prefix(ORIGIN, SESSION.code)
 LISTING = layout.pack_listing_key(ORIGIN, SESSION)
 LEAVING = Leaving(7, Reason.ANSWERED, 99)
-GONE_KEY = layout.pack_gone_prefix(ORIGIN, "topic") + layout.pack_number(7)
 ANSWER = Answer("ånswer", 4, bytes(32))
 
 
@@ -29,7 +28,8 @@ def applied(*events):
 
 def gone(reason):
     """What is kept of a session that has left."""
-    return {GONE_KEY: layout.pack_gone_value(SESSION, reason), layout.pack_expiry_key(99, GONE_KEY): b""}
+    key = layout.pack_gone_prefix(ORIGIN, "topic", expired=reason is Reason.EXPIRED) + layout.pack_number(7)
+    return {key: layout.pack_gone_value(SESSION, reason), layout.pack_expiry_key(99, key): b""}
 
 
 CREATED = changes.created(ORIGIN, SESSION, "offer")

@@ -59,7 +59,14 @@ PACKED = b"https://o\x00\x00"
             b"L" + PACKED + b"t\xc3\xb6\x00\xff\x00\x00" + b"\xff" * 7 + b"\xfe" + b"\xff" * 7 + b"\xfc",
         ),
         (layout.pack_listing_value(SESSION), SESSION.code + bytes(6) + b"\x01\x02"),
-        (layout.pack_gone_prefix("https://o", "tö\x00"), b"G" + PACKED + b"t\xc3\xb6\x00\xff\x00\x00"),
+        (
+            layout.pack_gone_prefix("https://o", "tö\x00", expired=False),
+            b"G" + PACKED + b"t\xc3\xb6\x00\xff\x00\x00\x00",
+        ),
+        (
+            layout.pack_gone_prefix("https://o", "tö\x00", expired=True),
+            b"G" + PACKED + b"t\xc3\xb6\x00\xff\x00\x00\x01",
+        ),
         (layout.pack_gone_value(SESSION, Reason.ANSWERED), SESSION.code + bytes(7) + b"\x03" + b"\x01"),
         (layout.pack_gone_value(SESSION, Reason.EXPIRED), SESSION.code + bytes(7) + b"\x03" + b"\x02"),
         (layout.pack_gone_value(SESSION, Reason.WITHDRAWN), SESSION.code + bytes(7) + b"\x03" + b"\x03"),
@@ -109,22 +116,22 @@ def test_listing_is_by_origin_then_topic_then_newest(one, other):
     assert layout.unpack_listing_prefix(prefix) == layout.unpack_listing_prefix(key(*other)) == other[:2]
 
 
-@given(st.tuples(origins, topics, numbers), st.tuples(origins, topics, numbers))
-@example(("o", "", 1), ("o", "\x00", 1))
+@given(st.tuples(origins, topics, st.booleans(), numbers), st.tuples(origins, topics, st.booleans(), numbers))
+@example(("o", "", False, 1), ("o", "\x00", False, 1))
 def test_leavers_are_by_origin_then_topic_then_order(one, other):
-    """Keys of leavers sort by origin, topic, serial, and a scan since some serial has only later ones of its topic."""
+    """Keys of leavers sort by origin, topic, kind and serial; a scan since a serial has only later ones of a topic."""
 
-    def key(origin, topic, serial):
-        return layout.pack_gone_prefix(origin, topic) + layout.pack_number(serial)
+    def key(origin, topic, expired, serial):
+        return layout.pack_gone_prefix(origin, topic, expired=expired) + layout.pack_number(serial)
 
-    def order(origin, topic, serial):
-        return origin.encode("latin-1"), topic.encode(), serial
+    def order(origin, topic, expired, serial):
+        return origin.encode("latin-1"), topic.encode(), expired, serial
 
     assert (key(*one) < key(*other)) == (order(*one) < order(*other))
-    prefix = layout.pack_gone_prefix(*other[:2])
+    prefix = layout.pack_gone_prefix(other[0], other[1], expired=other[2])
     within = key(*other) <= key(*one) < prefix + layout.AFTER_NUMBERS
-    assert within == (one[:2] == other[:2] and one[2] >= other[2])
-    assert key(*one).startswith(prefix) == (one[:2] == other[:2])
+    assert within == (one[:3] == other[:3] and one[3] >= other[3])
+    assert key(*one).startswith(prefix) == (one[:3] == other[:3])
 
 
 @given(origins, codes, origins, codes, st.sampled_from(list(Side)), numbers)

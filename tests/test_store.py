@@ -808,15 +808,17 @@ def harm_candidate(db, key, session):
 
 
 def harm_leaver(db, key, session):
-    db.put(layout.pack_gone_prefix(ORIGIN, "topic") + layout.pack_number(1), bytes(24) + b"\x01")
+    db.put(layout.pack_gone_prefix(ORIGIN, "topic", expired=False) + layout.pack_number(1), bytes(24) + b"\x01")
 
 
 def harm_forgetting(db, key, session):
-    db.put(layout.pack_expiry_key(5, layout.pack_gone_prefix(ORIGIN, "topic") + layout.pack_number(1)), b"")
+    db.put(
+        layout.pack_expiry_key(5, layout.pack_gone_prefix(ORIGIN, "topic", expired=False) + layout.pack_number(1)), b""
+    )
 
 
 def harm_order_of_leaving(db, key, session):
-    gone = layout.pack_gone_prefix(ORIGIN, "topic") + layout.pack_number(session.serial - 1)
+    gone = layout.pack_gone_prefix(ORIGIN, "topic", expired=False) + layout.pack_number(session.serial - 1)
     db.put(gone, layout.pack_gone_value(session, Reason.ANSWERED))
     db.put(layout.pack_expiry_key(2**60, gone), b"")
 

@@ -182,7 +182,7 @@ async def test_a_session_is_withdrawn(store, under, side, answered):
     assert await refused(one.withdraw(code, side), one.refresh(code), one.read(code, OFFERER), one.answer(code))
     assert (await one.codes(), await one.topics()) == ([other], ([("topic", 1)], 1))
     reason = Reason.ANSWERED if answered else Reason.WITHDRAWN
-    assert one.events(2) == [TopicEvent(3, code, reason)]
+    assert await one.events(2) == [TopicEvent(3, code, reason)]
 
 
 async def test_a_withdrawal_among_others(store, under):
@@ -269,24 +269,24 @@ async def test_the_events_of_a_topic(store, under, clock):
     """Who came and who left and why, in order; not who did both since, nor who came and has expired."""
     one = under(store)
     codes = [await one.create() for _ in range(4)]
-    assert one.events() == [TopicEvent(serial, code, None) for serial, code in enumerate(codes, 1)]
+    assert await one.events() == [TopicEvent(serial, code, None) for serial, code in enumerate(codes, 1)]
     await one.answer(codes[1])
     await one.withdraw(codes[2])
     left = [TopicEvent(5, codes[1], Reason.ANSWERED), TopicEvent(6, codes[2], Reason.WITHDRAWN)]
-    assert one.events() == [TopicEvent(1, codes[0], None), TopicEvent(4, codes[3], None)]
-    assert one.events(1) == [TopicEvent(4, codes[3], None)]
-    assert one.events(2) == [TopicEvent(4, codes[3], None), left[0]]
-    assert one.events(4) == left
-    assert one.events(5) == left[1:]
-    assert one.events(6) == []
+    assert await one.events() == [TopicEvent(1, codes[0], None), TopicEvent(4, codes[3], None)]
+    assert await one.events(1) == [TopicEvent(4, codes[3], None)]
+    assert await one.events(2) == [TopicEvent(4, codes[3], None), left[0]]
+    assert await one.events(4) == left
+    assert await one.events(5) == left[1:]
+    assert await one.events(6) == []
     clock.ms += TIMEOUT_MS
-    assert one.events() == []
+    assert await one.events() == []
     await store.sweep(clock.ms)
-    expired = one.events(4)
+    expired = await one.events(4)
     assert {(event.code, event.reason) for event in expired} == {(codes[n], Reason.EXPIRED) for n in (0, 3)}
     assert [event.serial for event in expired] == [7, 8]
-    assert one.events(1) == [event for event in expired if event.code == codes[0]]
-    assert (one.events(0), one.events(7)) == ([], expired[1:])
+    assert await one.events(1) == [event for event in expired if event.code == codes[0]]
+    assert (await one.events(0), await one.events(7)) == ([], expired[1:])
     assert store.last_serial() == 8
 
 
@@ -303,9 +303,9 @@ async def test_the_events_of_other_topics_and_origins(store, under):
     for one in under_origins:
         for name in names:
             code, leaver = expected[one.origin, name]
-            (came,) = one.events(topic=name)
+            (came,) = await one.events(topic=name)
             assert (came.code, came.reason) == (code, None)
-            assert [(event.code, event.reason) for event in one.events(came.serial + 1, name)] == [
+            assert [(event.code, event.reason) for event in await one.events(came.serial + 1, name)] == [
                 (leaver, Reason.ANSWERED)
             ]
 
@@ -321,7 +321,7 @@ async def test_content_that_begins_anew_leaves_before_it_comes(open_store, under
     if swept:
         await sweep(store, clock.ms)
     assert await one.create() == code
-    assert one.events(since) == [TopicEvent(2, code, Reason.EXPIRED), TopicEvent(3, code, None)]
+    assert await one.events(since) == [TopicEvent(2, code, Reason.EXPIRED), TopicEvent(3, code, None)]
 
 
 async def test_leavers_are_forgotten_in_time(store, under, clock):
@@ -332,10 +332,10 @@ async def test_leavers_are_forgotten_in_time(store, under, clock):
     await one.withdraw(code)
     clock.ms += TIMEOUT_MS - 1
     await sweep(store, clock.ms)
-    assert one.events(1) == [TopicEvent(2, code, Reason.ANSWERED)]
+    assert await one.events(1) == [TopicEvent(2, code, Reason.ANSWERED)]
     clock.ms += 1
     await sweep(store, clock.ms)
-    assert one.events(1) == []
+    assert await one.events(1) == []
     serial = store.last_serial()
     await one.create()
     assert store.last_serial() == serial + 1
@@ -348,13 +348,41 @@ async def test_events_survive_a_restart(open_store, under):
     codes = [await one.create() for _ in range(5)]
     await one.answer(codes[0])
     await one.withdraw(codes[4])
-    before = [one.events(since) for since in range(9)]
+    before = [await one.events(since) for since in range(9)]
     await store.close()
     store = open_store()
     one = under(store)
-    assert [one.events(since) for since in range(9)] == before
+    assert [await one.events(since) for since in range(9)] == before
     new = await one.create()
-    assert one.events(7) == [TopicEvent(8, new, None)]
+    assert await one.events(7) == [TopicEvent(8, new, None)]
+
+
+async def test_a_long_absence_is_told_in_steps(store, under, clock, monkeypatch):
+    """However much has happened, others get their turn while it is read, and all of it comes, in order, once."""
+    one = under(store)
+    codes = [await one.create() for _ in range(60)]
+    since = store.last_serial()
+    for code in codes[:20]:
+        await one.answer(code)
+    for code in codes[20:30]:
+        await one.withdraw(code)
+    codes += [await one.create() for _ in range(30)]
+    clock.ms += 1
+    whole = await one.events(since)
+    assert [event.serial for event in whole] == list(range(since + 1, since + 61))
+    monkeypatch.setattr(records, "EVENTS_STEP", 7)
+    turns = 0
+
+    async def count():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    assert await one.events(since) == whole
+    assert turns >= 60 // 7
+    counting.cancel()
 
 
 async def test_a_session_that_is_still_listed(store, under):

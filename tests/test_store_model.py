@@ -363,7 +363,7 @@ class Model(RuleBasedStateMachine):
         if forked:
             self.followers.append(replace(follower, known=set(follower.known)))
         origin, topic, known = follower.origin, follower.topic, follower.known
-        events = self.under(origin).events(follower.since, topic)
+        events = self.run(self.under(origin).events(follower.since, topic))
         serials = [follower.since, *(event.serial for event in events)]
         assert serials == sorted(set(serials))
         assert serials[-1] <= self.store.last_serial()

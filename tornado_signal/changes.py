@@ -75,7 +75,8 @@ def refreshed(origin: str, before: Session, after: Session, *, listed: bool) -> 
 
 def left(origin: str, session: Session, leaving: Leaving) -> Change:
     """A session leaves its topic's listing; that is remembered for a while."""
-    gone_key = layout.pack_gone_prefix(origin, session.topic) + layout.pack_number(leaving.serial)
+    prefix = layout.pack_gone_prefix(origin, session.topic, expired=leaving.reason is Reason.EXPIRED)
+    gone_key = prefix + layout.pack_number(leaving.serial)
     puts = [
         (gone_key, layout.pack_gone_value(session, leaving.reason)),
         (layout.pack_expiry_key(leaving.forget_ms, gone_key), b""),

@@ -12,7 +12,7 @@ big-endian, so that byte order is numeric order; `~` marks a number subtracted f
     S origin code ANSWER                   -> its number, secret's hash, the answer
     S origin code ANSWER_CANDIDATE number  -> a candidate of the answerer
     L origin topic ~created_ms ~serial     -> code, expires_ms: the unanswered sessions of a topic
-    G origin topic serial                  -> code, the session's serial, reason: what left that listing lately
+    G origin topic expired serial          -> code, the session's serial, reason: what left that listing lately
     E expires_ms key                       -> nothing: what to delete when, a session (S origin code) or a G key
 
 Serials order what happens in the whole store. Numbers count what one side of a session has sent, from 1: the
@@ -224,10 +224,10 @@ def unpack_listing_value(value: bytes) -> tuple[bytes, int]:
     return value[:CODE_BYTES], unpack_number(value[CODE_BYTES:])
 
 
-# Key: G origin topic serial   Value: code, serial, reason
-def pack_gone_prefix(origin: str, topic: str) -> bytes:
-    """What the keys of one topic's leavers begin with; within it, byte order is the order of leaving."""
-    return GONE + pack_origin(origin) + pack_string(topic.encode())
+# Key: G origin topic expired serial   Value: code, serial, reason
+def pack_gone_prefix(origin: str, topic: str, *, expired: bool) -> bytes:
+    """What the keys of one topic's leavers begin with, those who expired apart; byte order is the order of leaving."""
+    return GONE + pack_origin(origin) + pack_string(topic.encode()) + (b"\x01" if expired else b"\x00")
 
 
 def pack_gone_value(session: Session, reason: Reason) -> bytes:

@@ -1,7 +1,9 @@
 """What may be asked of the store without changing it, each question under the origin that asks."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import heapq
+import itertools
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -135,9 +137,31 @@ class Reader:
         """The serial of the newest event that is committed."""
         return records.last_serial(self._db.view)
 
-    def topic_events(self, origin: str, topic: str, since: int, now_ms: int) -> list[TopicEvent]:
-        """What has happened to a topic's listing since a serial, in order (contract C3)."""
-        return records.topic_events(self._db.view, origin, topic, since, now_ms)
+    async def topic_events(self, origin: str, topic: str, since: int, now_ms: int) -> Iterable[TopicEvent]:
+        """What has happened to a topic's listing between a serial and now, in order (contract C3).
+
+        Who came and left since is not mentioned; neither is who came and has expired.
+        """
+        until = self.last_serial()
+        listing = layout.pack_listing_prefix(origin, topic)
+        came: list[TopicEvent] = []
+        at: bytes | None = listing
+        while at is not None:
+            step, at = records.arrivals_step(self._db.view, at, layout.pack_listing_stop(listing), since, now_ms)
+            came += step
+            if at is not None:
+                await asyncio.sleep(0)
+        left: dict[bool, list[TopicEvent]] = {False: [], True: []}
+        for expired, events in left.items():
+            prefix = layout.pack_gone_prefix(origin, topic, expired=expired)
+            at = prefix + layout.pack_number(since)
+            while at is not None:
+                step, at = records.leavers_step(self._db.view, at, prefix + layout.AFTER_NUMBERS, since)
+                events += step
+                if at is not None:
+                    await asyncio.sleep(0)
+        merged = heapq.merge(reversed(came), *left.values())
+        return itertools.takewhile(lambda event: event.serial <= until, merged)
 
     def listed(self, origin: str, code: bytes) -> ListedSession | None:
         """A session as its topic's listing shows it, if it is still there."""

@@ -10,11 +10,12 @@ from . import layout
 from .errors import DamagedListing
 from .index import TopicIndex
 from .layout import Mark
-from .session import Answer, ListedSession, News, Reason, Session, Side, TopicEvent
+from .session import Answer, ListedSession, News, Session, Side, TopicEvent
 
 # How much is read in one turn of the event loop: a millisecond or two.
 LISTING_STEP = 50  # sessions
 PASSING_STEP = 2000  # expired entries passed over
+EVENTS_STEP = 1000  # who came or left
 
 
 def span(view: Any, start: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
@@ -143,15 +144,16 @@ def listed(view: Any, key: bytes, code: bytes) -> ListedSession:
 
 def newest_serial(view: Any, origin: str, topic: str) -> int:
     """The serial of the newest that came to, or was taken from, a topic's listing; expiry alone does not count."""
-    prefix = layout.pack_listing_prefix(origin, topic)
-    with view.iterator(prefix=prefix, include_value=False) as entries:
+    came = layout.pack_listing_prefix(origin, topic)
+    with view.iterator(prefix=came, include_value=False) as entries:
         newest = next(entries, None)
-    serial = 0 if newest is None else layout.unpack_listing_key(newest)[3]
-    with view.iterator(prefix=layout.pack_gone_prefix(origin, topic), reverse=True) as leavers:
-        for key, value in leavers:
-            if layout.unpack_gone_value(value)[2] is not Reason.EXPIRED:
-                return max(serial, layout.unpack_number(key[-8:]))
-    return serial
+    taken = layout.pack_gone_prefix(origin, topic, expired=False)
+    with view.iterator(prefix=taken, include_value=False, reverse=True) as entries:
+        last = next(entries, None)
+    return max(
+        0 if newest is None else layout.unpack_listing_key(newest)[3],
+        0 if last is None else layout.unpack_number(last[-8:]),
+    )
 
 
 def last_serial(view: Any) -> int:
@@ -159,27 +161,56 @@ def last_serial(view: Any) -> int:
     return layout.unpack_mark(view.get(layout.MARK_KEY, layout.NO_MARK)).serial
 
 
-def topic_events(view: Any, origin: str, topic: str, since: int, now_ms: int) -> list[TopicEvent]:
-    """What has happened to a topic's listing since a serial, in order.
+def arrivals_step(
+    view: Any, start: bytes, stop: bytes, since: int, now_ms: int
+) -> tuple[list[TopicEvent], bytes | None]:
+    """Read some of those who came to a topic's listing after a serial and have not expired, the newest first.
 
-    Who came and left since is not mentioned; neither is who came and has expired.
+    Args:
+        view: where to read.
+        start: the listing key (or the topic's prefix) behind which to begin.
+        stop: the key before which the listing ends.
+        since: the serial.
+        now_ms: what has expired by now is passed over.
+
+    Returns:
+        Who came, and the key from which to go on; None when there are no more.
     """
-    events = []
-    with view.iterator(prefix=layout.pack_listing_prefix(origin, topic)) as entries:
-        for key, value in entries:
-            serial = layout.unpack_listing_key(key)[3]
+    step: list[TopicEvent] = []
+    with view.iterator(start=start, include_start=False, stop=stop) as entries:
+        for entry, value in itertools.islice(entries, EVENTS_STEP):
+            serial = layout.unpack_listing_key(entry)[3]
             if serial <= since:
-                break
+                return step, None
             code, expires_ms = layout.unpack_listing_value(value)
             if now_ms < expires_ms:
-                events.append(TopicEvent(serial, code, None))
-    prefix = layout.pack_gone_prefix(origin, topic)
-    with view.iterator(start=prefix + layout.pack_number(since + 1), stop=prefix + layout.AFTER_NUMBERS) as leavers:
-        for key, value in leavers:
+                step.append(TopicEvent(serial, code, None))
+            last = entry
+        more = next(entries, None) is not None
+    return step, last if more else None
+
+
+def leavers_step(view: Any, start: bytes, stop: bytes, since: int) -> tuple[list[TopicEvent], bytes | None]:
+    """Read some of those who left a topic's listing, and had come by a serial, in the order of their leaving.
+
+    Args:
+        view: where to read.
+        start: the key behind which to begin.
+        stop: the key before which to end.
+        since: the serial; who came and left after it is not mentioned.
+
+    Returns:
+        Who left, and the key from which to go on; None when there are no more.
+    """
+    step = []
+    with view.iterator(start=start, include_start=False, stop=stop) as entries:
+        for entry, value in itertools.islice(entries, EVENTS_STEP):
             code, came, reason = layout.unpack_gone_value(value)
             if came <= since:
-                events.append(TopicEvent(layout.unpack_number(key[-8:]), code, reason))
-    return sorted(events)
+                step.append(TopicEvent(layout.unpack_number(entry[-8:]), code, reason))
+            last = entry
+        more = next(entries, None) is not None
+    return step, last if more else None
 
 
 def _read_all(db: Any) -> None:

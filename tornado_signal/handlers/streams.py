@@ -1,5 +1,6 @@
 """Server-Sent Events: the listing of a topic, and what the other peer sends, as they change (contract C3)."""
 
+import itertools
 from typing import Any
 
 from .. import cursors, wire
@@ -77,10 +78,10 @@ class TopicEvents(Stream):
 
     async def catch_up(self, topic: str, about: bytes, since: int) -> int:
         """Send what has happened since a serial; returns that of the last event."""
-        events = self.store.topic_events(self.origin, topic, since, self.application.clock.now_ms())
-        for start in range(0, len(events), EVENTS_STEP):
+        events = iter(await self.store.topic_events(self.origin, topic, since, self.application.clock.now_ms()))
+        while some := list(itertools.islice(events, EVENTS_STEP)):
             pieces = []
-            for event in events[start : start + EVENTS_STEP]:
+            for event in some:
                 since = event.serial
                 if event.reason is not None:
                     cursor = cursors.format_cursor(about, event.serial)
