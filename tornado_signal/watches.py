@@ -118,7 +118,11 @@ class Watches:
     def changed(self, key: bytes) -> None:
         """Something about a key has changed: wake who watches it, a few in each turn of the loop."""
         watching = self._by_key.get(key)
-        if watching:
+        if watching is None:
+            return
+        if len(watching) == 1 and not self._waking:  # as most sessions have it
+            next(iter(watching)).change()
+        else:
             self._changed.extend(watching)
             self._wake_soon()
 
