@@ -138,7 +138,7 @@ class Application(web.Application):
                     handler, segments = self.by_topic[last], (topic,)
         if not self._ready:
             self.loop.call_soon(self._begin)
-        self._ready.append(Run(self, handler(self, request).work(*segments)))
+        self._ready.append(Run(self, handler(self, request), segments))
         self._running += 1
 
     def _begin(self) -> None:
@@ -148,8 +148,8 @@ class Application(web.Application):
         for run in ready:
             run.go_on()
 
-    def ran(self) -> None:
-        """A handler has come to its end."""
+    def ran(self, handler: "Handler") -> None:
+        """A handler has come to its end, and its response with it."""
         self._running -= 1
         if self.draining and not self._running:
             self._idle.set()
@@ -162,22 +162,23 @@ class Run:
     asks asyncio for its task, as `asyncio.timeout` does, cannot be used in one.
     """
 
-    __slots__ = ("_application", "_work")
+    __slots__ = ("_application", "_handler", "_work")
 
-    def __init__(self, application: Application, work: Coroutine[Any, None, None]) -> None:
+    def __init__(self, application: Application, handler: "Handler", segments: tuple[str, ...]) -> None:
         self._application = application
-        self._work = work
+        self._handler = handler
+        self._work: Coroutine[Any, None, None] = handler.work(*segments)
 
     def go_on(self, done: "asyncio.Future[Any] | None" = None) -> None:
         """Work until there is something to wait for."""
         try:
             awaited = self._work.send(None)
         except StopIteration:
-            self._application.ran()
+            self._application.ran(self._handler)
             return
         except Exception:
             app_log.exception("a handler failed, and so did its answer")
-            self._application.ran()
+            self._application.ran(self._handler)
             return
         if awaited is None:  # asyncio.sleep(0): whoever else is ready comes first
             self._application.loop.call_soon(self.go_on)
