@@ -21,7 +21,7 @@ from service import (
 
 from tornado_signal import errors, handlers
 from tornado_signal.handlers.base import STATUS
-from tornado_signal.handlers.request import MAX_BODY_BYTES
+from tornado_signal.settings import Settings
 
 pytest_plugins = ["http_fixtures"]
 
@@ -248,6 +248,7 @@ async def test_an_origin_wins_over_same_origin(service):
     assert allowed_origin(response) == ORIGIN
 
 
+MAX_BODY_BYTES = Settings().max_body_bytes
 LISTED = {"allowed_origins": frozenset([ORIGIN, "null"])}
 
 

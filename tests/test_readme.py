@@ -276,6 +276,7 @@ def test_endpoints():
 def test_errors():
     """The README's errors are those that the server has, with their statuses and texts."""
     made = {errors.InvalidParameter: ("…",), errors.MethodNotAllowed: ((),), errors.Unavailable: ("x",)}
+    made[errors.TooMany] = ("x", 1)
     texts = {(str(status), f"`{kind(*made.get(kind, ()))}`") for kind, status in STATUS.items()}
     rows = [tuple(cells[:2]) for cells in table("The API", "status")]
     assert len(rows) == len(set(rows))

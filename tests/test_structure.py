@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "cursors": "errors",
     "watches": "",
     "index": "sortedcontainers",
+    "quotas": "errors index",
     "wire": "errors session orjson",
     "openapi": "errors wire",
     "forwarded": "",
@@ -33,23 +34,37 @@ MAY_IMPORT = {
     "tables": "",
     "database": "changes errors layout tables plyvel",
     "reader": "check database errors index layout records session watches",
-    "writer": "changes errors layout reader records session turns",
-    "store": "changes errors layout records session writer",
+    "writer": "changes errors layout quotas reader records session turns",
+    "store": "changes errors layout quotas records session writer",
     "sweeper": "clock errors store",
     "transport": "transport httptools tornado",
-    "handlers": "handlers clock cursors errors forwarded openapi reader session settings store watches wire tornado",
+    "handlers": "handlers clock cursors errors forwarded limits openapi reader session settings store watches wire "
+    "tornado",
     "kinds": "",
+    "limits": "errors settings",
     "settings": "kinds",
     "config": "kinds settings",
-    "server": "clock errors handlers settings store sweeper transport package tornado",
+    "server": "clock errors handlers limits quotas settings store sweeper transport package tornado",
     "__main__": "config errors server package uvloop",
     "__init__": "_commit",
     "_build": "setuptools",
 }
 # Everything of the standard library that these may use: nothing in it reads or writes anything.
-PURE = {"errors", "session", "layout", "changes", "index", "wire", "openapi", "cursors", "forwarded"}
+PURE = {
+    "limits",
+    "quotas",
+    "errors",
+    "session",
+    "layout",
+    "changes",
+    "index",
+    "wire",
+    "openapi",
+    "cursors",
+    "forwarded",
+}
 PURE_MODULES = {"array", "bisect", "collections", "dataclasses", "enum", "hashlib", "heapq", "hmac", "ipaddress"}
-PURE_MODULES |= {"itertools", "json", "re", "struct", "typing", "urllib"}
+PURE_MODULES |= {"itertools", "json", "math", "re", "struct", "typing", "urllib"}
 IO_BUILTINS = {"open", "print", "input"}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "_commit.py")

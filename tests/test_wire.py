@@ -283,14 +283,14 @@ def test_secrets_that_are_none(secret):
 )
 def test_batches_that_are_none(texts):
     """A batch is a list of 1 to 100 strings; one that is no candidate spoils them all (C4)."""
-    assert names("candidates", wire.parse_candidates, {"candidates": texts})
-    assert names("candidates", wire.parse_candidates, {})
+    assert names("candidates", wire.parse_candidates, {"candidates": texts}, "candidates", 9)
+    assert names("candidates", wire.parse_candidates, {}, "candidates", 9)
 
 
 @given(st.lists(encodable.filter(len), min_size=1, max_size=100))
 def test_batches(texts):
     """A batch keeps its order, and what comes twice comes twice."""
-    assert wire.parse_candidates({"candidates": texts}) == texts
+    assert wire.parse_candidates({"candidates": texts}, "candidates", 99) == texts
 
 
 @pytest.mark.parametrize(

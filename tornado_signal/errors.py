@@ -64,6 +64,20 @@ class BodyTooLarge(SignalError):
         super().__init__("Request body too large")
 
 
+class TooMany(SignalError):
+    """A rate or a quota is used up (contract B15).
+
+    Args:
+        reason: which one, for the operator, never for the client.
+        retry_after_s: when trying again makes sense.
+    """
+
+    def __init__(self, reason: str, retry_after_s: int) -> None:
+        super().__init__("Too many requests")
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
 class Unavailable(SignalError):
     """The server cannot serve this now; it may later (contract B15).
 

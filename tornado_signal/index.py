@@ -35,12 +35,13 @@ def _due(expires_ms: int, name: bytes) -> bytes:
 
 
 class _Origin:
-    __slots__ = ("due", "topics")
+    __slots__ = ("count", "due", "topics")
 
     def __init__(self) -> None:
         # Keys are the topics' UTF-8 bytes, whose order is the order of code points (contract B12).
         self.topics: SortedDict[bytes, Expiries] = SortedDict()
         self.due: SortedList[bytes] = SortedList()
+        self.count = 0  # of all sessions
 
     def replace(self, name: bytes, first_ms: int | None, expiries: Sequence[int]) -> None:
         """Let a topic, whose first expiry was `first_ms`, have these instead: an array if they are more than one."""
@@ -79,6 +80,7 @@ class TopicIndex:
                 first = _due(min(expiries), name)
                 counted[name] = first if len(expiries) == 1 else array("Q", sorted(expiries))
                 due.append(first)
+                held.count += len(expiries)
             held.topics.update(counted)
             held.due.update(due)
 
@@ -87,6 +89,7 @@ class TopicIndex:
         held = self._origins.get(origin)
         if held is None:
             held = self._origins[origin] = _Origin()
+        held.count += 1
         name = topic.encode()
         expiries = held.topics.get(name)
         if expiries is None:
@@ -108,6 +111,7 @@ class TopicIndex:
         found = _sorted(expiries)
         at = bisect_left(found, expires_ms)
         if at < len(found) and found[at] == expires_ms:
+            held.count -= 1
             held.replace(name, found[0], _without(expiries, at, at + 1))
             self._tidy(origin, held)
 
@@ -128,7 +132,9 @@ class TopicIndex:
             name = held.due[0][8:]
             expiries = held.topics[name]
             found = _sorted(expiries)
-            held.replace(name, found[0], _without(expiries, 0, bisect_right(found, now_ms)))
+            expired = bisect_right(found, now_ms)
+            held.count -= expired
+            held.replace(name, found[0], _without(expiries, 0, expired))
         self._tidy(origin, held)
         return True
 
@@ -153,6 +159,14 @@ class TopicIndex:
         found = _sorted(expiries)
         live = bisect_right(found, now_ms)
         return len(found) - live, found[live] if live < len(found) else None
+
+    def sizes(self, origin: str, topic: str) -> tuple[int, int, int]:
+        """How many sessions and topics an origin has, and how many sessions one topic of it; settled or not."""
+        held = self._origins.get(origin)
+        if held is None:
+            return 0, 0, 0
+        expiries = held.topics.get(topic.encode())
+        return held.count, len(held.topics), 0 if expiries is None else len(_sorted(expiries))
 
     def origins(self) -> list[str]:
         """The origins that have anything counted."""

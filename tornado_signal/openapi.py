@@ -271,7 +271,7 @@ def _with_errors(
     name: str, summary: str, content: Schema, parameters: list[Schema], body: Schema | None, failures: tuple[int, ...]
 ) -> Schema:
     origin = _header("Origin", {**FILLED, "maxLength": wire.MAX_ORIGIN}, required=True)
-    statuses = {400, 403, 500, 503, *failures} | ({413} if body else set())
+    statuses = {400, 403, 429, 500, 503, *failures} | ({413} if body else set())
     error = {wire.JSON: {"schema": _object({"error": TEXT})}}
     operation: Schema = {
         "operationId": name,
@@ -293,6 +293,7 @@ MEANING: Final = {
     404: str(errors.SessionNotFound()),
     409: str(errors.AlreadyAnswered()),
     413: str(errors.BodyTooLarge()),
+    429: "Too many requests; Retry-After says when to try again.",
     500: "Internal server error",
     503: "Service unavailable; Retry-After says when to try again.",
 }

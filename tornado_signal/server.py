@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
 
@@ -14,6 +15,8 @@ from .clock import Clock
 from .errors import OperatorError
 from .handlers import make_application, make_refusal
 from .handlers.admin import make_admin_application
+from .limits import Limits
+from .quotas import Quotas
 from .settings import Settings
 from .store import Store
 from .sweeper import Sweeper
@@ -24,6 +27,7 @@ log = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 DRAIN_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 2.0
+DESCRIPTORS_KEPT = 800  # for LevelDB's files and all else
 
 
 def open_sockets(address: str, port: int, flag: str) -> list[socket.socket]:
@@ -57,7 +61,20 @@ def open_store(settings: Settings) -> Store:
         timeout_ms=settings.session_timeout_ms,
         durability=settings.durability,
         codes=settings.codes,
+        quotas=Quotas(
+            settings.max_sessions_per_origin,
+            settings.max_sessions_per_topic,
+            settings.max_topics_per_origin,
+            settings.max_candidates,
+        ),
     )
+
+
+def descriptors() -> int:
+    """How many files and sockets this process may have open, after asking for as many as it can have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1_000_000
 
 
 def url(listening: socket.socket) -> str:
@@ -99,9 +116,10 @@ async def serve(settings: Settings) -> None:
     try:
         public, admin = open_all_sockets(settings)
         clock = Clock(store.created_ms)
-        application = make_application(store, clock, settings, COMMIT)
+        limits = Limits(settings, descriptors() - DESCRIPTORS_KEPT)
+        application = make_application(store, clock, settings, COMMIT, limits)
         refusal = make_refusal(settings)
-        server = Server(application, refusal)
+        server = Server(application, refusal, gate=limits)
         await server.start(public)
         admin_server = Server(make_admin_application(application), refusal)
         await admin_server.start(admin)

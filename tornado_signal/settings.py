@@ -13,6 +13,8 @@ from .kinds import HOST, NETWORK, ORIGIN, PATH, PORT, Kind, Network, made, one_o
 
 T = TypeVar("T")
 
+MANY = whole(1, 1_000_000_000)
+
 PREFIX = "TORNADO_SIGNAL_"
 """What the name of every environment variable of this program begins with."""
 
@@ -86,6 +88,32 @@ class Settings:
         "none",
         word_or("none", (), several(NETWORK)),
         "the proxies whose X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host count",
+    )
+    max_body_bytes: int = setting(262_144, whole(1024, 16_777_216), "the largest body", "bytes")
+    max_offer: int = setting(262_144, whole(64, 16_777_216), "the longest offer", "code points")
+    max_answer: int = setting(262_144, whole(64, 16_777_216), "the longest answer", "code points")
+    max_candidate: int = setting(65_536, whole(64, 16_777_216), "the longest candidate", "code points")
+    max_candidates: int = setting(1000, MANY, "how many candidates a side of a session may have")
+    max_sessions_per_origin: int = setting(2_000_000, MANY, "how many unanswered sessions an origin may have")
+    max_sessions_per_topic: int = setting(2_000_000, MANY, "how many unanswered sessions a topic may have")
+    max_topics_per_origin: int = setting(2_000_000, MANY, "how many topics an origin may have")
+    max_sessions_per_address: int = setting(
+        10_000, MANY, "how many sessions an address may publish in the lifetime of one"
+    )
+    max_connections: int = setting(
+        100_000, MANY, "how many connections may be open; not more than there are file descriptors for"
+    )
+    max_connections_per_address: int = setting(1000, MANY, "how many connections an address may have open")
+    max_waiting: int = setting(100_000, MANY, "how many requests may wait for news")
+    max_waiting_per_address: int = setting(1000, MANY, "how many requests of an address may wait for news")
+    rate_per_address: int = setting(100, whole(1, 1_000_000), "how many requests an address may make", "1/s")
+    burst_per_address: int = setting(
+        1000, MANY, "how many requests an address may make at once, if it has made few before"
+    )
+    unlimited_addresses: tuple[Network, ...] = setting(
+        "127.0.0.0/8,::1",
+        word_or("none", (), several(NETWORK)),
+        "the addresses that no limit per address is for, like those of the trusted proxies",
     )
     admin_port: int | None = setting(
         "off",

@@ -14,9 +14,11 @@ from typing import Literal
 from . import changes, layout, records
 from .changes import Change, Leaving
 from .errors import SessionNotFound
+from .quotas import Quotas
 from .session import Answer, Reason, Session, Side, changes_answer, content_code, make_uuid, owns
 from .writer import Writer
 
+SETTLING_STEP = 2  # topics whose counts are brought up to date by each session that comes
 SWEEP_STEP = 50  # keys deleted in one turn of the event loop: well under a millisecond
 
 
@@ -31,6 +33,7 @@ class Store(Writer):
         timeout_ms: how long a session lives, and who left a listing is remembered.
         durability: `fsync` (acknowledged means on disk) or `os` (with the operating system).
         codes: `random` or `content` (contract B16).
+        quotas: how much there may be.
 
     Raises:
         DatabaseError: the directory cannot be used; the message says why and what to do.
@@ -43,8 +46,9 @@ class Store(Writer):
         timeout_ms: int,
         durability: Literal["fsync", "os"] = "fsync",
         codes: Literal["random", "content"] = "random",
+        quotas: Quotas = Quotas(),  # noqa: B008 (it never changes)
     ) -> None:
-        super().__init__(path, sync=durability == "fsync", timeout_ms=timeout_ms)
+        super().__init__(path, sync=durability == "fsync", timeout_ms=timeout_ms, quotas=quotas)
         self._codes = codes
 
     async def create(
@@ -74,30 +78,37 @@ class Store(Writer):
 
         Raises:
             SessionNotFound: the same content was published before by who showed another secret (contract B16).
+            TooMany: the origin or the topic has as many as it may.
         """
         timeout_ms = ttl_ms or self._timeout_ms
+        ended: Change | None = None
+        keys = []
         if self._codes == "random":
             code = make_uuid(os.urandom(16), 4)
+        else:
+            code = content_code(origin, [topic], offer)
+            key = layout.pack_session_prefix(origin, code)
+            await self._turns.mine(key)
+            before = records.find(self._db.view, key, code)
+            if before is not None and before.live(now_ms):
+                if not owns(before.secret_hash, secret_hash):
+                    raise SessionNotFound
+                if records.find_answer(self._db.view, key) is None:
+                    await self._move(origin, key, before, now_ms + before.timeout_ms)
+                return code
+            keys = [key]
+            if before is not None:
+                ended = self._removal(origin, key, before, Reason.EXPIRED, now_ms)
+        self._index.settle(origin, now_ms, SETTLING_STEP)
+        self._rooms.take(self._index, origin, topic)
+        try:
             session = self._new_session(code, topic, info, timeout_ms, secret_hash, now_ms)
-            await self._commit(
-                [], changes.created(origin, session, offer), lambda: self._came(origin, session), marked=True
-            )
-            return code
-        code = content_code(origin, [topic], offer)
-        key = layout.pack_session_prefix(origin, code)
-        await self._turns.mine(key)
-        before = records.find(self._db.view, key, code)
-        if before is not None and before.live(now_ms):
-            if not owns(before.secret_hash, secret_hash):
-                raise SessionNotFound
-            if records.find_answer(self._db.view, key) is None:
-                await self._move(origin, key, before, now_ms + before.timeout_ms)
-            return code
-        # The old one leaves before the new one comes: both have this code.
-        ended = Change([], []) if before is None else self._removal(origin, key, before, Reason.EXPIRED, now_ms)
-        session = self._new_session(code, topic, info, timeout_ms, secret_hash, now_ms)
-        change = changes.together(ended, changes.created(origin, session, offer))
-        await self._commit([key], change, lambda: self._came(origin, session), marked=True)
+            change = changes.created(origin, session, offer)
+            if ended is not None:  # the old one leaves before the new one comes: both have this code
+                change = changes.together(ended, change)
+            await self._commit(keys, change, lambda: self._came(origin, session), marked=True)
+        finally:
+            self._rooms.give_back(origin, topic)
         return code
 
     async def answer(self, origin: str, code: bytes, answer: str, now_ms: int, *, secret_hash: bytes = b"") -> None:

@@ -7,6 +7,7 @@ which stops when nobody waits.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 
 TICK_S = 0.05
@@ -18,9 +19,10 @@ class Watch:
 
     Attributes:
         closed: whether whoever opened it is gone; waiting is over then.
+        on_close: called when that happens.
     """
 
-    __slots__ = ("_changed", "_due", "_key", "_sleep", "_watches", "closed")
+    __slots__ = ("_changed", "_due", "_key", "_sleep", "_watches", "closed", "on_close")
 
     def __init__(self, watches: "Watches", key: bytes) -> None:
         self._watches = watches
@@ -29,6 +31,7 @@ class Watch:
         self._due = 0
         self._sleep: asyncio.Future[bool] | None = None
         self.closed = False
+        self.on_close: Callable[[], None] | None = None
 
     def __enter__(self) -> "Watch":
         """For `with`: it is closed at the end."""
@@ -71,6 +74,8 @@ class Watch:
             self.closed = True
             self._watches.forget(self, self._key)
             self.wake()
+            if self.on_close is not None:
+                self.on_close()
 
     def change(self) -> None:
         """What it is about has changed."""

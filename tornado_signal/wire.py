@@ -125,16 +125,23 @@ def parse_secret(fields: dict[str, Any]) -> bytes:
     return hash_secret(parse_optional(fields, "secret", MIN_SECRET, MAX_SECRET))
 
 
-def parse_candidates(fields: dict[str, Any]) -> list[str]:
-    """A batch of candidates (contract C4).
+def parse_candidates(fields: dict[str, Any], name: str, most: int) -> list[str]:
+    """One `candidate`, or a batch of `candidates` (contract C4).
+
+    Args:
+        fields: the body.
+        name: which of the two it brings.
+        most: how many code points each may have.
 
     Raises:
-        InvalidParameter: `candidates`.
+        InvalidParameter: what it brings is not allowed.
     """
+    if name == "candidate":
+        return [parse_string(fields, name, most)]
     texts = fields.get("candidates")
     if type(texts) is not list or not 1 <= len(texts) <= MAX_CANDIDATES:
         raise InvalidParameter("candidates")
-    return [parse_string({"candidates": text}, "candidates") for text in texts]
+    return [parse_string({"candidates": text}, "candidates", most) for text in texts]
 
 
 def parse_ttl(fields: dict[str, Any], most_ms: int) -> int | None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from . import changes, layout, records
 from .changes import Change, Leaving
-from .errors import SessionNotFound
+from .errors import SessionNotFound, TooMany
 from .layout import Mark
+from .quotas import Quotas, Rooms
 from .reader import Reader
 from .records import Loaded
 from .session import Reason, Session, Side
@@ -20,8 +21,10 @@ NUMBERS_KEPT = 10_000
 class Writer(Reader):
     """The common parts of all changes."""
 
-    def __init__(self, path: Path, *, sync: bool, timeout_ms: int) -> None:
+    def __init__(self, path: Path, *, sync: bool, timeout_ms: int, quotas: Quotas) -> None:
         super().__init__(path, sync=sync)
+        self._quotas = quotas
+        self._rooms = Rooms(quotas)
         self._timeout_ms = timeout_ms
         self._turns = Turns()
 
@@ -55,9 +58,15 @@ class Writer(Reader):
         return self._serial
 
     def _take_numbers(self, key: bytes, side: Side, count: int) -> int:
-        """The first of the next numbers of a side, also while earlier ones are on their way to the disk."""
+        """The first of the next numbers of a side, also while earlier ones are on their way to the disk.
+
+        Raises:
+            TooMany: they would be more than the quota, with one for the description.
+        """
         prefix = key + layout.CANDIDATE[side]
         last = self._numbers.get(prefix) or records.last_number(self._db.view, key, side)
+        if last + count > self._quotas.candidates + 1:
+            raise TooMany("candidates of a session", self._timeout_ms // 1000 or 1)
         self._numbers[prefix] = last + count
         if len(self._numbers) > NUMBERS_KEPT:
             for old in list(itertools.islice(self._numbers, NUMBERS_KEPT // 2)):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from tornado.httputil import HTTPHeaders
 
 from ..clock import Clock
+from ..limits import Limits
 from ..settings import Settings
 from ..store import Store
 from . import discovery, signaling, streams
@@ -35,8 +36,17 @@ def make_refusal(settings: Settings) -> Callable[[int, HTTPHeaders], Response]:
     return functools.partial(refusal, settings.allowed_origins)
 
 
-def make_application(store: Store, clock: Clock, settings: Settings, version: str) -> Application:
-    """The application with every route."""
+def make_application(
+    store: Store, clock: Clock, settings: Settings, version: str, limits: Limits | None = None
+) -> Application:
+    """The application with every route; the limits are those that the transport counts connections with."""
     return Application(
-        dict(FIXED), dict(BY_TOPIC), NotFound, store=store, clock=clock, settings=settings, version=version
+        dict(FIXED),
+        dict(BY_TOPIC),
+        NotFound,
+        store=store,
+        clock=clock,
+        settings=settings,
+        version=version,
+        limits=limits or Limits(settings),
     )

@@ -20,9 +20,11 @@ STATUS: dict[type[errors.SignalError], int] = {
     errors.MethodNotAllowed: 405,
     errors.AlreadyAnswered: 409,
     errors.BodyTooLarge: 413,
+    errors.TooMany: 429,
     errors.Unavailable: 503,
 }
 PREFLIGHT_MAX_AGE_S = 7200
+REFUSED_RETRY_AFTER_S = 5  # for a connection too many
 OK = httputil.ResponseStartLine("", 200, "OK")
 
 Response = tuple[httputil.HTTPHeaders, bytes]
@@ -82,12 +84,15 @@ class Handler(web.RequestHandler):
 
     def prepare(self) -> None:
         """Check what comes before everything else (contract B6): the Origin, then whether there is service at all."""
+        retry_after_s = self.application.limits.request(self.request.client_address, self.now_ms)
         origin = self._find_origin()
         allowed = self.application.configured.allowed_origins
         if allowed is not None and origin not in allowed:
             raise errors.OriginNotAllowed
         self.origin = origin
         self._headers["Access-Control-Allow-Origin"] = origin
+        if retry_after_s:
+            raise errors.TooMany("requests of an address", retry_after_s)
         if self.application.draining:
             raise errors.Unavailable("draining")
 
@@ -192,7 +197,7 @@ class Handler(web.RequestHandler):
         self.set_status(status)
         if isinstance(error, errors.MethodNotAllowed):
             self.set_header("Allow", ", ".join(error.allowed))
-        elif isinstance(error, errors.Unavailable):
+        elif isinstance(error, errors.TooMany | errors.Unavailable):
             self.set_header("Retry-After", str(error.retry_after_s))
         text = "Internal server error" if status == 500 else str(error)
         self.finish(wire.encode({"error": text}))
@@ -231,4 +236,6 @@ def refusal(allowed: frozenset[str] | None, status: int, headers: httputil.HTTPH
     origin = headers.get("Origin", "")
     if 0 < len(origin) <= wire.MAX_ORIGIN and (allowed is None or origin in allowed):
         answer["Access-Control-Allow-Origin"] = origin
+    if status in (429, 503):
+        answer["Retry-After"] = str(REFUSED_RETRY_AFTER_S)
     return answer, wire.encode({"error": http.HTTPStatus(status).phrase.capitalize()})

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 from tornado import httputil, web
 from tornado.log import app_log
 
+from .. import forwarded
 from ..clock import Clock
+from ..limits import Limits
 from ..settings import Settings
 from ..store import Store
 
 if TYPE_CHECKING:
     from .base import Handler
-
-MAX_BODY_BYTES = 256 * 1024
 
 
 class Request(httputil.HTTPServerRequest, httputil.HTTPMessageDelegate):
@@ -33,6 +33,7 @@ class Request(httputil.HTTPServerRequest, httputil.HTTPMessageDelegate):
     # Not calling Tornado's: it parses the query twice and refuses some of them before a handler could answer in JSON.
     def __init__(self, application: "Application", connection: httputil.HTTPConnection) -> None:
         self._application = application
+        self._max_bytes = application.configured.max_body_bytes
         self.connection = connection
         context: Any = getattr(connection, "context", None)
         self.remote_ip = context.remote_ip
@@ -43,6 +44,13 @@ class Request(httputil.HTTPServerRequest, httputil.HTTPMessageDelegate):
         """The query's parameters, each with its values in their order."""
         return urllib.parse.parse_qs(self.query, keep_blank_values=True)
 
+    @property
+    def client_address(self) -> str:
+        """Who asks, as far as trusted proxies tell."""
+        proxies = self._application.configured.trusted_proxies
+        peer = self.remote_ip or ""
+        return forwarded.client_address(peer, self.headers, proxies) if proxies else peer
+
     # From the transport
 
     def headers_received(
@@ -52,7 +60,7 @@ class Request(httputil.HTTPServerRequest, httputil.HTTPMessageDelegate):
         self.method, self.uri, self.version = cast(httputil.RequestStartLine, start_line)
         self.path, _, self.query = self.uri.partition("?")
         self.headers = headers
-        if "Content-Length" in headers and int(headers["Content-Length"]) > MAX_BODY_BYTES:
+        if "Content-Length" in headers and int(headers["Content-Length"]) > self._max_bytes:
             self._refuse()
 
     def data_received(self, chunk: bytes) -> None:
@@ -60,7 +68,7 @@ class Request(httputil.HTTPServerRequest, httputil.HTTPMessageDelegate):
         if self.too_large:
             return
         self.body += chunk
-        if len(self.body) > MAX_BODY_BYTES:
+        if len(self.body) > self._max_bytes:
             self._refuse()
 
     def finish(self) -> None:
@@ -88,6 +96,7 @@ class Application(web.Application):
         clock: read once for each request.
         settings: as configured.
         version: what GET / says.
+        limits: what clients may ask for.
     """
 
     def __init__(
@@ -100,6 +109,7 @@ class Application(web.Application):
         clock: Clock,
         settings: Settings,
         version: str,
+        limits: Limits,
     ) -> None:
         super().__init__(log_function=lambda handler: None)
         self.fixed = fixed
@@ -109,6 +119,7 @@ class Application(web.Application):
         self.clock = clock
         self.configured = settings
         self.version = version
+        self.limits = limits
         self.draining = False
         self._ready: list[Run] = []  # those that have not begun
         self._running = 0

@@ -16,10 +16,12 @@ class Offer(Handler):
         """Publish an offer under a topic."""
         topic = wire.parse_topic(segment)
         fields = self.body()
+        settings = self.application.configured
         info = wire.parse_string(fields, "info", wire.MAX_INFO)
-        offer = wire.parse_string(fields, "offer")
-        ttl_ms = wire.parse_ttl(fields, self.application.configured.session_timeout_ms)
+        offer = wire.parse_string(fields, "offer", settings.max_offer)
+        ttl_ms = wire.parse_ttl(fields, settings.session_timeout_ms)
         secret_hash = wire.parse_secret(fields)
+        self.application.limits.publish(self.request.client_address, self.now_ms)
         code = await self.store.create(
             self.origin, topic, info, offer, self.now_ms, ttl_ms=ttl_ms, secret_hash=secret_hash
         )
@@ -34,7 +36,11 @@ class Answer(Handler):
         fields = self.body()
         code = wire.parse_string(fields, "code")
         given = wire.parse_given(fields)
-        texts = wire.parse_candidates(fields) if given == "candidates" else [wire.parse_string(fields, given)]
+        settings = self.application.configured
+        if given == "answer":
+            texts = [wire.parse_string(fields, "answer", settings.max_answer)]
+        else:
+            texts = wire.parse_candidates(fields, given, settings.max_candidate)
         side = wire.parse_side(fields)
         if given == "answer" and side is Side.OFFERER:
             raise InvalidParameter("side")

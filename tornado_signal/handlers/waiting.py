@@ -4,6 +4,7 @@ from typing import Any, cast
 
 from tornado.httputil import HTTPHeaders
 
+from ..errors import SignalError
 from ..session import Side
 from ..watches import Watch
 from .base import Handler
@@ -20,8 +21,16 @@ class WaitingHandler(Handler):
         """Tie a watch to this request's connection; use it as a context manager.
 
         What the request came with is no longer needed then, and let go: thousands may wait.
+
+        Raises:
+            TooMany, Unavailable: too many wait already.
         """
         self._watch = watch
+        try:
+            watch.on_close = self.application.limits.wait(self.request.client_address)
+        except SignalError:
+            watch.close()
+            raise
         cast(Any, self.request.connection).set_close_callback(self.on_connection_close)
         self.request.headers = NO_HEADERS
         self.request.body = b""

@@ -28,6 +28,7 @@ class Connection(Receiver, asyncio.Protocol):
 
     Attributes:
         server: whose connection it is.
+        protocol: `http` or `https`.
         remote_ip: the other end's address; empty on a Unix socket.
         deadline_s: when, by the loop's clock, its patience with the client ends; 0 while it waits for a handler.
     """
@@ -42,8 +43,10 @@ class Connection(Receiver, asyncio.Protocol):
         "_refused",
         "_transport",
         "_unsent_bytes",
+        "_unwelcome",
         "_waiting",
         "deadline_s",
+        "protocol",
         "remote_ip",
         "server",
     )
@@ -53,6 +56,7 @@ class Connection(Receiver, asyncio.Protocol):
     def __init__(self, server: "Server") -> None:
         super().__init__(server.heads)
         self.server = server
+        self.protocol = server.protocol
         self.remote_ip = ""
         self.deadline_s = 0.0
         # Those that are not finished: the first has its turn, the last may still be arriving.
@@ -61,14 +65,10 @@ class Connection(Receiver, asyncio.Protocol):
         self._paused = False  # whether reading is
         self._drained: asyncio.Future[None] | None = None  # while the client reads too slowly
         self._unsent_bytes = 0  # when patience with its reading was last looked at
+        self._unwelcome = 0  # the status for the first request of a connection that is one too many
         self._refused = 0  # the status for what cannot be understood, to be sent behind the answers that are due
         self._ended = False  # whether the client has said that it sends no more
         self._closing = False
-
-    @property
-    def protocol(self) -> str:
-        """`http` or `https`."""
-        return self.server.protocol
 
     @property
     def idle(self) -> bool:
@@ -85,7 +85,7 @@ class Connection(Receiver, asyncio.Protocol):
             self.remote_ip = peer[0]
         self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
         self._renew_patience()
-        self.server.connections.add(self)
+        self._unwelcome = self.server.connection_made(self)
         if self.server.stopping:
             self.close()
 
@@ -104,7 +104,7 @@ class Connection(Receiver, asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client has sent all it will; what it asked for is still answered."""
         self._ended = True
-        if not self._exchanges or self._closing or self.server.protocol == "https":
+        if not self._exchanges or self._closing or self.protocol == "https":
             return False
         if not self._exchanges[-1].complete:
             self._refuse(http.HTTPStatus.BAD_REQUEST)
@@ -144,8 +144,7 @@ class Connection(Receiver, asyncio.Protocol):
         except Refused as refused:
             self._refuse(refused.status)
         except httputil.HTTPInputError:
-            # Tornado's own word for it, about the exchange whose turn it is: nobody will answer that, or another.
-            if self._exchanges:
+            if self._exchanges:  # Tornado's own word for it, about the one whose turn it is: nobody will answer that
                 del self._exchanges[1:]
                 self._exchanges[0].complete = False
             self._refuse(http.HTTPStatus.BAD_REQUEST)
@@ -180,6 +179,9 @@ class Connection(Receiver, asyncio.Protocol):
         self, start_line: httputil.RequestStartLine, headers: httputil.HTTPHeaders, keep_alive: bool
     ) -> None:
         """Request line and headers of a request have come."""
+        if self._unwelcome:
+            self.arriving = cast(Headers, headers)  # which say to what page it is refused
+            raise Refused(self._unwelcome)
         exchange = Exchange(self, start_line, headers, keep_alive)
         if self._exchanges:
             self._exchanges.append(exchange)
@@ -198,7 +200,7 @@ class Connection(Receiver, asyncio.Protocol):
         if self._exchanges:
             self._exchanges[-1].message_complete()
 
-    # From the exchanges
+    # From the exchanges and the server
 
     def send(self, data: bytes) -> "asyncio.Future[None]":
         """Send bytes.
@@ -231,14 +233,12 @@ class Connection(Receiver, asyncio.Protocol):
             self.server.loop.call_soon(self._advance)
         self._renew_patience()
 
-    # From the server
-
     def patience_ended(self) -> None:
         """The deadline has passed."""
-        reads = self._transport.get_write_buffer_size() < self._unsent_bytes
-        if reads and (self._closing or self._drained is not None):
+        waits = self._closing or self._drained is not None
+        if waits and self._transport.get_write_buffer_size() < self._unsent_bytes:
             self._wait_for_reader(STALLED_S)
-        elif self._closing or self._drained is not None or self.idle:
+        elif waits or self.idle:
             self.abort()
         else:
             self._refuse(http.HTTPStatus.REQUEST_TIMEOUT)

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from tornado import httputil
 
@@ -18,6 +18,16 @@ SILENT_S: Final = 30  # for a client that has gone without a word to acknowledge
 Refusal = Callable[[int, httputil.HTTPHeaders], tuple[httputil.HTTPHeaders, bytes]]
 
 
+class Gate(Protocol):
+    """Counts connections by the address of their other end; it is empty on a Unix socket."""
+
+    def connected(self, address: str) -> int | None:
+        """A connection has come: 0, or the status to refuse its first request with, or None to end it at once."""
+
+    def disconnected(self, address: str) -> None:
+        """It is over, however it was received."""
+
+
 class Server:
     """Accepts connections for a Tornado application.
 
@@ -26,15 +36,21 @@ class Server:
         refusal: makes headers and body of an answer to what is refused here, from its status and the headers
             that were understood.
         tls: certificate and key, for HTTPS.
+        gate: counts connections, and says which are too many.
     """
 
     _tick: asyncio.TimerHandle
 
     def __init__(
-        self, delegate: httputil.HTTPServerConnectionDelegate, refusal: Refusal, tls: ssl.SSLContext | None = None
+        self,
+        delegate: httputil.HTTPServerConnectionDelegate,
+        refusal: Refusal,
+        tls: ssl.SSLContext | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.delegate = delegate
         self.refusal = refusal
+        self.gate = gate
         self.loop = asyncio.get_running_loop()
         self.protocol = "https" if tls else "http"
         self.stopping = False
@@ -83,9 +99,19 @@ class Server:
                 await self._gone.wait()
         self._tick.cancel()
 
+    def connection_made(self, connection: Connection) -> int:
+        """A client has connected; 0, or the status to refuse its first request with."""
+        self.connections.add(connection)
+        unwelcome = self.gate.connected(connection.remote_ip) if self.gate is not None else 0
+        if unwelcome is None:
+            connection.abort()
+        return unwelcome or 0
+
     def connection_lost(self, connection: Connection) -> None:
         """A connection is over."""
         self.connections.discard(connection)
+        if self.gate is not None:
+            self.gate.disconnected(connection.remote_ip)
         if self.stopping and not self.connections:
             self._gone.set()
 
