@@ -5,11 +5,13 @@ import ipaddress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tornado.httputil import HTTPHeaders
 
 from tornado_signal.forwarded import client_address, own_origin, trusted
 
 NOBODY = ()
-PROXIES = tuple(map(ipaddress.ip_network, ["127.0.0.1", "10.0.0.0/8", "2001:db8::/32"]))
+PROXIES = tuple(map(ipaddress.ip_network, ["127.0.0.1", "10.0.0.0/8", "2001:db8::/32", "fe80::/10"]))
+LOCAL = (*PROXIES, "unix")
 
 
 @pytest.mark.parametrize(
@@ -24,7 +26,10 @@ PROXIES = tuple(map(ipaddress.ip_network, ["127.0.0.1", "10.0.0.0/8", "2001:db8:
         ("2001:db9::1", False),
         ("::ffff:10.0.0.1", True),  # how a listener on all of IPv6 sees IPv4
         ("::ffff:11.0.0.1", False),
+        ("fe80::1%eth0", True),
         ("", False),
+        ("unix", False),
+        ("unix:", False),
         ("localhost", False),
         ("10.0.0.1:80", False),
         ("010.0.0.1", False),
@@ -34,6 +39,15 @@ def test_trusted(address, is_trusted):
     """An address is trusted if one of the networks holds it, however it is written; what is none, never."""
     assert trusted(address, PROXIES) is is_trusted
     assert not trusted(address, NOBODY)
+
+
+def test_a_unix_socket_is_trusted_by_name():
+    """Who comes over a Unix socket is trusted if `unix` is named, and nobody else is trusted for that."""
+    assert trusted("", ("unix",))
+    assert trusted("", LOCAL)
+    assert trusted("10.0.0.1", LOCAL)
+    assert not trusted("127.0.0.1", ("unix",))
+    assert not trusted("unix", ("unix",))
 
 
 @pytest.mark.parametrize(
@@ -53,13 +67,62 @@ def test_trusted(address, is_trusted):
         ("127.0.0.1", ", ,", "127.0.0.1"),
         ("2001:db8::9", "2001:DB9:0:0::7", "2001:db9::7"),  # one spelling for each
         ("::ffff:127.0.0.1", "198.51.100.7", "198.51.100.7"),
+        ("127.0.0.1", "::ffff:198.51.100.7", "198.51.100.7"),
+        ("127.0.0.1", "203.0.113.5, ::ffff:10.1.1.1", "203.0.113.5"),
+        ("127.0.0.1", "::ffff:c633:6407", "198.51.100.7"),
+        ("127.0.0.1", "198.51.100.7:4711", "198.51.100.7"),  # as some proxies write it
+        ("127.0.0.1", "[2001:db9::7]:4711", "2001:db9::7"),
+        ("127.0.0.1", "[2001:db9::7]", "2001:db9::7"),
+        ("127.0.0.1", "203.0.113.5, [2001:db8::7]:4711, 10.1.1.1:80", "203.0.113.5"),
+        ("127.0.0.1", "2001:db9::7:4711", "2001:db9::7:4711"),  # without brackets there is no port
+        ("127.0.0.1", "203.0.113.5, fe80::1%eth0", "203.0.113.5"),
+        ("127.0.0.1", "fec0::1%" + "x" * 20, "fec0::1"),  # whose interface is nobody else's business
+        ("127.0.0.1", "203.0.113.5, [127.0.0.1]", "203.0.113.5"),
+        ("127.0.0.1", "203.0.113.5, [fe80::1", "127.0.0.1"),
+        ("127.0.0.1", "203.0.113.5, 10.1.1.1:", "127.0.0.1"),
+        ("127.0.0.1", "203.0.113.5, 10.1.1.1:123456", "127.0.0.1"),
+        ("127.0.0.1", "203.0.113.5, unknown, 10.1.1.1", "10.1.1.1"),  # as Squid writes it
+        ("127.0.0.1", "203.0.113.5, unix:", "unix"),  # which is not trusted here
+        ("127.0.0.1", "203.0.113.5, " + "0" * 100_000 + "1", "127.0.0.1"),
     ],
 )
 def test_client_address(peer, forwarded_for, client):
     """The client is the right-most address that is not a trusted proxy; without proxies, the peer."""
     headers = {} if forwarded_for is None else {"X-Forwarded-For": forwarded_for}
-    assert client_address(peer, headers, iter(PROXIES)) == client
-    assert client_address(peer, headers, NOBODY) == peer
+    assert client_address(peer, headers, PROXIES) == client
+    assert client_address(peer, headers, NOBODY) == peer.removeprefix("::ffff:")
+
+
+@pytest.mark.parametrize(
+    ("peer", "proxies", "client"),
+    [
+        ("", NOBODY, "unix"),
+        ("", PROXIES, "unix"),
+        ("", LOCAL, "198.51.100.7"),
+        ("", ("unix",), "10.1.1.1"),
+        ("127.0.0.1", LOCAL, "198.51.100.7"),
+        ("127.0.0.1", ("unix",), "127.0.0.1"),
+    ],
+)
+def test_the_client_behind_a_unix_socket(peer, proxies, client):
+    """Over a Unix socket the client is whom a trusted proxy names, else nobody in particular; nginx names one, too."""
+    headers = {"X-Forwarded-For": "203.0.113.5, 198.51.100.7, unix:, 10.1.1.1"}
+    assert client_address(peer, headers, proxies) == client
+    assert client_address(peer, {}, proxies) == (peer or "unix")
+
+
+def test_headers_that_come_twice():
+    """Of headers that come more than once the last counts, and in it what was written last."""
+    headers = HTTPHeaders({"Host": "h"})
+    for name, *values in (
+        ("X-Forwarded-For", "203.0.113.5, 203.0.113.6", "198.51.100.7"),
+        ("X-Forwarded-Proto", "gopher", "https"),
+        ("X-Forwarded-Host", "forged.example", "app.example"),
+    ):
+        for value in values:
+            headers.add(name, value)
+    assert client_address("127.0.0.1", headers, PROXIES) == "198.51.100.7"
+    assert own_origin("http", "127.0.0.1", headers, PROXIES) == "https://app.example"
 
 
 @given(st.text(), st.lists(st.sampled_from(["10.1.1.1", "127.0.0.1"]), max_size=3))
@@ -67,6 +130,7 @@ def test_nothing_that_a_client_says_passes_for_another(said, hops):
     """Whatever a client writes, the address that the outermost proxy saw is the one that counts."""
     line = ", ".join([said, "198.51.100.7", *hops])
     assert client_address("127.0.0.1", {"X-Forwarded-For": line}, PROXIES) == "198.51.100.7"
+    assert client_address("", {"X-Forwarded-For": line + ", unix:"}, LOCAL) == "198.51.100.7"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +143,10 @@ def test_nothing_that_a_client_says_passes_for_another(said, hops):
         ("10.0.0.1", {"Host": "h", "X-Forwarded-Proto": "https", "X-Forwarded-Host": "x"}, "https://x"),
         ("10.0.0.1", {"Host": "h", "X-Forwarded-Proto": "https"}, "https://h"),
         ("10.0.0.1", {"Host": "h", "X-Forwarded-Proto": "gopher"}, "http://h"),
-        ("10.0.0.1", {"Host": "h", "X-Forwarded-Host": "a, b"}, None),
+        ("10.0.0.1", {"Host": "h", "X-Forwarded-Proto": "http,https", "X-Forwarded-Host": "a, b"}, "https://b"),
+        ("10.0.0.1", {"Host": "h", "X-Forwarded-Host": "a, "}, None),
+        ("10.0.0.1", {"Host": "h", "X-Forwarded-Host": "[2001:db8::1]:8443"}, "http://[2001:db8::1]:8443"),
+        ("", {"Host": "h", "X-Forwarded-Proto": "https", "X-Forwarded-Host": "x"}, "http://h"),
         ("192.0.2.1", {}, None),
         ("192.0.2.1", {"Host": ""}, None),
         ("192.0.2.1", {"Host": "user@example.org"}, None),

@@ -63,8 +63,8 @@ PURE = {
     "cursors",
     "forwarded",
 }
-PURE_MODULES = {"array", "bisect", "collections", "dataclasses", "enum", "hashlib", "heapq", "hmac", "ipaddress"}
-PURE_MODULES |= {"itertools", "json", "math", "re", "struct", "typing", "urllib"}
+PURE_MODULES = {"array", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq", "hmac"}
+PURE_MODULES |= {"ipaddress", "itertools", "json", "math", "re", "struct", "typing", "urllib"}
 IO_BUILTINS = {"open", "print", "input"}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "_commit.py")

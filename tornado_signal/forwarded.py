@@ -1,62 +1,103 @@
 """Who the client is and what it called this server, as far as trusted proxies may say so. No I/O."""
 
+import functools
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Literal
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Proxy = ipaddress.IPv4Network | ipaddress.IPv6Network | Literal["unix"]
+"""A network of trusted proxies, or `unix`: whoever connects to a Unix socket."""
+
+UNIX: Final = "unix"
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address | Literal["unix"]
 
 _HOST: Final = re.compile(r"[A-Za-z0-9._~-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
+# Some proxies write the port, too, and then an IPv6 address has brackets around it (RFC 7239, 6).
+_HOP: Final = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?|([0-9.]+):[0-9]{1,5}")
+_LONGEST: Final = 64
 
 
-def trusted(address: str, proxies: Iterable[Network]) -> bool:
-    """Whether an address, as text, is one of the trusted proxies."""
+@functools.lru_cache(4096)
+def _parse(text: str) -> _Address | None:
+    """An address, in one form for each: IPv4 inside IPv6 is IPv4, and the interface of a link-local one is left out."""
+    if text in ("", "unix:"):  # as the transport, and as nginx call a Unix socket
+        return UNIX
     try:
-        parsed = ipaddress.ip_address(address)
+        address = ipaddress.ip_address(text)
     except ValueError:
-        return False
-    if parsed.version == 6 and parsed.ipv4_mapped:
-        parsed = parsed.ipv4_mapped
-    return any(parsed in network for network in proxies)
-
-
-def client_address(peer: str, headers: Mapping[str, str], proxies: Iterable[Network]) -> str:
-    """The right-most address that is not a trusted proxy (contract D, --trusted-proxies).
-
-    Args:
-        peer: the address at the other end of the connection.
-        headers: the request's.
-        proxies: the networks of the trusted proxies.
-    """
-    proxies = tuple(proxies)
-    if not proxies:
-        return peer
-    hops = [hop.strip() for hop in headers.get("X-Forwarded-For", "").split(",") if hop.strip()]
-    address = peer
-    while hops and trusted(address, proxies):
-        try:
-            address = str(ipaddress.ip_address(hops.pop()))
-        except ValueError:
-            break  # whoever wrote that was not a proxy of ours
+        return None
+    if address.version == 6:
+        return address.ipv4_mapped or ipaddress.IPv6Address(int(address))
     return address
 
 
-def own_origin(scheme: str, peer: str, headers: Mapping[str, str], proxies: Iterable[Network]) -> str | None:
+def _parse_hop(text: str) -> _Address | None:
+    """An entry of X-Forwarded-For."""
+    if len(text) > _LONGEST:
+        return None
+    found = _HOP.fullmatch(text)
+    return _parse(found[1] or found[2] if found else text)
+
+
+def _among(address: _Address | None, proxies: tuple[Proxy, ...]) -> bool:
+    if address is None or isinstance(address, str):
+        return address in proxies
+    return any(not isinstance(proxy, str) and address in proxy for proxy in proxies)
+
+
+def trusted(peer: str, proxies: tuple[Proxy, ...]) -> bool:
+    """Whether what is at the other end of a connection is one of the trusted proxies."""
+    return bool(proxies) and _among(_parse(peer), proxies)
+
+
+def client_address(peer: str, headers: Mapping[str, str], proxies: tuple[Proxy, ...]) -> str:
+    """The right-most address that is not a trusted proxy (contract D, --trusted-proxies).
+
+    Args:
+        peer: the address at the other end of the connection; empty for a Unix socket.
+        headers: the request's.
+        proxies: who is trusted.
+
+    Returns:
+        An IP address in its one spelling, or `unix` for a program on this machine that came over a Unix socket and
+        is either no trusted proxy or names nobody.
+    """
+    client = _parse(peer)
+    if proxies and _among(client, proxies):
+        for text in reversed(headers.get("X-Forwarded-For", "").split(",")):
+            if not text.strip():
+                continue
+            hop = _parse_hop(text.strip())
+            if hop is None:
+                break  # whoever wrote that was not a proxy of ours
+            client = hop
+            if not _among(hop, proxies):
+                break
+    return peer if client is None else str(client)
+
+
+def own_origin(scheme: str, peer: str, headers: Mapping[str, str], proxies: tuple[Proxy, ...]) -> str | None:
     """This server's own origin as the client sees it, for a same-origin request without Origin (contract B1).
 
     Args:
         scheme: of the connection, `http` or `https`.
-        peer: the address at the other end of the connection.
+        peer: the address at the other end of the connection; empty for a Unix socket.
         headers: the request's.
-        proxies: the networks of the trusted proxies, whose X-Forwarded-Proto and X-Forwarded-Host count.
+        proxies: who is trusted: their X-Forwarded-Proto and X-Forwarded-Host count.
 
     Returns:
         `scheme://host`, or None if the request names no valid host.
     """
     host = headers.get("Host", "")
     if trusted(peer, proxies):
-        said = headers.get("X-Forwarded-Proto", scheme)
+        said = _last(headers.get("X-Forwarded-Proto", scheme))
         scheme = said if said in ("http", "https") else scheme
-        host = headers.get("X-Forwarded-Host", host)
+        host = _last(headers.get("X-Forwarded-Host", host))
     return f"{scheme}://{host}" if _HOST.fullmatch(host) else None
+
+
+def _last(values: str) -> str:
+    """What the proxy wrote, if it wrote behind what it was sent, as Apache does."""
+    return values.rpartition(",")[2].strip()

@@ -46,10 +46,13 @@ class Request(httputil.HTTPServerRequest, httputil.HTTPMessageDelegate):
 
     @property
     def client_address(self) -> str:
-        """Who asks, as far as trusted proxies tell."""
+        """Who asks: the connection's other end, or whom the trusted proxies name.
+
+        An IP address, or `unix`; see `forwarded.client_address`.
+        """
         proxies = self._application.configured.trusted_proxies
         peer = self.remote_ip or ""
-        return forwarded.client_address(peer, self.headers, proxies) if proxies else peer
+        return forwarded.client_address(peer, self.headers, proxies) if proxies or not peer else peer
 
     # From the transport
 
