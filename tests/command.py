@@ -47,7 +47,10 @@ class Server:
         url: the address of its public listener.
         admin_url: that of the admin listener, or None.
         log: the lines that it has written so far.
+        tls: the SSLContext for HTTPS; None for the machine's own.
     """
+
+    tls = None
 
     def __init__(self, *arguments, cwd=None, port=0, **variables):
         flags = ["--port", port] if port is not None else []
@@ -64,7 +67,7 @@ class Server:
         wanted = 2 if "--admin-port" in arguments or "TORNADO_SIGNAL_ADMIN_PORT" in variables else 1
         while wanted and (line := self.process.stderr.readline()):
             self.log.append(line)
-            if found := re.search(r"(listening|admin listener) on (http://\S+)", line):
+            if found := re.search(r"(listening|admin listener) on (https?://\S+|unix:.+)", line):
                 wanted -= 1
                 if found[1] == "listening":
                     self.url = found[2]
@@ -98,7 +101,7 @@ class Server:
         headers = {"Origin": origin} if origin else {}
         request = urllib.request.Request((base or self.url) + path, data=data, headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=BOUND_S) as response:
+            with urllib.request.urlopen(request, timeout=BOUND_S, context=self.tls) as response:
                 return response.status, json.load(response)
         except urllib.error.HTTPError as error:
             with error:

@@ -13,6 +13,9 @@ from tornado_signal.settings import SETTINGS, Settings
 CONTRACT_D = {
     "--address": "127.0.0.1",
     "--port": 3000,
+    "--socket-mode": 0o660,
+    "--tls-certificate": None,
+    "--tls-key": None,
     "--data-dir": Path("data"),
     "--session-timeout-ms": 300_000,
     "--sweep-interval-ms": 1000,
@@ -25,12 +28,23 @@ CONTRACT_D = {
 
 PROXIES = (ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
+# What a setting needs beside it, and would be refused without.
+BESIDE = {"tls_certificate": {"tls_key": Path("beside")}, "tls_key": {"tls_certificate": Path("beside")}}
+
 # Setting, as text, as TOML, and what it becomes.
 VALUES = [
     ("address", "::", '"::"', "::"),
     ("address", "signal.example", '"signal.example"', "signal.example"),
+    ("address", "unix:/run/a b.sock", '"unix:/run/a b.sock"', "unix:/run/a b.sock"),
+    ("address", "unix:" + "é" * 53, f'"unix:{"é" * 53}"', "unix:" + "é" * 53),
     ("port", "0", "0", 0),
     ("port", "65535", "65535", 65535),
+    ("socket_mode", "600", '"600"', 0o600),
+    ("socket_mode", "000", '"000"', 0),
+    ("tls_certificate", "none", '"none"', None),
+    ("tls_certificate", "/etc/a b.pem", '"/etc/a b.pem"', Path("/etc/a b.pem")),
+    ("tls_key", "none", '"none"', None),
+    ("tls_key", "key.pem", '"key.pem"', Path("key.pem")),
     ("data_dir", "/var/lib/a b,c", '"/var/lib/a b,c"', Path("/var/lib/a b,c")),
     ("session_timeout_ms", "100", "100", 100),
     ("session_timeout_ms", "604800000", "604_800_000", 604_800_000),
@@ -47,6 +61,8 @@ VALUES = [
     ("trusted_proxies", "none", '"none"', ()),
     ("trusted_proxies", "10.0.0.0/8,::1", '["10.0.0.0/8", "::1"]', PROXIES),
     ("trusted_proxies", "10.0.0.0/8 , ::1", '"10.0.0.0/8 , ::1"', PROXIES),
+    ("trusted_proxies", "unix", '"unix"', ("unix",)),
+    ("trusted_proxies", "10.0.0.0/8,unix", '["10.0.0.0/8", "unix"]', (PROXIES[0], "unix")),
     ("unlimited_addresses", "none", '"none"', ()),
     ("unlimited_addresses", "10.0.0.0/8,::1", '["10.0.0.0/8", "::1"]', PROXIES),
     ("admin_port", "off", '"off"', None),
@@ -55,8 +71,23 @@ VALUES = [
 
 # Texts that no source takes.
 REFUSED_TEXT = {
-    "address": ["", " ", "127.0.0.1:80", "[::1]", "a b", "http://a", "a\n", "-a"],
+    "address": [
+        "",
+        " ",
+        "127.0.0.1:80",
+        "[::1]",
+        "a b",
+        "http://a",
+        "a\n",
+        "-a",
+        "unix:",
+        "unix:a\0",
+        "unix:" + "é" * 54,
+    ],
     "port": ["", "-1", "65536", "80.0", "1_0", " 80", "80\n", "+80", "8e1", "٣", "any", "1" * 5000],
+    "socket_mode": ["", "0", "66", "0660", "0o660", "668", "-60", "rw-rw----"],
+    "tls_certificate": ["", "a\0b"],
+    "tls_key": ["", "a\0b"],
     "data_dir": ["", "a\0b"],
     "session_timeout_ms": ["0", "99", "604800001", "5m", "off"],
     "sweep_interval_ms": ["0", "9", "3600001"],
@@ -73,7 +104,18 @@ REFUSED_TEXT = {
         "http://é",
         "x" * 513,
     ],
-    "trusted_proxies": ["", "none,::1", "10.0.0.1/8", "10.0.0.0/33", "host", "::1,", "5"],
+    "trusted_proxies": [
+        "",
+        "none,::1",
+        "10.0.0.1/8",
+        "10.0.0.0/33",
+        "host",
+        "::1,",
+        "5",
+        "unix:",
+        "unix:/run/a",
+        "none,unix",
+    ],
     "unlimited_addresses": ["", "none,::1", "10.0.0.1/8", "host"],
     "admin_port": ["", "none", "65536", "true"],
 }
@@ -82,6 +124,9 @@ REFUSED_TEXT = {
 REFUSED_TOML = {
     "address": ['["127.0.0.1"]', "2130706433"],
     "port": ["65536", "-1", "80.0", "true", "[80]", "nan"],
+    "socket_mode": ["660", "0o660"],
+    "tls_certificate": ["true"],
+    "tls_key": ["['key.pem']"],
     "data_dir": ["1"],
     "session_timeout_ms": ["99", "inf"],
     "sweep_interval_ms": ["9"],
@@ -146,13 +191,15 @@ def test_every_setting_is_tried():
 @pytest.mark.parametrize(("name", "written", "in_toml", "value"), VALUES)
 def test_every_source(name, written, in_toml, value, toml):
     """A flag, an environment variable and a line of the file mean the same, and change nothing else."""
-    expected = dataclasses.replace(Settings(), **{name: value})
+    beside = BESIDE.get(name, {}) if value is not None else {}
+    expected = dataclasses.replace(Settings(), **{name: value}, **beside)
+    env = {BY_NAME[other].variable: str(path) for other, path in beside.items()}
     setting = BY_NAME[name]
     path = toml(f"{name} = {in_toml}\n")
-    assert settle(setting.flag, written) == expected
-    assert settle(env={setting.variable: written}) == expected
-    assert settle("--config", path) == expected
-    assert settle(env={CONFIG_VARIABLE: path}) == expected
+    assert settle(setting.flag, written, env=env) == expected
+    assert settle(env=env | {setting.variable: written}) == expected
+    assert settle("--config", path, env=env) == expected
+    assert settle(env=env | {CONFIG_VARIABLE: path}) == expected
 
 
 @pytest.mark.parametrize(
@@ -188,6 +235,22 @@ def test_take_back(toml):
     path = toml('allowed_origins = ["http://a"]\ntrusted_proxies = ["::1"]\nadmin_port = 9000\n')
     back = ["--allowed-origins", "any", "--trusted-proxies", "none", "--admin-port", "off"]
     assert settle("--config", path, *back) == Settings()
+
+
+@pytest.mark.parametrize(("one", "other"), [("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")])
+def test_one_without_the_other(one, other, toml):
+    """Certificate and key come together, from whatever source; one without the other is refused."""
+    one, other = BY_NAME[one], BY_NAME[other]
+    message = f"{one.flag} = 'a.pem': expected {other.flag} beside it"
+    path = toml(f"{one.name} = 'a.pem'\n")
+    for argv, env in [([one.flag, "a.pem"], {}), ([], {one.variable: "a.pem"}), (["--config", path], {})]:
+        with pytest.raises(ConfigError) as error:
+            settle(*argv, env=env)
+        assert str(error.value) == message
+        both = settle(*argv, env=env | {other.variable: "b.pem"})
+        assert (getattr(both, one.name), getattr(both, other.name)) == (Path("a.pem"), Path("b.pem"))
+        with pytest.raises(ConfigError):
+            settle(*argv, other.flag, "none", env=env | {other.variable: "b.pem"})
 
 
 def test_config_flag_wins(tmp_path, toml):

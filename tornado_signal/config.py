@@ -74,7 +74,7 @@ def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
 
     Raises:
         ConfigError: An unknown name, or a value that is not allowed, in the environment or the file; or the
-            file cannot be read.
+            file cannot be read; or one of two settings that belong together is missing.
     """
     variables = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
     path = variables.pop(CONFIG_VARIABLE, None)
@@ -86,7 +86,12 @@ def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     from_file = _read(table, {each.name: each for each in SETTINGS}, f"file {path}, key ")
     from_environ = _read(variables, {each.variable: each for each in SETTINGS}, "environment variable ")
     from_flags = {each.name: getattr(namespace, each.name) for each in SETTINGS if each.name in namespace}
-    return Settings(**from_file | from_environ | from_flags)
+    settings = Settings(**from_file | from_environ | from_flags)
+    for one, other in ("tls_certificate", "tls_key"), ("tls_key", "tls_certificate"):
+        if getattr(settings, one) is not None and getattr(settings, other) is None:
+            flags = {each.name: each.flag for each in SETTINGS}
+            raise ConfigError(flags[one], str(getattr(settings, one)), f"{flags[other]} beside it")
+    return settings
 
 
 def _read_toml(path: str, named_by: str) -> dict[str, object]:

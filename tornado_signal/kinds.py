@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -90,19 +90,31 @@ def word_or(word: str, value: U, kind: Kind[T]) -> Kind[T | U]:
     return Kind(f"{word}, or {kind.allowed}", lambda raw: value if raw == word else kind.parse(raw))
 
 
-def _host(name: str) -> str:
-    if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9._-]*", name):
+def _address(name: str) -> str:
+    if name.startswith(UNIX):
+        # The kernel keeps 108 bytes for it, the NUL at its end included.
+        if not 0 < len(name.removeprefix(UNIX).encode(errors="surrogateescape")) < 108 or "\0" in name:
+            raise ValueError
+    elif not re.fullmatch("[A-Za-z0-9][A-Za-z0-9._-]*", name):
         ipaddress.ip_address(name)
     return name
 
 
-HOST = made(_host, text(".+", "an IP address or a host name, without a port"))
+UNIX = "unix:"
+"""What the address of a Unix socket begins with; the path of its file follows."""
+
+ADDRESS = made(
+    _address,
+    text(".+", "an IP address or a host name, without a port; or unix: and the path of a socket, at most 107 bytes"),
+)
 PORT = whole(0, 65535)
 PATH = made(Path, text("[^\0]+", "a path"))
+MODE = made(lambda digits: int(digits, 8), text("[0-7]{3}", "three octal digits, as chmod takes them"))
 NETWORK: Kind[Network] = made(
     ipaddress.ip_network,
     text(".+", "an IP address, or a network such as 10.0.0.0/8 with no bits set after its prefix"),
 )
+PROXY: Kind[Network | Literal["unix"]] = word_or("unix", "unix", NETWORK)
 # Origins are compared byte for byte (Contract B1). What no browser sends would shut everybody out without a
 # word, so it is refused here: a slash at the end, a pattern, anything but ASCII.
 ORIGIN = text(

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 from .errors import TooMany, Unavailable
+from .forwarded import trusted
 from .settings import Settings
 
 CLIENTS_KEPT = 100_000
@@ -166,8 +167,7 @@ class Limits:
             return None  # a Unix socket's, which a proxy is behind
         if parsed.version == 6 and parsed.ipv4_mapped:
             parsed = parsed.ipv4_mapped
-        exempt = (*self._settings.unlimited_addresses, *self._settings.trusted_proxies)
-        if any(parsed in network for network in exempt):
+        if trusted(address, (*self._settings.unlimited_addresses, *self._settings.trusted_proxies)):
             return None
         name = str(ipaddress.ip_network((parsed, 64), strict=False)) if parsed.version == 6 else str(parsed)
         client = self._clients.get(name)

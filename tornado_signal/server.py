@@ -8,7 +8,6 @@ import signal
 import socket
 
 from tornado.ioloop import PeriodicCallback
-from tornado.netutil import bind_sockets
 
 from . import COMMIT
 from .clock import Clock
@@ -18,8 +17,10 @@ from .handlers.admin import make_admin_application
 from .limits import Limits
 from .quotas import Quotas
 from .settings import Settings
+from .sockets import open_sockets, url
 from .store import Store
 from .sweeper import Sweeper
+from .tls import Tls
 from .transport import Server
 
 log = logging.getLogger(__name__)
@@ -28,26 +29,6 @@ LOOPBACK = "127.0.0.1"
 DRAIN_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 2.0
 DESCRIPTORS_KEPT = 800  # for LevelDB's files and all else
-
-
-def open_sockets(address: str, port: int, flag: str) -> list[socket.socket]:
-    """Bind and listen.
-
-    Args:
-        address: an IP address or a host name.
-        port: 0 picks a free one.
-        flag: the setting to name when it does not work.
-
-    Raises:
-        OperatorError: the port is taken, or the address is not this machine's.
-    """
-    try:
-        return bind_sockets(port, address)
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise OperatorError(
-            f"cannot listen on {address} port {port}: {reason}; stop what has it, or choose another {flag}"
-        ) from error
 
 
 def open_store(settings: Settings) -> Store:
@@ -77,10 +58,15 @@ def descriptors() -> int:
     return hard if hard != resource.RLIM_INFINITY else 1_000_000
 
 
-def url(listening: socket.socket) -> str:
-    """Where a listening socket can be reached."""
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def open_tls(settings: Settings) -> Tls | None:
+    """Certificate and key, if there is to be HTTPS.
+
+    Raises:
+        OperatorError: they cannot be used.
+    """
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    return Tls(settings.tls_certificate, settings.tls_key)
 
 
 async def check(settings: Settings) -> None:
@@ -89,6 +75,7 @@ async def check(settings: Settings) -> None:
     Raises:
         OperatorError: something cannot be used.
     """
+    open_tls(settings)
     await open_store(settings).close()
     for listening in open_all_sockets(settings)[0]:
         listening.close()
@@ -96,10 +83,22 @@ async def check(settings: Settings) -> None:
 
 def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[socket.socket]]:
     """The public and the admin listener's sockets; none of the latter when it is off."""
-    public = open_sockets(settings.address, settings.port, "--port")
-    if settings.admin_port is None:
-        return public, []
-    return public, open_sockets(LOOPBACK, settings.admin_port, "--admin-port")
+    admin = []
+    if settings.admin_port is not None:
+        admin = open_sockets(LOOPBACK, settings.admin_port, "--admin-port")
+    return open_sockets(settings.address, settings.port, "--port", settings.socket_mode), admin
+
+
+def reload(tls: Tls | None) -> None:
+    """Read again what can be read again."""
+    if tls is None:
+        log.info("nothing to read again: settings need a restart")
+        return
+    try:
+        tls.read_again()
+        log.info("certificate and key read again")
+    except OperatorError as error:
+        log.error("the certificate that is in use stays: %s", error)
 
 
 async def serve(settings: Settings) -> None:
@@ -112,23 +111,26 @@ async def serve(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    tls = open_tls(settings)
+    loop.add_signal_handler(signal.SIGHUP, reload, tls)
     store = open_store(settings)
+    public: list[socket.socket] = []
     try:
         public, admin = open_all_sockets(settings)
         clock = Clock(store.created_ms)
         limits = Limits(settings, descriptors() - DESCRIPTORS_KEPT)
         application = make_application(store, clock, settings, COMMIT, limits)
         refusal = make_refusal(settings)
-        server = Server(application, refusal, gate=limits)
+        server = Server(application, refusal, tls.context if tls else None, gate=limits)
         await server.start(public)
         admin_server = Server(make_admin_application(application), refusal)
         await admin_server.start(admin)
         sweeping = PeriodicCallback(Sweeper(store, clock).sweep, settings.sweep_interval_ms)
         sweeping.start()
         for listening in public:
-            log.info("listening on %s", url(listening))
+            log.info("listening on %s", url(listening, server.protocol))
         for listening in admin:
-            log.info("admin listener on %s", url(listening))
+            log.info("admin listener on %s", url(listening, admin_server.protocol))
 
         await stop.wait()
         log.info("stopping: draining")
@@ -139,5 +141,7 @@ async def serve(settings: Settings) -> None:
         await server.close(CLOSE_LIMIT_S)
         await admin_server.close(CLOSE_LIMIT_S)
     finally:
+        for listening in public:
+            listening.close()  # a Unix socket's file goes with it
         await store.close()
     log.info("stopped")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from .kinds import HOST, NETWORK, ORIGIN, PATH, PORT, Kind, Network, made, one_of, several, whole, word_or
+from .kinds import ADDRESS, MODE, ORIGIN, PATH, PORT, PROXY, Kind, Network, made, one_of, several, whole, word_or
 
 T = TypeVar("T")
 
@@ -65,8 +65,17 @@ def setting(default: object, kind: Kind[T], meaning: str, unit: str = "") -> T:
 class Settings:
     """Every setting, checked. A relative path counts from the directory that the server is started in."""
 
-    address: str = setting("127.0.0.1", HOST, "address to listen on")
+    address: str = setting(
+        "127.0.0.1", ADDRESS, "address to listen on; or a Unix socket, unix:/path, and then --port does not count"
+    )
     port: int = setting(3000, PORT, "port to listen on; 0 picks a free one, and the chosen one is logged")
+    socket_mode: int = setting(
+        "660", MODE, "permissions of the Unix socket, whatever the umask; who connects to it has to be able to write"
+    )
+    tls_certificate: Path | None = setting(
+        "none", word_or("none", None, PATH), "certificate for HTTPS, with its chain, as PEM; read again on SIGHUP"
+    )
+    tls_key: Path | None = setting("none", word_or("none", None, PATH), "key of the certificate, as PEM")
     data_dir: Path = setting("data", PATH, "the LevelDB directory, created if missing")
     # A tenth of a second to a week: sessions are short-lived (Specification 1), and no peer answers faster.
     session_timeout_ms: int = setting(300_000, whole(100, 604_800_000), "lifetime of a session", "ms")
@@ -84,10 +93,11 @@ class Settings:
     allowed_origins: frozenset[str] | None = setting(
         "any", word_or("any", None, made(frozenset, several(ORIGIN))), "the origins that are served"
     )
-    trusted_proxies: tuple[Network, ...] = setting(
+    trusted_proxies: tuple[Network | Literal["unix"], ...] = setting(
         "none",
-        word_or("none", (), several(NETWORK)),
-        "the proxies whose X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host count",
+        word_or("none", (), several(PROXY)),
+        "the proxies whose X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host count; unix: who connects to the "
+        "Unix socket",
     )
     max_body_bytes: int = setting(262_144, whole(1024, 16_777_216), "the largest body", "bytes")
     max_offer: int = setting(262_144, whole(64, 16_777_216), "the longest offer", "code points")

@@ -1,0 +1,70 @@
+"""Certificates and keys for the tests, real ones."""
+
+import datetime
+import ipaddress
+import ssl
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import NameOID
+
+ADDRESSES = ("127.0.0.1", "::1")
+KEYS = {
+    "ec": lambda: ec.generate_private_key(ec.SECP256R1()),
+    "rsa": lambda: rsa.generate_private_key(65537, 2048),
+}
+
+
+class Pair(NamedTuple):
+    """A certificate for this machine's own addresses and its key, each a PEM file."""
+
+    certificate: Path
+    key: Path
+
+    @property
+    def flags(self):
+        """What the command takes."""
+        return ["--tls-certificate", self.certificate, "--tls-key", self.key]
+
+    def replace(self, other):
+        """Put another pair in the place of this one."""
+        self.certificate.write_bytes(other.certificate.read_bytes())
+        self.key.write_bytes(other.key.read_bytes())
+
+
+def make_pair(directory, name="server", kind="ec", passphrase=None):
+    """Make a certificate that vouches for itself, under a name that tells it from others."""
+    key = KEYS[kind]()
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    until = now + datetime.timedelta(days=1)
+    addresses = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(each)) for each in ADDRESSES])
+    certificate = (
+        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number(), now, until)
+        .add_extension(addresses, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pair = Pair(directory / f"{name}.crt", directory / f"{name}.key")
+    pair.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    encryption = serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
+    pair.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
+    return pair
+
+
+def client_context(*pairs):
+    """What a client needs that trusts these certificates."""
+    context = ssl.create_default_context(cadata="".join(pair.certificate.read_text() for pair in pairs))
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def name_of(connection):
+    """The name in the certificate that a server has shown.
+
+    Args:
+        connection: an SSLSocket or SSLObject whose handshake is done.
+    """
+    return dict(pair for part in connection.getpeercert()["subject"] for pair in part)["commonName"]
