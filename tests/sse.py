@@ -115,7 +115,7 @@ class Stream:
 
 
 @contextlib.asynccontextmanager
-async def open_stream(port, target, *, last=None, origin=ORIGIN, method="GET"):
+async def open_stream(port, target, *, last=None, origin=ORIGIN, method="GET", tls=None):
     """A stream of a server on this machine, its head read.
 
     Args:
@@ -124,8 +124,9 @@ async def open_stream(port, target, *, last=None, origin=ORIGIN, method="GET"):
         last: the Last-Event-ID; None for none.
         origin: the Origin.
         method: GET or HEAD.
+        tls: an SSLContext, for HTTPS.
     """
-    connection = Connection(*await asyncio.open_connection("127.0.0.1", port))
+    connection = Connection(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
     try:
         headers = [("Last-Event-ID", last)] if last is not None else []
         await connection.send(head(method, target, with_origin(origin, headers)))
@@ -133,7 +134,7 @@ async def open_stream(port, target, *, last=None, origin=ORIGIN, method="GET"):
             stream = await Stream(connection).begin()
         yield stream
     finally:
-        connection.close()
+        (connection.writer.transport.abort if tls else connection.close)()  # TLS would wait for a farewell
 
 
 def told(events):

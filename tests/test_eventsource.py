@@ -1,14 +1,19 @@
 """`EventSource` in a real Chromium, on a page of another origin, while the server is killed and started again."""
 
+import contextlib
 import http.server
+import os
 import shutil
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
+from certificates import make_pair
 from command import Server
 from playwright.sync_api import sync_playwright
+from proxies import PROXIES
 
 PAGE = Path(__file__).with_name("eventsource.html")
 BOUND_MS = 30_000
@@ -49,7 +54,7 @@ def open_page(origin):
     with sync_playwright() as playwright:
         path = shutil.which("chromium")
         browser = playwright.chromium.launch(executable_path=path, headless=True, args=FLAGS)
-        page = browser.new_page()
+        page = browser.new_page(ignore_https_errors=True)
         page.set_default_timeout(BOUND_MS)
 
         def opening(stream):
@@ -155,6 +160,50 @@ def test_a_session_over_a_restart(start, origin, open_page):
     # It tries again, is told 404, and leaves it at that.
     page.wait_for_function("() => source.readyState === EventSource.CLOSED")
     assert page.evaluate("opened") == 2
+
+
+def sockets(server):
+    """How many sockets a server has open."""
+    count = 0
+    for each in Path(f"/proc/{server.process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it has just been closed
+            count += os.readlink(each).startswith("socket:")
+    return count
+
+
+def settle(server, count):
+    """Wait until a server has so many sockets open."""
+    deadline_s = time.monotonic() + BOUND_MS / 1000
+    while sockets(server) != count:
+        assert time.monotonic() < deadline_s, sockets(server)
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", PROXIES)
+def test_a_topic_behind_a_proxy(kind, start, origin, open_page, tmp_path):
+    """Behind a proxy a page comes back, too, though it tried while there was no server; once it leaves it is let go."""
+    peers = Peers(start(), origin)
+    port = int(peers.server.url.rpartition(":")[2])
+    (tmp_path / "proxy").mkdir()
+    proxy = PROXIES[kind](tmp_path / "proxy", make_pair(tmp_path), port)
+    try:
+        page = open_page(f"{proxy.url}/lobby/events")
+        peers.come()
+        peers.see(page)
+        page.evaluate("() => { window.errors = 0; source.addEventListener('error', () => { errors += 1; }); }")
+        peers.server.stop(signal.SIGKILL)
+        page.wait_for_function("() => errors > 1")
+        peers.server = start(port)
+        alone = sockets(peers.server)
+        peers.come()
+        page.wait_for_function("() => opened === 2")
+        peers.come()
+        peers.see(page)
+        settle(peers.server, alone + 1)
+        page.evaluate("source.close()")  # of the connection to the proxy this ends only a stream
+        settle(peers.server, alone)
+    finally:
+        proxy.stop()
 
 
 def test_a_page_that_closes_withdraws(start, origin, open_page):
