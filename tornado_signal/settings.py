@@ -9,7 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from .kinds import ADDRESS, MODE, ORIGIN, PATH, PORT, PROXY, Kind, Network, made, one_of, several, whole, word_or
+from .kinds import (
+    ADDRESS,
+    MODE,
+    NETWORK,
+    ORIGIN,
+    PATH,
+    PORT,
+    PROXY,
+    Kind,
+    Network,
+    made,
+    one_of,
+    several,
+    whole,
+    word_or,
+)
 
 T = TypeVar("T")
 
