@@ -66,7 +66,7 @@ PURE = {
     "forwarded",
 }
 PURE_MODULES = {"array", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq", "hmac"}
-PURE_MODULES |= {"ipaddress", "itertools", "json", "math", "re", "struct", "typing", "urllib"}
+PURE_MODULES |= {"ipaddress", "itertools", "json", "math", "re", "struct", "typing", "urllib", "zlib"}
 IO_BUILTINS = {"open", "print", "input"}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "_commit.py")
