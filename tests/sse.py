@@ -28,6 +28,7 @@ class Stream:
         comments: how many comments were read so far, the one at the beginning included.
         marks: how many ids were read so far that came without an event.
         last: what a browser would send as Last-Event-ID by now; None if no id has come.
+        retry_ms: after what time a browser would come back by now.
         ended: whether the server has ended it, in good order.
     """
 
@@ -38,6 +39,7 @@ class Stream:
         self.comments = 0
         self.marks = 0
         self.last = None
+        self.retry_ms = None
         self.ended = False
 
     async def begin(self):
@@ -60,7 +62,7 @@ class Stream:
         block, self._read = self._read.split(b"\n\n", 1)
         return block.decode()
 
-    async def _one(self):
+    async def next(self):
         """Read the next block; whether there was one."""
         block = await self._block()
         if block is None:
@@ -70,6 +72,10 @@ class Stream:
             name, _, value = line.partition(":")
             assert name not in fields, block
             fields[name] = value.removeprefix(" ")
+        if "retry" in fields:
+            self.retry_ms = int(fields.pop("retry"))
+        if not fields:
+            return True
         if "" in fields:
             assert fields == {"": ""}, block
             self.comments += 1
@@ -85,7 +91,7 @@ class Stream:
     async def until(self, done):
         """Read until `done()`, at most to the end."""
         async with asyncio.timeout(BOUND_S):
-            while not done() and await self._one():
+            while not done() and await self.next():
                 pass
         assert done(), self.events
         return self

@@ -157,7 +157,7 @@ async def test_heartbeat(whose, service, follow, monkeypatch):
 
 @pytest.mark.parametrize("whose", ["topic", "session"])
 async def test_the_server_drains(whose, service, follow):
-    """When the server drains, streams end in good order, and their ids are good for the time after."""
+    """When the server drains, streams end in good order, each told when to come back, not all at one moment."""
     code = await service.offer()
     async with contextlib.AsyncExitStack() as stack:
         opened = [
@@ -165,9 +165,14 @@ async def test_the_server_drains(whose, service, follow):
         ]
         for stream in opened:
             await stream.take()
+            assert stream.retry_ms == streams.RETRY_MS
         await service.application.drain()
         for stream in opened:
             assert await stream.rest() == []
+        told_ms = {stream.retry_ms for stream in opened}
+    low_ms, high_ms = streams.RETURN_MS
+    assert low_ms <= min(told_ms) < max(told_ms) <= high_ms
+    assert len(told_ms) > 25
     assert len(service.store.watches) == 0
 
 

@@ -122,6 +122,56 @@ def test_the_end_wakes_all_and_lets_nobody_wait(run):
     run(test)
 
 
+def test_the_end_of_thousands_takes_its_time(run):
+    """Those who wait at the end are woken over time, a few in each turn of the loop, and in time."""
+
+    async def test(all_watches):
+        loop = asyncio.get_running_loop()
+        woken_s = []
+
+        async def wait():
+            with all_watches.watch(b"k") as watch:
+                assert not await watch.wait(soon() + 60)
+                woken_s.append(loop.time())
+
+        waiting = asyncio.gather(*(wait() for _ in range(18_000)))
+        await asyncio.sleep(0)
+        began_s = loop.time()
+        all_watches.end()
+        all_watches.end()
+        turns = 0
+        while len(woken_s) < 18_000:
+            await asyncio.sleep(0)
+            turns += 1
+        await waiting
+        assert turns > 18_000 / watches.WAKE_STEP / 2
+        late_s = [each - began_s for each in woken_s]
+        most = watches.END_PER_S * watches.TICK_S
+        for tick in range(30):  # nobody is woken before it is due
+            assert sum(late <= tick * watches.TICK_S for late in late_s) <= most * (tick + 1)
+        assert 1.5 < late_s[-1] < 10
+
+    run(test)
+
+
+def test_the_end_is_bounded(run, monkeypatch):
+    """However many wait, the end does not take longer than it may."""
+    monkeypatch.setattr(watches, "END_PER_S", 100)
+    monkeypatch.setattr(watches, "END_S", 0.4)
+
+    async def test(all_watches):
+        opened = [all_watches.watch(b"k") for _ in range(2000)]
+        waits = [watch.wait(soon()) for watch in opened]
+        began_s = asyncio.get_running_loop().time()
+        all_watches.end()
+        assert not any(await asyncio.gather(*waits))
+        assert 0.3 < asyncio.get_running_loop().time() - began_s < 3  # at that rate it would be 20
+        for watch in opened:
+            watch.close()
+
+    run(test)
+
+
 def test_a_cancelled_wait_leaves_nothing(run):
     """Who is cancelled while waiting is neither woken nor kept."""
 

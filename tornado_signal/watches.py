@@ -1,17 +1,21 @@
 """Tell me when this changes: whoever waits for news of a key, and how they are woken. Knows nothing of what keys are.
 
-Waking is spread: so many in each turn of the event loop, so that one change that thousands wait for stalls nobody.
+Waking is spread: so many in each turn of the event loop, so that one change that thousands wait for stalls nobody;
+and at the end also over time, because whoever is told that it is over comes back.
 Time-outs are kept together: all that are due within the same tick share it, and the only timer is the ticking,
 which stops when nobody waits.
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
 TICK_S = 0.05
 WAKE_STEP = 20
+END_PER_S = 10_000
+END_S = 2.0  # the most that the end takes, however many there are
 
 
 class Watch:
@@ -132,11 +136,18 @@ class Watches:
             self._wake_soon()
 
     def end(self) -> None:
-        """End every wait, a few in each turn of the loop; nobody waits from now on."""
-        self.ending = True
-        for watching in self._by_key.values():
-            self._late.extend(watching)
+        """End every wait, so many a second; nobody begins to wait from now on."""
+        if not self.ending:
+            self.ending = True
+            waiting = [watch for watching in self._by_key.values() for watch in watching]
+            self._end_some(waiting, math.ceil(TICK_S * max(END_PER_S, len(waiting) / END_S)))
+
+    def _end_some(self, waiting: list[Watch], count: int) -> None:
+        self._late.extend(waiting[-count:])
+        del waiting[-count:]
         self._wake_soon()
+        if waiting:
+            self.loop.call_later(TICK_S, self._end_some, waiting, count)
 
     # For the watches
 

@@ -1,6 +1,7 @@
 """Server-Sent Events: the listing of a topic, and what the other peer sends, as they change (contract C3)."""
 
 import itertools
+import random
 from typing import Any
 
 from .. import cursors, wire
@@ -12,6 +13,8 @@ from .waiting import WaitingHandler
 
 HEARTBEAT_S = 15.0
 EVENTS_STEP = 50  # events sent in one piece
+RETRY_MS = 2000  # after which a client whose stream broke off comes back
+RETURN_MS = (500, 5000)  # the same when the server stops: not all at one moment
 
 
 class Stream(WaitingHandler):
@@ -31,7 +34,7 @@ class Stream(WaitingHandler):
         self.set_header("Content-Type", "text/event-stream")
         self.set_header("Cache-Control", "no-store")
         self.set_header("X-Accel-Buffering", "no")
-        await self.send(b":\n\n")
+        await self.send(b":\nretry: %d\n\n" % RETRY_MS)
 
     async def send(self, events: bytes) -> None:
         """Send events, and wait until the client has room for more."""
@@ -39,7 +42,7 @@ class Stream(WaitingHandler):
         await self.flush()
 
     async def pause(self, watch: Watch, expires_ms: int | None = None) -> bool:
-        """Wait for a change, with a comment when it has been quiet for long.
+        """Wait for a change, with a comment when it has been quiet for long, and a time to come back at the end.
 
         Returns:
             Whether to go on.
@@ -48,6 +51,8 @@ class Stream(WaitingHandler):
         going_on = await watch.wait(self.next_look_s(until_s, expires_ms))
         if going_on and watch.now_s() >= until_s:
             await self.send(b":\n\n")
+        if not going_on and not watch.closed:
+            self.write(b"retry: %d\n\n" % random.randint(*RETURN_MS))
         return going_on
 
 
