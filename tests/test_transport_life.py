@@ -453,6 +453,41 @@ def test_stopping(running):
         assert running.application.gone == 1
 
 
+def test_accepting_no_more(running):
+    """Who was let in is served, and told that it was the last time; nobody else is let in; the idle are closed."""
+    with contextlib.ExitStack() as stack:
+        kept, fresh, late, waiting = (stack.enter_context(running.connect()) for _ in range(4))
+        kept.sendall(numbered(1))
+        assert answers(kept.recv(4096))[0].status == 200
+        waiting.sendall(WAIT)
+        until(lambda: running.application.waiting and len(running.server.connections) == 4)
+        running.run(running.server.accept_no_more())
+        with pytest.raises(ConnectionRefusedError):
+            running.connect()
+        for client in (kept, fresh):
+            client.sendall(numbered(2))
+            (answer,) = answers(read_all(client))
+            assert (answer.status, answer.headers["connection"], answer.whole) == (200, "close", True)
+        serving_the_rest = asyncio.run_coroutine_threadsafe(running.server.serve_the_rest(0.3), running.loop)
+        assert read_all(late) == b""
+        serving_the_rest.result(PATIENCE_S)
+        assert len(running.server.connections) <= 3
+        running.call(running.application.waiting[0].told.set)
+        (answer,) = answers(read_all(waiting))
+        assert (answer.headers["connection"], answer.body) == ("close", b"told")
+
+
+def test_nobody_to_serve(running):
+    """With nobody there, or as soon as all have gone, no time is spent on waiting for them."""
+    with running.connect() as client:
+        until(lambda: running.server.connections)
+        running.run(running.server.accept_no_more())
+        leaving = asyncio.run_coroutine_threadsafe(running.server.serve_the_rest(60), running.loop)
+        client.close()
+        leaving.result(PATIENCE_S)
+    running.run(running.server.serve_the_rest(60))
+
+
 # In their thousands
 
 

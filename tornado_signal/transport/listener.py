@@ -1,6 +1,7 @@
 """Accepts connections for a Tornado application, and looks after their deadlines and their end."""
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Iterable
@@ -14,6 +15,8 @@ from .receiver import Heads
 TICK_S: Final = 1.0
 BACKLOG: Final = 4096
 SILENT_S: Final = 30  # for a client that has gone without a word to acknowledge anything
+ACCEPTED_S: Final = 0.1  # for what the kernel has handed over to become a connection; a few turns of the loop do
+HANDSHAKE_S: Final = 1.0  # the same, over TLS
 
 Refusal = Callable[[int, httputil.HTTPHeaders], tuple[httputil.HTTPHeaders, bytes]]
 
@@ -77,6 +80,24 @@ class Server:
                 )
             )
         self._tick = self.loop.call_later(TICK_S, self._look_at_deadlines)
+
+    async def accept_no_more(self) -> None:
+        """Leave whoever still comes in the kernel's queue, but serve all who have been accepted.
+
+        Those have to be connections when `stopping` says that from now on each response is its connection's last.
+        Where somebody else holds the sockets too, a new process finds the queue as it was.
+        """
+        for listener in self._listeners:
+            listener.close()
+        await asyncio.sleep(HANDSHAKE_S if self._tls else ACCEPTED_S)
+        self.stopping = True
+
+    async def serve_the_rest(self, limit_s: float) -> None:
+        """Give those who are connected some time for one more request, then close what is idle."""
+        if self.connections:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), limit_s)
+        self.stop()
 
     def stop(self) -> None:
         """Accept no more, close what is idle, and everything else after its response."""
