@@ -34,6 +34,17 @@ def run(*arguments, cwd=None, **variables):
     )
 
 
+def passing(sockets):
+    """What runs a command with these sockets as its descriptors from 3 on, and says so to it."""
+    if not sockets:
+        return []
+    # By way of places where they cannot overwrite each other.
+    moves = [f"{aside}<&{each.fileno()} {each.fileno()}<&-" for aside, each in enumerate(sockets, 60)]
+    moves += [f"{place}<&{place + 57} {place + 57}<&-" for place in range(3, 3 + len(sockets))]
+    script = f'exec {" ".join(moves)}; LISTEN_PID=$$ LISTEN_FDS={len(sockets)} exec "$@"'
+    return ["bash", "-c", script, "bash"]
+
+
 class Server:
     """`tornado-signal serve` as a process, ready when this has been made.
 
@@ -41,6 +52,7 @@ class Server:
         arguments: of `serve`.
         cwd: the directory that it runs in.
         port: None leaves the port to the other settings.
+        passed: listening sockets to pass to it, as systemd does.
         variables: of the environment.
 
     Attributes:
@@ -52,19 +64,21 @@ class Server:
 
     tls = None
 
-    def __init__(self, *arguments, cwd=None, port=0, **variables):
+    def __init__(self, *arguments, cwd=None, port=0, passed=(), **variables):
         flags = ["--port", port] if port is not None else []
         self.log = []
         self.process = subprocess.Popen(
-            [COMMAND, "serve", *map(str, [*flags, *arguments])],
+            [*passing(passed), COMMAND, "serve", *map(str, [*flags, *arguments])],
             cwd=cwd,
             env=environment(**variables),
+            pass_fds=[each.fileno() for each in passed],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
         self.admin_url = None
-        wanted = 2 if "--admin-port" in arguments or "TORNADO_SIGNAL_ADMIN_PORT" in variables else 1
+        admin = {"--admin-port", "TORNADO_SIGNAL_ADMIN_PORT", "LISTEN_FDNAMES"} & {*arguments, *variables}
+        wanted = max(len(passed), 2 if admin else 1)
         while wanted and (line := self.process.stderr.readline()):
             self.log.append(line)
             if found := re.search(r"(listening|admin listener) on (https?://\S+|unix:.+)", line):

@@ -1,5 +1,6 @@
 """The installed command as a process: settings, listeners, what it refuses, how it stops, and what survives."""
 
+import contextlib
 import ipaddress
 import json
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import plyvel
 import pytest
-from command import BOUND_S, COMMAND, ORIGIN, Server, environment, run
+from command import BOUND_S, COMMAND, ORIGIN, Server, environment, passing, run
 
 from tornado_signal import COMMIT, layout
 
@@ -347,15 +348,6 @@ def test_stopping(number, start):
     assert start().codes() == [code]
 
 
-def test_stopping_twice(start):
-    """A second signal while the server stops changes nothing."""
-    server = start()
-    server.process.send_signal(signal.SIGTERM)
-    server.process.send_signal(signal.SIGINT)
-    server.process.send_signal(signal.SIGTERM)
-    assert server.wait() == 0
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_is_under_way_is_answered(number, start):
     """Of requests sent up to the signal each gets an answer or none, and whatever was answered 200 is there later."""
@@ -387,28 +379,265 @@ def test_what_is_under_way_is_answered(number, start):
     assert set(answered) <= set(start().codes())
 
 
+def fill(server, count=120):
+    """Publish so many offers that no buffer holds their listing."""
+    for number in range(count):
+        server.offer(offer="o" * 100_000, info=str(number))
+
+
+def port_of(server):
+    return int(server.url.rsplit(":", 1)[1])
+
+
+def connect(server):
+    return socket.create_connection(("127.0.0.1", port_of(server)), BOUND_S)
+
+
+def asking(path, body=None):
+    """A request as bytes."""
+    data = b"" if body is None else json.dumps(body).encode()
+    line = f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nHost: x\r\nOrigin: {ORIGIN}\r\n"
+    return f"{line}Content-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+def whole(client):
+    """What comes until the server hangs up."""
+    with client.makefile("rb") as rest:
+        return rest.read()
+
+
+def until_nobody_is_let_in(server):
+    """Wait until the signal to stop has arrived."""
+    while True:
+        try:
+            connect(server).close()
+        except ConnectionError:
+            return
+
+
+@contextlib.contextmanager
+def stalled(server):
+    """A client that has asked for a lot and does not read it: a server that stops waits for it."""
+    with connect(server) as slow:
+        slow.sendall(asking("/lobby/sessions"))
+        yield slow, slow.recv(1)
+
+
 def test_a_request_in_flight_is_answered(start):
     """A request that the server was working on when the signal came is answered before the server ends."""
     server = start("--durability", "os")
-    for number in range(120):
-        server.offer(offer="o" * 100_000, info=str(number))
-    port = int(server.url.rsplit(":", 1)[1])
-    with socket.create_connection(("127.0.0.1", port), BOUND_S) as slow:
-        slow.sendall(f"GET /lobby/sessions HTTP/1.1\r\nHost: x\r\nOrigin: {ORIGIN}\r\n\r\n".encode())
-        begun = slow.recv(1)
+    fill(server)
+    with stalled(server) as (slow, begun):
         server.process.send_signal(signal.SIGTERM)
-        # The signal has arrived when nobody new is let in.
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), BOUND_S).close()
-            except ConnectionError:
-                break
-        with slow.makefile("rb") as rest:
-            body = begun + rest.read()
+        until_nobody_is_let_in(server)
+        body = begun + whole(slow)
     assert server.wait() == 0
     assert body.startswith(b"HTTP/1.1 200 ")
     assert body.endswith(b"]}\r\n0\r\n\r\n")
     assert body.count(b'"createdAt"') == 120
+
+
+def test_who_has_connected_is_served(start):
+    """Clients that were let in before the signal and ask after it get their answer, and learn that it is the last."""
+    server = start()
+    with connect(server) as fresh, connect(server) as kept:
+        kept.sendall(asking("/health"))
+        assert kept.recv(4096).startswith(b"HTTP/1.1 200 ")
+        server.process.send_signal(signal.SIGTERM)
+        until_nobody_is_let_in(server)
+        last = False
+        while not last:
+            kept.sendall(asking("/health"))
+            answer = kept.recv(4096)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            last = b"\r\nConnection: close\r\n" in answer
+        assert kept.recv(1) == b""
+        fresh.sendall(asking("/lobby/offer", {"info": "i", "offer": "o"}))
+        answer = whole(fresh)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"\r\nConnection: close\r\n" in answer
+    assert server.wait() == 0
+    assert len(start().codes()) == 1
+
+
+def test_who_waits_is_answered(start):
+    """Hundreds who wait when the signal comes all get the ordinary answer, and their connections end."""
+    server = start()
+    code = server.offer()
+    with contextlib.ExitStack() as stack:
+        waiting = [stack.enter_context(connect(server)) for _ in range(500)]
+        for client in waiting:
+            client.sendall(asking("/poll", {"code": code, "side": "offerer", "wait": 60}))
+        for _ in range(2):
+            assert server.call("/health")[0] == 200  # which came after them
+        assert server.stop() == 0
+        for client in waiting:
+            head, body = whole(client).split(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert b"\r\nConnection: close" in head
+            found = json.loads(body)
+            assert found["answer"] is None
+            assert found["cursor"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_hurries(number, start):
+    """Where the first signal would wait for a slow client, a second one ends the server at once and cleanly."""
+    server = start("--durability", "os")
+    fill(server)
+    with stalled(server):
+        server.process.send_signal(signal.SIGTERM)
+        until_nobody_is_let_in(server)
+        began_s = time.monotonic()
+        assert server.stop(number) == 0
+        assert time.monotonic() - began_s < 3
+    assert [line.split(": ", 1)[1].strip() for line in server.log[-3:]] == [
+        "stopping: draining",
+        "stopping at once",
+        "stopped",
+    ]
+    assert len(start().codes()) == 120
+
+
+def test_not_ready_while_it_stops(start):
+    """Until the end a server that stops says that it is alive but not ready, and SIGHUP is nothing to it any more."""
+    server = start("--durability", "os", "--admin-port", 0)
+    fill(server)
+    with stalled(server):
+        server.process.send_signal(signal.SIGTERM)
+        until_nobody_is_let_in(server)
+        server.process.send_signal(signal.SIGHUP)
+        unready = (503, {"status": "unavailable", "reason": "draining"})
+        assert server.call("/readyz", base=server.admin_url, origin=None) == unready
+        assert server.call("/healthz", base=server.admin_url, origin=None) == (200, {"status": "ok"})
+    assert server.wait() == 0
+    assert not [line for line in server.log if "again" in line]
+
+
+def test_reading_again(start):
+    """SIGHUP leaves the server, its connections and those who wait as they are."""
+    server = start()
+    code = server.offer()
+    with connect(server) as kept, connect(server) as waiting:
+        waiting.sendall(asking("/poll", {"code": code, "side": "offerer", "wait": 60}))
+        for _ in range(3):
+            server.process.send_signal(signal.SIGHUP)
+            assert server.process.stderr.readline().endswith(": nothing to read again: settings need a restart\n")
+            kept.sendall(asking("/health"))
+            assert kept.recv(4096).startswith(b"HTTP/1.1 200 ")
+        assert server.call("/answer", {"code": code, "side": "answerer", "answer": "a"})[0] == 200
+        assert b'"answer":"a"' in waiting.recv(4096)
+    assert server.stop() == 0
+
+
+# Under a service manager.
+
+
+@pytest.fixture
+def manager(tmp_path):
+    """A socket as a service manager has it, and the name of it."""
+    name = f"tornado-signal-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind("\0" + name)
+        listening.settimeout(BOUND_S)
+        yield listening, "@" + name
+
+
+def told(manager):
+    """The next message to the service manager."""
+    return dict(line.split("=", 1) for line in manager.recv(4096).decode().split("\n"))
+
+
+def until_told(manager, name):
+    """The next message that says this; those before it must say that all is well."""
+    while name not in (message := told(manager)):
+        assert message["WATCHDOG"] == "1"
+    return message
+
+
+def test_what_the_service_manager_is_told(start, manager, tmp_path):
+    """Ready when clients can connect and the store is open, alive by the event loop, reloading and ready, stopping."""
+    manager, name = manager
+    server = start(NOTIFY_SOCKET=name, WATCHDOG_USEC="400000")
+    ready = told(manager)
+    assert ready == {"READY": "1", "STATUS": f"listening on {server.url}, 0 sessions listed"}
+    assert server.offer()
+    began_s = time.monotonic()
+    for _ in range(5):
+        assert told(manager) == {"WATCHDOG": "1", "STATUS": f"listening on {server.url}, 1 sessions listed"}
+    assert 0.5 < time.monotonic() - began_s < 5
+    server.process.send_signal(signal.SIGHUP)
+    assert set(until_told(manager, "RELOADING")) == {"RELOADING", "MONOTONIC_USEC"}
+    assert told(manager)["READY"] == "1"
+    with connect(server):
+        server.process.send_signal(signal.SIGTERM)
+        assert until_told(manager, "STOPPING")["STATUS"].startswith("draining, ")
+        assert told(manager)["STATUS"].startswith("draining, ")
+    assert server.wait() == 0
+
+
+def test_not_ready_before_it_can_serve(start, manager, tmp_path):
+    """A server that cannot open its store or its socket has never said that it is ready."""
+    manager, name = manager
+    (tmp_path / "file").write_text("")
+    for arguments in (["--data-dir", "file"], ["--address", "192.0.2.1"]):
+        refused(run("serve", "--port", 0, *arguments, cwd=tmp_path, NOTIFY_SOCKET=name))
+    manager.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        manager.recv(4096)
+
+
+@pytest.fixture
+def passed():
+    """Sockets to pass on: two for the public listener, one for the admin's."""
+    with contextlib.ExitStack() as stack:
+        addresses = [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6), ("127.0.0.1", socket.AF_INET)]
+        yield [stack.enter_context(socket.create_server((name, 0), family=kind)) for name, kind in addresses]
+
+
+def test_passed_sockets(start, passed):
+    """Sockets that are passed are served in place of --address and --port, and the one named admin as what it is."""
+    public, other, admin = passed
+    names = "tornado-signal.socket:tornado-signal.socket:admin"
+    server = start("--address", "192.0.2.1", passed=passed, port=1, LISTEN_FDNAMES=names)
+    where = [f"http://127.0.0.1:{public.getsockname()[1]}", f"http://[::1]:{other.getsockname()[1]}"]
+    assert [line.split(" on ")[1].strip() for line in server.log[:2]] == where
+    assert server.admin_url == f"http://127.0.0.1:{admin.getsockname()[1]}"
+    for base in where:
+        assert server.call("/health", base=base)[0] == 200
+    assert server.call("/readyz", base=server.admin_url, origin=None)[0] == 200
+    assert server.stop() == 0
+
+
+def test_who_comes_while_nobody_serves(start, passed):
+    """A passed socket keeps who connects after the end of one process for the next one, and nobody sees a refusal."""
+    first = start(passed=passed[:1])
+    code = first.offer()
+    with contextlib.ExitStack() as stack:
+        assert first.stop() == 0
+        waiting = [stack.enter_context(connect(first)) for _ in range(100)]
+        for client in waiting:
+            client.sendall(asking("/lobby/sessions"))
+        second = start(passed=passed[:1])
+        for client in waiting:
+            assert code.encode() in client.recv(4096)
+    assert second.stop() == 0
+
+
+def test_what_was_passed_must_listen(tmp_path):
+    """A passed socket that does not listen is refused by its number."""
+    with socket.socket() as idle:
+        done = subprocess.run(
+            [*passing([idle]), COMMAND, "serve"],
+            cwd=tmp_path,
+            env=environment(LISTEN_FDNAMES="mine"),
+            pass_fds=[idle.fileno()],
+            capture_output=True,
+            text=True,
+            timeout=BOUND_S,
+            check=False,
+        )
+    refused(done, "descriptor 3 (mine)", "ListenStream=")
 
 
 # What survives.

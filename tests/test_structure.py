@@ -46,7 +46,10 @@ MAY_IMPORT = {
     "config": "kinds settings",
     "sockets": "errors kinds tornado",
     "tls": "errors",
-    "server": "clock errors handlers limits quotas settings sockets store sweeper tls transport package tornado",
+    "notify": "",
+    "activation": "errors",
+    "server": "activation clock errors handlers limits notify quotas settings sockets store sweeper tls transport "
+    "package tornado",
     "__main__": "config errors server package uvloop",
     "__init__": "_commit",
     "_build": "setuptools",

@@ -56,6 +56,11 @@ class Reader:
         """The creation time of the newest session there ever was here; 0 for none."""
         return self._created_ms
 
+    @property
+    def listed_count(self) -> int:
+        """How many sessions are unanswered, expired ones included until they are swept."""
+        return self._listed
+
     async def read(
         self, origin: str, code: bytes, reader: Side, now_ms: int, *, since: int = 0, secret_hash: bytes = b""
     ) -> News:

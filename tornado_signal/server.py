@@ -1,20 +1,26 @@
-"""The process: open the store, listen, sweep, and on a signal drain and stop."""
+"""The process: open the store, listen, sweep, tell the service manager, and on a signal drain and stop."""
 
 import asyncio
 import contextlib
+import faulthandler
 import logging
+import os
 import resource
 import signal
 import socket
+from collections.abc import Callable, Coroutine
 
 from tornado.ioloop import PeriodicCallback
 
 from . import COMMIT
+from .activation import passed_sockets
 from .clock import Clock
 from .errors import OperatorError
 from .handlers import make_application, make_refusal
 from .handlers.admin import make_admin_application
+from .handlers.request import Application
 from .limits import Limits
+from .notify import Notifier
 from .quotas import Quotas
 from .settings import Settings
 from .sockets import open_sockets, url
@@ -26,6 +32,8 @@ from .transport import Server
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
+STATUS_S = 5.0  # between two reports to the service manager
+LAST_REQUEST_S = 1.0  # for who is connected, when the server stops, to send one more
 DRAIN_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 2.0
 DESCRIPTORS_KEPT = 800  # for LevelDB's files and all else
@@ -77,16 +85,22 @@ async def check(settings: Settings) -> None:
     """
     open_tls(settings)
     await open_store(settings).close()
-    for listening in open_all_sockets(settings)[0]:
+    public, admin = open_all_sockets(settings)
+    for listening in public + admin:
         listening.close()
 
 
 def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[socket.socket]]:
-    """The public and the admin listener's sockets; none of the latter when it is off."""
-    admin = []
+    """The public and the admin listener's sockets, as passed to the process or as configured.
+
+    Returns:
+        Both; none of the admin listener when it is off.
+    """
+    public, admin = passed_sockets(os.environ)
+    public = public or open_sockets(settings.address, settings.port, "--port", settings.socket_mode)
     if settings.admin_port is not None:
-        admin = open_sockets(LOOPBACK, settings.admin_port, "--admin-port")
-    return open_sockets(settings.address, settings.port, "--port", settings.socket_mode), admin
+        admin = admin or open_sockets(LOOPBACK, settings.admin_port, "--admin-port")
+    return public, admin
 
 
 def reload(tls: Tls | None) -> None:
@@ -101,18 +115,64 @@ def reload(tls: Tls | None) -> None:
         log.error("the certificate that is in use stays: %s", error)
 
 
+class Orders:
+    """What signals ask of the process. Needs a running event loop.
+
+    Attributes:
+        stop: whether it is to stop (SIGTERM, SIGINT).
+        hurry: whether that may take no time (either of them again).
+        reload: called on SIGHUP.
+    """
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self.reload: Callable[[], None] = lambda: None
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._asked_to_stop)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self.reload())
+
+    def _asked_to_stop(self) -> None:
+        (self.hurry if self.stop.is_set() else self.stop).set()
+
+
+async def drain(server: Server, admin_server: Server, application: Application) -> None:
+    """Let nobody in any more, and answer everybody who is.
+
+    Who waits for news gets an ordinary answer, and whoever was accepted has time for a request. New connections
+    are for the next process, if something holds the sockets meanwhile.
+    """
+    application.stopping = True
+    await server.accept_no_more()
+    application.store.watches.end()
+    await server.serve_the_rest(LAST_REQUEST_S)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(application.drain(), DRAIN_LIMIT_S)
+    await server.close(CLOSE_LIMIT_S)
+    await admin_server.close(CLOSE_LIMIT_S)
+
+
+async def unless(event: asyncio.Event, work: Coroutine[None, None, None]) -> None:
+    """Work until it is done, or the event happens."""
+    working, waiting = asyncio.create_task(work), asyncio.create_task(event.wait())
+    await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if working.done():
+        working.result()
+    working.cancel()
+
+
 async def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Raises:
         OperatorError: something cannot be used; nothing has been served then.
     """
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    faulthandler.enable()  # a watchdog's SIGABRT leaves in the log where the loop was stuck
+    orders = Orders()
+    notifier = Notifier(os.environ)
     tls = open_tls(settings)
-    loop.add_signal_handler(signal.SIGHUP, reload, tls)
     store = open_store(settings)
     public: list[socket.socket] = []
     try:
@@ -132,14 +192,34 @@ async def serve(settings: Settings) -> None:
         for listening in admin:
             log.info("admin listener on %s", url(listening, admin_server.protocol))
 
-        await stop.wait()
+        where = ", ".join(url(listening, server.protocol) for listening in public)
+
+        def status() -> str:
+            if orders.stop.is_set():
+                return f"draining, {len(server.connections)} connections left"
+            return f"listening on {where}, {store.listed_count} sessions listed"
+
+        def read_again() -> None:
+            if not orders.stop.is_set():
+                notifier.reloading()
+                reload(tls)
+                notifier.ready(status())
+
+        orders.reload = read_again
+        telling = PeriodicCallback(lambda: notifier.alive(status()), notifier.pause_s(STATUS_S) * 1000)
+        telling.start()
+        notifier.ready(status())
+
+        await orders.stop.wait()
         log.info("stopping: draining")
+        notifier.stopping(status())
         sweeping.stop()
-        server.stop()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(application.drain(), DRAIN_LIMIT_S)
-        await server.close(CLOSE_LIMIT_S)
-        await admin_server.close(CLOSE_LIMIT_S)
+        await unless(orders.hurry, drain(server, admin_server, application))
+        if orders.hurry.is_set():
+            log.info("stopping at once")
+        await server.close(0)
+        await admin_server.close(0)
+        telling.stop()
     finally:
         for listening in public:
             listening.close()  # a Unix socket's file goes with it

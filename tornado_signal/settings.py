@@ -81,9 +81,13 @@ class Settings:
     """Every setting, checked. A relative path counts from the directory that the server is started in."""
 
     address: str = setting(
-        "127.0.0.1", ADDRESS, "address to listen on; or a Unix socket, unix:/path, and then --port does not count"
+        "127.0.0.1",
+        ADDRESS,
+        "address to listen on, or a Unix socket, unix:/path; not used when systemd passes a socket",
     )
-    port: int = setting(3000, PORT, "port to listen on; 0 picks a free one, and the chosen one is logged")
+    port: int = setting(
+        3000, PORT, "port of that address, if it is one; 0 picks a free one, and the chosen one is logged"
+    )
     socket_mode: int = setting(
         "660", MODE, "permissions of the Unix socket, whatever the umask; who connects to it has to be able to write"
     )

@@ -31,7 +31,7 @@ class Alive(Handler):
 
 
 class Ready(Handler):
-    """GET /readyz: the store can be written and read, and the server is not draining."""
+    """GET /readyz: the store can be written and read, and the server is not stopping."""
 
     def initialize(self, public: Application) -> None:
         """Take the application whose readiness is asked for."""
@@ -40,7 +40,7 @@ class Ready(Handler):
     async def get(self) -> None:
         """Answer 200 or 503."""
         try:
-            if self.public.draining:
+            if self.public.stopping or self.public.draining:
                 raise Unavailable("draining")
             await self.public.store.probe()
         except Unavailable as error:

@@ -100,6 +100,10 @@ class Application(web.Application):
         settings: as configured.
         version: what GET / says.
         limits: what clients may ask for.
+
+    Attributes:
+        stopping: whether it is not ready for anybody new; whoever is here is served as ever.
+        draining: whether every further request is refused.
     """
 
     def __init__(
@@ -123,6 +127,7 @@ class Application(web.Application):
         self.configured = settings
         self.version = version
         self.limits = limits
+        self.stopping = False
         self.draining = False
         self._ready: list[Run] = []  # those that have not begun
         self._running = 0

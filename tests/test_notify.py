@@ -1,0 +1,100 @@
+"""What the service manager is told, on real datagram sockets."""
+
+import os
+import socket
+import time
+
+import pytest
+
+from tornado_signal import notify
+from tornado_signal.notify import Notifier
+
+WATCHDOG = {"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())}
+
+
+@pytest.fixture(params=["a path", "an abstract name"])
+def manager(request, tmp_path, monkeypatch):
+    """A service manager's socket, and the NOTIFY_SOCKET for it."""
+    monkeypatch.chdir(tmp_path)  # which keeps the path short enough for a socket
+    address = "notify" if request.param == "a path" else f"@tornado-signal-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(address.replace("@", "\0"))
+        listening.settimeout(10)
+        yield listening, address
+
+
+def test_each_message(manager):
+    """Each state is one datagram in the words of sd_notify, with its status."""
+    listening, address = manager
+    notifier = Notifier({"NOTIFY_SOCKET": address})
+    for tell, lines in [
+        (notifier.ready, ["READY=1", "STATUS=so and so"]),
+        (notifier.alive, ["WATCHDOG=1", "STATUS=so and so"]),
+        (notifier.stopping, ["STOPPING=1", "STATUS=so and so"]),
+    ]:
+        tell("so and so")
+        assert listening.recv(4096).decode().split("\n") == lines
+
+
+def test_reloading_says_when_it_began(manager):
+    """The beginning of a reload comes with the monotonic time, by which the manager tells it from an earlier one."""
+    listening, address = manager
+    before = time.monotonic_ns() // 1000
+    Notifier({"NOTIFY_SOCKET": address}).reloading()
+    first, second = listening.recv(4096).decode().split("\n")
+    assert first == "RELOADING=1"
+    assert before <= int(second.removeprefix("MONOTONIC_USEC=")) <= time.monotonic_ns() // 1000
+
+
+def test_without_a_manager_nothing_is_said():
+    """A process that nobody listens to says nothing, and is watched by nobody."""
+    notifier = Notifier(dict(WATCHDOG))
+    assert (notifier.listening, notifier.watchdog_s) == (False, None)
+    notifier.ready("")
+    notifier.reloading()
+
+
+@pytest.mark.parametrize(
+    ("asked", "watchdog_s"),
+    [
+        ({}, None),
+        (WATCHDOG, 3.0),
+        ({"WATCHDOG_USEC": "500000"}, 0.5),
+        ({**WATCHDOG, "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+        ({"WATCHDOG_USEC": ""}, None),
+        ({"WATCHDOG_PID": str(os.getpid())}, None),
+    ],
+)
+def test_watchdog(asked, watchdog_s):
+    """The watchdog is fed twice as often as it asks for, if it asks this process, and the status told no less often."""
+    notifier = Notifier({"NOTIFY_SOCKET": "@nobody", **asked})
+    assert notifier.watchdog_s == watchdog_s
+    assert notifier.pause_s(60) == (watchdog_s / 2 if watchdog_s else 60)
+    assert notifier.pause_s(0.1) == 0.1
+
+
+def test_what_is_for_this_process_alone_is_taken():
+    """The processes that this one may start are not to speak for it."""
+    environ = {"NOTIFY_SOCKET": "@nobody", **WATCHDOG, "PATH": "/bin"}
+    Notifier(environ)
+    assert environ == {"PATH": "/bin"}
+
+
+def test_a_manager_that_is_gone(caplog):
+    """A manager that cannot be reached is a line in the log, and no reason to end."""
+    Notifier({"NOTIFY_SOCKET": "/nowhere/notify"}).ready("")
+    (record,) = caplog.records
+    assert record.getMessage() == "cannot tell the service manager READY=1: [Errno 2] No such file or directory"
+
+
+def test_a_manager_that_does_not_read(manager, caplog, monkeypatch):
+    """A manager that does not read holds the process up for a bounded time."""
+    monkeypatch.setattr(notify, "SEND_S", 0.1)
+    notifier = Notifier({"NOTIFY_SOCKET": manager[1]})
+    began_s = time.monotonic()
+    while not caplog.records:
+        notifier.alive("x" * 1000)
+        assert time.monotonic() - began_s < 10
+    assert "timed out" in caplog.records[0].getMessage()
