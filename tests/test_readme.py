@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,6 @@ from tornado_signal.handlers.base import STATUS
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 ADDRESS = "http://127.0.0.1:3000"
-
-# What cannot run where there is no systemd as the first process: line by line, each checked in another way below.
-NEEDS_SYSTEMD = [
-    "sudo systemctl daemon-reload",
-    "sudo systemctl enable --now tornado-signal",
-    "systemctl status tornado-signal",
-    "journalctl -u tornado-signal",
-]
 
 # What would run this test inside itself: how it is tried instead.
 NEEDS_CARE = {
@@ -62,9 +53,8 @@ def expected(text):
 # The commands.
 
 
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory):
-    """The working tree without what git ignores: what a newcomer has."""
+def copy_checkout(copy):
+    """Copy the working tree without what git ignores: what a newcomer has."""
     names = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -72,11 +62,17 @@ def checkout(tmp_path_factory):
         text=True,
         check=True,
     ).stdout.split("\0")
-    copy = tmp_path_factory.mktemp("readme") / "tornado-signal"
     for name in filter(None, names):
         if (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A checkout of one's own."""
+    copy = tmp_path_factory.mktemp("readme") / "tornado-signal"
+    copy_checkout(copy)
     return copy
 
 
@@ -133,16 +129,16 @@ def installed(checkout):
 
 
 def test_every_block_is_tried():
-    """Each shell block of the README is in a section that a test here runs."""
+    """Each shell block of the README is in a section that a test here runs, or test_systemd_real."""
     found = {heading: len(blocks(heading, "sh")) for heading in sections()}
     assert {heading: count for heading, count in found.items() if count} == {
         "Try it in one minute": 5,
         "The API": 1,
         "Settings": 1,
-        "Run it as a service": 2,
+        "Run it as a service": 3,
         "Work on it": 3,
     }
-    assert README.count("```sh\n") == 12
+    assert README.count("```sh\n") == 13
 
 
 @pytest.mark.slow
@@ -225,29 +221,6 @@ def test_help_check_and_version(installed, tmp_path):
     assert "--data-dir" in help_
     assert check == ""
     assert re.fullmatch("[0-9a-f]{40}\n|unknown\n", version)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_run_it_as_a_service(checkout, tmp_path):
-    """What installs the service runs, in another root; what needs systemd names the unit that this has put there."""
-    lines = "".join(text for _, text in blocks("Run it as a service", "sh")).splitlines()
-    assert [line for line in lines if line in NEEDS_SYSTEMD] == NEEDS_SYSTEMD
-    install = [line for line in lines if line not in NEEDS_SYSTEMD]
-    assert len(install) == 4
-    assert "/usr/bin/python3 " in install[0]
-    script = "\n".join(install).replace("/usr/bin/python3", sys.executable).replace("sudo ", "")
-    bash(re.sub(r"(?<!\S)/(?=(opt|etc)/)", f"{tmp_path}/", script), checkout)
-    unit = tmp_path / "etc/systemd/system/tornado-signal.service"
-    assert (tmp_path / "etc/tornado-signal/tornado-signal.env").is_file()
-    for path in re.findall(r"^Exec\w+=(\S+)", unit.read_text(), re.MULTILINE):
-        assert os.access(f"{tmp_path}{path}", os.X_OK)
-    assert "EnvironmentFile=-/etc/tornado-signal/tornado-signal.env" in unit.read_text()
-    assert "StateDirectory=tornado-signal" in unit.read_text()
-    for line in NEEDS_SYSTEMD:
-        assert line.endswith("daemon-reload") or line.endswith(f" {unit.stem}")
-    version = [tmp_path / "opt/tornado-signal/bin/tornado-signal", "--version"]
-    assert subprocess.run(version, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
-"""systemd accepts the unit, and the environment file tells the truth about the settings."""
+"""The units and what installs them pass their checkers; the environment file tells the truth about the settings."""
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -8,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tornado_signal import config, settings
+from tornado_signal import config, server, settings, watches
+from tornado_signal.transport import listener
 
 SYSTEMD = Path(__file__).parent.parent / "systemd"
 UNIT = SYSTEMD / "tornado-signal.service"
+SOCKET = SYSTEMD / "tornado-signal.socket"
+SCRIPTS = [SYSTEMD / "install", SYSTEMD / "remove"]
 INSTALLED = "/opt/tornado-signal/bin/tornado-signal"
 # What `systemd-analyze security` reaches, times ten. What is left: a server has a network, and its peers are
 # anywhere.
@@ -26,10 +30,11 @@ def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def installed_unit(tmp_path):
-    """The unit as it would be installed, with the command at the place where it is here."""
+    """The units as they would be installed, with the command at the place where it is here; the service's path."""
     unit = tmp_path / UNIT.name
     here = Path(sys.executable).with_name("tornado-signal")
     unit.write_text(UNIT.read_text().replace(INSTALLED, str(here)))
+    unit.with_name(SOCKET.name).write_text(SOCKET.read_text())
     return unit
 
 
@@ -39,23 +44,35 @@ def environment() -> dict[str, str]:
     return dict(re.findall(r"^#?([A-Z_]+)=(.*)$", text, re.MULTILINE))
 
 
-def test_verify_accepts_the_unit(installed_unit):
-    """`systemd-analyze verify` has nothing to say about the unit."""
-    done = analyze("verify", "--man=no", "--recursive-errors=yes", installed_unit)
+def verify(unit: Path) -> subprocess.CompletedProcess[str]:
+    """Have systemd-analyze verify both units."""
+    return analyze("verify", "--man=no", "--recursive-errors=yes", unit, unit.with_name(SOCKET.name))
+
+
+def test_verify_accepts_the_units(installed_unit):
+    """`systemd-analyze verify` has nothing to say about the units."""
+    done = verify(installed_unit)
     assert (done.returncode, done.stdout) == (0, "")
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong"),
-    [("LimitNOFILE=", "LimitNOFILES="), ("Restart=on-failure", "Restart=sometimes"), ("bin/python", "bin/no")],
+    ("name", "right", "wrong"),
+    [
+        (UNIT.name, "LimitNOFILE=", "LimitNOFILES="),
+        (UNIT.name, "Restart=on-failure", "Restart=sometimes"),
+        (UNIT.name, "bin/tornado-signal serve", "bin/no serve"),
+        (UNIT.name, "Requires=tornado-signal.socket", "Requires=other.socket"),
+        (SOCKET.name, "FreeBind=", "FreeBinds="),
+        (SOCKET.name, "ListenStream=127.0.0.1:3000", "ListenStream=127.0.0.1:http"),
+    ],
 )
-def test_verify_would_see_a_mistake(installed_unit, right, wrong):
-    """An unknown key, a wrong value or a missing program fails the verification, so passing it says something."""
-    text = installed_unit.read_text().replace("bin/tornado-signal", "bin/python")
+def test_verify_would_see_a_mistake(name, right, wrong, installed_unit):
+    """An unknown key, a wrong value, a missing program or unit fails the verification, so passing it says something."""
+    unit = installed_unit.with_name(name)
+    text = unit.read_text()
     assert right in text
-    installed_unit.write_text(text.replace(right, wrong))
-    done = analyze("verify", "--man=no", "--recursive-errors=yes", installed_unit)
-    assert done.returncode != 0
+    unit.write_text(text.replace(right, wrong))
+    assert verify(installed_unit).returncode != 0
 
 
 def test_exposure_does_not_grow():
@@ -65,12 +82,42 @@ def test_exposure_does_not_grow():
     assert done.returncode == 0, done.stdout
 
 
-def test_checked_before_it_starts():
-    """The check runs with the same command and settings as the service."""
+def test_the_service_reads_its_settings():
+    """The service runs the installed command with the environment file, also where that is not there."""
     lines = UNIT.read_text().splitlines()
     assert f"ExecStart={INSTALLED} serve" in lines
-    assert f"ExecStartPre={INSTALLED} serve --check" in lines
     assert "EnvironmentFile=-/etc/tornado-signal/tornado-signal.env" in lines
+
+
+def test_stopping_has_the_time_it_needs():
+    """The time that systemd gives a stop is longer than all that the server may take for it."""
+    (limit_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), re.MULTILINE)
+    takes_s = listener.HANDSHAKE_S + server.LAST_REQUEST_S + server.DRAIN_LIMIT_S + 2 * server.CLOSE_LIMIT_S
+    assert watches.END_S < server.DRAIN_LIMIT_S
+    assert 1.5 * takes_s < int(limit_s)
+
+
+def test_the_socket_is_the_default_address():
+    """Where the socket listens as it comes is where the server would without it."""
+    default = settings.Settings()
+    assert f"ListenStream={default.address}:{default.port}" in SOCKET.read_text().splitlines()
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_shellcheck(script):
+    """The script is without what shellcheck knows to be a mistake."""
+    done = subprocess.run(["shellcheck", script], stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_only_root_may(script):
+    """Whoever is not root is told so, and nothing happens."""
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+    with script.open() as text:  # the checkout may be where nobody else can look
+        done = subprocess.run([*nobody, "bash", "/dev/stdin"], stdin=text, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith(f"; try: sudo systemd/{script.name}\n")
 
 
 def test_the_environment_file_changes_nothing_as_it_comes():

@@ -1,0 +1,129 @@
+"""A machine to install services on: a real systemd, booted on a copy-on-write view of the files of this one.
+
+It has its own processes, network (loopback only) and /tmp, none of this machine's services, and is gone with the test.
+Needs root.
+"""
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+BOUND_S = 120
+
+# $1 an empty directory, $2 a name, $3 what to copy into the machine's root.
+BOOT = """
+mount --make-rprivate /
+mount -t tmpfs machine "$1"
+mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay machine -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+rm -rf "$1"/root/etc/systemd/system/* "$1"/root/etc/init.d/* "$1"/root/var/log/journal
+cp -r "$3/." "$1/root"
+umount -R /sys/fs/cgroup
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mkdir "/sys/fs/cgroup/$2"
+echo $$ >"/sys/fs/cgroup/$2/cgroup.procs"
+exec systemd-nspawn --quiet --register=no --keep-unit --private-network --link-journal=no --notify-ready=yes \
+    --console=pipe --machine="$2" --directory="$1/root" --boot systemd.unit=basic.target
+"""
+# The groups of its processes are the kernel's, not the namespace's.
+CLEAR = """
+mount --make-rprivate /
+umount -R /sys/fs/cgroup
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+for _ in $(seq 100); do # its last processes may still be on their way out
+    [ -e "/sys/fs/cgroup/$1" ] || exit 0
+    find "/sys/fs/cgroup/$1" -depth -type d -exec rmdir {} + 2>/dev/null || sleep 0.1
+done
+exit 1
+"""
+# With what it is turned off when this process dies, however that comes; in a mount namespace of its own.
+BEFORE = ["setpriv", "--pdeathsig=TERM", "unshare", "--mount", "bash", "-euc", BOOT, "boot"]
+
+
+class Machine:
+    """A machine that has booted when this has been made. Use it as a context manager.
+
+    Args:
+        room: a directory for its files.
+        files: what it has in its root directory beside those of this machine.
+
+    Attributes:
+        name: its name.
+        log: a file with what its start has said.
+
+    Raises:
+        AssertionError: it does not start here; it says why.
+    """
+
+    def __init__(self, room: Path, files: Path) -> None:
+        self.name = f"machine-{secrets.token_hex(4)}"
+        self.log = room.with_suffix(".log")
+        room.mkdir()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told, self.log.open("w") as log:
+            told.bind(f"\0{self.name}")
+            told.settimeout(1)
+            self._nspawn = subprocess.Popen(
+                [*BEFORE, room, self.name, files],
+                env={"PATH": os.environ["PATH"], "NOTIFY_SOCKET": f"@{self.name}"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+            found: dict[str, str] = {}
+            deadline_s = time.monotonic() + BOUND_S
+            while found.get("READY") != "1":
+                with contextlib.suppress(TimeoutError):
+                    found |= dict(line.split("=", 1) for line in told.recv(4096).decode().splitlines())
+                if self._nspawn.poll() is not None or time.monotonic() > deadline_s:
+                    self.stop()
+                    raise AssertionError(f"no machine: {self.log.read_text()}")
+        self._enter = ["nsenter", "--target", found["X_NSPAWN_LEADER_PID"]]
+
+    def __enter__(self) -> "Machine":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def command(self, *command: str | Path, only: str = "--all") -> list[str | Path]:
+        """What runs a command inside.
+
+        Args:
+            command: the command.
+            only: the namespaces to enter; `--net` for programs of this machine that talk to those of that one.
+        """
+        return [*self._enter, only, "--", *command]
+
+    def run(self, script: str, *, bound_s: float = BOUND_S, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run a bash script as its root; status and output, both streams in one."""
+        return subprocess.run(
+            self.command("bash", "-euo", "pipefail", "-c", script),
+            env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **variables},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=bound_s,
+            check=False,
+        )
+
+    def do(self, script: str, **variables: str) -> str:
+        """Run a bash script that must succeed; its output without the last line's end."""
+        done = self.run(script, **variables)
+        assert done.returncode == 0, f"{script}\n{done.stdout}"
+        return done.stdout.rstrip("\n")
+
+    def stop(self) -> None:
+        """Turn it off, as if by its power switch."""
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+            self._nspawn.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._nspawn.wait(0.5 if number == signal.SIGTERM else BOUND_S)
+                break
+        subprocess.run(["unshare", "--mount", "bash", "-euc", CLEAR, "clear", self.name], check=True)
