@@ -609,6 +609,24 @@ def test_passed_sockets(start, passed):
     assert server.stop() == 0
 
 
+def test_a_passed_unix_socket(start, tmp_path, monkeypatch):
+    """A Unix socket that is passed is served like any other, and its file stays when the server ends."""
+    path = tmp_path / "signal.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        monkeypatch.chdir(tmp_path)  # which keeps the path short enough
+        listening.bind(path.name)
+        listening.listen()
+        server = start(passed=[listening])
+        assert server.url == f"unix:{path.name}"
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(BOUND_S)
+            client.connect(path.name)
+            client.sendall(asking("/health"))
+            assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
+        assert server.stop() == 0
+        assert path.is_socket()
+
+
 def test_who_comes_while_nobody_serves(start, passed):
     """A passed socket keeps who connects after the end of one process for the next one, and nobody sees a refusal."""
     first = start(passed=passed[:1])

@@ -202,8 +202,10 @@ async def serve(settings: Settings) -> None:
         def read_again() -> None:
             if not orders.stop.is_set():
                 notifier.reloading()
-                reload(tls)
-                notifier.ready(status())
+                try:
+                    reload(tls)
+                finally:
+                    notifier.ready(status())
 
         orders.reload = read_again
         telling = PeriodicCallback(lambda: notifier.alive(status()), notifier.pause_s(STATUS_S) * 1000)
