@@ -94,10 +94,10 @@ def codes(machine, topic="lobby"):
     return [each["code"] for each in ask(machine, f"/{topic}/sessions")["sessions"]]
 
 
-def override(machine, text):
-    """Change the service until the next start of the machine; with an empty text, take that back."""
-    place = f"/run/systemd/system/{SERVICE}.d"
-    machine.do(f"mkdir -p {place} && printf '[Service]\\n%s\\n' \"$TEXT\" >{place}/test.conf", TEXT=text)
+def override(machine, text, unit=SERVICE):
+    """Change a unit until the next start of the machine; with an empty text, take that back."""
+    place, section = f"/run/systemd/system/{unit}.d", unit.split(".")[1].title()
+    machine.do(f"mkdir -p {place} && printf '[{section}]\\n%s\\n' \"$TEXT\" >{place}/test.conf", TEXT=text)
     machine.do("systemctl daemon-reload")
 
 
@@ -268,6 +268,23 @@ def test_the_load_would_notice(machine, load):
     machine.do(f"systemctl restart {SOCKET}")
     assert ended()["failures"] != []
     until(lambda: active(machine))
+
+
+def test_a_unix_socket(machine):
+    """Where the socket unit names a file the service listens there, for every user, and a restart leaves the file."""
+    path = "/run/tornado-signal/signal.sock"
+    override(machine, f"ListenStream=\nListenStream={path}", SOCKET)
+    machine.do(f"systemctl restart {SOCKET}")
+    nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups"
+    asking = f"{nobody} curl --silent --fail --unix-socket {path} --header 'Origin: {ORIGIN}' http://x/health"
+    for _ in range(2):
+        assert json.loads(machine.do(asking))["status"] == "ok"
+        assert show(machine, "StatusText")["StatusText"].startswith(f"listening on unix:{path}, ")
+        machine.do(RESTART)
+    override(machine, "", SOCKET)
+    machine.do(f"systemctl restart {SOCKET} && rm -r {Path(path).parent}")
+    until(lambda: active(machine))
+    assert ask(machine, "/health")["status"] == "ok"
 
 
 def test_stop(machine):
