@@ -226,7 +226,7 @@ def test_everything_over_a_unix_socket(start, path, connect):
     waiting.request("POST", "/poll", body, {"Origin": ORIGIN})
     assert one.call("/answer", {"code": made["code"], "side": "answerer", "answer": "a"})[0] == 200
     assert json.load(waiting.getresponse())["answer"] == "a"
-    assert [stream.readline() for _ in range(2)] == [b"\n", b"event: answer\n"]
+    assert [stream.readline() for _ in range(3)] == [b"retry: 2000\n", b"\n", b"event: answer\n"]
     assert one.call("/lobby/offer", {"info": "i", "offer": "o" * 300_000}) == (413, {"error": "Request body too large"})
     assert server.stop() == 0
     assert not path.exists()

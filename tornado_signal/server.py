@@ -97,10 +97,10 @@ def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[sock
         Both; none of the admin listener when it is off.
     """
     public, admin = passed_sockets(os.environ)
-    public = public or open_sockets(settings.address, settings.port, "--port", settings.socket_mode)
     if settings.admin_port is not None:
         admin = admin or open_sockets(LOOPBACK, settings.admin_port, "--admin-port")
-    return public, admin
+    # Last, because nobody would take away the file of a Unix socket if something failed after it.
+    return public or open_sockets(settings.address, settings.port, "--port", settings.socket_mode), admin
 
 
 def reload(tls: Tls | None) -> None:
