@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 from command import Server
-from service import NO_SUCH_CODE, NOT_FOUND, ORIGIN, OTHER, TIMEOUT_MS, invalid, refused
+from service import NO_SUCH_CODE, NOT_FOUND, ORIGIN, OTHER, TIMEOUT_MS, head, invalid, refused, with_origin
 from sse import open_stream, told
 
 from tornado_signal import session as sessions
@@ -174,6 +174,14 @@ async def test_the_server_drains(whose, service, follow):
     assert low_ms <= min(told_ms) < max(told_ms) <= high_ms
     assert len(told_ms) > 25
     assert len(service.store.watches) == 0
+
+
+async def test_an_event_source_that_comes_too_late(service):
+    """While the server drains an EventSource is cut off, so that it tries again; whoever else asks is told 503."""
+    await service.application.drain()
+    request = head("GET", "/lobby/events", with_origin(ORIGIN, [("Accept", "text/event-stream")]))
+    assert await service.raw(request, "GET") is None
+    assert (await service.call("GET", "/lobby/events")).status == 503
 
 
 # A topic.

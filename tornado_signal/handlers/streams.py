@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from typing import Any
+from typing import Any, cast
 
 from .. import cursors, wire
 from ..errors import InvalidParameter, SessionNotFound
@@ -28,6 +28,14 @@ class Stream(WaitingHandler):
         """
         cursor = self.request.headers.get("Last-Event-ID")
         return cursors.parse_cursor(about, cursor, "Last-Event-ID", count) if cursor else None
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """An EventSource that is refused never comes back, one that is cut off does: at a stop the latter is right."""
+        if self.application.draining and self.request.headers.get("Accept") == "text/event-stream":
+            self._finished = True
+            cast(Any, self.request.connection).close()
+        else:
+            super().write_error(status_code, **kwargs)
 
     async def begin(self) -> None:
         """Send the headers, so that the client knows that it is connected."""
