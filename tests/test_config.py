@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tornado_signal.config import CONFIG_VARIABLE, ConfigError, add_arguments, load
+from tornado_signal.config import CONFIG_VARIABLE, ConfigError, add_arguments, add_settings, load
 from tornado_signal.settings import SETTINGS, Settings
 
 CONTRACT_D = {
@@ -24,6 +24,7 @@ CONTRACT_D = {
     "--allowed-origins": None,
     "--trusted-proxies": (),
     "--admin-port": None,
+    "--start-empty-if-damaged": False,
 }
 
 PROXIES = (ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("::1/128"))
@@ -67,6 +68,8 @@ VALUES = [
     ("unlimited_addresses", "10.0.0.0/8,::1", '["10.0.0.0/8", "::1"]', PROXIES),
     ("admin_port", "off", '"off"', None),
     ("admin_port", "9000", "9000", 9000),
+    ("start_empty_if_damaged", "true", "true", True),
+    ("start_empty_if_damaged", "false", '"false"', False),
 ]
 
 # Texts that no source takes.
@@ -118,6 +121,7 @@ REFUSED_TEXT = {
     ],
     "unlimited_addresses": ["", "none,::1", "10.0.0.1/8", "host"],
     "admin_port": ["", "none", "65536", "true"],
+    "start_empty_if_damaged": ["", "yes", "True", "1", "on"],
 }
 
 # TOML values that are refused beside those texts.
@@ -136,6 +140,7 @@ REFUSED_TOML = {
     "trusted_proxies": ["[]", "[10]", "{a = 1}"],
     "unlimited_addresses": ["[]", "[10]"],
     "admin_port": ["false", "1979-05-27"],
+    "start_empty_if_damaged": ["1", "[true]", "0.0"],
 }
 
 LIMITS = [setting.name for setting in SETTINGS if setting.name.startswith(("max_", "rate_", "burst_"))]
@@ -251,6 +256,29 @@ def test_one_without_the_other(one, other, toml):
         assert (getattr(both, one.name), getattr(both, other.name)) == (Path("a.pem"), Path("b.pem"))
         with pytest.raises(ConfigError):
             settle(*argv, other.flag, "none", env=env | {other.variable: "b.pem"})
+
+
+def test_a_switch_alone():
+    """A switch needs no value on the command line, is taken back by one, and leaves what follows to the others."""
+    assert settle("--start-empty-if-damaged").start_empty_if_damaged
+    assert settle("--start-empty-if-damaged", "--port", "1") == Settings(start_empty_if_damaged=True, port=1)
+    variable = {"TORNADO_SIGNAL_START_EMPTY_IF_DAMAGED": "true"}
+    assert settle(env=variable).start_empty_if_damaged
+    assert not settle("--start-empty-if-damaged=false", env=variable).start_empty_if_damaged
+
+
+def test_some_flags(capsys):
+    """A command that needs few settings has flags for those; the others come from environment and file alone."""
+    parser = argparse.ArgumentParser(prog="tornado-signal inspect")
+    add_settings(parser, ["data_dir"])
+    found = load(parser.parse_args(["--data-dir", "x"]), {"TORNADO_SIGNAL_PORT": "1"})
+    assert found == Settings(data_dir=Path("x"), port=1)
+    for flag in ("--port", "--check"):
+        with pytest.raises(SystemExit):
+            parser.parse_args([flag, "1"])
+    assert "unrecognized arguments: --port 1" in capsys.readouterr().err
+    with pytest.raises(ConfigError):
+        load(parser.parse_args([]), {"TORNADO_SIGNAL_PORT": "x"})
 
 
 def test_config_flag_wins(tmp_path, toml):
@@ -388,8 +416,9 @@ def test_help(capsys):
     shown = "".join(capsys.readouterr().out.split())  # argparse breaks lines where it likes
     for setting in SETTINGS:
         unit = f"unit: {setting.unit}; " if setting.unit else ""
+        value = setting.name.upper() if setting.kind.alone is None else f"[{setting.name.upper()}]"
         line = (
-            f"{setting.flag} {setting.name.upper()} {setting.meaning} [{setting.kind.allowed}] "
+            f"{setting.flag} {value} {setting.meaning} [{setting.kind.allowed}] "
             f"({unit}default: {setting.default}; environment: {setting.variable})"
         )
         assert line.replace(" ", "") in shown

@@ -261,6 +261,137 @@ async def test_failures_one_after_another(held, disk):
     assert held.keys() == [b"kept %d" % number for number in range(5)]
 
 
+def damaged_block():
+    """What LevelDB raises where it reads a damaged block."""
+    return plyvel.CorruptionError(b"Corruption: block checksum mismatch")
+
+
+@pytest.mark.parametrize("during", ["nothing", "a write", "a write that fails", "a group on its way"])
+async def test_a_failed_read_ends_the_service_until_it_is_open_again(during, held, disk, caplog):
+    """Whoever meets damage is refused, and so is everybody until the database is open again; it is logged once."""
+    await held.put(b"before")
+    held.opened.clear()
+    disk.unopenable = True
+    waiters = []
+    with held_up(disk):
+        if during != "nothing":
+            waiters.append(held.put(b"during"))
+        if during.startswith("a write"):
+            await asyncio.sleep(0)
+            waiters.append(held.put(b"late"))
+        disk.failing = during == "a write that fails"
+        for _ in range(3):
+            assert held.db.failed(damaged_block())
+        with pytest.raises(Unavailable):
+            _ = held.db.view
+        assert await outcomes(held.put(b"refused")) == [False]
+    written = {"nothing": [], "a write": [True, False], "a write that fails": [False, False]}
+    assert await outcomes(*waiters) == written.get(during, [True])
+    for _ in range(3):
+        disk.refused.acquire()
+    with pytest.raises(Unavailable):
+        _ = held.db.view
+    disk.failing = disk.unopenable = False
+    await held.opened.wait()
+    expected = [b"before", b"during"] if during in ("a write", "a group on its way") else [b"before"]
+    assert held.keys() == expected
+    assert held.loads[-1].keys() == {*expected, layout.FORMAT_KEY}
+    assert await outcomes(held.put(b"x")) == [True]
+    said = [record.getMessage() for record in caplog.records if record.name == database.__name__]
+    assert [line.split()[1] for line in said if line.startswith("a ")][:1] == ["read"]
+    assert sum("block checksum mismatch" in line for line in said) == 1
+
+
+@pytest.mark.parametrize("writing", [True, False])
+async def test_closing_after_a_failed_read(io_loop, tmp_path, disk, writing):
+    """The closing comes to its end also when a read has failed, and what was confirmed is there."""
+    held = Held(tmp_path / "data")
+    with held_up(disk):
+        waiters = [held.put(b"a")] if writing else []
+        await asyncio.sleep(0)
+        assert held.db.failed(damaged_block())
+        closing = asyncio.create_task(held.db.close())
+        await asyncio.sleep(0)
+    assert await outcomes(*waiters) == [True] * writing
+    await asyncio.wait_for(closing, 10)
+    assert held.db.failed(damaged_block())
+    again = Held(tmp_path / "data")
+    assert again.keys() == [b"a"] * writing
+    await again.db.close()
+
+
+async def test_other_errors_are_not_the_databases(held):
+    """A defect is none of its business."""
+    assert [held.db.failed(error) for error in (ZeroDivisionError(), Unavailable("x"), RuntimeError())] == [False] * 3
+    await held.put(b"a")
+    assert held.keys() == [b"a"]
+
+
+async def test_what_is_kept_stays_as_it_was(held):
+    """What is kept does not change with the database, however long it is kept, and several may keep what they like."""
+    await held.put(b"a")
+    with held.db.keep() as first:
+        await held.put(b"b")
+        with held.db.keep() as second:
+            await held.db.commit(Change([], [b"a"]), lambda ok: None)
+            await held.db.compact()
+            found = [[key for key, _ in view().iterator()] for view in (first, second, lambda: held.db.view)]
+        assert found == [[layout.FORMAT_KEY, *keys] for keys in ([b"a"], [b"a", b"b"], [b"b"])]
+        assert first().get(b"a") == b"value"
+        with pytest.raises(Unavailable):
+            second()
+    with pytest.raises(Unavailable):
+        first()
+
+
+@pytest.mark.parametrize("end", ["a failed write", "a failed read", "the closing"])
+async def test_what_is_kept_ends_with_the_database(end, held, disk):
+    """Nobody touches a snapshot of a database that is being closed: who kept one is refused, and leaves in peace."""
+    await held.put(b"a")
+    with held.db.keep() as view, held.db.keep() as other:
+        assert view().get(b"a") == other().get(b"a") == b"value"
+        held.opened.clear()
+        if end == "the closing":
+            await held.db.close()
+        elif end == "a failed read":
+            held.db.failed(damaged_block())
+        else:
+            disk.failing = True
+            assert await outcomes(held.put(b"lost")) == [False]
+            disk.failing = False
+        for each in (view, other):
+            with pytest.raises(Unavailable):
+                each()
+        if end != "the closing":
+            await held.opened.wait()
+        with pytest.raises(Unavailable):
+            view()
+    if end == "the closing":
+        with pytest.raises(Unavailable), held.db.keep():
+            pass
+    else:
+        with held.db.keep() as view:
+            assert view().get(b"a") == b"value"
+
+
+async def test_damage_that_shows_later_can_begin_anew(io_loop, tmp_path, monkeypatch, caplog):
+    """With `start_empty` a database that is found damaged when it is reopened is kept aside, and service goes on."""
+    monkeypatch.setattr(database, "REOPEN_PAUSE_S", 0.001)
+    path = tmp_path / "data"
+    held = Held(path, start_empty=True)
+    await held.put(b"old")
+    held.opened.clear()
+    (path / "CURRENT").write_bytes(b"nonsense")
+    assert held.db.failed(damaged_block())
+    await held.opened.wait()
+    assert held.keys() == [layout.MARK_KEY]
+    assert await outcomes(held.put(b"new")) == [True]
+    await held.db.close()
+    (kept,) = [each for each in tmp_path.iterdir() if each != path]
+    assert (kept / "CURRENT").read_bytes() == b"nonsense"
+    assert any(record.levelname == "ERROR" and str(kept) in record.getMessage() for record in caplog.records)
+
+
 async def test_closing_writes_what_was_asked_for(io_loop, tmp_path, disk):
     """What came before the closing is committed, what comes after is refused, and reads never break."""
     held = Held(tmp_path / "data")
@@ -431,7 +562,7 @@ print("open", flush=True)
 sys.stdin.read()
 """
 OTHER_DIR = "choose another --data-dir"
-AWAY = "move the directory away"
+REPAIR = "`tornado-signal repair --data-dir "
 
 
 @pytest.mark.parametrize(
@@ -441,19 +572,19 @@ AWAY = "move the directory away"
         (newer, f"format {layout.FORMAT + 1}", OTHER_DIR),
         (a_file, "File exists", OTHER_DIR),
         (under_a_file, "Not a directory", OTHER_DIR),
-        (lambda path: (path / "CURRENT").unlink(), "tables or logs, but no CURRENT", AWAY),
-        (lambda path: (path / "CURRENT").write_bytes(b"nonsense"), "damaged", AWAY),
-        (lambda path: (path / "CURRENT").write_bytes(b""), "damaged", AWAY),
-        (lambda path: (path / "CURRENT").write_bytes(b"MANIFEST-999999\n"), "MANIFEST-999999", AWAY),
-        (lambda path: only(path, "MANIFEST-*").unlink(), "No such file", AWAY),
-        (lambda path: only(path, "MANIFEST-*").write_bytes(b""), "damaged", AWAY),
-        (lambda path: spoil(only(path, "MANIFEST-*")), "damaged", AWAY),
-        (lambda path: spoil(only(path, "*.log"), 0.1), "damaged", AWAY),
-        (lambda path: spoil(only(path, "*.log"), 0.9), "damaged", AWAY),
-        (lambda path: only(path, "*.ldb").unlink(), "missing files", AWAY),
-        (lambda path: only(path, "*.ldb").write_bytes(b""), "Invalid argument", OTHER_DIR),
-        (lambda path: spoil(only(path, "*.ldb"), 0.99), "damaged", AWAY),
-        (lambda path: spoil(only(path, "*.ldb"), 0.1), "damaged", AWAY),
+        (lambda path: (path / "CURRENT").unlink(), "tables or logs, but no CURRENT", REPAIR),
+        (lambda path: (path / "CURRENT").write_bytes(b"nonsense"), "damaged", REPAIR),
+        (lambda path: (path / "CURRENT").write_bytes(b""), "damaged", REPAIR),
+        (lambda path: (path / "CURRENT").write_bytes(b"MANIFEST-999999\n"), "MANIFEST-999999", REPAIR),
+        (lambda path: only(path, "MANIFEST-*").unlink(), "No such file", REPAIR),
+        (lambda path: only(path, "MANIFEST-*").write_bytes(b""), "damaged", REPAIR),
+        (lambda path: spoil(only(path, "MANIFEST-*")), "damaged", REPAIR),
+        (lambda path: spoil(only(path, "*.log"), 0.1), "damaged", REPAIR),
+        (lambda path: spoil(only(path, "*.log"), 0.9), "damaged", REPAIR),
+        (lambda path: only(path, "*.ldb").unlink(), "missing files", REPAIR),
+        (lambda path: only(path, "*.ldb").write_bytes(b""), "Invalid argument", REPAIR),
+        (lambda path: spoil(only(path, "*.ldb"), 0.99), "damaged", REPAIR),
+        (lambda path: spoil(only(path, "*.ldb"), 0.1), "damaged", REPAIR),
     ],
 )
 async def test_what_cannot_be_opened(io_loop, tmp_path, harm, said, advice):
@@ -551,7 +682,7 @@ async def test_what_the_load_finds_damaged(io_loop, tmp_path, damaged):
         raise DamagedListing(3, 5) if damaged else plyvel.CorruptionError(b"bad block")
 
     reason = "3 sessions are listed, there should be 5" if damaged else "bad block"
-    with pytest.raises(DatabaseError, match=rf"is damaged \({reason}\); move the directory away"):
+    with pytest.raises(DatabaseError, match=rf"is damaged \({reason}\); .*tornado-signal repair"):
         Database(tmp_path / "data", sync=False, load=load, loaded=lambda found: None)
     await Held(tmp_path / "data").db.close()
 

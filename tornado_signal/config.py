@@ -6,7 +6,7 @@ Every source is checked whole, also where another one wins: a mistake does not w
 import argparse
 import difflib
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from .kinds import Kind
@@ -33,29 +33,38 @@ class ConfigError(ValueError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for each setting, and `--config` and `--check` (Contract D).
+    """Add all that `serve` takes: `--check`, `--config` and a flag for each setting (Contract D)."""
+    parser.add_argument("--check", action="store_true", help="check settings, data directory and ports, and exit")
+    add_settings(parser, [each.name for each in SETTINGS])
+
+
+def add_settings(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
+    """Add `--config`, and a flag for each of some settings; the others are read from environment and file alone.
 
     A wrong flag ends in the parser's usage error (exit status 2), one that is not given leaves nothing in the
     namespace. Flags are to be written in full: an abbreviation could mean something else after an update.
     """
     parser.allow_abbrev = False
-    parser.add_argument("--check", action="store_true", help="check settings, data directory and ports, and exit")
     parser.add_argument(
         "--config",
         metavar="FILE",
         help="TOML file with settings, each under its name with underscores: session_timeout_ms = 300000 "
         f"(environment: {CONFIG_VARIABLE})",
     )
-    for each in SETTINGS:
+    for each in [each for each in SETTINGS if each.name in names]:
         parser.add_argument(
             each.flag,
-            type=_flag_reader(each.kind),
+            nargs=None if each.kind.alone is None else "?",
+            const=each.kind.alone,
+            type=flag_reader(each.kind),
             default=argparse.SUPPRESS,
             help=each.help.replace("%", "%%"),
         )
 
 
-def _flag_reader(kind: Kind[T]) -> Callable[[str], T]:
+def flag_reader(kind: Kind[T]) -> Callable[[str], T]:
+    """What `argparse` calls with the text of a flag."""
+
     def read(raw: str) -> T:
         try:
             return kind.parse(raw)
@@ -69,7 +78,7 @@ def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     """Settle every setting.
 
     Args:
-        namespace: The command line, from a parser that went through `add_arguments`.
+        namespace: The command line, from a parser that went through `add_arguments` or `add_settings`.
         environ: The environment; only what begins with `PREFIX` is looked at.
 
     Raises:

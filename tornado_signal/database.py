@@ -9,29 +9,26 @@ it has been closed and opened again: LevelDB can lose what is written after one,
 
 import asyncio
 import contextlib
+import functools
 import logging
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import plyvel
 
-from . import layout, tables
+from . import directory, files, layout
 from .changes import Change
-from .errors import DamagedListing, DatabaseError, Unavailable
+from .directory import View, reason
+from .errors import Unavailable
 
 log = logging.getLogger(__name__)
 
 REOPEN_PAUSE_S = 0.5
-_OPTIONS: dict[str, Any] = {
-    "paranoid_checks": True,
-    "bloom_filter_bits": 10,
-    "write_buffer_size": 16 << 20,
-    "lru_cache_size": 32 << 20,
-    "max_open_files": 500,
-}
+REOPEN_SHARE = 10  # a try that fails is followed by a pause of so many times its duration
 
 Settled = Callable[[bool], None]
 
@@ -44,56 +41,6 @@ class _Group:
         self.changes: list[tuple[Settled, asyncio.Future[None]]] = []
 
 
-def open_leveldb(path: Path) -> Any:
-    """Open a directory, or make it, and check that it holds our format.
-
-    Raises:
-        DatabaseError: it is taken, damaged, not writable, not ours or of another format; says which.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        if damage := tables.damage(path):
-            raise plyvel.CorruptionError(damage)
-        db = plyvel.DB(str(path), create_if_missing=True, **_OPTIONS)
-    except (OSError, plyvel.Error) as error:
-        reason = _reason(error)
-        if "lock" in reason.lower() and ("held" in reason or "unavailable" in reason):
-            in_use = f"{path} is in use by another process; stop it, or choose another --data-dir"
-            raise DatabaseError(in_use) from error
-        raise _unusable(path, error) from error
-    try:
-        # LevelDB ends a scan at a damaged block without a word: what has tables is not empty, whatever it shows.
-        # And what has once been read without being verified is not verified later.
-        with db.iterator(include_value=False, verify_checksums=True) as keys:
-            empty = next(keys, None) is None and not db.approximate_size(layout.BEFORE_ALL, layout.AFTER_ALL)
-        if empty:
-            db.put(layout.FORMAT_KEY, layout.pack_number(layout.FORMAT), sync=True)
-        layout.check_format(db.get(layout.FORMAT_KEY, verify_checksums=True), str(path))
-    except (DatabaseError, plyvel.Error) as error:
-        db.close()
-        if isinstance(error, plyvel.Error):
-            raise _unusable(path, error) from error
-        raise
-    return db
-
-
-def _unusable(path: Path, error: Exception) -> DatabaseError:
-    if isinstance(error, plyvel.CorruptionError | DamagedListing):
-        return DatabaseError(
-            f"the database in {path} is damaged ({_reason(error)}); move the directory away to start empty, "
-            "or bring back a copy of it"
-        )
-    return DatabaseError(
-        f"cannot open the database in {path}: {_reason(error)}; mend that, or choose another --data-dir"
-    )
-
-
-def _reason(error: Exception) -> str:
-    """LevelDB's message; plyvel hands it over as bytes."""
-    message = error.args[0] if error.args and isinstance(error.args[0], bytes) else None
-    return message.decode(errors="replace") if message is not None else str(error)
-
-
 class Database:
     """A LevelDB directory in use by this process.
 
@@ -103,12 +50,20 @@ class Database:
         load: called with each newly opened database, in the thread that opened it; what it returns is handed to
             `loaded`, on the loop, before anyone reads the database.
         loaded: see `load`.
+        start_empty: whether to move a damaged directory aside, wherever damage shows, and begin anew.
     """
 
-    def __init__(self, path: Path, *, sync: bool, load: Callable[[Any], Any], loaded: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        sync: bool,
+        load: Callable[[Any], Any],
+        loaded: Callable[[Any], None],
+        start_empty: bool = False,
+    ) -> None:
         self._path = path
         self._sync = sync
-        self._load = load
         self._loaded = loaded
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -116,9 +71,11 @@ class Database:
         self._compacting = threading.Lock()
         self._closing = threading.Event()
         self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._open = functools.partial(directory.open_sound, path, load, start_empty=start_empty)
         self._db, found = self._open()
         loaded(found)
-        self._snapshot: Any = self._db.snapshot()
+        self._snapshot: Any = View(self._db)
+        self._kept: set[Any] = set()  # snapshots that outlive an `await`
         self._group = _Group(self._db, sync)
         self._writing = False
         self._thread.start()
@@ -133,6 +90,49 @@ class Database:
         if self._snapshot is None:
             raise Unavailable("the database is being reopened")
         return self._snapshot
+
+    @contextlib.contextmanager
+    def keep(self) -> Iterator[Callable[[], Any]]:
+        """All that is committed now, for longer than one turn of the loop.
+
+        Yields:
+            A function that returns a view of it, each time good until the next `await`; it raises Unavailable once
+            the database has been closed or reopened.
+
+        Raises:
+            Unavailable: the database is being reopened, or closed.
+        """
+        _ = self.view
+        snapshot = View(self._db)  # maybe ahead of the view, by changes that are whole
+        self._kept.add(snapshot)
+
+        def view() -> Any:
+            if snapshot not in self._kept:
+                raise Unavailable("the database was closed or reopened meanwhile")
+            return snapshot
+
+        try:
+            yield view
+        finally:
+            if snapshot in self._kept:
+                self._kept.remove(snapshot)
+                snapshot.close()
+
+    def failed(self, error: BaseException) -> bool:
+        """Tell of an error that came up where the database was read; it is out of service then until it is reopened.
+
+        Returns:
+            Whether it is the database's. If so, whoever met it was refused like everybody from now on.
+        """
+        if not isinstance(error, plyvel.Error):
+            return False
+        if self._snapshot is not None:
+            log.error("a read of %s failed (%s): refusing requests until it is open again", self._path, reason(error))
+            self._show(None)
+            if not self._writing:  # else the end of that write goes on here
+                self._writing = True
+                self._refuse(self._group)
+        return True
 
     def commit(self, change: Change, settled: Settled) -> "asyncio.Future[None]":
         """Write a change, together with others.
@@ -190,11 +190,7 @@ class Database:
 
     def size_bytes(self) -> int:
         """How much the directory holds, by its files."""
-        total = 0
-        for file in self._path.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # LevelDB deletes files in a thread of its own
-                total += file.stat().st_size
-        return total
+        return files.size_bytes(self._path)
 
     # On the loop
     def _write_group(self) -> None:
@@ -202,13 +198,16 @@ class Database:
         self._jobs.put(lambda: self._write(group))
 
     def _written(self, group: _Group, snapshot: Any) -> None:
+        broken = self._snapshot is None  # a read has failed meanwhile
         self._show(snapshot)
         for settled, _ in group.changes:
             settled(True)
         for _, waiter in group.changes:
             if not waiter.done():
                 waiter.set_result(None)
-        if self._group.changes:
+        if broken:
+            self._refuse(self._group)
+        elif self._group.changes:
             self._write_group()
         else:
             self._writing = False
@@ -216,21 +215,25 @@ class Database:
                 self._stop()
 
     def _failed(self, group: _Group, error: Exception) -> None:
-        log.error("a write to %s failed (%s): refusing requests until it is open again", self._path, _reason(error))
+        log.error("a write to %s failed (%s): refusing requests until it is open again", self._path, reason(error))
+        self._refuse(group, self._group)
+
+    def _refuse(self, *groups: _Group) -> None:
+        """Fail changes and reopen the database."""
         self._show(None)
-        for failed in (group, self._group):
+        for failed in groups:
             for settled, _ in failed.changes:
                 settled(False)
             for _, waiter in failed.changes:
                 if not waiter.done():
-                    waiter.set_exception(Unavailable("a write failed"))
+                    waiter.set_exception(Unavailable("the database failed"))
         self._jobs.put(self._reopen)
 
     def _reopened(self, db: Any, loaded: Any) -> None:
         log.warning("%s is open again", self._path)
         self._db = db
         self._loaded(loaded)
-        self._show(db.snapshot())
+        self._show(View(db))
         self._group = _Group(db, self._sync)
         self._writing = False
         if self._closing.is_set():
@@ -242,6 +245,8 @@ class Database:
         if self._snapshot is not None:
             self._snapshot.close()
         self._snapshot = snapshot
+        while snapshot is None and self._kept:
+            self._kept.pop().close()
 
     def _stop(self) -> None:
         self._show(None)
@@ -255,20 +260,10 @@ class Database:
             self._db.close()
         self._loop.call_soon_threadsafe(self._closed.set_result, None)
 
-    def _open(self) -> tuple[Any, Any]:
-        db = open_leveldb(self._path)
-        try:
-            return db, self._load(db)
-        except BaseException as error:
-            db.close()
-            if isinstance(error, plyvel.Error | DamagedListing):
-                raise _unusable(self._path, error) from error
-            raise
-
     def _write(self, group: _Group) -> None:
         try:
             group.batch.write()
-            snapshot = self._db.snapshot()
+            snapshot = View(self._db)
         except Exception as error:
             self._loop.call_soon_threadsafe(self._failed, group, error)
         else:
@@ -279,13 +274,15 @@ class Database:
             self._db.close()
         complaint = ""
         while True:
+            began_s = time.monotonic()
             try:
                 db, loaded = self._open()
             except Exception as error:
                 if str(error) != complaint:
                     complaint = str(error)
                     log.error("still refusing requests: %s", complaint)
-                if self._closing.wait(REOPEN_PAUSE_S):
+                # Opening reads everything: when that is much, trying is not to keep the machine busy.
+                if self._closing.wait(REOPEN_PAUSE_S + REOPEN_SHARE * (time.monotonic() - began_s)):
                     self._jobs.put(None)
                     return
             else:

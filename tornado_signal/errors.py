@@ -100,6 +100,21 @@ class DatabaseError(OperatorError):
     """The database directory cannot be opened or does not hold a sound database of ours."""
 
 
+class DamagedDatabase(DatabaseError):
+    """It was ours, and is damaged."""
+
+
+class DamagedBackup(Exception):
+    """A file is no backup, or not the whole of one.
+
+    Args:
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+
 class DamagedListing(Exception):
     """The listings do not hold what they should.
 

@@ -22,10 +22,12 @@ class Kind(Generic[T_co]):
         allowed: What may stand there, in words.
         parse: Reads the text of a flag or an environment variable, or any TOML value; ValueError for what is
             not allowed.
+        alone: What a flag without a value stands for, as text; None if it needs one.
     """
 
     allowed: str
     parse: Callable[[object], T_co]
+    alone: str | None = None
 
 
 def whole(low: int, high: int) -> Kind[int]:
@@ -100,6 +102,15 @@ def _address(name: str) -> str:
     return name
 
 
+def _switch(raw: object) -> bool:
+    if raw in ("true", "false"):
+        return raw == "true"
+    if not isinstance(raw, bool):
+        raise ValueError
+    return raw
+
+
+SWITCH = Kind("true or false; a flag alone is true", _switch, alone="true")
 UNIX = "unix:"
 """What the address of a Unix socket begins with; the path of its file follows."""
 
@@ -110,6 +121,8 @@ ADDRESS = made(
 PORT = whole(0, 65535)
 PATH = made(Path, text("[^\0]+", "a path"))
 MODE = made(lambda digits: int(digits, 8), text("[0-7]{3}", "three octal digits, as chmod takes them"))
+# The admin listener's, which is on loopback and speaks no TLS.
+URL = text(r"http://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?", "http://HOST:PORT")
 NETWORK: Kind[Network] = made(
     ipaddress.ip_network,
     text(".+", "an IP address, or a network such as 10.0.0.0/8 with no bits set after its prefix"),

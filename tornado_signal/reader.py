@@ -3,7 +3,8 @@
 import asyncio
 import heapq
 import itertools
-from collections.abc import AsyncIterator, Iterable
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,13 +40,13 @@ class Reader:
         watches: who waits for news of a session or of a topic.
     """
 
-    def __init__(self, path: Path, *, sync: bool) -> None:
+    def __init__(self, path: Path, *, sync: bool, start_empty: bool = False) -> None:
         self.watches = Watches()
         self._index: TopicIndex
         self._created_ms: int
         self._serial: int
         self._listed: int
-        self._db = Database(path, sync=sync, load=records.load, loaded=self._loaded)
+        self._db = Database(path, sync=sync, load=records.load, loaded=self._loaded, start_empty=start_empty)
 
     def _loaded(self, loaded: records.Loaded) -> None:
         self._index = loaded.counts
@@ -198,6 +199,33 @@ class Reader:
     def watch_topic(self, origin: str, topic: str) -> Watch:
         """Watch who comes to a topic's listing and who leaves it."""
         return self.watches.watch(layout.pack_listing_prefix(origin, topic))
+
+    def failed(self, error: BaseException) -> bool:
+        """Whether an error that came up in a question or a change is the database's.
+
+        If so, nothing is served until it has been opened again, and whoever met it is to be refused: Unavailable.
+        """
+        return self._db.failed(error)
+
+    async def entries(self) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
+        """Every key and value that is committed when the first step is asked for, in the order of the keys.
+
+        Yields:
+            Steps, each the work of one turn of the event loop, with a pause longer than the step after each:
+            requests come first.
+
+        Raises:
+            Unavailable: the database is closed or reopened, also in the middle.
+        """
+        with self._db.keep() as view:
+            began_s = time.monotonic()
+            step = records.entries_step(view(), layout.BEFORE_ALL)
+            while step:
+                pause_s = 2 * (time.monotonic() - began_s)
+                yield step
+                await asyncio.sleep(pause_s)
+                began_s = time.monotonic()
+                step = records.entries_step(view(), step[-1][0])
 
     def size_bytes(self) -> int:
         """How much the directory holds."""

@@ -16,6 +16,8 @@ from .session import Answer, ListedSession, News, Session, Side, TopicEvent
 LISTING_STEP = 50  # sessions
 PASSING_STEP = 2000  # expired entries passed over
 EVENTS_STEP = 1000  # who came or left
+ENTRIES_STEP = 500  # entries of a backup
+ENTRIES_STEP_BYTES = 64 * 1024
 
 
 def span(view: Any, start: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
@@ -213,7 +215,19 @@ def leavers_step(view: Any, start: bytes, stop: bytes, since: int) -> tuple[list
     return step, last if more else None
 
 
-def _read_all(db: Any) -> None:
+def entries_step(view: Any, after: bytes) -> list[tuple[bytes, bytes]]:
+    """Some of all entries, in the order of their keys, beginning behind a key; none at the end."""
+    step, size = [], 0
+    with view.iterator(start=after, include_start=False, fill_cache=False) as entries:
+        for key, value in entries:
+            step.append((key, value))
+            size += len(key) + len(value)
+            if len(step) == ENTRIES_STEP or size >= ENTRIES_STEP_BYTES:
+                break
+    return step
+
+
+def read_all(db: Any) -> None:
     """Have LevelDB verify every block of every table.
 
     Without that it hands out what a damaged block says, or passes over the block. A scan says so where it goes on
@@ -245,7 +259,7 @@ def load(db: Any) -> Loaded:
         plyvel.CorruptionError: a part of it cannot be read.
         DamagedListing: it does not hold as many sessions as were listed.
     """
-    _read_all(db)
+    read_all(db)
     listed = 0
 
     def topics() -> Iterator[tuple[str, str, "array[int]"]]:

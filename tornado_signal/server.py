@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import faulthandler
 import logging
 import os
@@ -15,7 +16,7 @@ from tornado.ioloop import PeriodicCallback
 from . import COMMIT
 from .activation import passed_sockets
 from .clock import Clock
-from .errors import OperatorError
+from .errors import DamagedDatabase, OperatorError
 from .handlers import make_application, make_refusal
 from .handlers.admin import make_admin_application
 from .handlers.request import Application
@@ -56,6 +57,7 @@ def open_store(settings: Settings) -> Store:
             settings.max_topics_per_origin,
             settings.max_candidates,
         ),
+        start_empty=settings.start_empty_if_damaged,
     )
 
 
@@ -84,7 +86,13 @@ async def check(settings: Settings) -> None:
         OperatorError: something cannot be used.
     """
     open_tls(settings)
-    await open_store(settings).close()
+    try:
+        # Moving a damaged database aside is not for a check to do.
+        await open_store(dataclasses.replace(settings, start_empty_if_damaged=False)).close()
+    except DamagedDatabase as error:
+        if not settings.start_empty_if_damaged:
+            raise
+        log.warning("%s; the server will move it aside and start empty", error)
     public, admin = open_all_sockets(settings)
     for listening in public + admin:
         listening.close()

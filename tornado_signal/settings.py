@@ -17,6 +17,7 @@ from .kinds import (
     PATH,
     PORT,
     PROXY,
+    SWITCH,
     Kind,
     Network,
     made,
@@ -147,7 +148,10 @@ class Settings:
     admin_port: int | None = setting(
         "off",
         word_or("off", None, PORT),
-        "port of a second listener, on loopback, for /metrics, /healthz and /readyz; 0 picks a free one",
+        "port of a second listener, on loopback, for /metrics, /healthz, /readyz and backups; 0 picks a free one",
+    )
+    start_empty_if_damaged: bool = setting(
+        "false", SWITCH, "whether to move a damaged database aside and serve without it, at the start and later"
     )
 
 

@@ -34,6 +34,7 @@ class Store(Writer):
         durability: `fsync` (acknowledged means on disk) or `os` (with the operating system).
         codes: `random` or `content` (contract B16).
         quotas: how much there may be.
+        start_empty: whether to move a damaged directory aside and begin anew.
 
     Raises:
         DatabaseError: the directory cannot be used; the message says why and what to do.
@@ -47,8 +48,10 @@ class Store(Writer):
         durability: Literal["fsync", "os"] = "fsync",
         codes: Literal["random", "content"] = "random",
         quotas: Quotas = Quotas(),  # noqa: B008 (it never changes)
+        start_empty: bool = False,
     ) -> None:
-        super().__init__(path, sync=durability == "fsync", timeout_ms=timeout_ms, quotas=quotas)
+        sync = durability == "fsync"
+        super().__init__(path, sync=sync, timeout_ms=timeout_ms, quotas=quotas, start_empty=start_empty)
         self._codes = codes
 
     async def create(

@@ -43,6 +43,9 @@ class Sweeper:
                 await self._compact()
         except Unavailable:
             pass  # the store has said why; the next call goes on
+        except Exception as error:
+            if not self._store.failed(error):
+                raise
 
     async def _compact(self) -> None:
         if self._store.size_bytes() < COMPACT_MIN_BYTES:

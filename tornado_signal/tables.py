@@ -1,5 +1,6 @@
 """What of LevelDB's files is looked at before LevelDB gets them, because it would not survive it or delete them."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +19,14 @@ def damage(path: Path) -> str | None:
     """
     if not (path / "CURRENT").exists() and [*path.glob("[0-9]*.ldb"), *path.glob("[0-9]*.log")]:
         return "there are tables or logs, but no CURRENT"  # LevelDB would begin anew and delete them
-    for table in path.glob("[0-9]*.ldb"):
-        if _footer_is_wrong(table):
-            return f"{table.name} does not end as a table does"
+    for table in wrong(path):
+        return f"{table.name} does not end as a table does"
     return None
+
+
+def wrong(path: Path) -> Iterator[Path]:
+    """The tables of a directory that LevelDB must not see."""
+    return (table for table in path.glob("[0-9]*.ldb") if _footer_is_wrong(table))
 
 
 def _footer_is_wrong(table: Path) -> bool:

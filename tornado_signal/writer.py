@@ -21,8 +21,8 @@ NUMBERS_KEPT = 10_000
 class Writer(Reader):
     """The common parts of all changes."""
 
-    def __init__(self, path: Path, *, sync: bool, timeout_ms: int, quotas: Quotas) -> None:
-        super().__init__(path, sync=sync)
+    def __init__(self, path: Path, *, sync: bool, timeout_ms: int, quotas: Quotas, start_empty: bool = False) -> None:
+        super().__init__(path, sync=sync, start_empty=start_empty)
         self._quotas = quotas
         self._rooms = Rooms(quotas)
         self._timeout_ms = timeout_ms

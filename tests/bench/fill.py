@@ -4,7 +4,7 @@ import uuid
 from pathlib import Path
 
 from tornado_signal import changes, layout
-from tornado_signal.database import open_leveldb
+from tornado_signal.directory import open_leveldb
 from tornado_signal.session import Session
 
 from . import messages

@@ -193,6 +193,8 @@ class Handler(web.RequestHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """The one way from an exception to a response (specification 7)."""
         error: Any = kwargs["exc_info"][1] if "exc_info" in kwargs else None
+        if error is not None and self.store.failed(error):
+            error = errors.Unavailable("the database failed")
         status = STATUS.get(type(error), 500)
         self.set_status(status)
         if isinstance(error, errors.MethodNotAllowed):
@@ -208,8 +210,12 @@ class Handler(web.RequestHandler):
         value: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Log defects, and nothing of what the request carries: it is people's addresses."""
-        if not isinstance(value, errors.SignalError | StreamClosedError):
+        """Log defects, and nothing of what the request carries: it is people's addresses.
+
+        What comes from the database is in the log already, once.
+        """
+        expected = errors.SignalError | StreamClosedError
+        if value is not None and not isinstance(value, expected) and not self.store.failed(value):
             name = type(self).__name__
             app_log.error("%s of %s failed", self.request.method, name, exc_info=(typ, value, tb))  # type: ignore[arg-type]
 

@@ -1,0 +1,71 @@
+"""Files and directories: made beside others, handed over, measured."""
+
+import os
+import threading
+
+import pytest
+
+from tornado_signal import files
+from tornado_signal.errors import OperatorError
+
+
+def test_scratch_is_beside_and_goes(tmp_path):
+    """Work is done in the same directory, for nobody else to see, and leaves nothing behind, however it ends."""
+    path = tmp_path / "missing" / "data"
+    with files.scratch(path) as made:
+        assert made.parent == path.parent
+        assert made.stat().st_mode & 0o777 == 0o700
+        (made / "deep").mkdir()
+        (made / "deep" / "file").write_text("x")
+    with pytest.raises(ZeroDivisionError), files.scratch(path) as made:
+        raise ZeroDivisionError
+    assert list(path.parent.iterdir()) == []
+
+
+def test_scratch_where_a_file_is_in_the_way(tmp_path):
+    """What cannot be made is said."""
+    (tmp_path / "file").write_text("x")
+    with (
+        pytest.raises(OperatorError, match=r"cannot write beside .*file/data: .*; mend that"),
+        files.scratch(tmp_path / "file" / "data"),
+    ):
+        pass
+
+
+def test_what_root_makes_belongs_to_the_owner(tmp_path):
+    """Whatever root made in somebody's directory is theirs afterwards, also if it went wrong; or somebody else's."""
+    path, other = tmp_path / "data", tmp_path / "other"
+    path.mkdir()
+    other.mkdir()
+    os.chown(path, 4711, 4712)
+
+    def make(name):
+        (path / name).write_text("x")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), files.owned(path):
+        make("file")
+    assert [(each.stat().st_uid, each.stat().st_gid) for each in (path, path / "file")] == [(4711, 4712)] * 2
+    with files.owned(other, path):
+        (other / "deep").mkdir()
+    assert [(each.stat().st_uid, each.stat().st_gid) for each in (other, other / "deep")] == [(4711, 4712)] * 2
+
+
+def test_the_size_is_that_of_the_files(tmp_path):
+    """Sizes add up, and a file that goes meanwhile harms nobody."""
+    (tmp_path / "a").write_bytes(bytes(100))
+    (tmp_path / "b").write_bytes(bytes(11))
+    stop = threading.Event()
+
+    def come_and_go():
+        while not stop.is_set():
+            (tmp_path / "c").touch()
+            (tmp_path / "c").unlink()
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        assert {files.size_bytes(tmp_path) for _ in range(500)} == {111}
+    finally:
+        stop.set()
+        thread.join()
