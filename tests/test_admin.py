@@ -1,9 +1,17 @@
 """The operator's listener: alive, ready, and why not."""
 
+import asyncio
+import contextlib
+import io
 import logging
+import random
 
+import plyvel
 import pytest
 from service import ORIGIN, head
+
+from tornado_signal import layout
+from tornado_signal.backup import unpack
 
 pytest_plugins = ["http_fixtures"]
 
@@ -82,3 +90,146 @@ async def test_the_public_listener_knows_nothing_of_it(service):
     """On the public listener the admin's paths do not exist."""
     for path in ("/healthz", "/readyz", "/metrics"):
         assert (await service.call("GET", path, origin=ORIGIN)).status == 404
+
+
+# What only the operator's own programs may ask for.
+
+
+async def post(service, path, headers=(("Host", "127.0.0.1"),)):
+    """POST to the admin listener."""
+    return await service.raw(head("POST", path, headers), "POST", service.admin_port)
+
+
+def entries(response):
+    """What a backup holds, and that it is whole."""
+    assert response.status == 200
+    assert response.headers["Content-Type"] == "application/octet-stream"
+    return dict(unpack(io.BytesIO(response.body).read))
+
+
+async def test_a_backup_is_all_that_is_committed(service):
+    """A backup has every key and value of the store, also those of a large one, in many steps."""
+    codes = [await service.offer(offer=str(number) + "x" * 3000) for number in range(200)]
+    held = dict(service.store._db.view.iterator())
+    response = await post(service, "/backup")
+    assert entries(response) == held
+    assert len(held) == 3 * len(codes) + 202
+    assert int(response.headers["Store-Bytes"]) == service.store.size_bytes()
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:9000", "127.8.8.8", "[::1]", "[::1]:80"])
+@pytest.mark.parametrize("path", ["/backup", "/compact"])
+async def test_names_of_this_machine(path, host, service):
+    """Whoever asks this machine by one of its own names for itself is served."""
+    assert (await post(service, path, [("Host", host)])).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("Host", "127.0.0.1"), ("Origin", "http://127.0.0.1:9000")],
+        [("Host", "127.0.0.1"), ("Origin", "null")],
+        [("Host", "127.0.0.1"), ("Origin", "")],
+        [("Host", "127.0.0.1"), ("Sec-Fetch-Site", "none")],
+        [("Host", "localhost"), ("Sec-Fetch-Site", "same-origin")],
+        *[[("Host", host)] for host in ("evil.example", "127.0.0.1.evil.example", "192.168.0.1", "[::2]", "", "x:1")],
+        *[[("Host", host)] for host in ("localhost.evil.example:80", "127.0.0.1:80:80", "::1", "127.1")],
+    ],
+)
+@pytest.mark.parametrize("path", ["/backup", "/compact"])
+async def test_no_page_may_ask(path, headers, service):
+    """What a browser sends for a page, by whatever name of this machine, is refused, and nothing is told."""
+    await service.offer()
+    response = await post(service, path, headers)
+    assert response.status in (400, 403)  # some of these names are no names
+    assert set(response.json) == {"error"}
+    assert "Access-Control-Allow-Origin" not in response.headers
+
+
+@pytest.mark.parametrize("path", ["/backup", "/compact"])
+async def test_care_by_other_methods(path, ask):
+    """A link or a form's GET does nothing."""
+    for method in ("GET", "PUT", "DELETE", "OPTIONS"):
+        status, found = await ask(method, path)
+        assert (status, found) in ((405, {"error": "Method not allowed"}), (403, {"error": "Forbidden"}))
+
+
+@pytest.mark.parametrize("path", ["/backup", "/compact"])
+async def test_care_while_there_is_no_service(path, service):
+    """While the server stops, or its store is out of service, there is none of it, and the reason is told."""
+    service.application.draining = True
+    response = await post(service, path)
+    assert (response.status, response.json) == (503, {"status": "unavailable", "reason": "draining"})
+    service.application.draining = False
+    await service.close_store()
+    response = await post(service, path)
+    assert response.status == 503
+    assert "database" in response.json["reason"]
+
+
+async def until(condition):
+    """Wait for something that is about to become true."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 (nobody tells)
+            await asyncio.sleep(0.01)
+
+
+async def begun(service, connection):
+    """Ask for a backup that is larger than what the connection holds, and read its beginning alone."""
+    rng = random.Random(1)
+    await asyncio.gather(*[service.offer(offer=rng.randbytes(30_000).hex()) for _ in range(400)])
+    await connection.send(head("POST", "/backup", [("Host", "localhost")]))
+    assert b"200 OK" in await connection.reader.readuntil(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("end", ["closed", "failed"])
+async def test_the_store_goes_in_the_middle_of_a_backup(end, service, caplog):
+    """The store is closed or fails in the middle: the connection breaks off, the log says why, nothing crashes."""
+    async with service.connect(service.admin_port) as connection:
+        await begun(service, connection)
+        if end == "closed":
+            await service.close_store()
+        else:
+            assert service.store.failed(plyvel.CorruptionError(b"bad block"))
+        with contextlib.suppress(ConnectionError):
+            assert not (await connection.reader.read()).endswith(b"0\r\n\r\n")
+    await until(lambda: end == "closed" or service.store._db._snapshot)
+    (record,) = [each for each in caplog.records if each.name == "tornado_signal.handlers.admin"]
+    assert "a backup was not finished: the database was closed or reopened meanwhile" in record.getMessage()
+    assert not any(each.exc_info for each in caplog.records)
+    caplog.clear()
+
+
+async def test_a_client_that_leaves_in_the_middle(service, caplog):
+    """What was kept for a backup is given back when its client goes, without a word of complaint."""
+    async with service.connect(service.admin_port) as connection:
+        await begun(service, connection)
+        assert len(service.store._db._kept) == 1
+    await until(lambda: not service.store._db._kept)
+    assert not any(each.levelno >= logging.ERROR for each in caplog.records)
+    assert (await post(service, "/backup")).status == 200
+
+
+async def test_a_client_that_does_not_read(service):
+    """A backup waits for its reader: little is read ahead, others are served meanwhile, and it is whole in the end."""
+    async with service.connect(service.admin_port) as connection:
+        await begun(service, connection)
+        steps = []
+        for _ in range(50):
+            steps.append(len(await service.sessions("elsewhere")))
+            await service.offer("elsewhere")
+        assert steps == list(range(50))
+        body = await connection._body("POST", 200, {"Transfer-Encoding": "chunked"})
+    held = dict(unpack(io.BytesIO(body).read))
+    assert sum(key.endswith(layout.HEAD) and key.startswith(layout.SESSIONS) for key in held) >= 400
+    assert not any(b"elsewhere" in key for key in held)
+
+
+async def test_compaction(service):
+    """A compaction tells both sizes, and loses nothing."""
+    code = await service.offer()
+    response = await post(service, "/compact")
+    assert response.status == 200
+    assert set(response.json) == {"before_bytes", "after_bytes"}
+    assert response.json["after_bytes"] == service.store.size_bytes()
+    assert [each["code"] for each in await service.sessions()] == [code]
