@@ -1,13 +1,15 @@
 """The README keeps its word: every command of it runs, and its tables are those of the package."""
 
+import contextlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
-from command import BOUND_S, environment
+from command import BOUND_S, COMMAND, Server, environment
 from test_peers import NETWORK
 
 from tornado_signal import errors, handlers, layout, settings
@@ -136,9 +138,10 @@ def test_every_block_is_tried():
         "The API": 1,
         "Settings": 1,
         "Run it as a service": 3,
+        "Look after it": 2,
         "Work on it": 3,
     }
-    assert README.count("```sh\n") == 13
+    assert README.count("```sh\n") == 15
 
 
 @pytest.mark.slow
@@ -221,6 +224,46 @@ def test_help_check_and_version(installed, tmp_path):
     assert "--data-dir" in help_
     assert check == ""
     assert re.fullmatch("[0-9a-f]{40}\n|unknown\n", version)
+
+
+@pytest.mark.slow
+def test_look_after_it(tmp_path):
+    """What is to be typed while the server runs works then, and what is to be typed when it is stopped, then."""
+    running, stopped = [text.splitlines() for _, text in blocks("Look after it", "sh")]
+    units = "tornado-signal.socket tornado-signal"
+    assert [stopped.pop(0), stopped.pop()] == [f"sudo systemctl {verb} {units}" for verb in ("stop", "start")]
+    (tmp_path / "var/backups").mkdir(parents=True)
+    data = tmp_path / "var/lib/tornado-signal/data"
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = str(taken.getsockname()[1])
+
+    def typed(lines):
+        script = "\n".join(lines).replace("sudo /opt/tornado-signal/bin/tornado-signal", str(COMMAND))
+        script = script.replace(" /var/", f" {tmp_path}/var/").replace("sudo ", "").replace("9100", port)
+        return bash(script, tmp_path)
+
+    server = Server("--admin-port", port, "--data-dir", data)
+    try:
+        code = server.offer()
+        printed = typed(running)
+        assert printed.startswith(f"{tmp_path}/var/backups/tornado-signal.backup: 1 sessions, ")
+        assert re.search(r"^http://127.0.0.1:\d+: \d+ bytes before, \d+ bytes after$", printed, re.MULTILINE)
+        assert '"sessions": 1' in printed
+        assert server.stop() == 0
+    finally:
+        server.end()
+    printed = typed(stopped).splitlines()
+    assert [line.removeprefix(str(data)) for line in printed] == [
+        " is sound",
+        " is sound, nothing was changed",
+        f": 1 sessions restored from {tmp_path}/var/backups/tornado-signal.backup",
+    ]
+    server = Server("--data-dir", data)
+    try:
+        assert server.codes() == [code]
+        assert server.stop() == 0
+    finally:
+        server.end()
 
 
 @pytest.mark.slow

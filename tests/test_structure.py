@@ -32,14 +32,22 @@ MAY_IMPORT = {
     "records": "errors index layout session",
     "check": "index layout session",
     "tables": "",
-    "database": "changes errors layout tables plyvel",
+    "database": "changes directory errors files layout plyvel",
+    "files": "errors",
+    "directory": "errors files layout tables plyvel",
     "reader": "check database errors index layout records session watches",
     "writer": "changes errors layout quotas reader records session turns",
     "store": "changes errors layout quotas records session writer",
     "sweeper": "clock errors store",
     "transport": "transport httptools tornado",
-    "handlers": "handlers clock cursors errors forwarded limits openapi reader session settings store watches wire "
-    "tornado",
+    "backup": "errors",
+    "census": "layout",
+    "salvage": "layout session",
+    "rescue": "backup census check directory errors files layout records salvage tables plyvel",
+    "remote": "errors settings",
+    "care": "backup census config directory errors files kinds remote rescue settings plyvel",
+    "handlers": "handlers backup clock cursors errors forwarded limits openapi reader session settings store watches "
+    "wire tornado",
     "kinds": "",
     "limits": "errors forwarded settings",
     "settings": "kinds",
@@ -50,7 +58,7 @@ MAY_IMPORT = {
     "activation": "errors",
     "server": "activation clock errors handlers limits notify quotas settings sockets store sweeper tls transport "
     "package tornado",
-    "__main__": "config errors server package uvloop",
+    "__main__": "care config errors server package uvloop",
     "__init__": "_commit",
     "_build": "setuptools",
 }
@@ -67,6 +75,8 @@ PURE = {
     "openapi",
     "cursors",
     "forwarded",
+    "backup",
+    "census",
 }
 PURE_MODULES = {"array", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq", "hmac"}
 PURE_MODULES |= {"ipaddress", "itertools", "json", "math", "re", "struct", "typing", "urllib", "zlib"}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import uvloop
 
-from . import COMMIT, config, server
+from . import COMMIT, care, config, server
 from .errors import OperatorError
 
 CLEAN = 0
@@ -32,6 +32,8 @@ def make_parser() -> argparse.ArgumentParser:
         description="Run the server. A flag wins over the environment, that over the file, that over the default.",
     )
     config.add_arguments(serve)
+    serve.set_defaults(run=run_server)
+    care.add_commands(commands)
     return parser
 
 
@@ -46,10 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = make_parser().parse_args(argv)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    return guarded(lambda: run(arguments))
+    return guarded(lambda: arguments.run(arguments))
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run_server(arguments: argparse.Namespace) -> None:
     """Serve, or only check that it would work."""
     settings = config.load(arguments, os.environ)
     uvloop.run(server.check(settings) if arguments.check else server.serve(settings))
@@ -64,6 +66,9 @@ def guarded(command: Callable[[], None]) -> int:
         return USAGE
     except OperatorError as error:
         print(f"tornado-signal: {error}", file=sys.stderr)
+        return OPERATOR
+    except KeyboardInterrupt:
+        print("tornado-signal: interrupted", file=sys.stderr)
         return OPERATOR
     except Exception:
         logging.getLogger(__name__).exception("this is a defect")

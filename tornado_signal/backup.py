@@ -20,8 +20,8 @@ MAGIC: Final = b"tornado-signal backup 1\n"
 _LENGTHS: Final = struct.Struct(">II")
 _COUNT: Final = struct.Struct(">Q")
 _END: Final = bytes(_LENGTHS.size)
-# No entry is as long: a length that is says that the file is damaged, and is not to fill the memory.
-_LONGEST: Final = 1 << 24
+# No entry is as long, whatever the limits: a length that is says that the file is damaged.
+_LONGEST: Final = 1 << 30
 
 Entry = tuple[bytes, bytes]
 
