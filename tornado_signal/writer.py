@@ -1,5 +1,6 @@
 """How a change gets to the disk, and what follows from it in memory. `Store` decides which changes there are."""
 
+import asyncio
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -120,7 +121,7 @@ class Writer(Reader):
             self.watches.changed(layout.pack_listing_prefix(origin, session.topic))
         self.watches.changed(layout.pack_session_prefix(origin, session.code))
 
-    async def _commit(
+    def _commit(
         self,
         keys: list[bytes],
         change: Change,
@@ -128,7 +129,7 @@ class Writer(Reader):
         *,
         appends: bool = False,
         marked: bool = False,
-    ) -> None:
+    ) -> "asyncio.Future[None]":
         """Commit a change and hold the turns of the sessions with these keys until it is settled.
 
         Args:
@@ -137,6 +138,9 @@ class Writer(Reader):
             apply: brings what is kept in memory up to date once it is committed.
             appends: whether it only appends candidates.
             marked: whether it moves the store's clock, its order of events or the number of those that are listed.
+
+        Returns:
+            A future that is done once it is committed, or fails with Unavailable.
         """
         if marked:
             self._listed += change.listed
@@ -147,8 +151,9 @@ class Writer(Reader):
         def settled(committed: bool) -> None:
             self._turns.release(keys)
             if committed:
-                expiries = [put for put, _ in change.puts if put.startswith(layout.EXPIRY)]
-                self._unswept = min([self._unswept, *expiries])
+                if not appends:  # candidates have no expiry of their own
+                    expiries = [put for put, _ in change.puts if put.startswith(layout.EXPIRY)]
+                    self._unswept = min([self._unswept, *expiries])
                 apply()
 
-        await self._db.commit(change, settled)
+        return self._db.commit(change, settled)
