@@ -150,7 +150,7 @@ def test_a_source_without_history_is_unknown(bare):
 
 
 def test_wheels_and_sdists(source, tmp_path):
-    """A wheel from a checkout, an sdist, and the wheel made from that sdist say the commit."""
+    """A wheel from a checkout, an sdist, and the wheel made from that sdist say the commit, and hold the files."""
     commit = new_repository(source)
     stale(source)
     # `build` makes an sdist, and a wheel from that; `pip wheel` makes one from the checkout.
@@ -163,6 +163,8 @@ def test_wheels_and_sdists(source, tmp_path):
         target = tmp_path / f"target{number}"
         run(*PIP, "install", "--no-deps", "--target", target, package)
         assert said_by(sys.executable, tmp_path, PYTHONPATH=str(target)) == commit, package
+        web = [sorted(path.name for path in (root / "tornado_signal" / "web").iterdir()) for root in (target, ROOT)]
+        assert web[0] == web[1]
 
 
 def test_installs_from_a_checkout(source, tmp_path):

@@ -282,7 +282,11 @@ def test_work_on_it():
 def test_endpoints():
     """The README's endpoints are those of the table of routes, with their methods."""
     rows = [re.fullmatch(r"`([A-Z]+) (\S+)`", cells[0]).groups() for cells in table("The API", "endpoint")]
-    routes = {**handlers.FIXED, **{f"/:topic/{last}": handler for last, handler in handlers.BY_TOPIC.items()}}
+    routes = {
+        **handlers.FIXED,
+        **handlers.FILES,
+        **{f"/:topic/{last}": handler for last, handler in handlers.BY_TOPIC.items()},
+    }
     assert len(rows) == len(routes)
     assert {path: method for method, path in rows} == {
         path: next(method for method in ("GET", "POST") if method in handler.methods)

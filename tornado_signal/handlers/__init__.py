@@ -5,11 +5,12 @@ from collections.abc import Callable
 
 from tornado.httputil import HTTPHeaders
 
+from .. import assets
 from ..clock import Clock
 from ..limits import Limits
 from ..settings import Settings
 from ..store import Store
-from . import discovery, signaling, streams
+from . import discovery, pages, signaling, streams
 from .base import Handler, NotFound, Response, refusal
 from .request import Application
 
@@ -24,6 +25,7 @@ FIXED: dict[str, type[Handler]] = {
     "/health": discovery.Health,
     "/openapi.json": discovery.OpenApi,
 }
+FILES: dict[str, type[Handler]] = dict.fromkeys(assets.CLIENT, pages.Page)
 BY_TOPIC: dict[str, type[Handler]] = {
     "sessions": discovery.Sessions,
     "offer": signaling.Offer,
@@ -41,7 +43,7 @@ def make_application(
 ) -> Application:
     """The application with every route; the limits are those that the transport counts connections with."""
     return Application(
-        dict(FIXED),
+        {**FIXED, **FILES},
         dict(BY_TOPIC),
         NotFound,
         store=store,
@@ -49,4 +51,5 @@ def make_application(
         settings=settings,
         version=version,
         limits=limits or Limits(settings),
+        assets=assets.load(assets.CLIENT),
     )

@@ -79,4 +79,5 @@ class OpenApi(Handler):
 
     def get(self) -> None:
         """The interface as OpenAPI."""
-        self.reply(openapi.make_document(self.application.configured.session_timeout_ms))
+        files = {path: asset.media_type for path, asset in self.application.assets.items()}
+        self.reply(openapi.make_document(self.application.configured.session_timeout_ms, files))

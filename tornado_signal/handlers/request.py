@@ -10,6 +10,7 @@ from tornado import httputil, web
 from tornado.log import app_log
 
 from .. import forwarded
+from ..assets import Asset
 from ..clock import Clock
 from ..limits import Limits
 from ..settings import Settings
@@ -100,6 +101,7 @@ class Application(web.Application):
         settings: as configured.
         version: what GET / says.
         limits: what clients may ask for.
+        assets: the files, by whole path.
 
     Attributes:
         stopping: whether it is not ready for anybody new; whoever is here is served as ever.
@@ -117,6 +119,7 @@ class Application(web.Application):
         settings: Settings,
         version: str,
         limits: Limits,
+        assets: dict[str, Asset],
     ) -> None:
         super().__init__(log_function=lambda handler: None)
         self.fixed = fixed
@@ -128,6 +131,7 @@ class Application(web.Application):
         self.version = version
         self.limits = limits
         self.stopping = False
+        self.assets = assets
         self.draining = False
         self._ready: list[Run] = []  # those that have not begun
         self._running = 0

@@ -1,0 +1,45 @@
+"""The files that the server hands out as they are, under `web/`: read once, with a compressed form of each."""
+
+import gzip
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+WEB: Final = Path(__file__).with_name("web")
+
+CLIENT: Final = {"/client.js": "text/javascript", "/client.d.ts": "application/typescript"}
+"""The paths of the browser module and its types, with their media types. Each is a file of the same name."""
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A file, ready to be sent.
+
+    Attributes:
+        media_type: what it is.
+        body: its bytes.
+        gzipped: the same, compressed.
+        etag: differs for other contents; weak, as it is that of both forms.
+    """
+
+    media_type: str
+    body: bytes
+    gzipped: bytes
+    etag: str
+
+
+def load(paths: Mapping[str, str]) -> dict[str, Asset]:
+    """Read files.
+
+    Args:
+        paths: the path that each is served at, with its media type.
+    """
+    return {path: _read(WEB / path.lstrip("/"), media_type) for path, media_type in paths.items()}
+
+
+def _read(file: Path, media_type: str) -> Asset:
+    body = file.read_bytes()
+    etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
+    return Asset(media_type, body, gzip.compress(body, 9, mtime=0), etag)

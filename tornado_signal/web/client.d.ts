@@ -1,0 +1,175 @@
+// Types of client.js: finding peers through tornado-signal, and connecting to them.
+
+export type Side = "offerer" | "answerer";
+
+/** Stops a call; what it returned then rejects with the signal's reason. */
+export interface Stoppable {
+  signal?: AbortSignal;
+}
+
+/** What a side shows that has shown a secret before: 16 to 256 characters. */
+export interface Owned extends Stoppable {
+  secret?: string;
+}
+
+export interface Session {
+  code: string;
+  info: string;
+  offer: string;
+  offerCandidates: string[];
+  /** Milliseconds since the Unix epoch, as all times. */
+  createdAt: number;
+  expiresAt: number;
+}
+
+/** What a poll tells: the offerer sees `answer` and `answerCandidates`, the answerer the other two. */
+export interface News {
+  answer?: string | null;
+  answerCandidates?: string[];
+  offer?: string;
+  offerCandidates?: string[];
+  /** Goes into `since` of the next poll; only there if `wait` or `since` was asked for. */
+  cursor?: string;
+}
+
+export interface SignalEvent {
+  type: "session" | "gone" | "offer" | "answer" | "candidate";
+  data: any;
+  id: string;
+}
+
+/** A server's refusal: `status` is HTTP's (0 for a stream that was refused), `message` the server's own text. */
+export class SignalError extends Error {
+  status: number;
+  constructor(status: number, message: string);
+}
+
+/**
+ * The API of one server, call by call. Nothing is retried: a call rejects with a SignalError that says why, a TypeError if
+ * the server cannot be reached (or does not let this page in), a TimeoutError, or the reason of its `signal`.
+ */
+export class SignalClient {
+  /**
+   * @param url The server; the one that this file came from unless given.
+   * @param options `origin` only outside of browsers, which send their own.
+   */
+  constructor(url?: string | URL, options?: { origin?: string });
+  readonly url: string;
+  version(options?: Stoppable): Promise<{ version: string }>;
+  health(options?: Stoppable): Promise<{ status: "ok"; timestamp: number }>;
+  topics(options?: { page?: number; limit?: number } & Stoppable): Promise<{
+    topics: { topic: string; count: number }[];
+    pagination: { page: number; limit: number; total: number; hasMore: boolean };
+  }>;
+  /** The unanswered sessions of a topic, newest first; with `wait` (s) or `since`, as soon as they are not those. */
+  sessions(
+    topic: string,
+    options?: { wait?: number; since?: string; limit?: number } & Stoppable,
+  ): Promise<{ sessions: Session[]; cursor?: string }>;
+  /** Publish an offer; `ttl` is its lifetime in milliseconds. */
+  offer(
+    topic: string,
+    fields: { info: string; offer: string; ttl?: number } & Owned,
+  ): Promise<{ code: string }>;
+  answer(code: string, answer: string, options?: Owned): Promise<{ success: true }>;
+  candidate(code: string, side: Side, candidate: string, options?: Owned): Promise<{ success: true }>;
+  /** Send 1 to 100 candidates at once. */
+  candidates(code: string, side: Side, candidates: string[], options?: Owned): Promise<{ success: true }>;
+  /** What the other side has sent; with `wait` (s) or `since`, what is newer, as soon as there is anything. */
+  poll(code: string, side: Side, options?: { wait?: number; since?: string } & Owned): Promise<News>;
+  /** Let a session live for its time from now on. */
+  refresh(code: string, side: Side, options?: Owned): Promise<{ expiresAt: number }>;
+  /** End a session. */
+  withdraw(code: string, side: Side, options?: Owned): Promise<{ success: true }>;
+  /** Withdraw and do not wait for the answer: for a page that is going away. */
+  leave(code: string, side: Side, options?: { secret?: string }): void;
+  /** The events of a topic, or of one session until its end. A stream that breaks goes on where it was. */
+  events(
+    about: string | { topic: string } | { code: string; side: Side; secret?: string },
+    options?: Stoppable,
+  ): AsyncGenerator<SignalEvent, void, void>;
+  iceServers(options?: Stoppable): Promise<{ iceServers: RTCIceServer[]; expiresAt: number }>;
+}
+
+/**
+ * How far a connection has come, in the order of what usually happens:
+ * - who joins: `peers` (how many there are), `trying` (its info), `answer`, `accepted`; or `taken`, `failed` (why), and
+ *   then the next peer
+ * - who publishes: `offer`, `published` (its code), `answered`
+ * - both: `candidates sent`, `candidates received` (how many), the states of the RTCPeerConnection (`connecting`,
+ *   `connected`, …), `open`
+ */
+export type OnStep = (step: string, detail?: unknown) => void;
+
+export interface PeerOptions extends Stoppable {
+  /** The server, or several in the order in which they are asked; the one that this file came from unless given. */
+  url?: string | URL | (string | URL)[];
+  /** Who this is, at most 1024 characters; chosen at random, once for each page, unless given. */
+  info?: string;
+  /** Beside the ICE servers that the server names, or in their place. */
+  rtc?: RTCConfiguration;
+  /** Called with each new connection before it is described: the place to add tracks. */
+  prepare?: (connection: RTCPeerConnection) => void;
+  onstep?: OnStep;
+  /** Only outside of browsers. */
+  origin?: string;
+}
+
+/** A connection whose data channel is open. */
+export interface Connection {
+  readonly peerConnection: RTCPeerConnection;
+  /** Attach `onmessage` at once: what comes before is lost. */
+  readonly channel: RTCDataChannel;
+  readonly code: string;
+  readonly side: Side;
+  /** Who the other side is, if it has published. */
+  readonly info?: string;
+  /** Resolves when the connection has ended, whoever ended it. */
+  readonly closed: Promise<void>;
+  /** Send what is still to be sent, then close. */
+  close(): Promise<void>;
+}
+
+/**
+ * An offer under a topic, and after its answer the next one.
+ *
+ * Events: `connection` (its `connection` is a Connection), `error` (its `error` says what went wrong; it goes on unless
+ * `close` follows at once), `close`.
+ */
+export interface Publication extends EventTarget {
+  /** Take the offer back. Connections that are open stay. */
+  close(): void;
+  addEventListener(
+    type: "connection",
+    listener: (event: Event & { connection: Connection }) => void,
+    options?: boolean | AddEventListenerOptions,
+  ): void;
+  addEventListener(
+    type: "error",
+    listener: (event: Event & { error: Error }) => void,
+    options?: boolean | AddEventListenerOptions,
+  ): void;
+  addEventListener(
+    type: string,
+    listener: EventListenerOrEventListenerObject | null,
+    options?: boolean | AddEventListenerOptions,
+  ): void;
+}
+
+/** Be found under a topic until `signal` or `close()`; `channel` is how the data channels are made. */
+export function publish(topic: string, options?: PeerOptions & { channel?: RTCDataChannelInit }): Publication;
+
+/**
+ * Connect to somebody who has published under a topic, as soon as there is somebody; who is taken by another is passed over.
+ *
+ * `choose` gets the sessions in any order and returns those to try, in that order. With `wait: false` null is returned
+ * when nobody is there.
+ */
+export function join(
+  topic: string,
+  options: PeerOptions & { choose?: (sessions: Session[]) => Session[]; wait: false },
+): Promise<Connection | null>;
+export function join(
+  topic: string,
+  options?: PeerOptions & { choose?: (sessions: Session[]) => Session[]; wait?: boolean },
+): Promise<Connection>;
