@@ -124,3 +124,8 @@ def until(what, bound_s=BOUND_MS / 1000):
         assert time.monotonic() < end_s, "it did not come true"
         time.sleep(0.02)
     return found
+
+
+def listed(server, origin, topic="lobby"):
+    """The sessions of a topic, as pages of an origin see them."""
+    return server.call(f"/{topic}/sessions", origin=origin)[1]["sessions"]

@@ -53,6 +53,7 @@ class Server:
         cwd: the directory that it runs in.
         port: None leaves the port to the other settings.
         passed: listening sockets to pass to it, as systemd does.
+        prefix: a command that runs it.
         variables: of the environment.
 
     Attributes:
@@ -64,11 +65,11 @@ class Server:
 
     tls = None
 
-    def __init__(self, *arguments, cwd=None, port=0, passed=(), **variables):
+    def __init__(self, *arguments, cwd=None, port=0, passed=(), prefix=(), **variables):
         flags = ["--port", port] if port is not None else []
         self.log = []
         self.process = subprocess.Popen(
-            [*passing(passed), COMMAND, "serve", *map(str, [*flags, *arguments])],
+            [*prefix, *passing(passed), COMMAND, "serve", *map(str, [*flags, *arguments])],
             cwd=cwd,
             env=environment(**variables),
             pass_fds=[each.fileno() for each in passed],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bare_server import BareServer
-from browsers import Windowed, until
+from browsers import Windowed, listed, until
 from test_readme import ADDRESS, blocks
 
 import tornado_signal
@@ -22,14 +22,9 @@ MAX_BYTES = 8192
 STRANGER = "0123456789abcdef0123456789abcdef"
 
 
-def listed(server, site, topic="lobby"):
-    """The sessions of a topic, as pages of the site see them."""
-    return server.call(f"/{topic}/sessions", origin=site.origin)[1]["sessions"]
-
-
 def published(server, site, topic="lobby"):
     """Wait for the one session of a topic."""
-    return until(lambda: listed(server, site, topic))[0]
+    return until(lambda: listed(server, site.origin, topic))[0]
 
 
 def names(page):
@@ -218,13 +213,13 @@ def test_one_offer_is_always_listed(server, site, connect_page):
     alice.evaluate("listen('lobby', {info: 'alice'})")
     first = published(server, site)["code"]
     assert bob.evaluate("call('lobby', {info: 'bob'})")[0] == "alice"
-    second = until(lambda: [each["code"] for each in listed(server, site) if each["code"] != first])
+    second = until(lambda: [each["code"] for each in listed(server, site.origin) if each["code"] != first])
     assert len(second) == 1
     assert carol.evaluate("call('lobby', {info: 'carol'})")[0] == "alice"
-    until(lambda: {each["code"] for each in listed(server, site)} - {first, *second})
-    assert len(listed(server, site)) == 1
+    until(lambda: {each["code"] for each in listed(server, site.origin)} - {first, *second})
+    assert len(listed(server, site.origin)) == 1
     alice.evaluate("publication.close()")
-    until(lambda: listed(server, site) == [])
+    until(lambda: listed(server, site.origin) == [])
     assert [bob.evaluate("say('still there')"), carol.evaluate("say('here too')")] == [
         "alice: still there",
         "alice: here too",
@@ -260,7 +255,7 @@ def test_lost_race(server, site, connect_page):
     alice, bob, carol = (connect_page(server) for _ in range(3))
     alice.evaluate("listen('lobby', {info: 'alice'})")
     carol.evaluate("listen('lobby', {info: 'carol'})")
-    sessions = until(lambda: len(found := listed(server, site)) == 2 and found)
+    sessions = until(lambda: len(found := listed(server, site.origin)) == 2 and found)
     codes = {each["info"]: each["code"] for each in sessions}
 
     def faster(route):
@@ -274,7 +269,7 @@ def test_lost_race(server, site, connect_page):
     assert bob.evaluate(f"call('lobby', {{info: 'bob', choose: {order}}})") == ["carol", "carol: hello"]
     assert "taken" in names(bob)
     # And alice, whom somebody has answered with nonsense, says so and is listed again.
-    until(lambda: any(each["info"] == "alice" for each in listed(server, site)))
+    until(lambda: any(each["info"] == "alice" for each in listed(server, site.origin)))
     assert len(alice.evaluate("errors")) == 1
 
 
@@ -284,7 +279,7 @@ def test_many_at_once(server, site, connect_page):
     joiners = [connect_page(server) for _ in range(4)]
     for number, page in enumerate(publishers):
         page.evaluate(f"listen('lobby', {{info: 'publisher {number}'}})")
-    until(lambda: len(listed(server, site)) == 2)
+    until(lambda: len(listed(server, site.origin)) == 2)
     for page in joiners:
         page.evaluate("() => { window.called = call('lobby', {}); }")
     heard = [page.evaluate("called") for page in joiners]
@@ -300,7 +295,7 @@ def test_an_offer_that_makes_no_sense(server, site, connect_page):
     for nonsense in ("no JSON", "null", '{"type": "offer", "sdp": "x"}'):
         server.call("/lobby/offer", {"info": "mallory", "offer": nonsense}, origin=site.origin)
     carol.evaluate("listen('lobby', {info: 'carol'})")
-    until(lambda: len(listed(server, site)) == 4)
+    until(lambda: len(listed(server, site.origin)) == 4)
     order = "sessions => sessions.sort((a, b) => a.info < b.info ? 1 : -1)"
     assert bob.evaluate(f"call('lobby', {{choose: {order}}})") == ["carol", "carol: hello"]
     assert names(bob).count("failed") == 3
@@ -322,10 +317,10 @@ def test_close_and_abort(server, site, connect_page):
     alice.evaluate("stop.abort()")
     assert alice.evaluate("over")
     assert alice.evaluate("joining")["name"] == "AbortError"
-    until(lambda: listed(server, site) == [])
+    until(lambda: listed(server, site.origin) == [])
     alice.evaluate("listen('lobby', {signal: AbortSignal.abort()})")
     assert alice.evaluate("failure(join('nobody', {signal: AbortSignal.abort()}))")["name"] == "AbortError"
-    assert listed(server, site) == []
+    assert listed(server, site.origin) == []
     assert alice.evaluate("errors") == []
 
 
@@ -367,7 +362,7 @@ def test_a_page_that_goes_away(server, site, connect_page):
     bob.evaluate("call('lobby', {})")
     left = published(server, site)["code"]
     alice.reload()
-    until(lambda: left not in [each["code"] for each in listed(server, site)])
+    until(lambda: left not in [each["code"] for each in listed(server, site.origin)])
     bob.evaluate("connection.closed")
     alice.wait_for_function("() => window.ready")
     alice.evaluate("listen('lobby', {info: 'alice again'})")
@@ -380,20 +375,20 @@ def test_refreshed_and_renewed(server, site, connect_page):
     alice.clock.install()
     alice.evaluate("listen('lobby', {info: 'alice'})")
     first = published(server, site)
-    until(lambda: listed(server, site)[0]["offerCandidates"])
+    until(lambda: listed(server, site.origin)[0]["offerCandidates"])
 
     def turn(duration):
         """Let time pass, and end the wait that the page is in."""
         alice.clock.fast_forward(duration)
-        code = listed(server, site)[0]["code"]
+        code = listed(server, site.origin)[0]["code"]
         server.call("/answer", {"code": code, "side": "answerer", "candidate": "{}"}, origin=site.origin)
 
     turn(50_000)
-    until(lambda: listed(server, site)[0]["expiresAt"] > first["expiresAt"])
-    assert listed(server, site)[0]["code"] == first["code"]
+    until(lambda: listed(server, site.origin)[0]["expiresAt"] > first["expiresAt"])
+    assert listed(server, site.origin)[0]["code"] == first["code"]
     turn(600_000)
-    until(lambda: [each["code"] for each in listed(server, site)] not in ([], [first["code"]]))
-    assert [each["info"] for each in listed(server, site)] == ["alice"]
+    until(lambda: [each["code"] for each in listed(server, site.origin)] not in ([], [first["code"]]))
+    assert [each["info"] for each in listed(server, site.origin)] == ["alice"]
 
 
 def test_an_offer_that_expires(start, site, connect_page):
@@ -402,7 +397,7 @@ def test_an_offer_that_expires(start, site, connect_page):
     alice, bob = connect_page(server), connect_page(server)
     alice.evaluate("listen('lobby', {info: 'alice'})")
     first = published(server, site)["code"]
-    until(lambda: [each for each in listed(server, site) if each["code"] != first])
+    until(lambda: [each for each in listed(server, site.origin) if each["code"] != first])
     assert bob.evaluate("call('lobby', {})")[0] == "alice"
 
 
@@ -413,13 +408,13 @@ def test_the_server_restarts(number, start, site, connect_page):
     alice, bob, carol = (connect_page(server) for _ in range(3))
     alice.evaluate("listen('lobby', {info: 'alice'})")
     bob.evaluate("call('lobby', {})")
-    code = until(lambda: [each["code"] for each in listed(server, site)])
+    code = until(lambda: [each["code"] for each in listed(server, site.origin)])
     carol.evaluate("() => { window.called = call('other', {}); }")
     until(lambda: "peers" not in names(carol))
     server.stop(number)
     assert bob.evaluate("say('is anybody there?')") == "alice: is anybody there?"
     server = start(port=server.url.rpartition(":")[2])
-    assert [each["code"] for each in listed(server, site)] == code
+    assert [each["code"] for each in listed(server, site.origin)] == code
     bob.evaluate("listen('other', {info: 'bob'})")
     assert carol.evaluate("called") == ["bob", "bob: hello"]
     assert carol.evaluate("call('lobby', {})") == ["alice", "alice: hello"]
@@ -434,7 +429,7 @@ def test_the_next_server(start, site, connect_page):
     alice.evaluate("url => listen('lobby', {info: 'alice', url})", urls)
     published(first, site)
     assert bob.evaluate("url => call('lobby', {url})", urls)[0] == "alice"
-    assert listed(second, site) == []
+    assert listed(second, site.origin) == []
     first.stop()
     published(second, site)
     assert bob.evaluate("url => call('lobby', {url})", urls)[0] == "alice"

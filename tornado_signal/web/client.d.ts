@@ -45,8 +45,8 @@ export class SignalError extends Error {
 }
 
 /**
- * The API of one server, call by call. Nothing is retried: a call rejects with a SignalError that says why, a TypeError if
- * the server cannot be reached (or does not let this page in), a TimeoutError, or the reason of its `signal`.
+ * The API of one server, call by call. Nothing is retried: a call rejects with a SignalError that says why, a TypeError
+ * if the server cannot be reached (or does not let this page in), a TimeoutError, or the reason of its `signal`.
  */
 export class SignalClient {
   /**
@@ -118,7 +118,7 @@ export interface PeerOptions extends Stoppable {
 /** A connection whose data channel is open. */
 export interface Connection {
   readonly peerConnection: RTCPeerConnection;
-  /** Attach `onmessage` at once: what comes before is lost. */
+  /** Attach `onmessage` at once, without awaiting anything else: what arrives before is lost. */
   readonly channel: RTCDataChannel;
   readonly code: string;
   readonly side: Side;
@@ -160,7 +160,7 @@ export interface Publication extends EventTarget {
 export function publish(topic: string, options?: PeerOptions & { channel?: RTCDataChannelInit }): Publication;
 
 /**
- * Connect to somebody who has published under a topic, as soon as there is somebody; who is taken by another is passed over.
+ * Connect to somebody who has published under a topic, as soon as there is somebody; who is taken is passed over.
  *
  * `choose` gets the sessions in any order and returns those to try, in that order. With `wait: false` null is returned
  * when nobody is there.

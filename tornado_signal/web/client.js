@@ -18,6 +18,7 @@ const PAUSE_MS = 1000; // between two polls of a server that cannot wait
 const MAX_PAUSE_MS = 10_000;
 const FAILED_MS = 30_000; // for so long another server is asked first
 const TRIES = 4; // before another server is asked
+const GONE_MS = 3000; // from the end of the session to giving up
 const CLOSE_MS = 2000; // for the other side to take what is still on its way
 const MAX_BATCH = 100;
 const MAX_PEERS = 100; // of a listing
@@ -247,6 +248,25 @@ class Servers {
   }
 }
 
+/** Keep what arrives before anybody can listen; the function that is returned hands it over after this turn. */
+function keepMessages(channel) {
+  const kept = [];
+  const keep = (event) => {
+    event.stopImmediatePropagation();
+    kept.push(event.data);
+  };
+  channel.addEventListener("message", keep);
+  return () => {
+    const { port1, port2 } = new MessageChannel(); // unlike a timer it is not slowed down in the background
+    port1.onmessage = () => {
+      port1.close();
+      channel.removeEventListener("message", keep);
+      for (const data of kept) channel.dispatchEvent(new MessageEvent("message", { data }));
+    };
+    port2.postMessage(null);
+  };
+}
+
 /** One side of one session, from its description to the open channel. */
 class Link {
   #outbox = []; // candidates of this side that are still to be sent
@@ -275,10 +295,15 @@ class Link {
       const use = (channel) => {
         this.channel = channel;
         channel.binaryType = "arraybuffer";
-        const open = () => {
+        const release = keepMessages(channel);
+        const open = async () => {
+          // Chromium says so a moment too early, and now and then loses what is sent at once; not after this.
+          await connection.getStats().catch(() => {});
+          if (this.signal.aborted) return;
           this.step("open");
           this.#stop.abort();
           resolve(new Connection(this));
+          release();
         };
         if (channel.readyState === "open") open();
         else channel.addEventListener("open", open, { once: true });
@@ -382,8 +407,10 @@ class Link {
     this.signal.addEventListener("abort", () => clearTimeout(timer));
     try {
       while (!this.signal.aborted) await this.news();
-    } catch {
-      // Two peers that have described themselves may connect without the server too, or the time runs out.
+    } catch (error) {
+      // Two peers that have described themselves may connect without the server too. But when the session is gone, so
+      // is the other peer, most likely.
+      if (taken(error)) setTimeout(() => this.fail(new Error("The other peer has left")), GONE_MS);
     }
   }
 }

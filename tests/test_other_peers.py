@@ -1,0 +1,141 @@
+"""The browser module with peers of another make: Firefox, and aiortc without any module."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from browsers import FLAGS, listed, until
+from command import Server
+from firefox import Firefox
+from test_peers import NETWORK
+
+pytest_plugins = ["browser_fixtures"]
+
+PEER = Path(__file__).with_name("peer.py")
+BOUND_S = 60
+
+
+@pytest.fixture
+def firefox(site, server, tmp_path):
+    """A Firefox on connect.html."""
+    browser = Firefox(tmp_path / "firefox")
+    try:
+        browser.goto(f"{site.origin}/connect?{server.url}")
+        until(lambda: browser.evaluate("window.ready"))
+        yield browser
+    finally:
+        browser.close()
+
+
+def test_firefox_joins(server, site, connect_page, firefox):
+    """Firefox joins a Chromium that has published; text and bytes go both ways, and the end is seen."""
+    chromium = connect_page(server)
+    chromium.evaluate("listen('lobby', {info: 'chromium'})")
+    assert firefox.evaluate("call('lobby', {info: 'firefox'})") == ["chromium", "chromium: hello"]
+    assert firefox.evaluate("(async () => await say(new Uint8Array(50000)) === await digest(new Uint8Array(50000)))()")
+    firefox.evaluate("connection.close()")
+    chromium.evaluate("connections[0].closed")
+
+
+def test_firefox_publishes(server, site, connect_page, firefox):
+    """Chromium joins a Firefox that has published, twice; and Firefox, reloaded, leaves nothing behind."""
+    chromium = connect_page(server)
+    firefox.evaluate("listen('lobby', {info: 'firefox'})")
+    for _ in range(2):
+        assert chromium.evaluate("call('lobby', {info: 'chromium'})") == ["firefox", "firefox: hello"]
+    assert firefox.evaluate("errors") == []
+    firefox.evaluate("location.reload()")
+    chromium.evaluate("connection.closed")
+    until(lambda: not listed(server, site.origin))
+
+
+@pytest.fixture
+def network():
+    """A network namespace for processes, as aiortc leaves out loopback: the words to put before their commands."""
+    root = os.geteuid() == 0
+    unshare = ["unshare", "-n" if root else "-rn", "sh", "-c", NETWORK]
+    with subprocess.Popen(unshare, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as namespace:
+        assert namespace.stdout.readline() == "ready\n"
+        enter = ["nsenter", f"--target={namespace.pid}", "--net"]
+        yield enter + ([] if root else ["--user", "--preserve-credentials"])
+
+
+@pytest.fixture
+def inside(network, chromiums, tmp_path):
+    """A server and a page of its own origin in a Chromium, both in the namespace."""
+    wrapper = tmp_path / "chromium"
+    wrapper.write_text(f'#!/bin/sh\nexec {" ".join(network)} {shutil.which("chromium")} "$@"\n')
+    wrapper.chmod(0o755)
+    server = Server("--data-dir", tmp_path / "data", prefix=network)
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.end)
+        browser = chromiums[0].browser_type.launch(executable_path=wrapper, headless=True, args=FLAGS)
+        stack.callback(browser.close)
+        page = browser.new_context(permissions=["microphone"]).new_page()
+        page.set_default_timeout(BOUND_S * 1000)
+        page.goto(f"{server.url}/client.js")
+        page.evaluate("() => import('/client.js').then((client) => { Object.assign(window, client); })")
+        yield server, page
+
+
+def peer(network, server, message):
+    """Start an aiortc peer."""
+    command = [sys.executable, PEER, "--origin", server.url, server.url, "lobby", message]
+    return subprocess.Popen([*network, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ending(process):
+    """The lines of a peer that has to end well."""
+    output, errors = process.communicate(timeout=BOUND_S)
+    assert (process.returncode, errors) == (0, ""), output
+    return output.splitlines()
+
+
+def test_aiortc_answers(network, inside):
+    """An aiortc peer, which knows none of the additions, answers what the module has published."""
+    server, page = inside
+    page.evaluate(
+        """() => {
+          window.met = new Promise((resolve) => {
+            publish("lobby", {info: "chromium"}).addEventListener("connection", ({connection}) => {
+              connection.channel.send("hello from Chromium");
+              connection.channel.onmessage = ({data}) => {
+                resolve(data);
+                connection.close();
+              };
+            });
+          });
+        }"""
+    )
+    until(lambda: page.evaluate("new SignalClient().sessions('lobby')")["sessions"])
+    process = peer(network, server, "hello from aiortc")
+    assert page.evaluate("met") == "hello from aiortc"
+    said, heard = ending(process)
+    assert said.startswith("answerer of ")
+    assert heard == "heard: hello from Chromium"
+
+
+def test_aiortc_publishes(network, inside):
+    """The module joins an aiortc peer."""
+    server, page = inside
+    process = peer(network, server, "hello from aiortc")
+    found = page.evaluate(
+        """async () => {
+          const connection = await join("lobby", {info: "chromium"});
+          const heard = await new Promise((resolve) => {
+            connection.channel.onmessage = ({data}) => resolve(data);
+          });
+          connection.channel.send("hello from Chromium");
+          await connection.closed;
+          return [connection.info, heard];
+        }"""
+    )
+    assert found[0].startswith("peer-")
+    assert found[1] == "hello from aiortc"
+    _, said, heard = ending(process)
+    assert said.startswith("offerer of ")
+    assert heard == "heard: hello from Chromium"
