@@ -36,6 +36,7 @@ ROUTES = {
     "/withdraw": POST,
     "/refresh": POST,
     "/events": GET,
+    "/ice-servers": GET,
     "/openapi.json": GET,
     "/lobby/sessions": GET,
     "/lobby/offer": POST,

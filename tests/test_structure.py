@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "watches": "",
     "index": "sortedcontainers",
     "quotas": "errors index",
+    "ice": "errors settings",
     "wire": "errors session orjson",
     "schemas": "errors wire",
     "openapi": "schemas wire",
@@ -48,8 +49,8 @@ MAY_IMPORT = {
     "rescue": "backup census check directory errors files layout records salvage tables plyvel",
     "remote": "errors settings",
     "care": "backup census config directory errors files kinds remote rescue settings plyvel",
-    "handlers": "assets handlers backup clock cursors errors forwarded limits openapi reader session settings store "
-    "watches wire tornado",
+    "handlers": "assets handlers backup clock cursors errors forwarded ice limits openapi reader session settings "
+    "store watches wire tornado",
     "kinds": "",
     "limits": "errors forwarded settings",
     "settings": "kinds",
@@ -58,8 +59,8 @@ MAY_IMPORT = {
     "tls": "errors",
     "notify": "",
     "activation": "errors",
-    "server": "activation clock errors handlers limits notify quotas settings sockets store sweeper tls transport "
-    "package tornado",
+    "server": "activation clock errors handlers ice limits notify quotas settings sockets store sweeper tls "
+    "transport package tornado",
     "__main__": "care config errors server package uvloop",
     "__init__": "_commit",
     "_build": "setuptools",

@@ -128,6 +128,12 @@ NETWORK: Kind[Network] = made(
     text(".+", "an IP address, or a network such as 10.0.0.0/8 with no bits set after its prefix"),
 )
 PROXY: Kind[Network | Literal["unix"]] = word_or("unix", "unix", NETWORK)
+_HOST_PORT = r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?"
+STUN = text(f"stuns?:{_HOST_PORT}", "the URL of a STUN server, such as stun:stun.example.com:3478")
+TURN = text(
+    rf"turns?:{_HOST_PORT}(\?transport=(udp|tcp))?",
+    "the URL of a TURN server, such as turn:turn.example.com:3478?transport=udp",
+)
 # Origins are compared byte for byte (Contract B1). What no browser sends would shut everybody out without a
 # word, so it is refused here: a slash at the end, a pattern, anything but ASCII.
 ORIGIN = text(

@@ -7,6 +7,7 @@ from .schemas import (
     CODE,
     CURSOR,
     FILLED,
+    ICE_SERVER,
     SECRET,
     SESSION,
     SIDE,
@@ -193,6 +194,13 @@ def make_document(max_ttl_ms: int, files: Mapping[str, str]) -> Schema:
             },
             "/health": {
                 "get": operation("health", "That the server answers.", {"status": {"const": "ok"}, "timestamp": TIME})
+            },
+            "/ice-servers": {
+                "get": operation(
+                    "iceServers",
+                    "The STUN and TURN servers, as an RTCConfiguration has them, and until when they can be used.",
+                    {"iceServers": list_of(ICE_SERVER), "expiresAt": TIME},
+                )
             },
             "/openapi.json": {"get": operation("openapi", "This document.", {}, schema={"type": "object"})},
             **{path: {"get": file(path, media_type)} for path, media_type in files.items()},

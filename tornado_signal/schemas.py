@@ -51,6 +51,9 @@ def whole(most: int = wire.MAX_NUMBER) -> Schema:
 SESSION: Final = object_of(
     {"code": UUID, "info": TEXT, "offer": TEXT, "offerCandidates": TEXTS, "createdAt": TIME, "expiresAt": TIME}
 )
+ICE_SERVER: Final = object_of(
+    {"urls": TEXTS, "username": {"type": "string", "description": "When it ends, in s."}, "credential": TEXT}, ["urls"]
+)
 TOPIC: Final[Schema] = {
     "name": "topic",
     "in": "path",

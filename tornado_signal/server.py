@@ -21,6 +21,7 @@ from .errors import DamagedDatabase, OperatorError
 from .handlers import make_application, make_refusal
 from .handlers.admin import make_admin_application
 from .handlers.request import Application
+from .ice import open_ice_servers
 from .limits import Limits
 from .notify import Notifier
 from .quotas import Quotas
@@ -88,6 +89,7 @@ async def check(settings: Settings) -> None:
         OperatorError: something cannot be used.
     """
     open_tls(settings)
+    open_ice_servers(settings)
     try:
         # Moving a damaged database aside is not for a check to do.
         await open_store(dataclasses.replace(settings, start_empty_if_damaged=False)).close()

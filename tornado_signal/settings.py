@@ -17,7 +17,9 @@ from .kinds import (
     PATH,
     PORT,
     PROXY,
+    STUN,
     SWITCH,
+    TURN,
     Kind,
     Network,
     made,
@@ -153,6 +155,18 @@ class Settings:
     start_empty_if_damaged: bool = setting(
         "false", SWITCH, "whether to move a damaged database aside and serve without it, at the start and later"
     )
+    stun_servers: tuple[str, ...] = setting(
+        "none", word_or("none", (), several(STUN)), "the STUN servers that peers are told of"
+    )
+    turn_servers: tuple[str, ...] = setting(
+        "none", word_or("none", (), several(TURN)), "the TURN servers that peers are told of"
+    )
+    # Only a file: flags are seen by everybody who lists processes.
+    turn_secret_file: Path | None = setting(
+        "none", word_or("none", None, PATH), "the file that holds the secret of the TURN servers"
+    )
+    # Two minutes to a month: no shorter than an offer of the browser module lives.
+    turn_ttl_s: int = setting(86_400, whole(120, 2_592_000), "how long a password for the TURN servers is good", "s")
 
 
 SETTINGS = tuple(Setting(field.name, **field.metadata) for field in dataclasses.fields(Settings))

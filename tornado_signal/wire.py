@@ -275,6 +275,22 @@ def news(side: Side, found: News) -> dict[str, Any]:
     return {"offer": found.description, "offerCandidates": candidates}
 
 
+def ice_servers(
+    stun: tuple[str, ...], turn: tuple[tuple[str, ...], str, str] | None, expires_ms: int
+) -> dict[str, Any]:
+    """The answer of GET /ice-servers, in the words of RTCConfiguration (contract C7).
+
+    Args:
+        stun: URLs of STUN servers.
+        turn: URLs of TURN servers, the user name and the password for them; None for none.
+        expires_ms: until when all this can be used.
+    """
+    servers: list[dict[str, Any]] = [{"urls": stun}] if stun else []
+    if turn is not None:
+        servers.append(dict(zip(("urls", "username", "credential"), turn, strict=True)))
+    return {"iceServers": servers, "expiresAt": expires_ms}
+
+
 def event(name: str, fields: dict[str, Any], cursor: str) -> bytes:
     """One Server-Sent Event (contract C3); JSON has no line breaks of its own."""
     return b"event: %b\nid: %b\ndata: %b\n\n" % (name.encode(), cursor.encode(), encode(fields))

@@ -7,6 +7,7 @@ from tornado.httputil import HTTPHeaders
 
 from .. import assets
 from ..clock import Clock
+from ..ice import open_ice_servers
 from ..limits import Limits
 from ..settings import Settings
 from ..store import Store
@@ -23,6 +24,7 @@ FIXED: dict[str, type[Handler]] = {
     "/refresh": signaling.Refresh,
     "/events": streams.SessionEvents,
     "/health": discovery.Health,
+    "/ice-servers": discovery.IceServers,
     "/openapi.json": discovery.OpenApi,
 }
 FILES: dict[str, type[Handler]] = dict.fromkeys(assets.CLIENT, pages.Page)
@@ -41,7 +43,11 @@ def make_refusal(settings: Settings) -> Callable[[int, HTTPHeaders], Response]:
 def make_application(
     store: Store, clock: Clock, settings: Settings, version: str, limits: Limits | None = None
 ) -> Application:
-    """The application with every route; the limits are those that the transport counts connections with."""
+    """The application with every route; the limits are those that the transport counts connections with.
+
+    Raises:
+        OperatorError: a file that the settings name cannot be used.
+    """
     return Application(
         {**FIXED, **FILES},
         dict(BY_TOPIC),
@@ -52,4 +58,5 @@ def make_application(
         version=version,
         limits=limits or Limits(settings),
         assets=assets.load(assets.CLIENT),
+        ice=open_ice_servers(settings),
     )

@@ -74,6 +74,16 @@ class Sessions(WaitingHandler):
                 await watch.wait(self.next_look_s(until_s, state.changes_ms))
 
 
+class IceServers(Handler):
+    """GET /ice-servers (contract C7)."""
+
+    def get(self) -> None:
+        """The STUN and TURN servers, with a fresh password."""
+        ice = self.application.ice
+        self.set_header("Cache-Control", "no-store")
+        self.reply(wire.ice_servers(ice.stun, ice.turn(self.now_ms), ice.expires_ms(self.now_ms)))
+
+
 class OpenApi(Handler):
     """GET /openapi.json (contract C8)."""
 

@@ -12,6 +12,7 @@ from tornado.log import app_log
 from .. import forwarded
 from ..assets import Asset
 from ..clock import Clock
+from ..ice import IceServers
 from ..limits import Limits
 from ..settings import Settings
 from ..store import Store
@@ -102,6 +103,7 @@ class Application(web.Application):
         version: what GET / says.
         limits: what clients may ask for.
         assets: the files, by whole path.
+        ice: the servers that peers are told of.
 
     Attributes:
         stopping: whether it is not ready for anybody new; whoever is here is served as ever.
@@ -120,6 +122,7 @@ class Application(web.Application):
         version: str,
         limits: Limits,
         assets: dict[str, Asset],
+        ice: IceServers,
     ) -> None:
         super().__init__(log_function=lambda handler: None)
         self.fixed = fixed
@@ -132,6 +135,7 @@ class Application(web.Application):
         self.limits = limits
         self.stopping = False
         self.assets = assets
+        self.ice = ice
         self.draining = False
         self._ready: list[Run] = []  # those that have not begun
         self._running = 0
