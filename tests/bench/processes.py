@@ -118,6 +118,11 @@ class Server(Target):
         """What it has said so far."""
         return self._log.read_text(errors="replace")
 
+    @property
+    def status(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return self._process.returncode
+
     def __exit__(self, *exc: object) -> None:
         self._end()
 

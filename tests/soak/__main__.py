@@ -1,0 +1,210 @@
+"""Soak of tornado-signal: thousands of peers, kills and restarts; `tests/soak/run --help` says how to use it.
+
+In the first two fifths the server is killed and restarted in turns, then it runs for half of the time, which is what
+memory, descriptors, disk and latency are judged by, and at the end it is restarted and killed again and everything
+acknowledged is looked for. The exit status is 0 if all was level and nothing was lost or failed but by the restarts.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import resource
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import uvloop
+
+from ..bench.client import percentile
+from ..bench.processes import BenchError, Server, tornado_signal
+from . import plot, verdict
+from .client import Tally
+from .peers import World
+
+SAMPLES = 1200  # at most, of one second or more
+CHURN_SHARE, STRETCH_SHARE = 0.4, 0.5
+RESTART_PAUSE_S = (4, 15)  # between two restarts
+COMPLAINTS = re.compile(r"^(?:ERROR|CRITICAL|Traceback).*", re.MULTILINE)
+
+
+class Soak:
+    """One run.
+
+    Args:
+        options: the command line's.
+        where: a directory for the database.
+    """
+
+    def __init__(self, options: argparse.Namespace, where: Path) -> None:
+        self.duration_s = options.minutes * 60
+        self.timeout_ms = options.session_timeout_ms
+        self.where = where
+        self.samples: list[dict] = []
+        self.restarts: list[tuple[float, str]] = []
+        self.stretch_s = (0.0, 0.0)
+        self.server: Server | None = None
+        self.tally = Tally(0)
+        self.world = World(self.tally, options.peers, self.timeout_ms)
+
+    async def run(self) -> None:
+        """Go through all of it."""
+        self.began_s = time.monotonic()
+        await self._start()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.world.live()), group.create_task(self._record())]
+            pause_s = min(max(RESTART_PAUSE_S[0], self.duration_s / 20), RESTART_PAUSE_S[1])
+            await self._churn(CHURN_SHARE * self.duration_s, pause_s)
+            self.stretch_s = (self._now_s(), self._now_s() + STRETCH_SHARE * self.duration_s)
+            await asyncio.sleep(STRETCH_SHARE * self.duration_s)
+            await self._churn(self.duration_s, pause_s)
+            for task in tasks:
+                task.cancel()
+        await self._restart("kill")
+        self.world.done["found at the end"] = await self.world.find_all()
+        await self._end(signal.SIGTERM)
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self.began_s
+
+    async def _churn(self, until_s: float, pause_s: float) -> None:
+        while self._now_s() + pause_s <= until_s:
+            await asyncio.sleep(pause_s)
+            await self._restart("stop" if len(self.restarts) % 2 else "kill")
+        await asyncio.sleep(max(0, until_s - self._now_s()))
+
+    async def _restart(self, kind: str) -> None:
+        self.restarts.append((self._now_s(), kind))
+        self.tally.outages.append((time.monotonic(), float("inf")))
+        await self._end(signal.SIGKILL if kind == "kill" else signal.SIGTERM)
+        await self._start()
+        self.tally.outages[-1] = (self.tally.outages[-1][0], time.monotonic())
+
+    async def _start(self) -> None:
+        options = {"port": self.tally.port, "session-timeout-ms": self.timeout_ms}
+        server = tornado_signal(self.where / "data", durability="fsync", **options)
+        await asyncio.to_thread(server.__enter__)
+        self.tally.port = int(server.base.rpartition(":")[2])
+        self.server = server
+
+    async def _end(self, number: signal.Signals) -> None:
+        server, self.server = self.server, None
+        if number == signal.SIGKILL:
+            os.kill(server.pid, number)
+        await asyncio.to_thread(server.__exit__)  # which sends SIGTERM, once
+        if server.status != (0 if number == signal.SIGTERM else -number):
+            self.tally.wrong.append(f"the server ended with {server.status}")
+        self.tally.wrong += [f"its log says: {line}" for line in COMPLAINTS.findall(server.log())]
+
+    async def _record(self) -> None:
+        pause_s = max(1.0, self.duration_s / SAMPLES)
+        answers = 0
+        while True:
+            await asyncio.sleep(pause_s)
+            self.world.forget()
+            total = sum(self.tally.answers.values())
+            rate, answers = (total - answers) / pause_s, total
+            latencies_s, self.tally.latencies_s = self.tally.latencies_s, []
+            if self.server is None or not latencies_s:
+                continue
+            sample = {"at_s": self._now_s(), "requests_per_s": rate, "failed": len(self.tally.wrong)}
+            sample |= {"p50_ms": percentile(latencies_s, 0.5), "p99_ms": percentile(latencies_s, 0.99)}
+            proc = Path(f"/proc/{self.server.pid}")
+            try:
+                sample["memory_mib"] = self.server.memory_bytes() / 2**20
+                sample["descriptors"] = len(list((proc / "fd").iterdir()))
+            except (OSError, BenchError) as error:  # it is being restarted, or has ended by itself
+                if self.server is not None:
+                    self.tally.wrong.append(f"the server is gone: {error}")
+                continue
+            sample["disk_mib"] = size_bytes(self.where / "data") / 2**20
+            self.samples.append(sample)
+
+
+def size_bytes(path: Path) -> int:
+    """What a directory holds, by its files, which come and go."""
+    total = 0
+    for entry in os.scandir(path):
+        try:
+            total += entry.stat().st_size
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def draw(soak: Soak, title: str) -> str:
+    """The recorded as SVG."""
+    curves = {
+        "memory of its own (MiB)": {"memory": "memory_mib"},
+        "disk (MiB)": {"disk": "disk_mib"},
+        "descriptors": {"descriptors": "descriptors"},
+        "latency (ms)": {"p50": "p50_ms", "p99": "p99_ms"},
+        "requests answered (1/s)": {"requests": "requests_per_s"},
+        "failed, but not by a restart": {"failed": "failed"},
+    }
+    panels = {
+        name: {curve: [sample[key] for sample in soak.samples] for curve, key in panel.items()}
+        for name, panel in curves.items()
+    }
+    return plot.svg(title, panels, [sample["at_s"] for sample in soak.samples], [at_s for at_s, _ in soak.restarts])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="tests/soak/run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=10, help="how long (default: %(default)s)")
+    parser.add_argument("--peers", type=int, default=2000, help="how many at once (default: %(default)s)")
+    parser.add_argument(
+        "--session-timeout-ms", type=int, default=20_000, help="lifetime of a session (default: %(default)s)"
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw what was recorded")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write down what was recorded")
+    parser.add_argument(
+        "--dir", type=Path, default=tempfile.gettempdir(), help="where the database goes (default: %(default)s)"
+    )
+    options = parser.parse_args()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with tempfile.TemporaryDirectory(prefix="tornado-signal-soak-", dir=options.dir) as name:
+        soak = Soak(options, Path(name))
+        try:
+            uvloop.run(soak.run())
+        finally:
+            if soak.server is not None:
+                soak.server.__exit__()
+    stretch = [sample for sample in soak.samples if soak.stretch_s[0] <= sample["at_s"] <= soak.stretch_s[1]]
+    against = verdict.judge(stretch, soak.world.done, soak.tally.wrong)
+    report = {
+        "minutes": options.minutes,
+        "peers": options.peers,
+        "requests": sum(soak.tally.answers.values()),
+        "answers": dict(sorted(soak.tally.answers.items())),
+        "failed by restarts": soak.tally.excused,
+        "restarts": {kind: sum(each == kind for _, each in soak.restarts) for kind in ("kill", "stop")},
+        "done": dict(sorted(soak.world.done.items())),
+        "second and last quarter": {
+            key: [round(each, 1) for each in verdict.quarters(stretch, key)]
+            for key in verdict.BOUNDS
+            if len(stretch) > 3
+        },
+        "against": against,
+    }
+    for key, value in report.items():
+        if key != "against":
+            print(f"{key}: {value}")
+    if options.json:
+        options.json.write_text(json.dumps(report | {"samples": soak.samples, "restarted": soak.restarts}, indent=1))
+    if options.plot:
+        options.plot.write_text(draw(soak, f"{options.peers} peers for {options.minutes:g} minutes"))
+    for each in against:
+        print(f"AGAINST: {each}")
+    print("not good" if against else "level, nothing lost, nothing failed but by the restarts")
+    return bool(against)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,317 @@
+"""What the peers do, and what they remember of it, so that every answer can be held against what was acknowledged."""
+
+import asyncio
+import contextlib
+import itertools
+import random
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+from .client import Broken, Client, Tally
+
+ORIGINS = ["https://one.example", "https://two.example"]
+SIDES = ["offerer", "answerer"]
+FOREVER_MS = float("inf")
+SLACK_MS = 1000.0  # between this program's clock and the server's, which never goes back
+
+
+def now_ms() -> float:
+    """Unix time."""
+    return time.time() * 1000
+
+
+def subsequence(some: list[str], others: list[str]) -> bool:
+    """Whether all of some occur among others in the same order."""
+    rest = iter(others)
+    return all(each in rest for each in some)
+
+
+@dataclass
+class Known:
+    """A session as its peers know it: what was asked for, and what of it was acknowledged.
+
+    Attributes:
+        least_ms: until then it lives, if nobody withdraws it.
+        most_ms: by then it has expired.
+    """
+
+    origin: str
+    topic: str
+    offer: str
+    code: str | None = None
+    least_ms: float = 0
+    most_ms: float = FOREVER_MS
+    asked: dict = field(default_factory=lambda: {side: [] for side in SIDES})
+    acknowledged: dict = field(default_factory=lambda: {side: [] for side in SIDES})
+    answers: set = field(default_factory=set)
+    answer: str | None = None
+    withdrawing: bool = False
+
+
+class World:
+    """All peers, and all that they know.
+
+    Args:
+        tally: of their requests.
+        peers: how many there are at once.
+        timeout_ms: the server's lifetime of a session.
+
+    Attributes:
+        sessions: by their origin and topic, and then by their offers, each of which is unique.
+        done: how often each thing was done with success.
+    """
+
+    def __init__(self, tally: Tally, peers: int, timeout_ms: int) -> None:
+        self.tally = tally
+        self.timeout_ms = timeout_ms
+        self.sessions: defaultdict[tuple[str, str], dict[str, Known]] = defaultdict(dict)
+        self.done: Counter[str] = Counter()
+        self._peers = peers
+        self._topics = [f"topic-{number}" for number in range(max(1, peers // 10))]
+        self._numbers = itertools.count()
+
+    async def live(self) -> None:
+        """Be all peers, one after the other in each place, until cancelled."""
+        async with asyncio.TaskGroup() as places:
+            for number in range(self._peers):
+                places.create_task(self._place(random.Random(number)))
+
+    async def _place(self, rng: random.Random) -> None:
+        kinds = [self.offerer, self.answerer, self.watcher, self.looker, self.abandoner]
+        while True:
+            await asyncio.sleep(rng.uniform(0, 2))
+            origin = rng.choice(ORIGINS)
+            client = Client(self.tally, origin)
+            (kind,) = rng.choices(kinds, [5, 5, 2, 1, 1])
+            try:
+                await kind(rng, client, origin, rng.choice(self._topics))
+            except Broken:
+                await asyncio.sleep(rng.uniform(0.1, 1))
+            finally:
+                client.close()
+
+    def forget(self) -> None:
+        """Let go of what has expired long ago."""
+        before_ms = now_ms() - 5000
+        for place, sessions in self.sessions.items():
+            self.sessions[place] = {offer: each for offer, each in sessions.items() if each.most_ms > before_ms}
+
+    # Lives
+
+    async def offerer(self, rng: random.Random, client: Client, origin: str, topic: str) -> None:
+        """Publish, be answered, exchange candidates; then withdraw, or leave without a word."""
+        known = await self._publish(rng, client, origin, topic)
+        await self._send_candidates(rng, client, known, "offerer")
+        end_s = time.monotonic() + rng.uniform(0.5, 1.5) * self.timeout_ms / 1000
+        streaming = rng.random() < 0.3
+        since = None
+        while time.monotonic() < end_s and known.answer is None:
+            if streaming:
+                since = await self._stream_session(client, known, since, end_s - time.monotonic())
+            else:
+                since = await self._poll(client, known, "offerer", since=since, wait_s=rng.randrange(1, 5))
+            if since is None:
+                break
+            if rng.random() < 0.3:
+                await self._refresh(client, known)
+        if known.answer is not None:
+            await self._send_candidates(rng, client, known, "offerer")
+            self.done["met"] += 1
+        for side in SIDES:
+            await self._poll(client, known, side)
+        if rng.random() < 0.3:
+            known.withdrawing = True
+            status, found = await client.ask("POST", "/withdraw", {"code": known.code, "side": "offerer"})
+            self._acknowledged("withdraw", status, found, known)
+
+    async def answerer(self, rng: random.Random, client: Client, origin: str, topic: str) -> None:
+        """Find a session in a topic, answer it, exchange candidates."""
+        listed = await self._list(client, origin, topic, wait_s=rng.choice([0, 0, 3]))
+        if not listed:
+            return
+        known = rng.choice(listed)
+        answer = f"{next(self._numbers)} {rng.randbytes(rng.randrange(100, 700)).hex()}"
+        known.answers.add(answer)
+        sent_ms = now_ms()
+        status, found = await client.ask("POST", "/answer", {"code": known.code, "side": "answerer", "answer": answer})
+        if status == 409 and len(known.answers) > 1:
+            return
+        if not self._acknowledged("answer", status, found, known, sent_ms):
+            return
+        known.answer = answer
+        await self._send_candidates(rng, client, known, "answerer")
+        await self._poll(client, known, "answerer", wait_s=2)
+        await asyncio.sleep(rng.uniform(0, 1))
+        await self._poll(client, known, "answerer")
+
+    async def watcher(self, rng: random.Random, client: Client, origin: str, topic: str) -> None:
+        """Read a topic's stream for a while, and resume it when it breaks."""
+        last = None
+        for turn in range(3):
+            with contextlib.suppress(TimeoutError, Broken):
+                async with (
+                    asyncio.timeout(rng.uniform(1, 6)),
+                    contextlib.aclosing(client.events(f"/{topic}/events", last)) as events,
+                ):
+                    async for event, data in events:
+                        last = event.get("id", last)
+                        if event.get("event") == "session":
+                            self._compare_listed(data, origin, topic)
+                        if "event" in event:
+                            self.done["told in a resumed stream" if turn else f"told: {event['event']}"] += 1
+            await asyncio.sleep(rng.uniform(0.1, 1))
+
+    async def looker(self, rng: random.Random, client: Client, origin: str, topic: str) -> None:
+        """Look at everything that there is."""
+        for path in ("/topics?limit=1000", "/health", "/", f"/{topic}/sessions?limit=2"):
+            await asyncio.sleep(rng.uniform(0, 1))
+            status, found = await client.ask("GET", path)
+            if status != 200:
+                self.tally.wrong.append(f"GET {path}: {status} {found}")
+            else:
+                self.done["looked"] += 1
+
+    async def abandoner(self, rng: random.Random, client: Client, origin: str, topic: str) -> None:
+        """Publish and never come back; or come back when it is too late."""
+        known = await self._publish(rng, client, origin, topic)
+        client.close()
+        if rng.random() < 0.3:
+            await asyncio.sleep((known.most_ms - now_ms()) / 1000 + 1)
+            await self._poll(client, known, "offerer")
+
+    # What lives are made of
+
+    async def _publish(self, rng: random.Random, client: Client, origin: str, topic: str) -> Known:
+        offer = f"{next(self._numbers)} {rng.randbytes(rng.randrange(200, 1200)).hex()}"
+        known = self.sessions[origin, topic][offer] = Known(origin, topic, offer)
+        sent_ms = now_ms()
+        try:
+            status, found = await client.ask("POST", f"/{topic}/offer", {"info": "soak", "offer": offer})
+        finally:
+            known.most_ms = now_ms() + self.timeout_ms + SLACK_MS
+        if status != 200:
+            self.tally.wrong.append(f"offer: {status} {found}")
+            raise Broken
+        known.code, known.least_ms = found["code"], sent_ms + self.timeout_ms
+        self.done["offer"] += 1
+        return known
+
+    async def _refresh(self, client: Client, known: Known) -> None:
+        sent_ms = now_ms()
+        before_ms, known.most_ms = known.most_ms, FOREVER_MS
+        status = 0
+        try:
+            status, found = await client.ask("POST", "/refresh", {"code": known.code, "side": "offerer"})
+        finally:
+            known.most_ms = before_ms if status == 404 else now_ms() + self.timeout_ms + SLACK_MS
+        if self._acknowledged("refresh", status, found, known, sent_ms):
+            known.least_ms = sent_ms + self.timeout_ms
+
+    async def _send_candidates(self, rng: random.Random, client: Client, known: Known, side: str) -> None:
+        for _ in range(rng.randrange(1, 4)):
+            await asyncio.sleep(rng.uniform(0, 0.5))
+            some = [f"{next(self._numbers)} {'c' * rng.randrange(50, 150)}" for _ in range(rng.choice([1, 1, 3]))]
+            what = {"candidate": some[0]} if len(some) == 1 else {"candidates": some}
+            known.asked[side] += some
+            sent_ms = now_ms()
+            status, found = await client.ask("POST", "/answer", {"code": known.code, "side": side, **what})
+            if not self._acknowledged("candidate", status, found, known, sent_ms):
+                return
+            known.acknowledged[side] += some
+
+    async def _poll(
+        self, client: Client, known: Known, side: str, since: str | None = None, wait_s: float = 0
+    ) -> str | None:
+        """Poll, and compare; the cursor of a wait, None if there is no such session (any more)."""
+        fields = {"code": known.code, "side": side}
+        if wait_s:
+            fields |= {"wait": wait_s} | ({"since": since} if since else {})
+        other = SIDES[1 - SIDES.index(side)]
+        acknowledged, answer = [] if since else list(known.acknowledged[other]), known.answer
+        sent_ms = now_ms()
+        status, found = await client.ask("POST", "/poll", fields, wait_s)
+        if not self._acknowledged("wait" if wait_s else "poll", status, found, known, sent_ms):
+            return None
+        candidates = found["offerCandidates" if side == "answerer" else "answerCandidates"]
+        if not (subsequence(acknowledged, candidates) and subsequence(candidates, known.asked[other])):
+            self.tally.wrong.append(f"poll: candidates of the {other} are not those that were sent")
+        if side == "answerer":
+            if found["offer"] != known.offer:
+                self.tally.wrong.append("poll: another offer")
+        elif found["answer"] not in ({answer} if answer else {*known.answers, None}):
+            self.tally.wrong.append("poll: another answer, or none")
+        elif found["answer"]:
+            known.answer = found["answer"]
+        return found.get("cursor", "")
+
+    async def _stream_session(self, client: Client, known: Known, last: str | None, for_s: float) -> str | None:
+        """Read a session's stream until its answer; the last id, None at its end."""
+        try:
+            async with asyncio.timeout(for_s):
+                path = f"/events?code={known.code}&side=offerer"
+                async with contextlib.aclosing(client.events(path, last)) as events:
+                    async for event, data in events:
+                        last = event.get("id", last)
+                        self.done["told by a stream"] += 1
+                        if event.get("event") == "candidate" and data["candidate"] not in known.asked["answerer"]:
+                            self.tally.wrong.append("stream: a candidate that nobody sent")
+                        if event.get("event") == "answer":
+                            if data["answer"] not in known.answers:
+                                self.tally.wrong.append("stream: another answer")
+                            known.answer = data["answer"]
+                            return last
+        except TimeoutError:
+            return last
+        return None
+
+    async def _list(self, client: Client, origin: str, topic: str, wait_s: float = 0) -> list[Known]:
+        """List a topic, and find all in it that must be there."""
+        before = [known for known in self.sessions[origin, topic].values() if known.code]
+        status, found = await client.ask("GET", f"/{topic}/sessions" + f"?wait={wait_s}" * bool(wait_s), None, wait_s)
+        after_ms = now_ms()
+        if status != 200:
+            self.tally.wrong.append(f"sessions: {status} {found}")
+            return []
+        self.done["listing"] += 1
+        listed = [self._compare_listed(each, origin, topic) for each in found["sessions"]]
+        offers = {each["offer"] for each in found["sessions"]}
+        for known in before:
+            if not (known.offer in offers or known.answers or known.withdrawing or known.least_ms <= after_ms):
+                self.tally.wrong.append("sessions: one that was acknowledged is not listed")
+        return [known for known in listed if known and known.code]
+
+    def _compare_listed(self, entry: dict, origin: str, topic: str) -> Known | None:
+        known = self.sessions[origin, topic].get(entry["offer"])
+        if known is None:
+            self.tally.wrong.append("a session is listed that nobody published there, or long after its end")
+        elif known.code not in (entry["code"], None):
+            self.tally.wrong.append("a session is listed under another's code")
+        elif not subsequence(entry["offerCandidates"], known.asked["offerer"]):
+            self.tally.wrong.append("a session is listed with candidates that nobody sent")
+        return known
+
+    def _acknowledged(self, what: str, status: int, found: dict, known: Known, sent_ms: float | None = None) -> bool:
+        """Whether it was a success; a session must be found while it lives, and not after its end."""
+        if status == 200:
+            self.done[what] += 1
+            if sent_ms is not None and sent_ms > known.most_ms:
+                self.tally.wrong.append(f"{what}: found {sent_ms - known.most_ms:.0f} ms after its end")
+            return True
+        if status != 404 or not (known.withdrawing or now_ms() >= known.least_ms):
+            self.tally.wrong.append(f"{what}: {status} {found}, {known.least_ms - now_ms():.0f} ms before its end")
+        return False
+
+    async def find_all(self) -> int:
+        """Find everything that was acknowledged and lives; how many sessions that is."""
+        clients = {origin: Client(self.tally, origin) for origin in ORIGINS}
+        known_ones = [known for sessions in self.sessions.values() for known in sessions.values()]
+        living = [known for known in known_ones if known.code and known.least_ms > now_ms()]
+        for known in living:
+            for side in SIDES:
+                await self._poll(clients[known.origin], known, side)
+        for origin, topic in {(known.origin, known.topic) for known in living}:
+            await self._list(clients[origin], origin, topic)
+        for client in clients.values():
+            client.close()
+        return len(living)
