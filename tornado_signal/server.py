@@ -64,11 +64,21 @@ def open_store(settings: Settings) -> Store:
     )
 
 
-def descriptors() -> int:
-    """How many files and sockets this process may have open, after asking for as many as it can have."""
+def room_for_connections() -> int:
+    """How many connections this process has descriptors for, after asking for as many as it can have.
+
+    Raises:
+        OperatorError: for none.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard if hard != resource.RLIM_INFINITY else 1_000_000
+    room = (hard if hard != resource.RLIM_INFINITY else 1_000_000) - DESCRIPTORS_KEPT
+    if room <= 0:
+        raise OperatorError(
+            f"{hard} open files are allowed, and {DESCRIPTORS_KEPT} of them are needed beside connections; "
+            "allow more: LimitNOFILE= of a unit, ulimit -n of a shell"
+        )
+    return room
 
 
 def open_tls(settings: Settings) -> Tls | None:
@@ -88,6 +98,7 @@ async def check(settings: Settings) -> None:
     Raises:
         OperatorError: something cannot be used.
     """
+    room_for_connections()
     open_tls(settings)
     open_ice_servers(settings)
     try:
@@ -184,13 +195,14 @@ async def serve(settings: Settings) -> None:
     faulthandler.enable()  # a watchdog's SIGABRT leaves in the log where the loop was stuck
     orders = Orders()
     notifier = Notifier(os.environ)
+    room = room_for_connections()
     tls = open_tls(settings)
     store = open_store(settings)
     public: list[socket.socket] = []
     try:
         public, admin = open_all_sockets(settings)
         clock = Clock(store.created_ms)
-        limits = Limits(settings, descriptors() - DESCRIPTORS_KEPT)
+        limits = Limits(settings, room)
         application = make_application(store, clock, settings, COMMIT, limits)
         refusal = make_refusal(settings)
         server = Server(application, refusal, tls.context if tls else None, gate=limits)
