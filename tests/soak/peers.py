@@ -122,8 +122,7 @@ class World:
             await self._poll(client, known, side)
         if rng.random() < 0.3:
             known.withdrawing = True
-            status, found = await client.ask("POST", "/withdraw", {"code": known.code, "side": "offerer"})
-            self._acknowledged("withdraw", status, found, known)
+            await self._ask("withdraw", client, known, "/withdraw", {"side": "offerer"})
 
     async def answerer(self, rng: random.Random, client: Client, origin: str, topic: str) -> None:
         """Find a session in a topic, answer it, exchange candidates."""
@@ -133,11 +132,7 @@ class World:
         known = rng.choice(listed)
         answer = f"{next(self._numbers)} {rng.randbytes(rng.randrange(100, 700)).hex()}"
         known.answers.add(answer)
-        sent_ms = now_ms()
-        status, found = await client.ask("POST", "/answer", {"code": known.code, "side": "answerer", "answer": answer})
-        if status == 409 and len(known.answers) > 1:
-            return
-        if not self._acknowledged("answer", status, found, known, sent_ms):
+        if await self._ask("answer", client, known, "/answer", {"side": "answerer", "answer": answer}) is None:
             return
         known.answer = answer
         await self._send_candidates(rng, client, known, "answerer")
@@ -200,12 +195,15 @@ class World:
     async def _refresh(self, client: Client, known: Known) -> None:
         sent_ms = now_ms()
         before_ms, known.most_ms = known.most_ms, FOREVER_MS
-        status = 0
+        found = None
         try:
-            status, found = await client.ask("POST", "/refresh", {"code": known.code, "side": "offerer"})
+            found = await self._ask("refresh", client, known, "/refresh", {"side": "offerer"})
+        except BaseException:
+            before_ms = now_ms() + self.timeout_ms + SLACK_MS  # it may have been done
+            raise
         finally:
-            known.most_ms = before_ms if status == 404 else now_ms() + self.timeout_ms + SLACK_MS
-        if self._acknowledged("refresh", status, found, known, sent_ms):
+            known.most_ms = before_ms if found is None else now_ms() + self.timeout_ms + SLACK_MS
+        if found is not None:
             known.least_ms = sent_ms + self.timeout_ms
 
     async def _send_candidates(self, rng: random.Random, client: Client, known: Known, side: str) -> None:
@@ -214,9 +212,7 @@ class World:
             some = [f"{next(self._numbers)} {'c' * rng.randrange(50, 150)}" for _ in range(rng.choice([1, 1, 3]))]
             what = {"candidate": some[0]} if len(some) == 1 else {"candidates": some}
             known.asked[side] += some
-            sent_ms = now_ms()
-            status, found = await client.ask("POST", "/answer", {"code": known.code, "side": side, **what})
-            if not self._acknowledged("candidate", status, found, known, sent_ms):
+            if await self._ask("candidate", client, known, "/answer", {"side": side, **what}) is None:
                 return
             known.acknowledged[side] += some
 
@@ -224,14 +220,13 @@ class World:
         self, client: Client, known: Known, side: str, since: str | None = None, wait_s: float = 0
     ) -> str | None:
         """Poll, and compare; the cursor of a wait, None if there is no such session (any more)."""
-        fields = {"code": known.code, "side": side}
+        fields: dict = {"side": side}
         if wait_s:
             fields |= {"wait": wait_s} | ({"since": since} if since else {})
         other = SIDES[1 - SIDES.index(side)]
         acknowledged, answer = [] if since else list(known.acknowledged[other]), known.answer
-        sent_ms = now_ms()
-        status, found = await client.ask("POST", "/poll", fields, wait_s)
-        if not self._acknowledged("wait" if wait_s else "poll", status, found, known, sent_ms):
+        found = await self._ask("wait" if wait_s else "poll", client, known, "/poll", fields, wait_s)
+        if found is None:
             return None
         candidates = found["offerCandidates" if side == "answerer" else "answerCandidates"]
         if not (subsequence(acknowledged, candidates) and subsequence(candidates, known.asked[other])):
@@ -267,7 +262,7 @@ class World:
 
     async def _list(self, client: Client, origin: str, topic: str, wait_s: float = 0) -> list[Known]:
         """List a topic, and find all in it that must be there."""
-        before = [known for known in self.sessions[origin, topic].values() if known.code]
+        before = [(known, known.least_ms) for known in self.sessions[origin, topic].values() if known.code]
         status, found = await client.ask("GET", f"/{topic}/sessions" + f"?wait={wait_s}" * bool(wait_s), None, wait_s)
         after_ms = now_ms()
         if status != 200:
@@ -276,8 +271,8 @@ class World:
         self.done["listing"] += 1
         listed = [self._compare_listed(each, origin, topic) for each in found["sessions"]]
         offers = {each["offer"] for each in found["sessions"]}
-        for known in before:
-            if not (known.offer in offers or known.answers or known.withdrawing or known.least_ms <= after_ms):
+        for known, least_ms in before:
+            if not (known.offer in offers or known.answers or known.withdrawing or least_ms <= after_ms):
                 self.tally.wrong.append("sessions: one that was acknowledged is not listed")
         return [known for known in listed if known and known.code]
 
@@ -291,16 +286,23 @@ class World:
             self.tally.wrong.append("a session is listed with candidates that nobody sent")
         return known
 
-    def _acknowledged(self, what: str, status: int, found: dict, known: Known, sent_ms: float | None = None) -> bool:
-        """Whether it was a success; a session must be found while it lives, and not after its end."""
+    async def _ask(
+        self, what: str, client: Client, known: Known, path: str, fields: dict, wait_s: float = 0
+    ) -> dict | None:
+        """Ask about a session, which must be found while it lives, and not after its end; the JSON of a success."""
+        # What is refreshed at the last moment may be taken for over by others until the disk has the new time.
+        sent_ms, least_ms = now_ms(), known.least_ms
+        status, found = await client.ask("POST", path, {"code": known.code, **fields}, wait_s)
         if status == 200:
             self.done[what] += 1
-            if sent_ms is not None and sent_ms > known.most_ms:
+            if sent_ms > known.most_ms:
                 self.tally.wrong.append(f"{what}: found {sent_ms - known.most_ms:.0f} ms after its end")
-            return True
-        if status != 404 or not (known.withdrawing or now_ms() >= known.least_ms):
-            self.tally.wrong.append(f"{what}: {status} {found}, {known.least_ms - now_ms():.0f} ms before its end")
-        return False
+            return found
+        if status == 409 and what == "answer" and len(known.answers) > 1:
+            return None
+        if status != 404 or not (known.withdrawing or now_ms() >= least_ms):
+            self.tally.wrong.append(f"{what}: {status} {found}, {least_ms - now_ms():.0f} ms before its end")
+        return None
 
     async def find_all(self) -> int:
         """Find everything that was acknowledged and lives; how many sessions that is."""
