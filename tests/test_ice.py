@@ -149,7 +149,7 @@ RELAY = "{rtc: {iceTransportPolicy: 'relay'}, info: '%s'}"
 
 
 def test_only_through_the_relay(coturn, start, connect_page, secret_file):
-    """Two pages that may use nothing but the relay connect through it, with the passwords that they fetch themselves."""
+    """Two pages that may use nothing but the relay connect through it, with passwords that they fetch themselves."""
     port, log = coturn
     server = start("--turn-servers", f"turn:127.0.0.1:{port}?transport=udp", "--turn-secret-file", secret_file)
     alice, bob = connect_page(server), connect_page(server)
@@ -179,7 +179,9 @@ def test_a_wrong_secret(coturn, start, site, connect_page, tmp_path):
           const connection = new RTCPeerConnection({iceServers, iceTransportPolicy: "relay"});
           const found = [];
           connection.onicecandidate = ({candidate}) => candidate && found.push(candidate.candidate);
-          const errors = new Promise((resolve) => (connection.onicecandidateerror = ({errorCode}) => resolve(errorCode)));
+          const errors = new Promise((resolve) => {
+            connection.onicecandidateerror = ({errorCode}) => resolve(errorCode);
+          });
           connection.createDataChannel("data");
           await connection.setLocalDescription();
           const error = await errors;
