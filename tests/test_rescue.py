@@ -189,7 +189,7 @@ def test_check_lists_what_is_wrong(tables, tmp_path):
     assert ended.returncode == 1
     assert len(ended.stdout.splitlines()) == 3
     assert all(re.fullmatch("session [0-9a-f]{32} has no offer", line) for line in ended.stdout.splitlines())
-    assert f"{data} is not sound (3 things, listed above); `tornado-signal repair --data-dir {data}`" in ended.stderr
+    assert f"{data} is not sound (listed above: 3); `tornado-signal repair --data-dir {data}`" in ended.stderr
     assert "997 sessions saved, 3 that were not whole left out" in done("repair", "--data-dir", data)
     assert done("check", "--data-dir", data) == f"{data} is sound\n"
 

@@ -132,8 +132,8 @@ def check(arguments: Arguments, settings: Settings) -> None:
     for flaw in found:
         print(_printable(flaw))
     if found:
-        repairs = f"`tornado-signal repair --data-dir {path}` keeps the sessions that are whole"
-        raise DatabaseError(f"{path} is not sound ({len(found)} things, listed above); {repairs}")
+        repairs = f"`tornado-signal repair --data-dir {path.absolute()}` keeps the sessions that are whole"
+        raise DatabaseError(f"{path} is not sound (listed above: {len(found)}); {repairs}")
     print(f"{path} is sound")
 
 

@@ -114,7 +114,7 @@ def unusable(path: Path, error: Exception) -> DatabaseError:
     if emptied or isinstance(error, plyvel.CorruptionError | DamagedListing):
         return DamagedDatabase(
             f"the database in {path} is damaged ({said}); stop the server and save what can be saved with "
-            f"`tornado-signal repair --data-dir {path}`, or serve with --start-empty-if-damaged"
+            f"`tornado-signal repair --data-dir {path.absolute()}`, or serve with --start-empty-if-damaged"
         )
     return DatabaseError(f"cannot open the database in {path}: {said}; mend that, or choose another --data-dir")
 
