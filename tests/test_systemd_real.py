@@ -5,6 +5,7 @@ The tests are steps: each leaves the service running for the next one.
 
 import configparser
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -285,6 +286,35 @@ def test_a_unix_socket(machine):
     machine.do(f"systemctl restart {SOCKET} && rm -r {Path(path).parent}")
     until(lambda: active(machine))
     assert ask(machine, "/health")["status"] == "ok"
+
+
+def test_look_after_it(machine):
+    """What the README says is typed as it stands, by root: the service has its data back, and still owns all of it."""
+    running, stopped = (text.replace("sudo ", "") for _, text in blocks("Look after it", "sh"))
+    override(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=9100")
+    machine.do(f"{RESTART} && mkdir -p /var/backups")
+    code = offer(machine, "care")
+    machine.do(running)
+    later = offer(machine, "care")
+    said = machine.do(stopped)
+    assert "/var/lib/tornado-signal/data is sound\n" in said
+    assert codes(machine, "care") == [code]
+    assert later not in codes(machine, "care")
+    owners = "find /var/lib/tornado-signal/ -printf '%U %G\\n' | sort -u"
+    assert len(machine.do(owners).splitlines()) == 1
+
+    machine.do(f"systemctl stop {SOCKET} && echo nonsense >/var/lib/tornado-signal/data/CURRENT")
+    assert machine.run(f"systemctl start {SERVICE}").returncode != 0
+    (repair,) = set(re.findall(r"`tornado-signal (repair --data-dir /\S+/data)`", machine.do(LOG)))
+    machine.do(f"systemctl stop {SOCKET} {SERVICE} && systemctl reset-failed {SERVICE}")
+    said = machine.do(f"/opt/tornado-signal/bin/tornado-signal {repair}")
+    assert "sessions saved, 0 that were not whole left out" in said
+    machine.do(f"systemctl start {SOCKET} {SERVICE}")
+    assert codes(machine, "care") == [code]
+    assert len(machine.do(owners).splitlines()) == 1
+    machine.do("rm -r /var/backups/tornado-signal.backup /var/lib/tornado-signal/data.*")
+    override(machine, "")
+    machine.do(RESTART)
 
 
 def test_stop(machine):
