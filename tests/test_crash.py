@@ -4,6 +4,8 @@ import http.client
 import json
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 import urllib.parse
@@ -15,6 +17,7 @@ import writers
 from command import BOUND_S, ORIGIN, Server
 from writers import NO_LIMIT_MS
 
+from tornado_signal.session import Side
 from tornado_signal.store import Store
 
 ROUNDS = 10
@@ -150,3 +153,84 @@ async def check_directory(path):
     store = Store(path, timeout_ms=3_600_000)
     store.check(time.time_ns() // 1_000_000)
     await store.close()
+
+
+COMPACTING = """
+import asyncio, itertools, os, sys, time
+from pathlib import Path
+from tornado_signal.session import Side
+from tornado_signal.store import Store
+
+TIMEOUT_MS = 1_000_000
+begin = int(sys.argv[2])
+
+def now_ms():
+    return time.time_ns() // 1_000_000
+
+async def write(store, numbers):
+    # Every second session is taken back at once, so that there is always something to compact.
+    for number in numbers:
+        offer = f"{number} {os.urandom(4000).hex()}"
+        code = await store.create("o", "t", str(number), offer, now_ms())
+        if number % 2:
+            await store.withdraw("o", code, Side.OFFERER, now_ms())
+        else:
+            print("kept", code.hex(), offer[:40], flush=True)
+
+async def main():
+    store = Store(Path(sys.argv[1]), timeout_ms=TIMEOUT_MS)
+    numbers = itertools.count(begin)
+    writing = [asyncio.create_task(write(store, numbers)) for _ in range(8)]
+    while True:
+        print("compacting", flush=True)
+        await store.compact()
+        print("compacted", flush=True)
+        await asyncio.sleep(0.001)
+
+asyncio.run(main())
+"""
+
+
+def test_killed_in_the_middle_of_a_compaction(tmp_path):
+    """Eight times SIGKILL while it compacts and writes: it opens, is sound, and holds all that was acknowledged."""
+    turns = 8
+    seed = time.time_ns()
+    print("seed", seed)
+    moment = random.Random(seed)
+    kept, in_the_middle = {}, 0
+    for turn in range(turns):
+        command = [sys.executable, "-c", COMPACTING, str(tmp_path / "data"), str(turn * 1_000_000)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            compactions = moment.randrange(1, 5)
+            lines = []
+            while compactions:
+                line = process.stdout.readline()
+                assert line, "it ended by itself"
+                lines.append(line)
+                compactions -= line == "compacting\n"
+            threading.Event().wait(moment.uniform(0, 0.3))
+            process.kill()
+            lines += process.stdout.read().splitlines(keepends=True)
+        assert process.returncode == -signal.SIGKILL
+        in_the_middle += [line for line in lines if line.startswith("compact")][-1] == "compacting\n"
+        for line in lines:
+            if line.startswith("kept ") and line.endswith("\n"):
+                _, code, number, begun = line.split()
+                kept[bytes.fromhex(code)] = f"{number} {begun}"
+        uvloop.run(find_all(tmp_path / "data", kept))
+    print("in the middle of a compaction", in_the_middle, "acknowledged", len(kept))
+    assert in_the_middle > turns / 3
+    assert len(kept) > turns
+
+
+async def find_all(path, kept):
+    """Open, check, and find everything that was acknowledged."""
+    store = Store(path, timeout_ms=1_000_000)
+    now_ms = time.time_ns() // 1_000_000
+    try:
+        store.check(now_ms)
+        for code, begun in kept.items():
+            news = await store.read("o", code, Side.ANSWERER, now_ms)
+            assert news.description.startswith(begun), (code, begun)
+    finally:
+        await store.close()
