@@ -68,6 +68,15 @@ VALUES = [
     ("unlimited_addresses", "10.0.0.0/8,::1", '["10.0.0.0/8", "::1"]', PROXIES),
     ("admin_port", "off", '"off"', None),
     ("admin_port", "9000", "9000", 9000),
+    ("stun_servers", "none", '"none"', ()),
+    ("stun_servers", "stun:a:1, stuns:[::1]", '["stun:a:1", "stuns:[::1]"]', ("stun:a:1", "stuns:[::1]")),
+    ("turn_servers", "none", '"none"', ()),
+    ("turn_servers", "turn:a?transport=udp", '["turn:a?transport=udp"]', ("turn:a?transport=udp",)),
+    ("turn_servers", "turns:a.b:443?transport=tcp", '"turns:a.b:443?transport=tcp"', ("turns:a.b:443?transport=tcp",)),
+    ("turn_secret_file", "none", '"none"', None),
+    ("turn_secret_file", "/run/a b", '"/run/a b"', Path("/run/a b")),
+    ("turn_ttl_s", "120", "120", 120),
+    ("turn_ttl_s", "2592000", "2592000", 2_592_000),
     ("start_empty_if_damaged", "true", "true", True),
     ("start_empty_if_damaged", "false", '"false"', False),
 ]
@@ -121,6 +130,10 @@ REFUSED_TEXT = {
     ],
     "unlimited_addresses": ["", "none,::1", "10.0.0.1/8", "host"],
     "admin_port": ["", "none", "65536", "true"],
+    "stun_servers": ["", "stun:", "a:1", "turn:a", "stun:a?transport=udp", "stun:a:1,", "stun://a", "stun:a b"],
+    "turn_servers": ["", "turn:", "stun:a", "turn:a?transport=sctp", "turn:u@a", "turn://a", "turn:a?x"],
+    "turn_secret_file": [""],
+    "turn_ttl_s": ["0", "119", "2592001", "1d"],
     "start_empty_if_damaged": ["", "yes", "True", "1", "on"],
 }
 
@@ -141,6 +154,10 @@ REFUSED_TOML = {
     "unlimited_addresses": ["[]", "[10]"],
     "admin_port": ["false", "1979-05-27"],
     "start_empty_if_damaged": ["1", "[true]", "0.0"],
+    "stun_servers": ["[]", "1", "true", "[1]"],
+    "turn_servers": ["[]", "1", "true", '["turn:a", "stun:a"]'],
+    "turn_secret_file": ["1", '["a"]', "false"],
+    "turn_ttl_s": ["0", "600.0", "true"],
 }
 
 LIMITS = [setting.name for setting in SETTINGS if setting.name.startswith(("max_", "rate_", "burst_"))]

@@ -275,16 +275,8 @@ def news(side: Side, found: News) -> dict[str, Any]:
     return {"offer": found.description, "offerCandidates": candidates}
 
 
-def ice_servers(
-    stun: tuple[str, ...], turn: tuple[tuple[str, ...], str, str] | None, expires_ms: int
-) -> dict[str, Any]:
-    """The answer of GET /ice-servers, in the words of RTCConfiguration (contract C7).
-
-    Args:
-        stun: URLs of STUN servers.
-        turn: URLs of TURN servers, the user name and the password for them; None for none.
-        expires_ms: until when all this can be used.
-    """
+def ice_servers(stun: Sequence[str], turn: tuple[Sequence[str], str, str] | None, expires_ms: int) -> dict[str, Any]:
+    """The answer of GET /ice-servers (contract C7); `turn` is URLs, user name and password."""
     servers: list[dict[str, Any]] = [{"urls": stun}] if stun else []
     if turn is not None:
         servers.append(dict(zip(("urls", "username", "credential"), turn, strict=True)))
