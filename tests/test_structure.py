@@ -61,7 +61,9 @@ MAY_IMPORT = {
     "activation": "errors",
     "server": "activation clock errors handlers ice limits notify quotas settings sockets store sweeper tls "
     "transport package tornado",
-    "__main__": "care config errors server package uvloop",
+    "client": "client aiortc httpx",
+    "commands": "client commands config errors kinds shtab",
+    "__main__": "care commands config errors server package uvloop",
     "__init__": "_commit",
     "_build": "setuptools",
 }

@@ -6,9 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-import uvloop
-
-from . import COMMIT, care, config, server
+from . import COMMIT, care, commands, config
 from .errors import OperatorError
 
 CLEAN = 0
@@ -25,15 +23,16 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="Exit status: 0 clean stop, 1 something to mend on this machine, 2 wrong usage, 3 a defect.",
     )
     parser.add_argument("--version", action="version", version=COMMIT)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    serve = commands.add_parser(
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    serve = subparsers.add_parser(
         "serve",
         help="run the server",
         description="Run the server. A flag wins over the environment, that over the file, that over the default.",
     )
     config.add_arguments(serve)
     serve.set_defaults(run=run_server)
-    care.add_commands(commands)
+    care.add_commands(subparsers)
+    commands.add_to(subparsers, parser)
     return parser
 
 
@@ -53,6 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_server(arguments: argparse.Namespace) -> None:
     """Serve, or only check that it would work."""
+    import uvloop  # here, because the other commands are to begin fast
+
+    from . import server
+
     settings = config.load(arguments, os.environ)
     uvloop.run(server.check(settings) if arguments.check else server.serve(settings))
 

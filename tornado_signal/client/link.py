@@ -1,0 +1,170 @@
+"""One side of one session with aiortc: from its description to the open data channel."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Self
+
+from aiortc import RTCConfiguration, RTCDataChannel, RTCIceServer, RTCPeerConnection, RTCSessionDescription
+from aiortc.sdp import candidate_from_sdp
+
+from .api import SignalClient
+from .words import IceServer, Side
+
+CLOSE_S = 2.0  # for what is still to be sent
+
+
+class Closed(ConnectionError):
+    """The connection has ended, whoever ended it."""
+
+
+class Connection:
+    """A connection to another peer, whose data channel is open: send, receive or iterate over messages, close.
+
+    Attributes:
+        peer: aiortc's connection, for whatever else it can do.
+        channel: its data channel.
+        side: which one this is.
+        code: of the session by which the peers met.
+        info: the other peer's own words, if it has published.
+    """
+
+    def __init__(self, ice_servers: list[IceServer], side: Side, info: str | None = None) -> None:
+        servers = [RTCIceServer(each["urls"], each.get("username"), each.get("credential")) for each in ice_servers]
+        self.peer = RTCPeerConnection(RTCConfiguration(iceServers=servers))
+        self.side: Side = side
+        self.info = info
+        self.code = ""
+        self.channel: RTCDataChannel
+        self._inbox: asyncio.Queue[str | bytes | None] = asyncio.Queue()
+        self._open, self._ended = asyncio.Event(), asyncio.Event()
+        self._described_other = False
+        self._seen: set[str] = set()
+        if side == "offerer":
+            self._use(self.peer.createDataChannel("data"))
+        else:
+            self.peer.on("datachannel", self._use)
+        self.peer.on("connectionstatechange", self._look)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    def send(self, message: str | bytes) -> None:
+        """Send a message.
+
+        Raises:
+            Closed: nobody would get it.
+        """
+        if self.channel.readyState != "open":
+            raise Closed("the connection is closed")
+        self.channel.send(message)
+
+    async def receive(self) -> str | bytes:
+        """The next message.
+
+        Raises:
+            Closed: there will be none.
+        """
+        message = await self._inbox.get()
+        if message is None:
+            self._inbox.put_nowait(None)  # for whoever asks next
+            raise Closed("the connection is closed")
+        return message
+
+    async def __aiter__(self) -> AsyncIterator[str | bytes]:
+        with contextlib.suppress(Closed):
+            while True:
+                yield await self.receive()
+
+    async def close(self) -> None:
+        """Send what is still to be sent, and hang up."""
+        if self._open.is_set() and self.channel.readyState == "open":
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    while self.channel.bufferedAmount:  # noqa: ASYNC110 (aiortc tells nobody)
+                        await asyncio.sleep(0.01)
+                    self.channel.close()
+                    await self._ended.wait()
+        await self.peer.close()
+        self._end()
+
+    async def offer(self) -> str:
+        """Describe this side as the offerer; aiortc finds its addresses before, so they are in the description."""
+        await self.peer.setLocalDescription(await self.peer.createOffer())
+        return self._described()
+
+    async def answer(self, offer: str, candidates: list[str]) -> str:
+        """Describe this side as the answerer."""
+        await self._take(offer)
+        await self._add(candidates)
+        await self.peer.setLocalDescription(await self.peer.createAnswer())
+        return self._described()
+
+    async def open(self, client: SignalClient, secret: str | None) -> None:
+        """Use what the other side sends, until the data channel is open.
+
+        Raises:
+            SignalError: the session has ended before.
+        """
+        using = asyncio.create_task(self._use_news(client, secret))
+        opening = asyncio.create_task(self._open.wait())
+        try:
+            await asyncio.wait([using, opening], return_when=asyncio.FIRST_COMPLETED)
+            if not self._open.is_set():
+                await using  # it fails
+        finally:
+            for task in (using, opening):
+                task.cancel()
+            await asyncio.gather(using, opening, return_exceptions=True)
+
+    async def _use_news(self, client: SignalClient, secret: str | None) -> None:
+        async with aclosing(client.news(self.code, self.side, secret=secret)) as all_news:
+            async for news in all_news:
+                if news.description is not None and not self._described_other:
+                    await self._take(news.description)
+                await self._add(news.candidates)
+
+    def _described(self) -> str:
+        local = self.peer.localDescription
+        return json.dumps({"type": local.type, "sdp": local.sdp})
+
+    async def _take(self, description: str) -> None:
+        fields = json.loads(description)
+        await self.peer.setRemoteDescription(RTCSessionDescription(sdp=fields["sdp"], type=fields["type"]))
+        self._described_other = True
+
+    async def _add(self, candidates: list[str]) -> None:
+        """Use candidates as browsers send them, each once; one that is wrong does not spoil the others."""
+        for text in candidates:
+            if text in self._seen:
+                continue
+            self._seen.add(text)
+            with contextlib.suppress(Exception):  # from a stranger, and aiortc has no one error for what it refuses
+                fields = json.loads(text)
+                if line := fields["candidate"].removeprefix("candidate:"):  # the last one is empty: no more will come
+                    candidate = candidate_from_sdp(line)
+                    candidate.sdpMid, candidate.sdpMLineIndex = fields.get("sdpMid"), fields.get("sdpMLineIndex")
+                    await self.peer.addIceCandidate(candidate)
+
+    def _use(self, channel: RTCDataChannel) -> None:
+        if hasattr(self, "channel"):  # the other side may open more of them; they are its own affair
+            return
+        self.channel = channel
+        channel.on("message", self._inbox.put_nowait)
+        channel.on("close", self._end)
+        channel.on("open", self._open.set)
+        if channel.readyState == "open":
+            self._open.set()
+
+    def _look(self) -> None:
+        if self.peer.connectionState in ("failed", "closed"):
+            self._end()
+
+    def _end(self) -> None:
+        self._ended.set()
+        self._inbox.put_nowait(None)
