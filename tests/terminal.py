@@ -1,0 +1,63 @@
+"""A terminal for the tests: a program that writes to one, read as a person would see it."""
+
+import contextlib
+import os
+import pty
+import re
+import select
+import subprocess
+import time
+
+BOUND_S = 30
+
+
+class Terminal:
+    """A program whose standard streams are a terminal; use it as a context manager.
+
+    Attributes:
+        text: all that it has written so far, without line feeds' carriage returns.
+    """
+
+    def __init__(self, *command, env=None):
+        self._master, slave = pty.openpty()
+        self.text = ""
+        self.process = subprocess.Popen(
+            [*map(str, command)], stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True
+        )
+        os.close(slave)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+    def type(self, text):
+        """Press keys."""
+        os.write(self._master, text.encode())
+
+    def until(self, pattern):
+        """Read until something is there; the match. What was matched before does not count again."""
+        deadline_s = time.monotonic() + BOUND_S
+        while not (found := re.search(pattern, self.text)):
+            assert self._read(deadline_s), f"it ended without {pattern}: {self.text}"
+        self.text = self.text[found.end() :]
+        return found
+
+    def rest(self):
+        """Read to the end; all that is left, and the exit status."""
+        deadline_s = time.monotonic() + BOUND_S
+        while self._read(deadline_s):
+            pass
+        return self.text, self.process.wait(BOUND_S)
+
+    def _read(self, deadline_s):
+        ready, _, _ = select.select([self._master], [], [], max(0, deadline_s - time.monotonic()))
+        assert ready, f"nothing more came: {self.text}"
+        data = b""
+        with contextlib.suppress(OSError):  # how a terminal ends
+            data = os.read(self._master, 65536)
+        self.text += data.decode("utf-8", "replace").replace("\r\n", "\n")
+        return data

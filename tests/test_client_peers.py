@@ -1,0 +1,151 @@
+"""Peers made with the Python client connect over WebRTC: in a network of their own, through the real server."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from test_peers import BOUND_S, base, start  # noqa: F401 (fixtures)
+
+URLS = "http://127.0.0.1:1,{base}"  # the first one is never there
+
+PROGRAM = """
+import asyncio, json, sys
+from tornado_signal.client import SignalClient
+from tornado_signal.client.peers import Closed, Peers
+
+ORIGIN = "https://app.example"
+
+async def say(connection, what):
+    connection.send(what)
+    return await connection.receive()
+
+async def main(url):
+    async with asyncio.timeout(50), Peers(url.split(","), ORIGIN, info="me") as peers:
+BODY
+
+print(json.dumps(asyncio.run(main(sys.argv[1]))))
+"""
+
+
+@pytest.fixture
+def program(start, base):  # noqa: F811
+    """A function that runs the body of a program with `peers`; the process, whose output is JSON."""
+
+    def begin(body, url=URLS):
+        indented = "\n".join(" " * 8 + line for line in body.strip().splitlines())
+        command = [sys.executable, "-W", "error", "-c", PROGRAM.replace("BODY", indented), url.format(base=base)]
+        return start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    return begin
+
+
+def said(process):
+    """What a program that has to end well printed."""
+    output, errors = process.communicate(timeout=BOUND_S)
+    assert (process.returncode, errors) == (0, "")
+    return json.loads(output)
+
+
+def test_publish_and_join(program):
+    """Who publishes gets one connection after the other; text and bytes go both ways; the end withdraws the offer."""
+    publisher = program("""
+found = []
+async for connection in peers.publish("lobby"):
+    found.append([connection.side, await say(connection, "welcome")])
+    await connection.close()
+    if len(found) == 3:
+        return sorted(found)
+""")
+    joiner = program("""
+found = []
+for number in range(3):
+    async with Peers(url.split(","), ORIGIN) as other, await other.join("lobby") as connection:
+        found.append([connection.side, connection.info, await connection.receive()])
+        connection.send(f"I am {number}")
+        try:
+            await connection.receive()
+        except Closed:
+            pass
+return found
+""")
+    assert said(joiner) == [["answerer", "me", "welcome"]] * 3
+    assert said(publisher) == [["offerer", f"I am {number}"] for number in range(3)]
+    left = program("return await peers.client.topics()")
+    assert said(left)["topics"] == []
+
+
+def test_messages_arrive_before_the_end(program):
+    """What was sent before `close` arrives whole, and then the other side is told that it was the end."""
+    sender = program("""
+async with await peers.join("lobby") as connection:
+    for number in range(100):
+        connection.send(bytes([number]) * 10_000)
+""".replace('Peers(url', 'Peers(url'))
+    receiver = program("""
+peers.info = "receiver"
+async for connection in peers.publish("lobby"):
+    sizes = [[message[0], len(message)] async for message in connection]
+    try:
+        connection.send("anybody?")
+    except Closed:
+        return sizes
+""")
+    assert said(receiver) == [[number, 10_000] for number in range(100)]
+    sender.communicate(timeout=BOUND_S)
+    assert sender.returncode == 0
+
+
+def test_who_cannot_be_joined(program):
+    """Whoever joins passes over its own offer, offers that are none, and sessions that were taken in between."""
+    found = program("""
+peers.client.patience_s = 0
+own = peers.publish("lobby")
+async with SignalClient(url.split(","), ORIGIN) as client:
+    await client.offer("lobby", "somebody", "no WebRTC")
+    await client.offer("lobby", "somebody", '{"type": "offer", "sdp": "v=1"}')
+    good = Peers(url.split(","), ORIGIN, info="good")
+    publication = good.publish("lobby")
+    while not any(each["info"] == "good" for each in (await client.sessions("lobby")).sessions):
+        await asyncio.sleep(0.05)
+    listing = await client.sessions("lobby")
+    stale = next(each for each in listing.sessions if each["info"] == "good")
+    first = await peers.join("lobby")
+    taken = await peers._connect(stale)
+    try:
+        await peers.join("nobody", wait_s=0.5)
+    except TimeoutError:
+        pass
+    await first.close()
+    await good.close()
+    await own.close()
+return [first.info, taken]
+""")
+    assert said(found) == ["good", None]
+
+
+def test_a_server_that_is_killed(program, tmp_path, base, start):  # noqa: F811
+    """An offer waits on while the server is away, and is answered when it is back; a connection needs no server."""
+    publisher = program("""
+async for connection in peers.publish("lobby"):
+    return await say(connection, "welcome")
+""", url="{base}")
+    watch = program("""
+async for event in peers.client.topic_events("lobby"):
+    return event.name
+""")
+    assert said(watch) == "session"
+    joiner = program("""
+connection = await peers.join("lobby")
+return await say(connection, "hello")
+""".replace("peers.join", "Peers(url, ORIGIN).join"), url="{base}")
+    assert said(joiner) == "welcome"
+    assert said(publisher) == "hello"
+
+
+def test_the_readme_says_the_same():
+    """The module is the one that the README imports."""
+    from tornado_signal.client import peers
+
+    assert re.search("Peers", " ".join(peers.__all__))
