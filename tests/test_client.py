@@ -134,10 +134,10 @@ async def test_a_whole_session(client, topic):
 
 
 async def test_the_server_itself(client, service):
-    """Version and health are the server's; one without ICE servers has none."""
+    """Version, health and ICE servers are the server's."""
     assert await client.version() == (await service.get("/"))["version"]
     assert await client.health() == {"status": "ok", "timestamp": service.clock.ms}
-    assert await client.ice_servers() is None
+    assert await client.ice_servers() == await service.get("/ice-servers")
 
 
 async def test_the_origin_of_the_servers_own_pages(service):

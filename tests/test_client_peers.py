@@ -4,9 +4,10 @@ import json
 import re
 import subprocess
 import sys
+import time
 
 import pytest
-from test_peers import BOUND_S, base, start  # noqa: F401 (fixtures)
+from test_peers import BOUND_S, COMMAND, base, start  # noqa: F401 (fixtures)
 
 URLS = "http://127.0.0.1:1,{base}"  # the first one is never there
 
@@ -26,6 +27,12 @@ async def main(url):
 BODY
 
 print(json.dumps(asyncio.run(main(sys.argv[1]))))
+"""
+
+
+PUBLISH_ONE = """
+async for connection in peers.publish("lobby"):
+    return await say(connection, "welcome")
 """
 
 
@@ -79,12 +86,12 @@ return found
 def test_messages_arrive_before_the_end(program):
     """What was sent before `close` arrives whole, and then the other side is told that it was the end."""
     sender = program("""
+peers.info = "sender"
 async with await peers.join("lobby") as connection:
     for number in range(100):
         connection.send(bytes([number]) * 10_000)
-""".replace('Peers(url', 'Peers(url'))
+""")
     receiver = program("""
-peers.info = "receiver"
 async for connection in peers.publish("lobby"):
     sizes = [[message[0], len(message)] async for message in connection]
     try:
@@ -125,27 +132,29 @@ return [first.info, taken]
     assert said(found) == ["good", None]
 
 
-def test_a_server_that_is_killed(program, tmp_path, base, start):  # noqa: F811
-    """An offer waits on while the server is away, and is answered when it is back; a connection needs no server."""
-    publisher = program("""
-async for connection in peers.publish("lobby"):
-    return await say(connection, "welcome")
-""", url="{base}")
-    watch = program("""
-async for event in peers.client.topic_events("lobby"):
-    return event.name
-""")
-    assert said(watch) == "session"
-    joiner = program("""
-connection = await peers.join("lobby")
-return await say(connection, "hello")
-""".replace("peers.join", "Peers(url, ORIGIN).join"), url="{base}")
+def test_a_server_that_is_killed(program, start, tmp_path):  # noqa: F811
+    """An offer waits on while the server is away, and is answered when it is back."""
+
+    def serve(port):
+        log = tmp_path / f"log{port}"
+        command = [COMMAND, "serve", "--port", port, "--data-dir", tmp_path / "other"]
+        with log.open("w") as output:
+            server = start(*command, stdout=output, stderr=output)
+        deadline_s = time.monotonic() + BOUND_S
+        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", log.read_text())):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        return server, found[1]
+
+    server, port = serve(0)
+    url = f"http://127.0.0.1:{port}"
+    publisher = program(PUBLISH_ONE, url)
+    assert (
+        said(program("async for event in peers.client.topic_events('lobby'):\n    return event.name", url)) == "session"
+    )
+    server.kill()
+    server.wait(BOUND_S)
+    serve(port)
+    joiner = program("peers.info = 'joiner'\nreturn await say(await peers.join('lobby'), 'hello')", url)
     assert said(joiner) == "welcome"
     assert said(publisher) == "hello"
-
-
-def test_the_readme_says_the_same():
-    """The module is the one that the README imports."""
-    from tornado_signal.client import peers
-
-    assert re.search("Peers", " ".join(peers.__all__))

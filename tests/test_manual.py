@@ -1,5 +1,6 @@
 """Completion in real shells, and a manual page that those who check such pages find nothing wrong with."""
 
+import re
 import subprocess
 
 import pytest
@@ -75,7 +76,7 @@ def test_the_manual_page_says_what_help_says():
     done = subprocess.run(
         ["mandoc", "-Tutf8", "-Owidth=400"], input=run("man").stdout, capture_output=True, text=True, check=True
     )
-    shown = " ".join(subprocess.run(["col", "-bx"], input=done.stdout, stdout=-1, text=True, check=True).stdout.split())
+    shown = " ".join(re.sub(".\b", "", done.stdout).split())  # bold and underlined by overstriking
     for command in ["serve", *TABLE]:
         assert f"tornado-signal {command}" in shown
     for each in SETTINGS:
@@ -100,4 +101,4 @@ def test_text_that_troff_would_take_for_orders():
 def test_every_command_can_be_run():
     """The table of commands is that of the parser."""
     (choices,) = [action.choices for action in make_parser()._actions if action.dest == "command"]
-    assert set(choices) == {"serve", *TABLE}
+    assert {name for name, each in choices.items() if each.get_default("run") in TABLE.values()} == set(TABLE)

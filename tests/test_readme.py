@@ -137,12 +137,13 @@ def test_every_block_is_tried():
     assert {heading: count for heading, count in found.items() if count} == {
         "Try it in one minute": 5,
         "The API": 1,
+        "From a shell": 2,
         "Settings": 1,
         "Run it as a service": 3,
         "Look after it": 2,
         "Work on it": 4,
     }
-    assert README.count("```sh\n") == 16
+    assert README.count("```sh\n") == 18
 
 
 @pytest.mark.slow
@@ -210,6 +211,50 @@ def test_two_real_peers(installed, tmp_path):
         assert running.stop() == 0
     assert sorted(re.findall("heard: (.*)", done.stdout)) == ["hello from A", "hello from B"]
     assert sorted(re.findall("(offerer|answerer) of", done.stdout)) == ["answerer", "offerer"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_from_python(tmp_path):
+    """The program joins a peer; with the one line that the README names in place of another it is that peer."""
+    ((_, joiner),) = blocks("From Python", "python")
+    assert len([line for line in joiner.splitlines() if line]) <= 10
+    line = re.search(r"`(async for .*)`", sections()["From Python"])[1]
+    publisher, changed = re.subn(r"async with await peers\.join.*", line, joiner)
+    assert changed == 1
+    root = os.geteuid() == 0
+    unshare = ["unshare", "-n" if root else "-rn", "sh", "-c", NETWORK]
+    with subprocess.Popen(unshare, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as network:
+        assert network.stdout.readline() == "ready\n"
+        enter = ["nsenter", f"--target={network.pid}", "--net", *([] if root else ["--user", "--preserve-credentials"])]
+        running = Running(f"{COMMAND} serve", tmp_path, enter)
+        assert running.url == ADDRESS
+        publishing, joining = [
+            subprocess.Popen([*enter, sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True)
+            for program in (publisher, joiner)
+        ]
+        try:
+            assert joining.communicate(timeout=100)[0] == "hello\n"
+            assert publishing.stdout.readline() == "hello\n"
+        finally:
+            publishing.kill()
+            publishing.communicate()
+        assert joining.returncode == 0
+        assert running.stop() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_from_a_shell(installed):
+    """Two commands are two peers; the others run, and what they leave is a manual page."""
+    checkout, running = installed
+    (_, peers), (_, others) = blocks("From a shell", "sh")
+    script = (peers + others).replace(ADDRESS, running.url)
+    assert script.count(running.url) == 1
+    first, *_, measured = bash(script, checkout).splitlines()
+    assert first == "answer to: offer of alice"
+    assert '"count": 3' in measured
+    assert (checkout / "tornado-signal.1").read_text().startswith(".TH TORNADO-SIGNAL 1 ")
 
 
 @pytest.mark.slow

@@ -99,8 +99,14 @@ class Connection:
         return self._described()
 
     async def answer(self, offer: str, candidates: list[str]) -> str:
-        """Describe this side as the answerer."""
+        """Describe this side as the answerer.
+
+        Raises:
+            ValueError: no data channel is offered; what aiortc refuses raises whatever it happens to.
+        """
         await self._take(offer)
+        if self.peer.sctp is None:
+            raise ValueError("the offer has no data channel")
         await self._add(candidates)
         await self.peer.setLocalDescription(await self.peer.createAnswer())
         return self._described()
