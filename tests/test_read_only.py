@@ -4,13 +4,13 @@ import os
 import subprocess
 import time
 
-from command import BOUND_S, COMMAND, Server
+from command import BOUND_S, Server
 from test_disk_full import check, publish_until, small_disk, wait_until_ready
 
 __all__ = ["small_disk"]
 
 # Root may write everywhere; without this capability it is a user like others, of directories of its own.
-AS_A_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", COMMAND] if os.geteuid() == 0 else [COMMAND]
+AS_A_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
 
 def remount(path, how):
@@ -25,7 +25,7 @@ def remount(path, how):
 def test_read_only_for_a_while(small_disk):
     """First the directory, then the whole filesystem is not writable: 503 with Retry-After and CORS until both are."""
     data = small_disk / "data"
-    server = Server("--data-dir", data, "--admin-port", 0, command=AS_A_USER)
+    server = Server("--data-dir", data, "--admin-port", 0, prefix=AS_A_USER)
     kept = {}
     try:
         publish_until(server, kept, lambda status: len(kept) == 20)
