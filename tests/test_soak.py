@@ -65,7 +65,7 @@ def test_a_level_run():
 @pytest.mark.parametrize("name", LEVEL)
 def test_what_grows(name):
     """Each quantity that grows is told by name."""
-    stretch = [LEVEL | {name: LEVEL[name] + number**2} for number in range(40)]
+    stretch = [LEVEL | {name: LEVEL[name] + number**3} for number in range(40)]
     (sentence,) = verdict.judge(stretch, ALL_DONE, [])
     assert sentence.startswith(f"{name} grows: ")
 
