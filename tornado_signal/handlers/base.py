@@ -65,7 +65,7 @@ class Handler(web.RequestHandler):
         self.application = application
         self.request = request
         self.store = application.store
-        self.now_ms = application.clock.now_ms()  # once for the whole request
+        self.now_ms = application.now_ms  # once for the whole request
         self.clear()
 
     async def work(self, *segments: str) -> None:

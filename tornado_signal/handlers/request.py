@@ -137,6 +137,7 @@ class Application(web.Application):
         self.assets = assets
         self.ice = ice
         self.draining = False
+        self.now_ms = 0  # of this turn of the loop
         self._ready: list[Run] = []  # those that have not begun
         self._running = 0
         self._idle = asyncio.Event()
@@ -165,6 +166,7 @@ class Application(web.Application):
                     handler, segments = self.by_topic[last], (topic,)
         if not self._ready:
             self.loop.call_soon(self._begin)
+            self.now_ms = self.clock.now_ms()  # for all that come in this turn: reading clocks is not for nothing
         self._ready.append(Run(self, handler(self, request), segments))
         self._running += 1
 
