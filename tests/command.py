@@ -82,7 +82,7 @@ class Server:
         wanted = max(len(passed), 2 if admin else 1)
         while wanted and (line := self.process.stderr.readline()):
             self.log.append(line)
-            if found := re.search(r"(listening|admin listener) on (https?://\S+|unix:.+)", line):
+            if found := re.search(r"(listening|admin listener) on (https?://[^\s\"]+|unix:.+)", line):
                 wanted -= 1
                 if found[1] == "listening":
                     self.url = found[2]

@@ -16,6 +16,8 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
 from tornado_signal.handlers import make_refusal
+from tornado_signal.handlers.ledger import Ledger
+from tornado_signal.metrics import Metrics, Writes
 from tornado_signal.settings import Settings
 from tornado_signal.transport import Server, connection, listener
 
@@ -88,7 +90,9 @@ class Running:
             self.server = HTTPServer(self.application)
             self.server.add_sockets(sockets)
         else:
-            self.server = Server(self.application, make_refusal(Settings()), self.tls)
+            self.server = Server(
+                self.application, make_refusal(Settings(), Ledger(Settings(), Metrics(Writes()), {})), self.tls
+            )
             await self.server.start(sockets)
 
     def run(self, coroutine):
@@ -217,6 +221,7 @@ def answers(raw: bytes) -> list[Answer]:
         pairs = [line.split(": ", 1) for line in lines]
         headers = {name.lower(): value for name, value in pairs}
         assert len(headers) == len(pairs), head
+        headers.pop("x-request-id", None)  # no two are alike
         body, raw, whole = take_body(int(status), headers, rest)
         found.append(Answer(int(status), headers, body, whole))
     return found

@@ -172,7 +172,7 @@ class Service:
         """Open the store and listen."""
         self.store = open_store(self.settings)
         self.application = make_application(self.store, self.clock, self.settings, VERSION)
-        refusal = make_refusal(self.settings)
+        refusal = make_refusal(self.settings, self.application.ledger)
         ports = []
         for application in (self.application, make_admin_application(self.application)):
             listening = bind_sockets(0, "127.0.0.1")

@@ -79,6 +79,13 @@ VALUES = [
     ("turn_ttl_s", "2592000", "2592000", 2_592_000),
     ("start_empty_if_damaged", "true", "true", True),
     ("start_empty_if_damaged", "false", '"false"', False),
+    ("log_level", "debug", '"debug"', "debug"),
+    ("log_level", "error", '"error"', "error"),
+    ("log_format", "json", '"json"', "json"),
+    ("access_log", "true", "true", True),
+    ("access_log", "false", '"false"', False),
+    ("log_addresses", "true", '"true"', True),
+    ("log_addresses", "false", "false", False),
 ]
 
 # Texts that no source takes.
@@ -135,6 +142,10 @@ REFUSED_TEXT = {
     "turn_secret_file": [""],
     "turn_ttl_s": ["0", "119", "2592001", "1d"],
     "start_empty_if_damaged": ["", "yes", "True", "1", "on"],
+    "log_level": ["", "INFO", "trace", "10"],
+    "log_format": ["", "JSON", "xml"],
+    "access_log": ["", "yes", "True", "1", "on"],
+    "log_addresses": ["", "yes", "True", "1", "on"],
 }
 
 # TOML values that are refused beside those texts.
@@ -158,6 +169,10 @@ REFUSED_TOML = {
     "turn_servers": ["[]", "1", "true", '["turn:a", "stun:a"]'],
     "turn_secret_file": ["1", '["a"]', "false"],
     "turn_ttl_s": ["0", "600.0", "true"],
+    "log_level": ["20", "['info']"],
+    "log_format": ["true"],
+    "access_log": ["1", "[true]", "0.0"],
+    "log_addresses": ["1", "[true]", "0.0"],
 }
 
 LIMITS = [setting.name for setting in SETTINGS if setting.name.startswith(("max_", "rate_", "burst_"))]
@@ -296,6 +311,11 @@ def test_some_flags(capsys):
     assert "unrecognized arguments: --port 1" in capsys.readouterr().err
     with pytest.raises(ConfigError):
         load(parser.parse_args([]), {"TORNADO_SIGNAL_PORT": "x"})
+    assert settle("--access-log").access_log
+    assert settle("--access-log", "--port", "1") == Settings(access_log=True, port=1)
+    variable = {"TORNADO_SIGNAL_ACCESS_LOG": "true"}
+    assert settle(env=variable).access_log
+    assert not settle("--access-log=false", env=variable).access_log
 
 
 def test_config_flag_wins(tmp_path, toml):

@@ -246,6 +246,8 @@ async def test_a_failed_write_fails_everybody_once(held, disk, caplog):
     said = [record.levelname for record in caplog.records if record.name == database.__name__]
     assert said == ["ERROR", "ERROR", "WARNING"]  # it failed, it cannot be opened (said once), it is open again
     assert "No space left" in caplog.text
+    assert (held.db.writes.failed, held.db.writes.reopened) == (1, 1)
+    assert held.db.writes.changes.sum == sum(held.db.writes.changes.counts) == 2  # what failed is not among them
     assert str(held.db._path) in caplog.text
 
 
@@ -259,6 +261,7 @@ async def test_failures_one_after_another(held, disk):
         await held.opened.wait()
         assert await outcomes(held.put(b"kept %d" % number)) == [True]
     assert held.keys() == [b"kept %d" % number for number in range(5)]
+    assert (held.db.writes.failed, held.db.writes.reopened) == (5, 5)
 
 
 def damaged_block():

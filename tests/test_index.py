@@ -81,6 +81,13 @@ class Counts(RuleBasedStateMachine):
         counts = [(topic, live.count(topic)) for topic in sorted(set(live))]
         assert self.index.page(origin, offset, limit) == (counts[offset : offset + limit], len(counts))
 
+    @rule()
+    def count_topics(self):
+        """The number of topics of all origins, once all are settled."""
+        for origin in ORIGINS:
+            settle(self.index, origin, self.now_ms)
+        assert self.index.topic_count == len({session[:2] for session in self.sessions if self.now_ms < session[2]})
+
     @rule(origin=st.sampled_from(ORIGINS), topic=st.sampled_from(TOPICS))
     def counted(self, origin, topic):
         """One topic's count and next expiry, settled or not."""

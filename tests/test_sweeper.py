@@ -8,6 +8,7 @@ from conftest import BEGIN_MS, TIMEOUT_MS
 
 from tornado_signal import sweeper as sweeper_module
 from tornado_signal.errors import Unavailable
+from tornado_signal.session import Side
 from tornado_signal.sweeper import Sweeper
 
 
@@ -94,6 +95,24 @@ async def test_it_compacts_once_something_was_swept(watched, under, clock):
     assert watched.size_bytes() < full / 10
     await sweeper.sweep()
     assert watched.compactions == 1
+    assert sum(watched.metrics.compactions.counts) == 1
+    assert sum(watched.metrics.sweeps.counts) == 3
+
+
+async def test_every_session_is_counted_once(watched, under, clock):
+    """A session with so much in it that it takes several steps counts like any other; what was swept counts at all."""
+    one = under(watched)
+    large = await one.create()
+    for _ in range(5):
+        await one.add(large, Side.OFFERER, *map(str, range(100)))
+    await asyncio.gather(*[one.create() for _ in range(120)])
+    gone = await one.create()
+    await one.withdraw(gone)
+    assert (watched.metrics.created, watched.metrics.withdrawn, watched.metrics.swept) == (122, 1, 0)
+    clock.ms += TIMEOUT_MS
+    await Sweeper(watched, clock).sweep()
+    assert (watched.metrics.created, watched.metrics.withdrawn, watched.metrics.swept) == (122, 1, 121)
+    assert (watched.listed_count, watched.topic_count) == (0, 0)
 
 
 async def test_a_small_store_is_not_worth_a_compaction(watched, under, clock):

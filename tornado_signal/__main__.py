@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from . import COMMIT, care, commands, config
+from . import COMMIT, care, commands, config, logs
 from .errors import OperatorError
 
 CLEAN = 0
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status (contract D).
     """
     arguments = make_parser().parse_args(argv)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logs.set_up()
     return guarded(lambda: arguments.run(arguments))
 
 
@@ -57,6 +57,7 @@ def run_server(arguments: argparse.Namespace) -> None:
     from . import server
 
     settings = config.load(arguments, os.environ)
+    logs.set_up(settings.log_level, settings.log_format)
     uvloop.run(server.check(settings) if arguments.check else server.serve(settings))
 
 
@@ -65,10 +66,10 @@ def guarded(command: Callable[[], None]) -> int:
     try:
         command()
     except config.ConfigError as error:
-        print(f"tornado-signal: {error}", file=sys.stderr)
+        logs.tell(error)
         return USAGE
     except OperatorError as error:
-        print(f"tornado-signal: {error}", file=sys.stderr)
+        logs.tell(error)
         return OPERATOR
     except KeyboardInterrupt:
         print("tornado-signal: interrupted", file=sys.stderr)

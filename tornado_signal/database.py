@@ -24,21 +24,13 @@ from . import directory, files, layout
 from .changes import Change
 from .directory import View, reason
 from .errors import Unavailable
+from .groups import Group, Settled
+from .metrics import Writes
 
 log = logging.getLogger(__name__)
 
 REOPEN_PAUSE_S = 0.5
 REOPEN_SHARE = 10  # a try that fails is followed by a pause of so many times its duration
-
-Settled = Callable[[bool], None]
-
-
-class _Group:
-    """Changes that share one write."""
-
-    def __init__(self, db: Any, sync: bool) -> None:
-        self.batch = db.write_batch(sync=sync)
-        self.changes: list[tuple[Settled, asyncio.Future[None]]] = []
 
 
 class Database:
@@ -51,6 +43,9 @@ class Database:
             `loaded`, on the loop, before anyone reads the database.
         loaded: see `load`.
         start_empty: whether to move a damaged directory aside, wherever damage shows, and begin anew.
+
+    Attributes:
+        writes: what it counts.
     """
 
     def __init__(
@@ -62,6 +57,7 @@ class Database:
         loaded: Callable[[Any], None],
         start_empty: bool = False,
     ) -> None:
+        self.writes = Writes()
         self._path = path
         self._sync = sync
         self._loaded = loaded
@@ -76,7 +72,7 @@ class Database:
         loaded(found)
         self._snapshot: Any = View(self._db)
         self._kept: set[Any] = set()  # snapshots that outlive an `await`
-        self._group = _Group(self._db, sync)
+        self._group = Group(self._db, sync)
         self._writing = False
         self._thread.start()
 
@@ -194,10 +190,11 @@ class Database:
 
     # On the loop
     def _write_group(self) -> None:
-        group, self._group = self._group, _Group(self._db, self._sync)
+        group, self._group = self._group, Group(self._db, self._sync)
         self._jobs.put(lambda: self._write(group))
 
-    def _written(self, group: _Group, snapshot: Any) -> None:
+    def _written(self, group: Group, snapshot: Any) -> None:
+        self.writes.wrote(len(group.changes), group.took_s)
         broken = self._snapshot is None  # a read has failed meanwhile
         self._show(snapshot)
         for settled, _ in group.changes:
@@ -214,11 +211,12 @@ class Database:
             if self._closing.is_set():
                 self._stop()
 
-    def _failed(self, group: _Group, error: Exception) -> None:
+    def _failed(self, group: Group, error: Exception) -> None:
+        self.writes.failed += 1
         log.error("a write to %s failed (%s): refusing requests until it is open again", self._path, reason(error))
         self._refuse(group, self._group)
 
-    def _refuse(self, *groups: _Group) -> None:
+    def _refuse(self, *groups: Group) -> None:
         """Fail changes and reopen the database."""
         self._show(None)
         for failed in groups:
@@ -231,10 +229,11 @@ class Database:
 
     def _reopened(self, db: Any, loaded: Any) -> None:
         log.warning("%s is open again", self._path)
+        self.writes.reopened += 1
         self._db = db
         self._loaded(loaded)
         self._show(View(db))
-        self._group = _Group(db, self._sync)
+        self._group = Group(db, self._sync)
         self._writing = False
         if self._closing.is_set():
             self._stop()
@@ -260,9 +259,9 @@ class Database:
             self._db.close()
         self._loop.call_soon_threadsafe(self._closed.set_result, None)
 
-    def _write(self, group: _Group) -> None:
+    def _write(self, group: Group) -> None:
         try:
-            group.batch.write()
+            group.write()
             snapshot = View(self._db)
         except Exception as error:
             self._loop.call_soon_threadsafe(self._failed, group, error)

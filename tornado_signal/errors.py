@@ -1,8 +1,20 @@
 """What can go wrong, as exceptions that carry fields and know nothing of HTTP."""
 
+import re
+
 
 class SignalError(Exception):
-    """Base of everything a request can fail with; `handlers` has the one table from these to statuses."""
+    """Base of everything a request can fail with; `handlers` has the one table from these to statuses.
+
+    Attributes:
+        reason: which it is, in a few words, for whoever counts refusals: one of a few, and nothing that a client said.
+    """
+
+    reason = ""
+
+    def __init_subclass__(cls) -> None:
+        """The reason is the name of the class, unless one says more."""
+        cls.reason = re.sub("(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
 
 
 class InvalidParameter(SignalError):
@@ -14,7 +26,7 @@ class InvalidParameter(SignalError):
 
     def __init__(self, parameter: str) -> None:
         super().__init__(f"Missing or invalid required parameter: {parameter}")
-        self.parameter = parameter
+        self.reason = self.parameter = parameter
 
 
 class SessionNotFound(SignalError):
@@ -82,7 +94,7 @@ class Unavailable(SignalError):
     """The server cannot serve this now; it may later (contract B15).
 
     Args:
-        reason: for the log, never for the client.
+        reason: for the operator, never for the client.
         retry_after_s: when trying again makes sense.
     """
 

@@ -43,8 +43,12 @@ class _Origin:
         self.due: SortedList[bytes] = SortedList()
         self.count = 0  # of all sessions
 
-    def replace(self, name: bytes, first_ms: int | None, expiries: Sequence[int]) -> None:
-        """Let a topic, whose first expiry was `first_ms`, have these instead: an array if they are more than one."""
+    def replace(self, name: bytes, first_ms: int | None, expiries: Sequence[int]) -> int:
+        """Let a topic, whose first expiry was `first_ms`, have these instead: an array if they are more than one.
+
+        Returns:
+            How many more topics there are now: 1, 0 or -1.
+        """
         due = _due(expiries[0], name) if expiries else b""
         if first_ms is None or not expiries or expiries[0] != first_ms:
             if first_ms is not None:
@@ -57,12 +61,18 @@ class _Origin:
             self.topics[name] = due
         elif isinstance(expiries, array):
             self.topics[name] = expiries
+        return bool(expiries) - (first_ms is not None)
 
 
 class TopicIndex:
-    """The counts and the alphabetical order behind `GET /topics`."""
+    """The counts and the alphabetical order behind `GET /topics`.
+
+    Attributes:
+        topic_count: how many topics have anything counted, of all origins, settled or not.
+    """
 
     def __init__(self) -> None:
+        self.topic_count = 0
         self._origins: dict[str, _Origin] = {}
 
     def fill(self, topics: Iterable[tuple[str, str, "array[int]"]]) -> None:
@@ -81,6 +91,7 @@ class TopicIndex:
                 counted[name] = first if len(expiries) == 1 else array("Q", sorted(expiries))
                 due.append(first)
                 held.count += len(expiries)
+            self.topic_count += len(counted)
             held.topics.update(counted)
             held.due.update(due)
 
@@ -93,7 +104,7 @@ class TopicIndex:
         name = topic.encode()
         expiries = held.topics.get(name)
         if expiries is None:
-            held.replace(name, None, (expires_ms,))
+            self.topic_count += held.replace(name, None, (expires_ms,))
             return
         first_ms = _sorted(expiries)[0]
         if isinstance(expiries, bytes):
@@ -112,7 +123,7 @@ class TopicIndex:
         at = bisect_left(found, expires_ms)
         if at < len(found) and found[at] == expires_ms:
             held.count -= 1
-            held.replace(name, found[0], _without(expiries, at, at + 1))
+            self.topic_count += held.replace(name, found[0], _without(expiries, at, at + 1))
             self._tidy(origin, held)
 
     def settle(self, origin: str, now_ms: int, steps: int) -> bool:
@@ -134,7 +145,7 @@ class TopicIndex:
             found = _sorted(expiries)
             expired = bisect_right(found, now_ms)
             held.count -= expired
-            held.replace(name, found[0], _without(expiries, 0, expired))
+            self.topic_count += held.replace(name, found[0], _without(expiries, 0, expired))
         self._tidy(origin, held)
         return True
 

@@ -118,6 +118,9 @@ ADDRESS = made(
     _address,
     text(".+", "an IP address or a host name, without a port; or unix: and the path of a socket, at most 107 bytes"),
 )
+
+
+SWITCH = Kind("true or false; a flag alone is true", _switch, alone="true")
 PORT = whole(0, 65535)
 PATH = made(Path, text("[^\0]+", "a path"))
 MODE = made(lambda digits: int(digits, 8), text("[0-7]{3}", "three octal digits, as chmod takes them"))

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from . import layout, records
 from .check import problems
 from .database import Database
-from .errors import SessionNotFound
+from .errors import SessionNotFound, Unavailable
 from .index import TopicIndex
+from .metrics import Metrics
 from .session import ListedSession, News, Side, TopicEvent, owns
 from .watches import Watch, Watches
 
@@ -38,6 +39,7 @@ class Reader:
 
     Attributes:
         watches: who waits for news of a session or of a topic.
+        metrics: what this store counts, and everybody who works for it.
     """
 
     def __init__(self, path: Path, *, sync: bool, start_empty: bool = False) -> None:
@@ -47,6 +49,7 @@ class Reader:
         self._serial: int
         self._listed: int
         self._db = Database(path, sync=sync, load=records.load, loaded=self._loaded, start_empty=start_empty)
+        self.metrics = Metrics(self._db.writes)
 
     def _loaded(self, loaded: records.Loaded) -> None:
         self._index = loaded.counts
@@ -58,9 +61,22 @@ class Reader:
         return self._created_ms
 
     @property
+    def available(self) -> bool:
+        """Whether it can be read and written now, as far as is known."""
+        try:
+            return self._db.view is not None
+        except Unavailable:
+            return False
+
+    @property
     def listed_count(self) -> int:
         """How many sessions are unanswered, expired ones included until they are swept."""
         return self._listed
+
+    @property
+    def topic_count(self) -> int:
+        """How many topics have unanswered sessions, of all origins; until the sweep also expired ones."""
+        return self._index.topic_count
 
     async def read(
         self, origin: str, code: bytes, reader: Side, now_ms: int, *, since: int = 0, secret_hash: bytes = b""

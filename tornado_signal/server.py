@@ -22,6 +22,7 @@ from .handlers import make_application, make_refusal
 from .handlers.admin import make_admin_application
 from .handlers.request import Application
 from .ice import open_ice_servers
+from .lag import Lag
 from .limits import Limits
 from .notify import Notifier
 from .quotas import Quotas
@@ -204,13 +205,14 @@ async def serve(settings: Settings) -> None:
         clock = Clock(store.created_ms)
         limits = Limits(settings, room)
         application = make_application(store, clock, settings, COMMIT, limits)
-        refusal = make_refusal(settings)
+        refusal = make_refusal(settings, application.ledger)
         server = Server(application, refusal, tls.context if tls else None, gate=limits)
         await server.start(public)
-        admin_server = Server(make_admin_application(application), refusal)
+        admin_server = Server(make_admin_application(application, server.connections), refusal)
         await admin_server.start(admin)
         sweeping = PeriodicCallback(Sweeper(store, clock).sweep, settings.sweep_interval_ms)
         sweeping.start()
+        lag = Lag(store.metrics)
         for listening in public:
             log.info("listening on %s", url(listening, server.protocol))
         for listening in admin:
@@ -243,6 +245,7 @@ async def serve(settings: Settings) -> None:
         log.info("stopping: draining")
         notifier.stopping(status())
         sweeping.stop()
+        lag.stop()
         await unless(orders.hurry, drain(server, admin_server, application))
         if orders.hurry.is_set():
             log.info("stopping at once")

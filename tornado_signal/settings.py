@@ -118,8 +118,8 @@ class Settings:
     trusted_proxies: tuple[Network | Literal["unix"], ...] = setting(
         "none",
         word_or("none", (), several(PROXY)),
-        "the proxies whose X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host count; unix: who connects to the "
-        "Unix socket",
+        "the proxies whose X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and X-Request-Id count; unix: who "
+        "connects to the Unix socket",
     )
     max_body_bytes: int = setting(262_144, whole(1024, 16_777_216), "the largest body", "bytes")
     max_offer: int = setting(262_144, whole(64, 16_777_216), "the longest offer", "code points")
@@ -167,6 +167,14 @@ class Settings:
     )
     # Two minutes to a month: no shorter than an offer of the browser module lives.
     turn_ttl_s: int = setting(86_400, whole(120, 2_592_000), "how long a password for the TURN servers is good", "s")
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", one_of("debug", "info", "warning", "error"), "the least that is worth a line in the log"
+    )
+    log_format: Literal["text", "json"] = setting(
+        "text", one_of("text", "json"), "the form of a line in the log: words, or a JSON object"
+    )
+    access_log: bool = setting("false", SWITCH, "whether every request has a line in the log, at the level info")
+    log_addresses: bool = setting("false", SWITCH, "whether those lines name the client's address")
 
 
 SETTINGS = tuple(Setting(field.name, **field.metadata) for field in dataclasses.fields(Settings))

@@ -130,7 +130,12 @@ class Store(Writer):
             number = self._take_numbers(key, Side.ANSWERER, 1)
             leaving = Leaving(self._next_serial(), Reason.ANSWERED, now_ms + self._timeout_ms)
             change = changes.answered(origin, session, Answer(answer, number, secret_hash), leaving)
-            await self._commit([key], change, lambda: self._went(origin, session), marked=True)
+
+            def applied() -> None:
+                self.metrics.offers_waited.observe(max(0, now_ms - session.created_ms) / 1000)
+                self._went(origin, session)
+
+            await self._commit([key], change, applied, marked=True)
 
     async def add_candidates(
         self,
@@ -166,7 +171,12 @@ class Store(Writer):
         session = self._must_find(key, code)
         listed = self._is_listed(origin, session)
         change = self._removal(origin, key, session, Reason.WITHDRAWN, now_ms)
-        await self._commit([key], change, lambda: self._went(origin, session, listed=listed), marked=True)
+
+        def applied() -> None:
+            self.metrics.withdrawn += 1
+            self._went(origin, session, listed=listed)
+
+        await self._commit([key], change, applied, marked=True)
 
     async def refresh(self, origin: str, code: bytes, side: Side, now_ms: int, *, secret_hash: bytes = b"") -> int:
         """Move a session's expiry to now + its timeout (contract C6).
@@ -195,6 +205,7 @@ class Store(Writer):
         steps: list[Change] = []
         swept: list[tuple[bytes, str, Session]] = []
         deleted = 0
+        whole = 0  # sessions of which nothing is left
         left: bytes | None = None  # the first entry that this step does not delete
         view = self._db.view
         stop = layout.pack_expired_stop(now_ms)
@@ -213,6 +224,8 @@ class Store(Writer):
                     change = self._removal(origin, key, session, Reason.EXPIRED, now_ms, SWEEP_STEP)
                     if entry not in change.deletes:
                         left = left or entry
+                    else:
+                        whole += 1
                     swept.append((key, origin, session))
                 steps.append(change)
                 deleted += len(change.deletes)
@@ -221,6 +234,7 @@ class Store(Writer):
         if steps:
 
             def applied() -> None:
+                self.metrics.swept += whole
                 for _, origin, session in swept:
                     self._went(origin, session)
 

@@ -34,11 +34,15 @@ class Sweeper:
     async def sweep(self) -> None:
         """Delete all that has expired, in steps with a pause as long as the step after each: requests come first."""
         try:
-            began_s = time.monotonic()
+            begun_s = began_s = time.monotonic()
+            before = self._swept
             while deleted := await self._store.sweep(self._clock.now_ms()):
                 self._swept += deleted
                 await asyncio.sleep(time.monotonic() - began_s)
                 began_s = time.monotonic()
+            if self._swept > before:
+                log.debug("swept %d keys", self._swept - before)
+            self._store.metrics.sweeps.observe(time.monotonic() - begun_s)
             if self._swept and time.monotonic() >= self._next_compaction_s:
                 await self._compact()
         except Unavailable:
@@ -54,5 +58,6 @@ class Sweeper:
         began_s = time.monotonic()
         await self._store.compact()
         ended_s = time.monotonic()
+        self._store.metrics.compactions.observe(ended_s - began_s)
         self._next_compaction_s = ended_s + max(self._pause_s, COMPACT_SHARE * (ended_s - began_s))
         log.info("compacted the store to %d bytes in %.1f s", self._store.size_bytes(), ended_s - began_s)

@@ -110,6 +110,7 @@ class Writer(Reader):
     # What is brought up to date once a change is committed
 
     def _came(self, origin: str, session: Session) -> None:
+        self.metrics.created += 1
         self._index.add(origin, session.topic, session.expires_ms)
         self.watches.changed(layout.pack_listing_prefix(origin, session.topic))
         # Who still waits for the one before it, whose code is the same because its content is.

@@ -13,6 +13,7 @@ from ..settings import Settings
 from ..store import Store
 from . import discovery, pages, signaling, streams
 from .base import Handler, NotFound, Response, refusal
+from .ledger import Ledger
 from .request import Application
 
 FIXED: dict[str, type[Handler]] = {
@@ -35,9 +36,9 @@ BY_TOPIC: dict[str, type[Handler]] = {
 }
 
 
-def make_refusal(settings: Settings) -> Callable[[int, HTTPHeaders], Response]:
+def make_refusal(settings: Settings, ledger: Ledger) -> Callable[[int, HTTPHeaders], Response]:
     """What the transport of these settings answers to what no handler sees."""
-    return functools.partial(refusal, settings.allowed_origins)
+    return functools.partial(refusal, settings.allowed_origins, ledger)
 
 
 def make_application(

@@ -1,18 +1,24 @@
-"""The operator's own listener, on loopback: is it alive, can it serve; a backup, a compaction."""
+"""The operator's own listener, on loopback: is it alive, can it serve, what has it counted; a backup, a compaction."""
 
+import asyncio
 import contextlib
 import http
 import ipaddress
 import logging
+from collections.abc import Collection, Iterable
 from types import TracebackType
 from typing import Any
 
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 from tornado import web
 from tornado.iostream import StreamClosedError
 
 from .. import wire
 from ..backup import Packer
 from ..errors import Unavailable
+from .exposition import make_registry
 from .request import Application
 
 log = logging.getLogger(__name__)
@@ -129,6 +135,36 @@ class Compact(OperatorsOwn):
         answer(self, 200, {"before_bytes": before, "after_bytes": self.public.store.size_bytes()})
 
 
+class One(Collector):
+    """One of the numbers that there are to show, as if there were no other."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterable[Metric]:
+        """That one."""
+        return [self._family]
+
+
+class Metrics(Handler):
+    """GET /metrics: what the server has counted, for Prometheus."""
+
+    def initialize(self, public: Application, registry: Collector | None = None) -> None:
+        """Take what there is to show."""
+        super().initialize(public)
+        assert registry is not None
+        self.registry = registry
+
+    async def get(self) -> None:
+        """The numbers in Prometheus' text format."""
+        self.set_header("Content-Type", CONTENT_TYPE_LATEST)
+        for family in self.registry.collect():
+            self.write(generate_latest(One(family)))
+            await asyncio.sleep(0)  # all at once would hold up requests for milliseconds
+
+    head = get
+
+
 class Unknown(web.RequestHandler):
     """Every other path."""
 
@@ -153,12 +189,14 @@ def answer(handler: web.RequestHandler, status: int, fields: dict[str, Any]) -> 
     handler.finish(wire.encode(fields))
 
 
-def make_admin_application(public: Application) -> web.Application:
+def make_admin_application(public: Application, connections: Collection[Any] = ()) -> web.Application:
     """The application of the admin listener.
 
     Args:
         public: the one that it watches.
+        connections: those that are open to it.
     """
     handlers = {"/healthz": Alive, "/readyz": Ready, "/backup": Backup, "/compact": Compact}
     routes: list[Any] = [(path, handler, {"public": public}) for path, handler in handlers.items()]
+    routes.append(("/metrics", Metrics, {"public": public, "registry": make_registry(public, connections)}))
     return web.Application(routes, default_handler_class=Unknown, log_function=lambda handler: None)

@@ -10,6 +10,7 @@ from tornado.iostream import StreamClosedError
 from tornado.log import app_log
 
 from .. import errors, forwarded, wire
+from .ledger import Ledger
 from .request import Application, Request
 
 STATUS: dict[type[errors.SignalError], int] = {
@@ -46,6 +47,16 @@ class Handler(web.RequestHandler):
     origin = ""
     """The isolation scope of the request; empty until it has been checked."""
 
+    waiting = False
+    """Whether it has begun to wait for news."""
+
+    refused_for = ""
+    """Why it got no better answer."""
+
+    client_address = ""
+    """Who asks, if that is in the log, and once the request has no headers any more."""
+
+    _flushed_bytes = 0
     _headers_written = False
     _finished = False
     _transforms: ClassVar[list[web.OutputTransform]] = []  # type: ignore[misc]
@@ -66,6 +77,8 @@ class Handler(web.RequestHandler):
         self.request = request
         self.store = application.store
         self.now_ms = application.now_ms  # once for the whole request
+        self.began_s = application.arrived_s
+        self.request_id = application.ledger.name(request)
         self.clear()
 
     async def work(self, *segments: str) -> None:
@@ -157,6 +170,7 @@ class Handler(web.RequestHandler):
         headers["Content-Type"] = wire.JSON
         headers["Date"] = self.application.clock.http_date(self.now_ms)
         headers["Vary"] = "Origin"
+        headers["X-Request-Id"] = self.request_id
         if self.origin:
             headers["Access-Control-Allow-Origin"] = self.origin
         self._headers = cast(httputil.HTTPHeaders, headers)
@@ -177,6 +191,18 @@ class Handler(web.RequestHandler):
         self._finished = True
         return sent
 
+    def flush(self, include_footers: bool = False) -> "asyncio.Future[None]":
+        """Send what was written so far."""
+        self._flushed_bytes += sum(map(len, self._write_buffer))
+        return super().flush(include_footers)
+
+    @property
+    def body_bytes(self) -> int:
+        """How much of the answer's body has been sent."""
+        if self.request.method == "HEAD":
+            return 0
+        return self._flushed_bytes or int(self._headers.get("Content-Length", "0"))
+
     def compute_etag(self) -> None:
         """No answer here is worth keeping."""
         return None
@@ -184,6 +210,7 @@ class Handler(web.RequestHandler):
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         """Answer with the error's status and text; after a part has been sent, only the connection can tell."""
         if self._headers_written:
+            self._count(kwargs["exc_info"][1])
             cast(Any, self.request.connection).close()
             self._finished = True
             self.on_finish()  # a client that left in the middle is not waited for when the server stops
@@ -197,12 +224,20 @@ class Handler(web.RequestHandler):
             error = errors.Unavailable("the database failed")
         status = STATUS.get(type(error), 500)
         self.set_status(status)
+        self._count(error)
         if isinstance(error, errors.MethodNotAllowed):
             self.set_header("Allow", ", ".join(error.allowed))
         elif isinstance(error, errors.TooMany | errors.Unavailable):
             self.set_header("Retry-After", str(error.retry_after_s))
+        # Whoever is refused can tell the operator of which request, and knows when to come back.
+        self.set_header("Access-Control-Expose-Headers", "Retry-After, X-Request-Id")
         text = "Internal server error" if status == 500 else str(error)
         self.finish(wire.encode({"error": text}))
+
+    def _count(self, error: BaseException | None) -> None:
+        if isinstance(error, errors.SignalError):
+            self.refused_for = error.reason
+            self.application.ledger.refused(STATUS[type(error)], error.reason)
 
     def log_exception(
         self,
@@ -217,7 +252,9 @@ class Handler(web.RequestHandler):
         expected = errors.SignalError | StreamClosedError
         if value is not None and not isinstance(value, expected) and not self.store.failed(value):
             name = type(self).__name__
-            app_log.error("%s of %s failed", self.request.method, name, exc_info=(typ, value, tb))  # type: ignore[arg-type]
+            self.application.ledger.failed()
+            said = (self.request.method, name, self.request_id)
+            app_log.error("%s of %s failed: request %s", *said, exc_info=(typ, value, tb))  # type: ignore[arg-type]
 
 
 class NotFound(Handler):
@@ -230,15 +267,17 @@ class NotFound(Handler):
             raise errors.PathNotFound
 
 
-def refusal(allowed: frozenset[str] | None, status: int, headers: httputil.HTTPHeaders) -> Response:
+def refusal(allowed: frozenset[str] | None, ledger: Ledger, status: int, headers: httputil.HTTPHeaders) -> Response:
     """What a transport answers to a request that no handler sees, in JSON and with CORS (contract B14, B15).
 
     Args:
         allowed: the allow-list of origins, if there is one.
+        ledger: where it is counted.
         status: why the transport refuses it.
         headers: those of the request that were understood.
     """
     answer = httputil.HTTPHeaders({"Content-Type": wire.JSON, "Vary": "Origin"})
+    answer["X-Request-Id"] = ledger.refused_unseen(status)
     origin = headers.get("Origin", "")
     if 0 < len(origin) <= wire.MAX_ORIGIN and (allowed is None or origin in allowed):
         answer["Access-Control-Allow-Origin"] = origin

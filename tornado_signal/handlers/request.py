@@ -4,6 +4,7 @@ import asyncio
 import functools
 import urllib.parse
 from collections.abc import Coroutine
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 from tornado import httputil, web
@@ -16,6 +17,7 @@ from ..ice import IceServers
 from ..limits import Limits
 from ..settings import Settings
 from ..store import Store
+from .ledger import Ledger
 
 if TYPE_CHECKING:
     from .base import Handler
@@ -108,6 +110,7 @@ class Application(web.Application):
     Attributes:
         stopping: whether it is not ready for anybody new; whoever is here is served as ever.
         draining: whether every further request is refused.
+        ledger: what becomes of the requests.
     """
 
     def __init__(
@@ -138,6 +141,8 @@ class Application(web.Application):
         self.ice = ice
         self.draining = False
         self.now_ms = 0  # of this turn of the loop
+        self.arrived_s = 0.0
+        self.ledger = Ledger(settings, store.metrics, name_endpoints(fixed, by_topic, fallback))
         self._ready: list[Run] = []  # those that have not begun
         self._running = 0
         self._idle = asyncio.Event()
@@ -146,6 +151,11 @@ class Application(web.Application):
     def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> Request:
         """Tornado's entry for a request on a connection."""
         return Request(self, request_conn)
+
+    @property
+    def running(self) -> int:
+        """How many requests are being worked on."""
+        return self._running
 
     async def drain(self) -> None:
         """Take no more requests (503) and wait for the answers of those that are being worked on."""
@@ -166,7 +176,9 @@ class Application(web.Application):
                     handler, segments = self.by_topic[last], (topic,)
         if not self._ready:
             self.loop.call_soon(self._begin)
-            self.now_ms = self.clock.now_ms()  # for all that come in this turn: reading clocks is not for nothing
+            # For all that come in this turn of the loop: reading clocks is not for nothing.
+            self.now_ms = self.clock.now_ms()
+            self.arrived_s = perf_counter()
         self._ready.append(Run(self, handler(self, request), segments))
         self._running += 1
 
@@ -180,8 +192,20 @@ class Application(web.Application):
     def ran(self, handler: "Handler") -> None:
         """A handler has come to its end, and its response with it."""
         self._running -= 1
+        self.ledger.ended(handler)
         if self.draining and not self._running:
             self._idle.set()
+
+
+def name_endpoints(
+    fixed: dict[str, type["Handler"]], by_topic: dict[str, type["Handler"]], fallback: type["Handler"]
+) -> dict[type, str]:
+    """The patterns of paths, by handler; of one that has several, all of them."""
+    patterns = {**fixed, **{f"/:topic/{last}": handler for last, handler in by_topic.items()}, "unknown": fallback}
+    names: dict[type, str] = {}
+    for pattern, handler in patterns.items():
+        names[handler] = f"{names[handler]} {pattern}" if handler in names else pattern
+    return names
 
 
 class Run:

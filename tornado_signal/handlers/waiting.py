@@ -31,6 +31,7 @@ class WaitingHandler(Handler):
         except SignalError:
             watch.close()
             raise
+        self.application.ledger.waits(self)
         cast(Any, self.request.connection).set_close_callback(self.on_connection_close)
         self.request.headers = NO_HEADERS
         self.request.body = b""

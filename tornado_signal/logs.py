@@ -1,0 +1,94 @@
+"""The log: lines on standard error, as text or JSON, to the journal with their priorities.
+
+A record may carry `fields` (`log.info(…, extra={"fields": {…}})`): they end up behind the text, or in the JSON object.
+"""
+
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import IO, Any, Final
+
+PROGRAM: Final = "tornado-signal"
+_PRIORITY: Final = {logging.CRITICAL: 2, logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6, logging.DEBUG: 7}
+
+
+class Formatter(logging.Formatter):
+    """Makes records into lines.
+
+    Args:
+        form: `text` or `json`.
+        journal: whether each line is to begin with its priority (sd-daemon(3)).
+    """
+
+    def __init__(self, form: str = "text", *, journal: bool = False) -> None:
+        super().__init__()
+        self._form = form
+        self._journal = journal
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record; as text with a traceback, several."""
+        fields: dict[str, Any] = getattr(record, "fields", {})
+        trace = _trace(record)
+        if self._form == "json":
+            time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+            named = {"time": time, "level": record.levelname.lower(), "logger": record.name}
+            named["message"] = record.getMessage()
+            text = json.dumps(named | fields | ({"traceback": trace} if trace else {}))
+        else:
+            said = [record.getMessage(), *(f"{name}={value}" for name, value in fields.items())]
+            level = "" if record.name == PROGRAM else f"{record.levelname} "
+            text = f"{level}{record.name}: {' '.join(said)}"
+            text += "\n" + trace if trace else ""
+        if not self._journal:
+            return text
+        priority = _PRIORITY.get(record.levelno, 5)
+        return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
+
+
+def _trace(record: logging.LogRecord) -> str:
+    """Where an exception came from, and of which type it is.
+
+    Its text can quote what a peer has sent, so only that of what ends the program is told.
+    """
+    typ, error, frames = record.exc_info or (None, None, None)
+    if typ is None:
+        return ""
+    if record.name.endswith("__main__"):
+        return "".join(traceback.format_exception(typ, error, frames)).rstrip("\n")
+    return "Traceback (most recent call last):\n" + "".join(traceback.format_tb(frames)) + typ.__qualname__
+
+
+def to_journal(stream: IO[str], environ: Mapping[str, str]) -> bool:
+    """Whether what is written to a stream goes to the journal (systemd.exec(5), $JOURNAL_STREAM)."""
+    try:
+        found = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
+_handler: Final = logging.StreamHandler(sys.stderr)
+_handler.setFormatter(Formatter())
+
+
+def set_up(level: str = "info", form: str = "text") -> None:
+    """Log to standard error from now on; may be called again.
+
+    Args:
+        level: the least that is told: `debug`, `info`, `warning` or `error`.
+        form: `text` or `json`.
+    """
+    _handler.setFormatter(Formatter(form, journal=to_journal(_handler.stream, os.environ)))
+    logging.basicConfig(handlers=[_handler])
+    logging.getLogger().setLevel(level.upper())
+
+
+def tell(error: Exception) -> None:
+    """Tell why the program ends, in the words of a command; where the log is JSON, as one more line of it."""
+    level = logging.ERROR
+    record = logging.LogRecord(PROGRAM, level, "", 0, str(error), None, None)
+    print(_handler.format(record), file=sys.stderr)

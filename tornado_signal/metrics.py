@@ -1,0 +1,155 @@
+"""What the server counts while it works: plain numbers, cheap to keep. `handlers/exposition` shows them. No I/O.
+
+Nothing here is told apart by origin, topic, code or address: numbers are kept for ever, and read by many.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from typing import Final
+
+_REQUEST_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_WAIT_S: Final = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
+_OFFER_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
+_WORK_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0, 20.0)
+_LAG_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_CHANGES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
+
+
+class Histogram:
+    """How many values were in each of some ranges.
+
+    Args:
+        bounds: the upper ends of the ranges, ascending; an end belongs to its range. One more range has none.
+
+    Attributes:
+        counts: the number of values in each range.
+        sum: of all values.
+    """
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def observe_all(self, values: list[float]) -> None:
+        """Count many values, and forget them: a fraction of the cost of `observe` for each."""
+        values.sort()
+        before = 0
+        for place, bound in enumerate(self.bounds):
+            here = bisect_right(values, bound, before)
+            self.counts[place] += here - before
+            before = here
+        self.counts[-1] += len(values) - before
+        self.sum += sum(values)
+        values.clear()
+
+
+Kind = tuple[type, str, int]
+"""Requests of one kind: their handler, method and status."""
+
+
+class Requests(dict[Kind, list[float]]):
+    """How long requests took, in seconds: those that have ended since they were last counted.
+
+    Whoever ends a request only appends to the list of its kind; `count` does the rest for many at a time.
+
+    Attributes:
+        seconds: the others.
+    """
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        super().__init__()
+        self.seconds: dict[Kind, Histogram] = {}
+        self._bounds = bounds
+
+    def __missing__(self, kind: Kind) -> list[float]:
+        """The first of its kind."""
+        self.seconds[kind] = Histogram(self._bounds)
+        self[kind] = []
+        return self[kind]
+
+    def count(self) -> None:
+        """Count what has come. To be called now and then, and before it is looked at."""
+        for kind, some in self.items():
+            if some:
+                self.seconds[kind].observe_all(some)
+
+    def by_handler(self) -> dict[type, Histogram]:
+        """Those of a handler together, whatever their methods and statuses."""
+        found: dict[type, Histogram] = {}
+        for (handler, _, _), seconds in self.seconds.items():
+            together = found.setdefault(handler, Histogram(self._bounds))
+            together.counts = [mine + its for mine, its in zip(together.counts, seconds.counts, strict=True)]
+            together.sum += seconds.sum
+        return found
+
+
+class Writes:
+    """What the database has done.
+
+    Attributes:
+        seconds: how long its writes took, each with its sync.
+        changes: how many changes shared each of them.
+        failed: how many did not work.
+        reopened: how often it has been opened again.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = Histogram(_WORK_S)
+        self.changes = Histogram(_CHANGES)
+        self.failed = 0
+        self.reopened = 0
+
+    def wrote(self, changes: int, seconds: float) -> None:
+        """Count a write."""
+        self.seconds.observe(seconds)
+        self.changes.observe(changes)
+
+
+class Metrics:
+    """All that is counted in a process.
+
+    Args:
+        writes: what its database counts.
+
+    Attributes:
+        requests: those that were answered as soon as could be.
+        waits: those that waited for news, streams among them.
+        waiting: how many wait now, by handler.
+        refusals: by status and reason.
+        defects: requests that failed through no fault of theirs.
+        created: sessions that were published.
+        withdrawn: sessions that were taken back.
+        swept: sessions that expired and were deleted.
+        offers_waited: for how many seconds offers that were answered had waited for it.
+        sweeps: seconds.
+        compactions: seconds.
+        loop_lag: seconds by which the event loop was late.
+    """
+
+    def __init__(self, writes: Writes) -> None:
+        self.writes = writes
+        self.requests = Requests(_REQUEST_S)
+        self.waits = Requests(_WAIT_S)
+        self.waiting: Counter[type] = Counter()
+        self.refusals: Counter[tuple[int, str]] = Counter()
+        self.defects = 0
+        self.created = 0
+        self.withdrawn = 0
+        self.swept = 0
+        self.offers_waited = Histogram(_OFFER_S)
+        self.sweeps = Histogram(_WORK_S)
+        self.compactions = Histogram(_WORK_S)
+        self.loop_lag = Histogram(_LAG_S)
+
+    def count(self) -> None:
+        """See `Requests.count`."""
+        self.requests.count()
+        self.waits.count()
