@@ -124,7 +124,7 @@ class Settings:
     max_body_bytes: int = setting(262_144, whole(1024, 16_777_216), "the largest body", "bytes")
     max_offer: int = setting(262_144, whole(64, 16_777_216), "the longest offer", "code points")
     max_answer: int = setting(262_144, whole(64, 16_777_216), "the longest answer", "code points")
-    max_candidate: int = setting(65_536, whole(64, 16_777_216), "the longest candidate", "code points")
+    max_candidate: int = setting(262_144, whole(64, 16_777_216), "the longest candidate", "code points")
     max_candidates: int = setting(1000, MANY, "how many candidates a side of a session may have")
     max_sessions_per_origin: int = setting(2_000_000, MANY, "how many unanswered sessions an origin may have")
     max_sessions_per_topic: int = setting(2_000_000, MANY, "how many unanswered sessions a topic may have")

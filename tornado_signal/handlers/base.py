@@ -220,7 +220,7 @@ class Handler(web.RequestHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """The one way from an exception to a response (specification 7)."""
         error: Any = kwargs["exc_info"][1] if "exc_info" in kwargs else None
-        if error is not None and self.store.failed(error):
+        if error is not None and not isinstance(error, errors.SignalError) and self.store.failed(error):
             error = errors.Unavailable("the database failed")
         status = STATUS.get(type(error), 500)
         self.set_status(status)
