@@ -4,9 +4,11 @@ Whatever a page leaves uncaught, rejections included, fails its test.
 """
 
 import shutil
+import socket
+import subprocess
 
 import pytest
-from browsers import FLAGS, Profiles, Site
+from browsers import FLAGS, TURN_SECRET, Profiles, Site, until
 from command import Server
 from playwright.sync_api import sync_playwright
 
@@ -69,3 +71,43 @@ def start(tmp_path):
 def server(start):
     """The server with its default settings."""
     return start()
+
+
+@pytest.fixture
+def secret_file(tmp_path):
+    """A file with the secret, as an editor leaves it: with a line break."""
+    path = tmp_path / "turn-secret"
+    path.write_text(f"{TURN_SECRET}\n")
+    return path
+
+
+def free_port():
+    """A port that nobody listens on."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.fixture
+def coturn(tmp_path, secret_file):
+    """Debian's coturn on loopback, which knows the secret: its port, and a function that reads its log."""
+    port = free_port()
+    log = tmp_path / "coturn.log"
+    options = {
+        "listening-ip": "127.0.0.1",
+        "relay-ip": "127.0.0.1",
+        "listening-port": port,
+        "realm": "example",
+        "static-auth-secret": TURN_SECRET,
+        "db": tmp_path / "turndb",
+        "log-file": "stdout",
+        "pidfile": tmp_path / "turn.pid",
+    }
+    flags = ["-n", "--use-auth-secret", "--no-cli", "--no-tls", "--no-dtls", "--allow-loopback-peers", "--verbose"]
+    command = ["turnserver", *flags, *(f"--{name}={value}" for name, value in options.items())]
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=tmp_path)
+    until(lambda: f"127.0.0.1:{port}" in log.read_text())
+    yield port, log.read_text
+    process.terminate()
+    process.wait()

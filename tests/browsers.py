@@ -10,6 +10,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 BOUND_MS = 30_000
+TURN_SECRET = "a secret of thirty-two characters"
 # Peers in one machine that may have no network at all: loopback counts, and permission to use a microphone (which
 # `Profiles` gives) is what makes a browser show its addresses.
 FLAGS = [

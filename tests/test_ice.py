@@ -3,10 +3,10 @@
 import base64
 import hashlib
 import hmac
-import socket
 import subprocess
 
 import pytest
+from browsers import TURN_SECRET as SECRET
 from browsers import until
 from command import Server, run
 from service import NOW_MS
@@ -19,15 +19,6 @@ pytest_plugins = ["http_fixtures", "browser_fixtures"]
 
 STUN = ("stun:stun.example:3478", "stun:[2001:db8::1]")
 TURN = ("turn:turn.example:3478?transport=udp", "turns:turn.example")
-SECRET = "a secret of thirty-two characters"
-
-
-@pytest.fixture
-def secret_file(tmp_path):
-    """A file with the secret, as an editor leaves it: with a line break."""
-    path = tmp_path / "turn-secret"
-    path.write_text(f"{SECRET}\n")
-    return path
 
 
 # What is told.
@@ -111,39 +102,6 @@ def test_the_secret_is_never_said(secret_file, tmp_path):
 
 
 # The real coturn.
-
-
-def free_port():
-    """A port that nobody listens on."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-@pytest.fixture
-def coturn(tmp_path, secret_file):
-    """Debian's coturn on loopback, which knows the secret: its port, and a function that reads its log."""
-    port = free_port()
-    log = tmp_path / "coturn.log"
-    options = {
-        "listening-ip": "127.0.0.1",
-        "relay-ip": "127.0.0.1",
-        "listening-port": port,
-        "realm": "example",
-        "static-auth-secret": SECRET,
-        "db": tmp_path / "turndb",
-        "log-file": "stdout",
-        "pidfile": tmp_path / "turn.pid",
-    }
-    flags = ["-n", "--use-auth-secret", "--no-cli", "--no-tls", "--no-dtls", "--allow-loopback-peers", "--verbose"]
-    command = ["turnserver", *flags, *(f"--{name}={value}" for name, value in options.items())]
-    with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=tmp_path)
-    until(lambda: f"127.0.0.1:{port}" in log.read_text())
-    yield port, log.read_text
-    process.terminate()
-    process.wait()
-
 
 RELAY = "{rtc: {iceTransportPolicy: 'relay'}, info: '%s'}"
 

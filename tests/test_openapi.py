@@ -17,7 +17,8 @@ from tornado_signal.handlers import streams
 pytest_plugins = ["http_fixtures"]
 
 TIMEOUT_MS = 300_000
-DOCUMENT = openapi.make_document(TIMEOUT_MS, assets.CLIENT)
+FILES = {path: media_type for path, (_, media_type) in (assets.CLIENT | assets.DEMO).items()}
+DOCUMENT = openapi.make_document(TIMEOUT_MS, FILES)
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 OPERATIONS = {each.ok().label: each.ok() for each in SCHEMA.get_all_operations()}
 STREAMS = {"GET /{topic}/events", "GET /events"}
@@ -41,7 +42,12 @@ async def test_it_is_served(service):
 
 def test_it_has_every_route():
     """Each route is in the document and nothing else is, with the methods that it has."""
-    routes = handlers.FIXED | handlers.FILES | {f"/{{topic}}/{last}": each for last, each in handlers.BY_TOPIC.items()}
+    routes = (
+        handlers.FIXED
+        | handlers.FILES
+        | handlers.DEMO
+        | {f"/{{topic}}/{last}": each for last, each in handlers.BY_TOPIC.items()}
+    )
     implied = {"HEAD", "OPTIONS"}  # whatever has GET has HEAD, and everything has OPTIONS
     expected = {path: set(handler.methods) - implied for path, handler in routes.items()}
     assert {path: {method.upper() for method in each} for path, each in DOCUMENT["paths"].items()} == expected

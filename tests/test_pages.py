@@ -4,14 +4,22 @@ import gzip
 import logging
 
 import pytest
-from service import ORIGIN, allowed_origin, refused
+from service import ORIGIN, OTHER, allowed_origin, refused
 
 from tornado_signal import assets, handlers
 
 pytest_plugins = ["http_fixtures"]
 
-TYPES = {"/client.js": "text/javascript; charset=utf-8", "/client.d.ts": "application/typescript; charset=utf-8"}
-FILES = list(TYPES)
+TYPES = {
+    "/client.js": "text/javascript; charset=utf-8",
+    "/client.d.ts": "application/typescript; charset=utf-8",
+    "/demo": "text/html; charset=utf-8",
+    "/demo/demo.css": "text/css; charset=utf-8",
+    "/demo/demo.js": "text/javascript; charset=utf-8",
+    "/demo/card.js": "text/javascript; charset=utf-8",
+    "/demo/talk.js": "text/javascript; charset=utf-8",
+}
+FILES = {path: name for path, (name, _) in (assets.CLIENT | assets.DEMO).items()}
 ACCEPT = "Accept-Encoding"
 
 
@@ -27,7 +35,7 @@ def ask(service):
 
 def test_every_file_is_here():
     """The table of files is that of the routes."""
-    assert set(handlers.FILES) == set(FILES)
+    assert {*handlers.FILES, *handlers.DEMO} == {*TYPES, "/demo/qr.svg"}
 
 
 @pytest.mark.parametrize("origin", [None, ORIGIN, "null"])
@@ -35,7 +43,7 @@ def test_every_file_is_here():
 async def test_a_file(path, origin, ask):
     """A file comes with its type, is asked for anew each time, and is readable to pages of every origin."""
     response = await ask(path, origin=origin)
-    assert (response.status, response.body) == (200, (assets.WEB / path.strip("/")).read_bytes())
+    assert (response.status, response.body) == (200, (assets.WEB / FILES[path]).read_bytes())
     assert response.headers["Content-Type"] == TYPES[path]
     assert response.headers["Cache-Control"] == "no-cache"
     assert response.headers["X-Content-Type-Options"] == "nosniff"
@@ -111,6 +119,9 @@ async def test_an_origin_that_is_not_allowed(start_service, caplog):
     for origin in (None, ORIGIN):
         found = await service.call("GET", "/client.js", origin=origin, port=service.port)
         assert found.status == 200
+    # A module of the server's own page is asked for with that Origin.
+    own = [("Sec-Fetch-Site", "same-origin")]
+    assert (await service.call("GET", "/client.js", origin=OTHER, headers=own, port=service.port)).status == 200
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 

@@ -332,6 +332,7 @@ def test_endpoints():
     routes = {
         **handlers.FIXED,
         **handlers.FILES,
+        "/demo": handlers.DEMO["/demo"],
         **{f"/:topic/{last}": handler for last, handler in handlers.BY_TOPIC.items()},
     }
     assert len(rows) == len(routes)

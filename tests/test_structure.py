@@ -54,7 +54,7 @@ MAY_IMPORT = {
     "remote": "errors settings",
     "care": "backup census config directory errors files kinds remote rescue settings plyvel",
     "handlers": "assets handlers backup clock cursors errors forwarded ice limits metrics openapi reader session "
-    "settings store watches wire prometheus_client tornado",
+    "settings store watches wire prometheus_client segno tornado",
     "kinds": "",
     "limits": "errors forwarded settings",
     "settings": "kinds",

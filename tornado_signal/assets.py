@@ -9,8 +9,22 @@ from typing import Final
 
 WEB: Final = Path(__file__).with_name("web")
 
-CLIENT: Final = {"/client.js": "text/javascript", "/client.d.ts": "application/typescript"}
-"""The paths of the browser module and its types, with their media types. Each is a file of the same name."""
+HTML: Final = "text/html"
+SCRIPT: Final = "text/javascript"
+
+CLIENT: Final = {
+    "/client.js": ("client.js", SCRIPT),
+    "/client.d.ts": ("client.d.ts", "application/typescript"),
+}
+"""The paths of the browser module and its types, each with its file and its media type."""
+DEMO: Final = {
+    "/demo": ("demo.html", HTML),
+    "/demo/demo.css": ("demo.css", "text/css"),
+    "/demo/demo.js": ("demo.js", SCRIPT),
+    "/demo/card.js": ("card.js", SCRIPT),
+    "/demo/talk.js": ("talk.js", SCRIPT),
+}
+"""The same of the page to try it."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +44,13 @@ class Asset:
     etag: str
 
 
-def load(paths: Mapping[str, str]) -> dict[str, Asset]:
+def load(paths: Mapping[str, tuple[str, str]]) -> dict[str, Asset]:
     """Read files.
 
     Args:
-        paths: the path that each is served at, with its media type.
+        paths: the path that each is served at, with its name and its media type.
     """
-    return {path: _read(WEB / path.lstrip("/"), media_type) for path, media_type in paths.items()}
+    return {path: _read(WEB / name, media_type) for path, (name, media_type) in paths.items()}
 
 
 def _read(file: Path, media_type: str) -> Asset:

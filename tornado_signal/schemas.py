@@ -97,10 +97,12 @@ def stream(name: str, summary: str, parameters: list[Schema], failures: tuple[in
     return with_errors(name, summary, {"text/event-stream": {"schema": TEXT}}, [*parameters, resume], None, failures)
 
 
-def file(path: str, media_type: str) -> Schema:
-    """One file that is handed out as it is, also to who has no Origin."""
-    found = with_errors(path, "A file.", {media_type: {"schema": TEXT}}, [], None, (), origin_required=False)
-    found["responses"]["304"] = {"description": "The client has it already."}
+def file(path: str, media_type: str, parameters: list[Schema] | None = None) -> Schema:
+    """One file that is handed out also to who has no Origin."""
+    content = {media_type: {"schema": TEXT}}
+    found = with_errors(path, "A file.", content, parameters or [], None, (), origin_required=False)
+    if not parameters:
+        found["responses"]["304"] = {"description": "The client has it already."}
     return found
 
 

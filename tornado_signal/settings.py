@@ -155,6 +155,7 @@ class Settings:
     start_empty_if_damaged: bool = setting(
         "false", SWITCH, "whether to move a damaged database aside and serve without it, at the start and later"
     )
+    demo: bool = setting("true", SWITCH, "whether there is a page to try it at /demo")
     stun_servers: tuple[str, ...] = setting(
         "none", word_or("none", (), several(STUN)), "the STUN servers that peers are told of"
     )

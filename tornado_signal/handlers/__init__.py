@@ -28,7 +28,8 @@ FIXED: dict[str, type[Handler]] = {
     "/ice-servers": discovery.IceServers,
     "/openapi.json": discovery.OpenApi,
 }
-FILES: dict[str, type[Handler]] = dict.fromkeys(assets.CLIENT, pages.Page)
+FILES: dict[str, type[Handler]] = dict.fromkeys(assets.CLIENT, pages.File)
+DEMO: dict[str, type[Handler]] = {**dict.fromkeys(assets.DEMO, pages.File), "/demo/qr.svg": pages.QrCode}
 BY_TOPIC: dict[str, type[Handler]] = {
     "sessions": discovery.Sessions,
     "offer": signaling.Offer,
@@ -50,7 +51,7 @@ def make_application(
         OperatorError: a file that the settings name cannot be used.
     """
     return Application(
-        {**FIXED, **FILES},
+        {**FIXED, **FILES, **(DEMO if settings.demo else {})},
         dict(BY_TOPIC),
         NotFound,
         store=store,
@@ -58,6 +59,6 @@ def make_application(
         settings=settings,
         version=version,
         limits=limits or Limits(settings),
-        assets=assets.load(assets.CLIENT),
+        assets=assets.load(assets.CLIENT | (assets.DEMO if settings.demo else {})),
         ice=open_ice_servers(settings),
     )

@@ -1,18 +1,42 @@
-"""Files for browsers: the module, and what else the server hands out as it is."""
+"""Files for browsers: the module, the page to try it, and pictures of links."""
 
-from ..errors import Unavailable
+import asyncio
+import functools
+import io
+from concurrent.futures import ThreadPoolExecutor
+
+import segno
+
+from .. import assets, wire
+from ..errors import InvalidParameter, TooMany, Unavailable
 from .base import Handler
+
+# Nothing from elsewhere, nothing written into the page itself, and no other page around it.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+DRAWN = 64  # QR codes that are kept
+# One at a time, beside the event loop: it takes some ten milliseconds.
+DRAWING = ThreadPoolExecutor(1, "qr")
 
 
 class Page(Handler):
-    """GET a file. The only requests that need no Origin: what a browser opens by itself has none (README, Choices)."""
+    """What a browser opens or loads by itself, and therefore without an Origin (README, Choices)."""
 
     def prepare(self) -> None:
-        """Check the Origin only if there is one; whoever has none sees the file and nothing else."""
-        if "Origin" in self.request.headers:
+        """Check the Origin if there is one, and another than the server's own; nobody else can look into a page."""
+        headers = self.request.headers
+        if "Origin" in headers and headers.get("Sec-Fetch-Site") != "same-origin":
             super().prepare()
+        elif retry_after_s := self.application.limits.request(self.request.client_address, self.now_ms):
+            raise TooMany("requests of an address", retry_after_s)
         elif self.application.draining:
             raise Unavailable("draining")
+
+
+class File(Page):
+    """GET a file."""
 
     def get(self) -> None:
         """The file, compressed if that is understood, or 304 if the client has it already."""
@@ -21,6 +45,9 @@ class Page(Handler):
         self.set_header("Cache-Control", "no-cache")  # ask each time, so that an upgrade is seen at once
         self.set_header("Vary", "Origin, Accept-Encoding")
         self.set_header("X-Content-Type-Options", "nosniff")
+        if asset.media_type == assets.HTML:
+            self.set_header("Content-Security-Policy", POLICY)
+            self.set_header("Referrer-Policy", "no-referrer")
         if asset.etag in self.request.headers.get("If-None-Match", ""):
             self.set_status(304)
             self.clear_header("Content-Type")
@@ -39,3 +66,27 @@ class Page(Handler):
             if name.strip().lower() == "gzip":
                 return weight.replace(" ", "").lower() not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
         return False
+
+
+class QrCode(Page):
+    """GET a text as a QR code, for the link that invites a second device."""
+
+    async def get(self) -> None:
+        """The picture, as SVG."""
+        text = self.once("text")
+        if not text or len(text) > wire.MAX_QR or "\ufffd" in text:
+            raise InvalidParameter("text")
+        picture = await asyncio.get_running_loop().run_in_executor(DRAWING, draw, text)
+        self.set_header("Content-Type", "image/svg+xml")
+        self.set_header("Content-Security-Policy", "default-src 'none'")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Cache-Control", "private, max-age=86400")
+        self.finish(picture)
+
+
+@functools.lru_cache(DRAWN)
+def draw(text: str) -> bytes:
+    """A QR code as SVG, with the margin that readers need."""
+    picture = io.BytesIO()
+    segno.make(text, micro=False, error="m").save(picture, kind="svg", scale=8, border=4, light="#fff", xmldecl=False)
+    return picture.getvalue()

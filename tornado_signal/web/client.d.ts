@@ -99,7 +99,7 @@ export class SignalClient {
  * - both: `candidates sent`, `candidates received` (how many), the states of the RTCPeerConnection (`connecting`,
  *   `connected`, …), `open`
  */
-export type OnStep = (step: string, detail?: unknown) => void;
+export type OnStep = (step: string, detail?: unknown, connection?: RTCPeerConnection) => void;
 
 export interface PeerOptions extends Stoppable {
   /** The server, or several in the order in which they are asked; the one that this file came from unless given. */

@@ -281,10 +281,10 @@ class Link {
     this.client = client;
     this.side = side;
     this.until = until;
-    this.step = options.onstep ?? (() => {});
     this.secret = random();
     this.own = { secret: this.secret, signal: this.signal };
     const connection = (this.peerConnection = new RTCPeerConnection({ iceServers, ...options.rtc }));
+    this.step = (name, detail) => options.onstep?.(name, detail, connection);
     this.opened = new Promise((resolve, reject) => {
       this.fail = (error) => {
         if (this.signal.aborted) return; // it is open, or has failed before
