@@ -88,6 +88,7 @@ export function show(connection, { name, steps, say, complain }) {
   connection.closed.then(() => {
     card.classList.add("over");
     find(".kind").textContent = "The connection has ended.";
+    say(`The connection with ${peer} has ended.`);
     find(".close").replaceWith(
       make("button", "Remove", {
         type: "button",
