@@ -52,6 +52,8 @@ def test_everything(tmp_path):
         "answer to waiting offerer, median",
         "answer to waiting offerer, p99",
         "CPU of one brokered connection with waits and batches",
+        "click to open data channel",
+        "the server's part of it",
     }
     assert 0 < measured["POST /poll"]["ratio"] < 1
     assert measured["memory of a session"]["reached"] is None  # of so few sessions that it says nothing

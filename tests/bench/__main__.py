@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import figures, growth, latency, report, throughput, waits
+from . import browser, figures, growth, latency, report, throughput, waits
 from .processes import BenchError, Target
 
 SIZES = {"full": figures.FULL, "quick": figures.QUICK, "smoke": figures.SMOKE}
@@ -22,6 +22,7 @@ PARTS = {
     "latency": latency.latency,
     "connections": growth.connections,
     "waits": waits.waits,
+    "browser": browser.browser,
     "growth": growth.growth,
     "sweep": latency.sweep,
 }
