@@ -5,6 +5,7 @@ import ipaddress
 import socket
 import ssl
 import time
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
@@ -16,6 +17,7 @@ from tornado import web
 
 from tornado_signal.clock import Clock
 from tornado_signal.handlers import make_application
+from tornado_signal.metrics import Metrics, Writes
 from tornado_signal.settings import Settings
 from tornado_signal.transport import connection
 
@@ -125,8 +127,9 @@ def echoing(loop):
 
 @pytest.fixture
 def real(loop):
-    """A server with this product's handlers, without a store: no request here comes that far."""
-    with serving(lambda: make_application(None, Clock(), Settings(), "test"), loop=loop) as running:
+    """A server with this product's handlers, with nothing of a store but what it counts: no request comes that far."""
+    store = SimpleNamespace(metrics=Metrics(Writes()))
+    with serving(lambda: make_application(store, Clock(), Settings(), "test"), loop=loop) as running:
         yield running
 
 

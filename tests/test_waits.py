@@ -161,10 +161,11 @@ async def test_without_any_of_it_nothing_is_changed(service):
             if b"%" in expected and not names[b"code"]:
                 names[b"code"] = answer[-38:-2]
             expected %= names
+            exposed = b"Access-Control-Expose-Headers: Retry-After, X-Request-Id\r\n" if status >= 400 else b""
             assert answer == (
                 b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nVary: Origin\r\n"
-                b"Access-Control-Allow-Origin: https://app.example\r\nContent-Length: %d\r\n\r\n%b"
-            ) % (status, REASONS[status], len(expected), expected), (target, body)
+                b"Access-Control-Allow-Origin: https://app.example\r\n%bContent-Length: %d\r\n\r\n%b"
+            ) % (status, REASONS[status], exposed, len(expected), expected), (target, body)
 
 
 # Polls: at once, when it comes, when it is time.
