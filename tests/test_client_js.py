@@ -266,7 +266,8 @@ def test_lost_race(server, site, connect_page):
 
     bob.route("**/answer", faster)
     order = "sessions => sessions.sort((a, b) => a.info < b.info ? -1 : 1)"
-    assert bob.evaluate(f"call('lobby', {{info: 'bob', choose: {order}}})") == ["carol", "carol: hello"]
+    heard = bob.evaluate(f"call('lobby', {{info: 'bob', choose: {order}}})")
+    assert heard == ["carol", "carol: hello"], json.dumps(bob.evaluate("steps"))
     assert "taken" in names(bob)
     # And alice, whom somebody has answered with nonsense, says so and is listed again.
     until(lambda: any(each["info"] == "alice" for each in listed(server, site.origin)))

@@ -260,6 +260,7 @@ def test_a_reload_and_a_restart(start, open_demo):
     for page in (alice, bob):
         page.get_by_role("alert").wait_for(state="hidden")
     bob.get_by_role("button", name="Hang up").click()
+    bob.get_by_role("button", name="Remove").click()
     join(bob, "Alice")
 
 

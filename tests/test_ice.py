@@ -113,12 +113,15 @@ def test_only_through_the_relay(coturn, start, connect_page, secret_file):
     alice, bob = connect_page(server), connect_page(server)
     alice.evaluate(f"listen('lobby', {RELAY % 'alice'})")
     assert bob.evaluate(f"call('lobby', {RELAY % 'bob'})") == ["alice", "alice: hello"]
-    kinds = bob.evaluate(
-        """async () => {
-          const stats = await connection.peerConnection.getStats();
-          const pair = [...stats.values()].find((each) => each.type === "candidate-pair" && each.state === "succeeded");
-          return [stats.get(pair.localCandidateId).candidateType, stats.get(pair.remoteCandidateId).candidateType];
-        }"""
+    kinds = until(
+        lambda: bob.evaluate(
+            """async () => {
+              const stats = await connection.peerConnection.getStats();
+              const transport = [...stats.values()].find(({type}) => type === "transport");
+              const pair = stats.get(transport.selectedCandidatePairId);
+              return pair && [pair.localCandidateId, pair.remoteCandidateId].map((id) => stats.get(id).candidateType);
+            }"""
+        )
     )
     assert kinds == ["relay", "relay"]
     assert "ALLOCATE processed, success" in log()

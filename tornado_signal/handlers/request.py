@@ -200,11 +200,11 @@ class Application(web.Application):
 def name_endpoints(
     fixed: dict[str, type["Handler"]], by_topic: dict[str, type["Handler"]], fallback: type["Handler"]
 ) -> dict[type, str]:
-    """The patterns of paths, by handler; of one that has several, all of them."""
+    """The patterns of paths, by handler; the one that has several is that of the files."""
     patterns = {**fixed, **{f"/:topic/{last}": handler for last, handler in by_topic.items()}, "unknown": fallback}
     names: dict[type, str] = {}
     for pattern, handler in patterns.items():
-        names[handler] = f"{names[handler]} {pattern}" if handler in names else pattern
+        names[handler] = "files" if handler in names else pattern
     return names
 
 

@@ -36,7 +36,7 @@ export function show(connection, { name, steps, say, complain }) {
       return row;
     }),
   );
-  describe(peerConnection).then((text) => (find(".kind").textContent = text));
+  describe(peerConnection).then((text) => card.classList.contains("over") || (find(".kind").textContent = text));
 
   const talk = new Talk(channel, name);
   talk.addEventListener("name", ({ name: theirs }) => {
@@ -103,15 +103,20 @@ export function show(connection, { name, steps, say, complain }) {
   card.scrollIntoView({ block: "nearest" });
 }
 
-/** How the data goes: found in the statistics of the pair of addresses that is in use. */
+/** How the data goes: found in the statistics of the pair of addresses that is in use, which may come a little late. */
 async function describe(peerConnection) {
-  const stats = await peerConnection.getStats();
-  const all = [...stats.values()];
-  const { selectedCandidatePairId } = all.find(({ type }) => type === "transport") ?? {};
-  const pair =
-    stats.get(selectedCandidatePairId) ?? all.find(({ type, nominated }) => type === "candidate-pair" && nominated);
-  if (!pair) return "Connected.";
-  const kinds = [pair.localCandidateId, pair.remoteCandidateId].map((id) => stats.get(id)?.candidateType);
-  if (kinds.includes("relay")) return "Relayed: all data goes through a TURN server, which cannot read it.";
-  return "Direct: the data goes through no server.";
+  for (let attempt = 0; attempt < 10; attempt += 1) {
+    const stats = await peerConnection.getStats();
+    const all = [...stats.values()];
+    const { selectedCandidatePairId } = all.find(({ type }) => type === "transport") ?? {};
+    const pair =
+      stats.get(selectedCandidatePairId) ?? all.find(({ type, nominated }) => type === "candidate-pair" && nominated);
+    if (pair) {
+      const kinds = [pair.localCandidateId, pair.remoteCandidateId].map((id) => stats.get(id)?.candidateType);
+      if (kinds.includes("relay")) return "Relayed: all data goes through a TURN server, which cannot read it.";
+      return "Direct: the data goes through no server.";
+    }
+    await new Promise((resolve) => setTimeout(resolve, 200));
+  }
+  return "Connected.";
 }
