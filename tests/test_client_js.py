@@ -274,6 +274,22 @@ def test_lost_race(server, site, connect_page):
     assert len(alice.evaluate("errors")) == 1
 
 
+def test_open_before_the_server_has_answered(server, site, connect_page):
+    """A peer that connects before the answer to `POST /answer` has arrived is not taken for one that failed."""
+    alice, bob = connect_page(server), connect_page(server)
+    alice.evaluate("listen('lobby', {info: 'alice'})")
+    published(server, site)
+
+    def slow(route):
+        response = route.fetch()
+        until(lambda: alice.evaluate("connections.length"))
+        route.fulfill(response=response)
+
+    bob.route("**/answer", slow)
+    assert bob.evaluate("call('lobby', {})") == ["alice", "alice: hello"]
+    assert "failed" not in names(bob)
+
+
 def test_many_at_once(server, site, connect_page):
     """Four pages that join at the same moment are all connected, though two publish only."""
     publishers = [connect_page(server) for _ in range(2)]

@@ -586,10 +586,14 @@ async function accept(link, { code, info, offer, offerCandidates }, tries) {
   link.info = info;
   const answer = await link.describe(offer);
   link.add(offerCandidates);
-  await retry(() => link.client.answer(code, answer, link.own), link.signal, tries);
-  link.step("accepted");
-  link.begin(code);
-  link.connect();
+  const accepted = retry(() => link.client.answer(code, answer, link.own), link.signal, tries).then(() => {
+    link.step("accepted");
+    link.begin(code);
+    link.connect();
+  });
+  accepted.catch(() => {});
+  // The other peer may be faster than the server's answer to this one; then nobody waits for that any more.
+  await Promise.race([accepted, link.opened]);
   return link.opened;
 }
 
