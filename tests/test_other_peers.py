@@ -1,4 +1,4 @@
-"""The browser module with peers of another make: Firefox, and aiortc without any module."""
+"""The browser module with peers of another make: Firefox, and aiortc on the Python client."""
 
 import contextlib
 import os
@@ -53,6 +53,26 @@ def test_firefox_publishes(server, site, connect_page, firefox):
     until(lambda: not listed(server, site.origin))
 
 
+def test_firefox_and_the_demo(server, profiles, firefox):
+    """The page to try the server works in Firefox too: found there, joined from there, and a word each way."""
+    chromium = profiles.open(f"{server.url}/demo")
+    chromium.get_by_role("button", name="Be found").click()
+    firefox.goto(f"{server.url}/demo")
+    until(lambda: firefox.evaluate("document.querySelectorAll('#peers button').length"))
+    firefox.evaluate("document.querySelector('#peers button').click()")
+    chromium.get_by_role("heading", name="With Guest").wait_for()
+    chromium.get_by_label("Message").fill("from Chromium")
+    chromium.keyboard.press("Enter")
+    until(lambda: firefox.evaluate("document.querySelector('.log')?.textContent.endsWith('from Chromium')"))
+    until(lambda: firefox.evaluate("document.querySelector('.kind').textContent.startsWith('Direct')"))
+    firefox.evaluate("(document.querySelector('.say input').value = 'from Firefox', 0)")
+    firefox.evaluate("document.querySelector('.say button').click()")
+    chromium.get_by_text("from Firefox").wait_for()
+    assert firefox.evaluate("document.getElementById('problem').hidden")
+    firefox.evaluate("document.getElementById('publish').click()")
+    chromium.get_by_role("button", name="Join Guest").wait_for()
+
+
 @pytest.fixture
 def network():
     """A network namespace for processes, as aiortc leaves out loopback: the words to put before their commands."""
@@ -96,7 +116,7 @@ def ending(process):
 
 
 def test_aiortc_answers(network, inside):
-    """An aiortc peer, which knows none of the additions, answers what the module has published."""
+    """An aiortc peer answers what the module has published."""
     server, page = inside
     page.evaluate(
         """() => {
