@@ -313,7 +313,7 @@ async def test_a_unix_socket_is_trusted_if_it_is_named(trusted, client, own, sta
     """Over a Unix socket only `unix` among --trusted-proxies makes what is said about the client count."""
     service = await start_service(trusted_proxies=trusted)
     service.application.fixed["/who"] = Who
-    listener = Listener(service.application, make_refusal(service.settings))
+    listener = Listener(service.application, make_refusal(service.settings, service.application.ledger))
     await listener.start([open_one()])
     said = {
         "X-Forwarded-For": "192.0.2.1, 198.51.100.7",
