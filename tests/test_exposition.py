@@ -312,6 +312,10 @@ async def test_the_store_out_of_service(service):
 
 async def test_draining(service):
     """A server that stops shows that it is not ready, though its store is."""
+    service.application.stopping = True
+    assert (await service.call("GET", "/topics")).status == 200
+    assert (await scraped(service)).one("ready") == 0
+    service.application.stopping = False
     service.application.draining = True
     assert (await service.call("GET", "/topics")).status == 503
     found = await scraped(service)

@@ -37,9 +37,10 @@ class Exposition(Collector):
         yield from self._of_sessions()
         yield from self._of_the_store()
         yield gauge("build_info", "The commit that the server was built from.", {(self._public.version,): 1}, "version")
-        ready = self._public.store.available and not self._public.draining
+        ending = self._public.stopping or self._public.draining
+        ready = self._public.store.available and not ending
         yield gauge(
-            "ready", "Whether the server serves: not while it drains, nor while its store cannot be used.", ready
+            "ready", "Whether the server serves: not while it stops, nor while its store cannot be used.", ready
         )
         yield gauge("connections", "Open connections of clients.", len(self._connections))
         lag = self._public.store.metrics.loop_lag
