@@ -158,6 +158,28 @@ def test_a_wrong_setting(machine):
     machine.do(RESTART)
 
 
+def test_the_log_and_the_numbers(machine):
+    """Lines are in the journal by how bad they are, with nothing of what peers say; the sandbox hides no number."""
+    override(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=9100 TORNADO_SIGNAL_ACCESS_LOG=true")
+    machine.do(RESTART)
+    offer(machine, "hidden")
+    machine.do("journalctl --sync")
+    said = machine.do(f"journalctl --unit {SERVICE} --output json --output-fields MESSAGE,PRIORITY")
+    lines = [(each["PRIORITY"], each["MESSAGE"]) for each in map(json.loads, said.splitlines())]
+    line = "INFO tornado_signal.requests: request method=POST endpoint=/:topic/offer status=200 "
+    assert {priority for priority, message in lines if message.startswith(line)} == {"6"}
+    assert {priority for priority, message in lines if "TORNADO_SIGNAL_CODES = 'none'" in message} == {"3"}
+    assert [message for _, message in lines if "hidden" in message or "<6>" in message] == []
+    wrong = machine.do("journalctl -u tornado-signal -p warning --output cat")
+    assert "TORNADO_SIGNAL_CODES = 'none'" in wrong
+    assert "listening" not in wrong
+    numbers = machine.do("curl --silent --fail http://127.0.0.1:9100/metrics")
+    for name in ("tornado_signal_ready", "process_start_time_seconds", "process_open_fds", "process_max_fds"):
+        assert re.search(f"^{name} [1-9]", numbers, re.MULTILINE), name
+    override(machine, "")
+    machine.do(RESTART)
+
+
 def test_watchdog(machine):
     """A server whose loop turns is left alone; one whose loop is stuck is ended with a trace and started again."""
     override(machine, "WatchdogSec=1")
