@@ -124,7 +124,7 @@ def test_killed_again_and_again(durability, tmp_path):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("timeout_ms", [700, NO_LIMIT_MS])
+@pytest.mark.parametrize("timeout_ms", [2000, NO_LIMIT_MS])
 def test_killed_among_sweeps_and_merges(timeout_ms, tmp_path):
     """Twelve times more, with texts so long that LevelDB changes logs and merges tables, with and without a sweep."""
     seed = time.time_ns()

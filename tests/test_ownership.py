@@ -98,14 +98,14 @@ CASES = [(name, side) for name in OPERATIONS for side in SECRETS if side == "ans
 
 
 async def raw_answer(service, target, body, origin):
-    """The bytes of a response, but for its Date and its origin."""
+    """The bytes of a response, but for its Date, its own name and its origin."""
     data = json.dumps(body).encode()
     async with service.connect() as connection:
         length = [("Content-Length", str(len(data)))]
         await connection.send(head("POST" if body else "GET", target, with_origin(origin, length)) + data)
         answer = await connection.reader.readuntil(b"\r\n\r\n")
         answer += await connection.reader.readexactly(int(re.search(rb"Content-Length: ([0-9]+)", answer)[1]))
-    return re.sub(rb"Date: [^\r]*", b"", answer).replace(origin.encode(), b"")
+    return re.sub(rb"(Date|X-Request-Id): [^\r]*", b"", answer).replace(origin.encode(), b"")
 
 
 @pytest.mark.parametrize(("name", "side"), CASES)
