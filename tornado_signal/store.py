@@ -122,10 +122,7 @@ class Store(Writer):
                 another secret.
             AlreadyAnswered: with another answer.
         """
-        key = layout.pack_session_prefix(origin, code)
-        await self._turns.mine(key)
-        self._admit(key, Side.ANSWERER, secret_hash, now_ms)
-        session = self._must_find(key, code)
+        key, session = await self._turn(origin, code, Side.ANSWERER, secret_hash, now_ms)
         if changes_answer(records.find_answer(self._db.view, key), answer):
             number = self._take_numbers(key, Side.ANSWERER, 1)
             leaving = Leaving(self._next_serial(), Reason.ANSWERED, now_ms + self._timeout_ms)
@@ -165,10 +162,7 @@ class Store(Writer):
         Raises:
             SessionNotFound: it does not exist, has expired, is another origin's, or the secret is not that side's.
         """
-        key = layout.pack_session_prefix(origin, code)
-        await self._turns.mine(key)
-        self._admit(key, side, secret_hash, now_ms)
-        session = self._must_find(key, code)
+        key, session = await self._turn(origin, code, side, secret_hash, now_ms)
         listed = self._is_listed(origin, session)
         change = self._removal(origin, key, session, Reason.WITHDRAWN, now_ms)
 
@@ -187,10 +181,7 @@ class Store(Writer):
         Raises:
             SessionNotFound: it does not exist, has expired, is another origin's, or the secret is not that side's.
         """
-        key = layout.pack_session_prefix(origin, code)
-        await self._turns.mine(key)
-        self._admit(key, side, secret_hash, now_ms)
-        session = self._must_find(key, code)
+        key, session = await self._turn(origin, code, side, secret_hash, now_ms)
         expires_ms = now_ms + session.timeout_ms
         if expires_ms != session.expires_ms:
             await self._move(origin, key, session, expires_ms)

@@ -41,6 +41,19 @@ class Writer(Reader):
         """Commit what was asked for and close the database."""
         await self._db.close()
 
+    async def _turn(
+        self, origin: str, code: bytes, side: Side, secret_hash: bytes, now_ms: int
+    ) -> tuple[bytes, Session]:
+        """Wait until a session may be changed by one of its sides; it must be before the next `await`.
+
+        Raises:
+            SessionNotFound: it does not exist, has expired, is another origin's, or the secret is not that side's.
+        """
+        key = layout.pack_session_prefix(origin, code)
+        await self._turns.mine(key)
+        self._admit(key, side, secret_hash, now_ms)
+        return key, self._must_find(key, code)
+
     def _must_find(self, key: bytes, code: bytes) -> Session:
         session = records.find(self._db.view, key, code)
         if session is None:
