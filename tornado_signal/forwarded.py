@@ -20,7 +20,7 @@ _LONGEST: Final = 64
 
 
 @functools.lru_cache(4096)
-def _parse(text: str) -> _Address | None:
+def parse_address(text: str) -> _Address | None:
     """An address, in one form for each: IPv4 inside IPv6 is IPv4, and the interface of a link-local one is left out."""
     if text in ("", "unix:"):  # as the transport, and as nginx call a Unix socket
         return UNIX
@@ -38,7 +38,7 @@ def _parse_hop(text: str) -> _Address | None:
     if len(text) > _LONGEST:
         return None
     found = _HOP.fullmatch(text)
-    return _parse(found[1] or found[2] if found else text)
+    return parse_address(found[1] or found[2] if found else text)
 
 
 def _among(address: _Address | None, proxies: tuple[Proxy, ...]) -> bool:
@@ -49,7 +49,7 @@ def _among(address: _Address | None, proxies: tuple[Proxy, ...]) -> bool:
 
 def trusted(peer: str, proxies: tuple[Proxy, ...]) -> bool:
     """Whether what is at the other end of a connection is one of the trusted proxies."""
-    return bool(proxies) and _among(_parse(peer), proxies)
+    return bool(proxies) and _among(parse_address(peer), proxies)
 
 
 def client_address(peer: str, headers: Mapping[str, str], proxies: tuple[Proxy, ...]) -> str:
@@ -64,7 +64,7 @@ def client_address(peer: str, headers: Mapping[str, str], proxies: tuple[Proxy, 
         An IP address in its one spelling, or `unix` for a program on this machine that came over a Unix socket and
         is either no trusted proxy or names nobody.
     """
-    client = _parse(peer)
+    client = parse_address(peer)
     if proxies and _among(client, proxies):
         for text in reversed(headers.get("X-Forwarded-For", "").split(",")):
             if not text.strip():

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from .errors import TooMany, Unavailable
-from .forwarded import trusted
+from .forwarded import parse_address, trusted
 from .settings import Settings
 
 CLIENTS_KEPT = 100_000
@@ -161,12 +161,9 @@ class Limits:
             return client
 
     def _meet(self, address: str) -> Client | None:
-        try:
-            parsed = ipaddress.ip_address(address)
-        except ValueError:
+        parsed = parse_address(address)
+        if parsed is None or isinstance(parsed, str):
             return None  # a Unix socket's, which a proxy is behind
-        if parsed.version == 6 and parsed.ipv4_mapped:
-            parsed = parsed.ipv4_mapped
         if trusted(address, (*self._settings.unlimited_addresses, *self._settings.trusted_proxies)):
             return None
         name = str(ipaddress.ip_network((parsed, 64), strict=False)) if parsed.version == 6 else str(parsed)
