@@ -3,37 +3,42 @@
 import argparse
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 from ..client import Session, SignalClient
 from ..client.servers import back_off_s
 from ..client.words import Topic
 from . import session, show
 
+T = TypeVar("T", Topic, Session)
+
 LOOK_S = 1.0  # between two looks at the topics, for which the API has no wait
 
 
 def topics(arguments: argparse.Namespace) -> None:
     """List all topics."""
-
-    async def work(client: SignalClient) -> None:
-        found = await all_topics(client)
-        if show.for_people(arguments.json):
-            print(topics_table(found))
-        else:
-            for each in found:
-                show.line(each)
-
-    session.run(arguments, work, interrupted="interrupted")
+    _list(arguments, all_topics, topics_table)
 
 
 def sessions(arguments: argparse.Namespace) -> None:
     """List the sessions of a topic."""
 
+    async def find(client: SignalClient) -> list[Session]:
+        return (await client.sessions(arguments.topic)).sessions
+
+    _list(arguments, find, sessions_table)
+
+
+def _list(
+    arguments: argparse.Namespace,
+    find: Callable[[SignalClient], Awaitable[list[T]]],
+    table: Callable[[list[T]], str],
+) -> None:
     async def work(client: SignalClient) -> None:
-        found = (await client.sessions(arguments.topic)).sessions
+        found = await find(client)
         if show.for_people(arguments.json):
-            print(sessions_table(found))
+            print(table(found))
         else:
             for each in found:
                 show.line(each)
