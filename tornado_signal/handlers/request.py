@@ -74,6 +74,8 @@ class Request(httputil.HTTPServerRequest, httputil.HTTPMessageDelegate):
         """Keep a piece of the body."""
         if self.too_large:
             return
+        if self.body and isinstance(self.body, bytes):
+            self.body = cast(bytes, bytearray(self.body))  # one that comes in pieces is not copied for each of them
         self.body += chunk
         if len(self.body) > self._max_bytes:
             self._refuse()
