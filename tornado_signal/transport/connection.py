@@ -103,6 +103,7 @@ class Connection(Receiver, asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client has sent all it will; what it asked for is still answered."""
+        self.server.outbox.flush()
         self._ended = True
         if not self._exchanges or self._closing or self.protocol == "https":
             return False
@@ -130,7 +131,7 @@ class Connection(Receiver, asyncio.Protocol):
         """Bytes of requests, split anywhere."""
         if self._closing or self._refused:
             return  # read, so that the answer is not lost with the connection, and forgotten
-        self._waiting = self._waiting + data if self._waiting else data
+        self._waiting += data
         self._advance()
 
     def _advance(self) -> None:
@@ -155,17 +156,14 @@ class Connection(Receiver, asyncio.Protocol):
             self._refuse(self._refused)
 
     def _parse(self) -> None:
-        data, taken = self._waiting, 0
-        self._waiting = b""
-        busy = self._busy()
-        while taken < len(data) and not busy:
+        data, self._waiting, taken = self._waiting, b"", 0
+        while taken < len(data) and not self._closing and not self._busy():
             taken += self.feed(data[taken : taken + PIECE_BYTES])
-            busy = self._closing or self._busy()
         self._waiting = data[taken:]
         if self.moved and not self._closing:
             self.moved = False
             self._renew_patience()
-        if busy != self._paused and not self._closing and not self._transport.is_closing():
+        if self._busy() != self._paused and not self._closing and not self._transport.is_closing():
             self._paused = not self._paused
             (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
 
@@ -214,7 +212,7 @@ class Connection(Receiver, asyncio.Protocol):
             closed.exception()  # nobody need wait for it
             return closed
         if data:
-            self._transport.write(data)
+            self.server.outbox.send(self._transport, data)
         return self._drained or self.server.done
 
     def exchange_finished(self, exchange: Exchange) -> None:
@@ -249,6 +247,7 @@ class Connection(Receiver, asyncio.Protocol):
 
     def abort(self) -> None:
         """End it at once."""
+        self.server.outbox.flush()
         self._closing = True
         self._transport.abort()
 
@@ -289,6 +288,7 @@ class Connection(Receiver, asyncio.Protocol):
     def _end(self, *, linger: bool) -> None:
         if self._closing:
             return
+        self.server.outbox.flush()
         self._closing = True
         if not linger or self._ended or self._transport.is_closing():
             self._wait_for_reader(STALLED_S)

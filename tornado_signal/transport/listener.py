@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from tornado import httputil
 
 from .connection import HEAD_S, Connection
+from .outbox import Outbox
 from .receiver import Heads
 
 TICK_S: Final = 1.0
@@ -59,6 +60,7 @@ class Server:
         self.stopping = False
         self.connections: set[Connection] = set()
         self.heads: Heads = {}
+        self.outbox = Outbox(self.loop)
         self.done: asyncio.Future[None] = self.loop.create_future()
         self.done.set_result(None)
         self._tls = tls
