@@ -10,7 +10,7 @@ import plyvel
 import pytest
 from conftest import BEGIN_MS, TIMEOUT_MS, HandClock, Under, sweep
 
-from tornado_signal import layout, records, writer
+from tornado_signal import gates, layout, records
 from tornado_signal import store as store_module
 from tornado_signal.errors import AlreadyAnswered, DatabaseError, SessionNotFound, Unavailable
 from tornado_signal.session import Answer, ListedSession, News, Reason, Session, Side, content_code
@@ -270,15 +270,16 @@ async def test_many_candidates_at_once_are_all_kept(store, under):
     assert sorted([news.description_number, *(number for number, _ in news.candidates)]) == list(range(1, 302))
 
 
-async def test_numbers_are_not_kept_for_ever(store, under, monkeypatch):
-    """The numbers kept in memory are bounded and go with their session; one that is read again is the same."""
-    monkeypatch.setattr(writer, "NUMBERS_KEPT", 10)
+async def test_gates_are_not_kept_for_ever(store, under, monkeypatch):
+    """What is kept of sessions in memory is bounded and goes with them; when it is read again it is the same."""
+    monkeypatch.setattr(gates, "KEPT", 10)
     one = under(store)
     codes = [await one.create() for _ in range(20)]
     for text in "abc":
         for code in codes:
             await asyncio.gather(one.add(code, OFFERER, text), one.add(code, ANSWERER, text))
-            assert len(store._numbers) <= 12
+            assert len(store._gates) <= 11
+            store.check(now_ms=0)
     for code in codes:
         await one.answer(code)
         for side in (OFFERER, ANSWERER):
@@ -286,7 +287,7 @@ async def test_numbers_are_not_kept_for_ever(store, under, monkeypatch):
             assert sorted([news.description_number, *(number for number, _ in news.candidates)]) == [1, 2, 3, 4]
     for code in codes:
         await one.withdraw(code)
-    assert store._numbers == {}
+    assert store._gates == {}
 
 
 async def test_an_answer_comes_through_a_stream_of_candidates(store, under):

@@ -12,9 +12,11 @@ from . import layout, records
 from .check import problems
 from .database import Database
 from .errors import SessionNotFound, Unavailable
+from .gates import Gate, Gates
 from .index import TopicIndex
 from .metrics import Metrics
 from .session import ListedSession, News, Side, TopicEvent, owns
+from .turns import Turns
 from .watches import Watch, Watches
 
 SETTLING_STEP = 500  # topics whose counts are brought up to date in one turn of the event loop
@@ -44,6 +46,8 @@ class Reader:
 
     def __init__(self, path: Path, *, sync: bool, start_empty: bool = False) -> None:
         self.watches = Watches()
+        self._turns = Turns()
+        self._gates: Gates  # of committed sessions
         self._index: TopicIndex
         self._created_ms: int
         self._serial: int
@@ -52,6 +56,7 @@ class Reader:
         self.metrics = Metrics(self._db.writes)
 
     def _loaded(self, loaded: records.Loaded) -> None:
+        self._gates = Gates(self._turns.taken)
         self._index = loaded.counts
         self._created_ms, self._serial, self._listed = loaded.mark
 
@@ -95,22 +100,22 @@ class Reader:
             SessionNotFound: it does not exist, has expired, is another origin's, or the secret is not the reader's.
         """
         key = layout.pack_session_prefix(origin, code)
-        expires_ms, serial = self._admit(key, reader, secret_hash, now_ms)
-        return records.news(self._db.view, key, reader.other, since, expires_ms, serial)
+        gate = self._admit(key, reader, secret_hash, now_ms)
+        return records.news(self._db.view, key, reader.other, since, gate.expires_ms, gate.serial)
 
-    def _admit(self, key: bytes, side: Side, secret_hash: bytes, now_ms: int) -> tuple[int, int]:
-        """Let a side of a live session act; returns when the session expires, and its serial."""
+    def _admit(self, key: bytes, side: Side, secret_hash: bytes, now_ms: int) -> Gate:
+        """Let a side of a live session act."""
         view = self._db.view
-        head = view.get(key + layout.HEAD)
-        if head is None:
+        gate = self._gates.get(key)
+        if gate is None:
+            gate = records.find_gate(view, key)
+            if gate is None:
+                raise SessionNotFound
+            self._gates.keep(key, gate)
+        if not owns(gate.secret_hash(side), secret_hash) or now_ms >= gate.expires_ms:
+            view.get(key + layout.HEAD)  # takes the time of one that does not exist
             raise SessionNotFound
-        expires_ms, serial, kept = layout.unpack_head_gate(head)
-        if side is Side.ANSWERER:
-            answer = view.get(key + layout.ANSWER)
-            kept = layout.unpack_answer_gate(answer) if answer else b""
-        if not owns(kept, secret_hash) or now_ms >= expires_ms:
-            raise SessionNotFound
-        return expires_ms, serial
+        return gate
 
     async def sessions(
         self, origin: str, topic: str, now_ms: int, limit: int | None = None
@@ -253,6 +258,11 @@ class Reader:
         Raises:
             AssertionError: lists what does not agree.
         """
-        found = problems(self._db.view, self._index, now_ms)
+        view = self._db.view
+        found = problems(view, self._index, now_ms)
+        for key, gate in self._gates.items():
+            numbers = {side: records.last_number(view, key, side) for side in gate.numbers}
+            if gate != records.find_gate(view, key) or (gate.numbers != numbers and not self._turns.taken(key)):
+                found.append(f"what is known of {key!r} is not what is stored")
         if found:
             raise AssertionError("\n".join(found))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from . import layout
 from .errors import DamagedListing
+from .gates import Gate
 from .index import TopicIndex
 from .layout import Mark
 from .session import Answer, ListedSession, News, Session, Side, TopicEvent
@@ -41,6 +42,15 @@ def find(view: Any, key: bytes, code: bytes) -> Session | None:
     """The head of a session, expired or not, by its key; None where there is none."""
     head = view.get(key + layout.HEAD)
     return None if head is None else layout.unpack_head(code, head)
+
+
+def find_gate(view: Any, key: bytes) -> Gate | None:
+    """Who may act in a session, expired or not, by its key; None where there is none."""
+    head = view.get(key + layout.HEAD)
+    if head is None:
+        return None
+    answer = view.get(key + layout.ANSWER)
+    return Gate(*layout.unpack_head_gate(head), layout.unpack_answer_gate(answer) if answer else b"")
 
 
 def find_answer(view: Any, key: bytes) -> Answer | None:

@@ -122,14 +122,16 @@ class Store(Writer):
                 another secret.
             AlreadyAnswered: with another answer.
         """
-        key, session = await self._turn(origin, code, Side.ANSWERER, secret_hash, now_ms)
+        key, session, gate = await self._turn(origin, code, Side.ANSWERER, secret_hash, now_ms)
         if changes_answer(records.find_answer(self._db.view, key), answer):
-            number = self._take_numbers(key, Side.ANSWERER, 1)
+            number = self._take_numbers(key, gate, Side.ANSWERER, 1)
             leaving = Leaving(self._next_serial(), Reason.ANSWERED, now_ms + self._timeout_ms)
             change = changes.answered(origin, session, Answer(answer, number, secret_hash), leaving)
 
             def applied() -> None:
                 self.metrics.offers_waited.observe(max(0, now_ms - session.created_ms) / 1000)
+                gate.answer_hash = secret_hash
+                self._gates.keep(key, gate)
                 self._went(origin, session)
 
             await self._commit([key], change, applied, marked=True)
@@ -151,8 +153,8 @@ class Store(Writer):
         """
         key = layout.pack_session_prefix(origin, code)
         await self._turns.mine(key, appends=True)
-        self._admit(key, side, secret_hash, now_ms)
-        first = self._take_numbers(key, side, len(candidates))
+        gate = self._admit(key, side, secret_hash, now_ms)
+        first = self._take_numbers(key, gate, side, len(candidates))
         change = changes.candidates_added(key, side, enumerate(candidates, first))
         await self._commit([key], change, lambda: self.watches.changed(key), appends=True)
 
@@ -162,7 +164,7 @@ class Store(Writer):
         Raises:
             SessionNotFound: it does not exist, has expired, is another origin's, or the secret is not that side's.
         """
-        key, session = await self._turn(origin, code, side, secret_hash, now_ms)
+        key, session, _ = await self._turn(origin, code, side, secret_hash, now_ms)
         listed = self._is_listed(origin, session)
         change = self._removal(origin, key, session, Reason.WITHDRAWN, now_ms)
 
@@ -181,7 +183,7 @@ class Store(Writer):
         Raises:
             SessionNotFound: it does not exist, has expired, is another origin's, or the secret is not that side's.
         """
-        key, session = await self._turn(origin, code, side, secret_hash, now_ms)
+        key, session, _ = await self._turn(origin, code, side, secret_hash, now_ms)
         expires_ms = now_ms + session.timeout_ms
         if expires_ms != session.expires_ms:
             await self._move(origin, key, session, expires_ms)

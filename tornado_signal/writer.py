@@ -1,7 +1,6 @@
 """How a change gets to the disk, and what follows from it in memory. `Store` decides which changes there are."""
 
 import asyncio
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +8,12 @@ from pathlib import Path
 from . import changes, layout, records
 from .changes import Change, Leaving
 from .errors import SessionNotFound, TooMany
+from .gates import Gate
 from .layout import Mark
 from .quotas import Quotas, Rooms
 from .reader import Reader
 from .records import Loaded
 from .session import Reason, Session, Side
-from .turns import Turns
-
-NUMBERS_KEPT = 10_000
 
 
 class Writer(Reader):
@@ -27,13 +24,9 @@ class Writer(Reader):
         self._quotas = quotas
         self._rooms = Rooms(quotas)
         self._timeout_ms = timeout_ms
-        self._turns = Turns()
 
     def _loaded(self, loaded: Loaded) -> None:
         super()._loaded(loaded)
-        # The last numbers given to the sides of sessions, by the beginnings of their candidates' keys: of all that have
-        # changes on their way to the disk, and of others that had some lately.
-        self._numbers: dict[bytes, int] = {}
         # No expiry entry comes before this key: the sweep need not pass over all that it has deleted before.
         self._unswept = layout.EXPIRY
 
@@ -43,7 +36,7 @@ class Writer(Reader):
 
     async def _turn(
         self, origin: str, code: bytes, side: Side, secret_hash: bytes, now_ms: int
-    ) -> tuple[bytes, Session]:
+    ) -> tuple[bytes, Session, Gate]:
         """Wait until a session may be changed by one of its sides; it must be before the next `await`.
 
         Raises:
@@ -51,8 +44,8 @@ class Writer(Reader):
         """
         key = layout.pack_session_prefix(origin, code)
         await self._turns.mine(key)
-        self._admit(key, side, secret_hash, now_ms)
-        return key, self._must_find(key, code)
+        gate = self._admit(key, side, secret_hash, now_ms)
+        return key, self._must_find(key, code), gate
 
     def _must_find(self, key: bytes, code: bytes) -> Session:
         session = records.find(self._db.view, key, code)
@@ -71,21 +64,18 @@ class Writer(Reader):
         self._serial += 1
         return self._serial
 
-    def _take_numbers(self, key: bytes, side: Side, count: int) -> int:
+    def _take_numbers(self, key: bytes, gate: Gate, side: Side, count: int) -> int:
         """The first of the next numbers of a side, also while earlier ones are on their way to the disk.
 
         Raises:
             TooMany: they would be more than the quota, with one for the description.
         """
-        prefix = key + layout.CANDIDATE[side]
-        last = self._numbers.get(prefix) or records.last_number(self._db.view, key, side)
+        last = gate.numbers.get(side)
+        if last is None:
+            last = records.last_number(self._db.view, key, side)
         if last + count > self._quotas.candidates + 1:
             raise TooMany("candidates of a session", self._timeout_ms // 1000 or 1)
-        self._numbers[prefix] = last + count
-        if len(self._numbers) > NUMBERS_KEPT:
-            for old in list(itertools.islice(self._numbers, NUMBERS_KEPT // 2)):
-                if not self._turns.taken(old[:-1]) and old != prefix:
-                    del self._numbers[old]
+        gate.numbers[side] = last + count
         return last + 1
 
     def _is_listed(self, origin: str, session: Session) -> bool:
@@ -98,8 +88,6 @@ class Writer(Reader):
 
         Head and offer stay then: by the head it is found again, with the offer whoever still reads it finds it sound.
         """
-        for prefix in layout.CANDIDATE.values():
-            self._numbers.pop(key + prefix, None)
         parts = records.part_keys(self._db.view, key, most)
         if len(parts) == most:
             return Change([], parts[2:])
@@ -126,8 +114,11 @@ class Writer(Reader):
         self.metrics.created += 1
         self._index.add(origin, session.topic, session.expires_ms)
         self.watches.changed(layout.pack_listing_prefix(origin, session.topic))
+        key = layout.pack_session_prefix(origin, session.code)
+        numbers = {Side.OFFERER: 1, Side.ANSWERER: 0}
+        self._gates.keep(key, Gate(session.expires_ms, session.serial, session.secret_hash, numbers=numbers))
         # Who still waits for the one before it, whose code is the same because its content is.
-        self.watches.changed(layout.pack_session_prefix(origin, session.code))
+        self.watches.changed(key)
 
     def _went(self, origin: str, session: Session, *, listed: bool = True) -> None:
         if listed:  # what is not has been counted out before, and would take another one with it
@@ -165,7 +156,9 @@ class Writer(Reader):
         def settled(committed: bool) -> None:
             self._turns.release(keys)
             if committed:
-                if not appends:  # candidates have no expiry of their own
+                if not appends:  # candidates have no expiry of their own, and change nothing for others
+                    for key in keys:
+                        self._gates.pop(key, None)
                     expiries = [put for put, _ in change.puts if put.startswith(layout.EXPIRY)]
                     self._unswept = min([self._unswept, *expiries])
                 apply()
