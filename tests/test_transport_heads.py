@@ -18,8 +18,12 @@ class Told(Receiver):
         super().__init__(heads)
         self.told = []
 
-    def request_received(self, start_line, headers, keep_alive):
-        self.told.append((start_line, list(headers.get_all()), keep_alive))
+    def request_received(self, head, keep_alive, body=None):
+        self.told.append((head.start_line, list(head.headers.get_all()), keep_alive))
+        if body:
+            self.told.append(body)
+        if body is not None:
+            self.request_complete()
 
     def body_received(self, chunk):
         self.told.append(chunk)

@@ -19,6 +19,7 @@ Serials order what happens in the whole store. Numbers count what one side of a 
 offer is always its side's first, the answer takes its place among its side's candidates.
 """
 
+import functools
 import struct
 from typing import Final, NamedTuple
 
@@ -92,6 +93,7 @@ def unpack_string(key: bytes, start: int) -> tuple[bytes, int]:
     return key[start:end].replace(b"\x00\xff", b"\x00"), end + 2
 
 
+@functools.lru_cache(maxsize=1024)
 def pack_origin(origin: str) -> bytes:
     """An origin as a component of a key; header values are ISO-8859-1, so this is byte for byte."""
     return pack_string(origin.encode("latin-1"))

@@ -1,5 +1,6 @@
 """JSON and HTTP words: requests into arguments, results into bodies. The one home of camelCase. No I/O."""
 
+import functools
 import json
 import re
 from collections.abc import Sequence
@@ -212,6 +213,7 @@ def parse_topic(segment: str) -> str:
     return topic
 
 
+@functools.lru_cache(maxsize=4096)  # each comes a dozen times
 def parse_code(text: str) -> bytes | None:
     """A session's code as 16 bytes, or None for what is no UUID and therefore no session's (contract B7)."""
     if len(text) != 36 or not text[8] == text[13] == text[18] == text[23] == "-":

@@ -67,7 +67,7 @@ class Request(httputil.HTTPServerRequest, httputil.HTTPMessageDelegate):
         self.method, self.uri, self.version = cast(httputil.RequestStartLine, start_line)
         self.path, _, self.query = self.uri.partition("?")
         self.headers = headers
-        if "Content-Length" in headers and int(headers["Content-Length"]) > self._max_bytes:
+        if int(headers.get("Content-Length", "0")) > self._max_bytes:
             self._refuse()
 
     def data_received(self, chunk: bytes) -> None:

@@ -9,7 +9,7 @@ from tornado.iostream import StreamClosedError
 
 from .exchange import Exchange
 from .headers import Headers
-from .receiver import PIECE_BYTES, Receiver
+from .receiver import PIECE_BYTES, Head, Receiver
 from .syntax import Refused, format_head
 
 if TYPE_CHECKING:
@@ -173,14 +173,12 @@ class Connection(Receiver, asyncio.Protocol):
 
     # From the receiver
 
-    def request_received(
-        self, start_line: httputil.RequestStartLine, headers: httputil.HTTPHeaders, keep_alive: bool
-    ) -> None:
-        """Request line and headers of a request have come."""
+    def request_received(self, head: Head, keep_alive: bool, body: bytes | None = None) -> None:
+        """Request line and headers of a request have come, and maybe the rest of it."""
         if self._unwelcome:
-            self.arriving = cast(Headers, headers)  # which say to what page it is refused
+            self.arriving = cast(Headers, head.headers)  # which say to what page it is refused
             raise Refused(self._unwelcome)
-        exchange = Exchange(self, start_line, headers, keep_alive)
+        exchange = Exchange(self, head, keep_alive, body)
         if self._exchanges:
             self._exchanges.append(exchange)
         else:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tornado import httputil
 
+from .receiver import Head
 from .syntax import format_head
 
 if TYPE_CHECKING:
@@ -22,28 +23,22 @@ class Exchange(httputil.HTTPConnection):
         context: has `remote_ip` and `protocol`, as Tornado's handlers expect.
     """
 
-    complete = False
     started = False
     finished = False
     _begun = False
     _gone = False
     _chunked = False
     _unwritten_bytes: int | None = None  # of the length that was announced
-    _early: bytes = b""  # what came of the body before its turn
     _delegate: httputil.HTTPMessageDelegate | None = None
     _close_callback: Callable[[], None] | None = None
 
-    def __init__(
-        self,
-        connection: "Connection",
-        start_line: httputil.RequestStartLine,
-        headers: httputil.HTTPHeaders,
-        keep_alive: bool,
-    ) -> None:
+    def __init__(self, connection: "Connection", head: Head, keep_alive: bool, body: bytes | None) -> None:
         self.context = connection
-        self.start_line = start_line
-        self.headers = headers
+        self.start_line = head.start_line
+        self.headers = head.headers
         self.keep_alive = keep_alive
+        self.complete = body is not None
+        self._early = body or b""  # what came of the body before its turn
 
     # The request, from the connection to Tornado
 

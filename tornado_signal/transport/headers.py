@@ -24,10 +24,10 @@ class Headers(dict[str, str]):
 
     def get_list(self, name: str) -> list[str]:
         """Every value of a name, in their order."""
-        if self._repeated is not None and header_name(name) in self._repeated:
-            return self._repeated[header_name(name)]
         value = self.get(name)
-        return [] if value is None else [value]
+        if value is None:
+            return []
+        return [value] if self._repeated is None else self._repeated.get(header_name(name), [value])
 
     def get_all(self) -> Iterable[tuple[str, str]]:
         """Every header."""
@@ -35,11 +35,12 @@ class Headers(dict[str, str]):
 
     def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
         """The value of a name."""
-        return dict.get(self, header_name(name), default)
+        value = dict.get(self, name)
+        return dict.get(self, header_name(name), default) if value is None else value
 
     def __contains__(self, name: object) -> bool:
         """Whether a name came."""
-        return dict.__contains__(self, header_name(str(name)))
+        return dict.__contains__(self, name) or dict.__contains__(self, header_name(str(name)))
 
     def __missing__(self, name: str) -> str:
         """The value of a name that is written in another way."""

@@ -116,23 +116,20 @@ class Receiver:
         end = body_at + head.body_bytes
         self._silent_bytes = 0
         self.moved = True
-        self.request_received(head.start_line, head.headers, True)
-        if head.body_bytes:
-            self.body_received(piece[body_at:end])
-        self.request_complete()
+        self.request_received(head, True, piece[body_at:end])
         return end
 
-    def _remember(self, start_line: httputil.RequestStartLine, headers: httputil.HTTPHeaders) -> None:
+    def _remember(self, head: Head) -> None:
         # Only what ends where it seems to: as many lines as llhttp has seen.
-        head = self._piece[: self._piece.find(b"\r\n\r\n") + 4]
-        lines = len(headers) + 2
-        if len(head) > KNOWN_HEAD_BYTES or head.count(b"\r\n") != lines or head.count(b"\n") != lines:
+        sent = self._piece[: self._piece.find(b"\r\n\r\n") + 4]
+        lines = len(head.headers) + 2
+        if len(sent) > KNOWN_HEAD_BYTES or sent.count(b"\r\n") != lines or sent.count(b"\n") != lines:
             return
-        if headers.keys() & _SPECIAL:
+        if head.headers.keys() & _SPECIAL:
             return
         if len(self._heads) == KNOWN_HEADS:
             self._heads.clear()
-        self._heads[head] = Head(start_line, headers, int(headers.get("Content-Length", "0")))
+        self._heads[sent] = head
 
     def forget(self) -> None:
         """There will be nothing more to parse: parser and receiver need not wait for the garbage collector."""
@@ -200,10 +197,11 @@ class Receiver:
                     self._framing = f"POST / HTTP/1.1\r\n{name}: {headers[name]}\r\n\r\n".encode("latin-1")
         self.arriving = None
         keep_alive = parser.should_keep_alive()
+        head = Head(start_line, headers, int(headers.get("Content-Length", "0")))
         if self._first and keep_alive and not upgrade and self._piece.startswith(beginning):
-            self._remember(start_line, headers)
+            self._remember(head)
         self._first = False
-        self.request_received(start_line, headers, keep_alive)
+        self.request_received(head, keep_alive)
 
     def on_body(self, chunk: bytes) -> None:
         """A piece of a body."""
@@ -219,10 +217,8 @@ class Receiver:
 
     # To who derives from it
 
-    def request_received(
-        self, start_line: httputil.RequestStartLine, headers: httputil.HTTPHeaders, keep_alive: bool
-    ) -> None:
-        """Request line and headers of a request have come."""
+    def request_received(self, head: Head, keep_alive: bool, body: bytes | None = None) -> None:
+        """Request line and headers of a request have come; if a body is given (it may be empty), then all of it."""
         raise NotImplementedError
 
     def body_received(self, chunk: bytes) -> None:

@@ -74,7 +74,7 @@ def format_head(code: int, reason: str, values: Iterable[tuple[str, str]]) -> by
     Raises:
         ValueError: one of them would break out of its line.
     """
-    lines = [_STATUS_LINES.get(code) or f"HTTP/1.1 {code} {reason}", *[f"{name}: {value}" for name, value in values]]
+    lines = [_STATUS_LINES.get(code) or f"HTTP/1.1 {code} {reason}", *map(": ".join, values)]
     head = "\r\n".join(lines)
     if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
         raise ValueError("a header has a line break in it")
