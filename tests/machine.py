@@ -19,16 +19,16 @@ BOUND_S = 120
 BOOT = """
 mount --make-rprivate /
 mount -t tmpfs machine "$1"
-mkdir "$1/upper" "$1/work" "$1/root"
-mount -t overlay machine -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
-rm -rf "$1"/root/etc/systemd/system/* "$1"/root/etc/init.d/* "$1"/root/var/log/journal
-cp -r "$3/." "$1/root"
+mkdir "$1/upper" "$1/work" "$1/tree"
+mount -t overlay machine -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/tree"
+rm -rf "$1"/tree/etc/systemd/system/* "$1"/tree/etc/init.d/* "$1"/tree/var/log/journal
+cp -r "$3/." "$1/tree"
 umount -R /sys/fs/cgroup
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mkdir "/sys/fs/cgroup/$2"
 echo $$ >"/sys/fs/cgroup/$2/cgroup.procs"
 exec systemd-nspawn --quiet --register=no --keep-unit --private-network --link-journal=no --notify-ready=yes \
-    --console=pipe --machine="$2" --directory="$1/root" --boot systemd.unit=basic.target
+    --console=pipe --machine="$2" --directory="$1/tree" --boot systemd.unit=basic.target
 """
 # The groups of its processes are the kernel's, not the namespace's.
 CLEAR = """
