@@ -55,6 +55,22 @@ def test_it_goes_on_when_the_wall_clock_is_put_back():
     assert clock.now_ms() == machine.wall_ns // 10**6 == began_ms + 19_000
 
 
+def test_a_pause_between_looking_at_the_clocks_is_not_kept():
+    """Whatever keeps the process from running while it reads the clocks, the time is right again afterwards."""
+    machine = Machine()
+    pauses_ns = iter([0, 0, 0, 50_000_000, 50_000_000, 0, 0])  # the first when it is made
+
+    def look(name):
+        machine.pass_ns(next(pauses_ns))
+        return getattr(machine, name)
+
+    clock = Clock(0, lambda: look("wall_ns"), lambda: look("monotonic_ns"))
+    for _ in range(2):
+        began_ms = machine.wall_ns // 10**6
+        assert began_ms <= clock.now_ms() <= machine.wall_ns // 10**6
+    assert clock.now_ms() == machine.wall_ns // 10**6
+
+
 def test_it_begins_where_the_store_has_been():
     """After a restart with a clock that is behind the store, time goes on from the store's newest session."""
     machine = Machine()
