@@ -9,7 +9,6 @@ import subprocess
 
 import pytest
 from browsers import FLAGS, TURN_SECRET, Profiles, Site, until
-from command import Server
 from playwright.sync_api import sync_playwright
 
 
@@ -51,20 +50,6 @@ def connect_page(profiles, site):
         return page
 
     return opening
-
-
-@pytest.fixture
-def start(tmp_path):
-    """A function that starts the installed command on the same data each time."""
-    started = []
-
-    def starting(*arguments, port=0, data="data"):
-        started.append(Server("--data-dir", tmp_path / data, *arguments, port=port))
-        return started[-1]
-
-    yield starting
-    for server in started:
-        server.end()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import hypothesis
 import pytest
+from command import Server
 
 from tornado_signal.errors import Unavailable
 from tornado_signal.session import Side
@@ -141,3 +142,17 @@ def store(io_loop, open_store):
 def under(clock):
     """A function that makes a store speak for one origin, at the time of the clock: `under(store, origin)`."""
     return lambda store, origin="https://one.example": Under(store, clock, origin)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A function that starts the installed command, on the same data each time if not told otherwise."""
+    started = []
+
+    def starting(*arguments, port=0, data="data"):
+        started.append(Server("--data-dir", tmp_path / data, *arguments, port=port))
+        return started[-1]
+
+    yield starting
+    for server in started:
+        server.end()

@@ -7,7 +7,6 @@ import time
 from contextlib import aclosing
 
 import pytest
-from command import Server
 from hypothesis import given
 from hypothesis import strategies as st
 from service import ORIGIN
@@ -31,20 +30,6 @@ def client(io_loop, service):
     made = SignalClient(f"http://127.0.0.1:{service.port}", ORIGIN, patience_s=0)
     yield made
     io_loop.run_sync(made.close)
-
-
-@pytest.fixture
-def start(tmp_path):
-    """A function that starts a server of its own, in a directory with a name; on a port, if it has one."""
-    servers = []
-
-    def start_server(name="data", *arguments, port=0):
-        servers.append(Server("--data-dir", tmp_path / name, *arguments, port=port))
-        return servers[-1]
-
-    yield start_server
-    for each in servers:
-        each.end()
 
 
 @contextlib.asynccontextmanager
@@ -312,7 +297,7 @@ async def test_nobody_is_there():
 
 async def test_who_comes_too_often_waits(start):
     """After a 429 the client tries again when Retry-After says so; without patience it says when that is."""
-    server = start("data", "--rate-per-address", 1, "--burst-per-address", 1, "--unlimited-addresses", "192.0.2.1")
+    server = start("--rate-per-address", 1, "--burst-per-address", 1, "--unlimited-addresses", "192.0.2.1")
     async with SignalClient(server.url, ORIGIN, patience_s=0) as client:
         with pytest.raises(SignalError) as caught:  # noqa: PT012 (one of them)
             for _ in range(20):
@@ -372,7 +357,7 @@ async def test_what_is_no_answer_of_this_api(answer, status, text, retry_after_s
 
 async def test_two_servers(start):
     """The first server that works is used; codes and cursors go to the server that they are from, and to no other."""
-    one, two = start("one"), start("two")
+    one, two = start(data="one"), start(data="two")
     async with SignalClient([NOBODY, one.url, two.url], ORIGIN, patience_s=0) as client:
         code = await client.offer("lobby", "i", "of one")
         assert (one.codes(), two.codes()) == ([code], [])
@@ -394,7 +379,7 @@ async def test_two_servers(start):
         with pytest.raises(Unreachable):  # the other server's 404 would be no answer
             await client.poll(code, "offerer")
 
-        one = start("one", port=one.url.rsplit(":", 1)[1])
+        one = start(data="one", port=one.url.rsplit(":", 1)[1])
         # A code from elsewhere is looked for on both.
         for each in (str(code), str(other)):
             await client.answer(each, "an answer")

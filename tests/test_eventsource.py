@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from certificates import make_pair
-from command import Server
 from playwright.sync_api import sync_playwright
 from proxies import PROXIES
 
@@ -67,20 +66,6 @@ def open_page(origin):
         browser.close()
 
 
-@pytest.fixture
-def start(tmp_path):
-    """A function that starts the installed command on the same data each time."""
-    started = []
-
-    def starting(port=0):
-        started.append(Server("--data-dir", tmp_path / "data", port=port))
-        return started[-1]
-
-    yield starting
-    for server in started:
-        server.end()
-
-
 class Peers:
     """What other pages of the same origin do, and what listeners must see of it."""
 
@@ -113,7 +98,7 @@ class Peers:
     def restart(self, start, number):
         """End the server by a signal and start it again on its port."""
         self.server.stop(number)
-        self.server = start(self.server.url.rpartition(":")[2])
+        self.server = start(port=self.server.url.rpartition(":")[2])
 
 
 @pytest.mark.parametrize(("number", "times"), [(signal.SIGKILL, 2), (signal.SIGTERM, 1)])
@@ -193,7 +178,7 @@ def test_a_topic_behind_a_proxy(kind, start, origin, open_page, tmp_path):
         page.evaluate("() => { window.errors = 0; source.addEventListener('error', () => { errors += 1; }); }")
         peers.server.stop(signal.SIGKILL)
         page.wait_for_function("() => errors > 1")
-        peers.server = start(port)
+        peers.server = start(port=port)
         alone = sockets(peers.server)
         peers.come()
         page.wait_for_function("() => opened === 2")

@@ -10,7 +10,6 @@ import time
 
 import pytest
 from certificates import client_context, make_pair
-from command import Server
 from proxies import PROXIES, SYSTEMD
 from service import ORIGIN, Connection, allowed_origin, head, invalid, refused, segment, with_origin
 from sse import open_stream
@@ -401,33 +400,19 @@ async def test_many_waits_of_one_page(through, tmp_path, pair):
 # When the server is away.
 
 
-@pytest.fixture
-def start_server(tmp_path):
-    """A function that starts the installed command, on the same data each time."""
-    started = []
-
-    def start(port=0):
-        started.append(Server("--data-dir", tmp_path / "data", port=port))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.end()
-
-
 class Restarted:
     """A server as a process behind a proxy."""
 
-    def __init__(self, start_server, start_proxy, kind, pair):
-        self._start = start_server
-        self.server = start_server()
+    def __init__(self, start, start_proxy, kind, pair):
+        self._start = start
+        self.server = start()
         self.port = int(self.server.url.rpartition(":")[2])
         self.proxy = start_proxy(kind, self.port)
         self.tls = client_context(pair)
 
     def back(self):
         """Start the server again."""
-        self.server = self._start(self.port)
+        self.server = self._start(port=self.port)
 
     async def call(self, method, target, body=None, headers=()):
         """Send a request through the proxy; its response, or None."""
@@ -442,9 +427,9 @@ class Restarted:
 
 
 @pytest.fixture
-def restarted(start_server, start_proxy, pair):
+def restarted(start, start_proxy, pair):
     """A function that starts a server as a process, with a proxy in front."""
-    return lambda kind: Restarted(start_server, start_proxy, kind, pair)
+    return lambda kind: Restarted(start, start_proxy, kind, pair)
 
 
 async def test_the_server_is_away(kind, restarted):

@@ -6,7 +6,6 @@ import re
 import signal
 
 import pytest
-from command import Server
 from service import NO_SUCH_CODE, NOT_FOUND, NOW_MS, ORIGIN, OTHER, TIMEOUT_MS, head, invalid, refused, with_origin
 
 from tornado_signal.clock import Clock
@@ -397,20 +396,6 @@ async def test_two_senders_of_one_side(service, poll):
         assert [text for text in first if text[0] == name] == [f"{name} {n} {m}" for n in range(20) for m in range(3)]
 
 
-@pytest.fixture
-def start(tmp_path):
-    """A function that starts the installed command on the same data each time."""
-    started = []
-
-    def starting(port=0):
-        started.append(Server("--data-dir", tmp_path / "data", port=port))
-        return started[-1]
-
-    yield starting
-    for server in started:
-        server.end()
-
-
 def test_cursors_over_a_restart(start):
     """The server is killed and started again: cursors of before lose nothing and double nothing."""
     server = start()
@@ -426,7 +411,7 @@ def test_cursors_over_a_restart(start):
         listed = server.call("/lobby/sessions?wait=0")[1]
         lists.append(listed["cursor"])
         server.stop(signal.SIGKILL)
-        server = start(server.url.rpartition(":")[2])
+        server = start(port=server.url.rpartition(":")[2])
         again = server.call(f"/lobby/sessions?wait=0.1&since={listed['cursor']}")[1]
         assert again == listed
     everything = [f"{step} {name}" for step in range(3) for name in "abc"]
