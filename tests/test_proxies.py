@@ -422,7 +422,9 @@ class Restarted:
         async with asyncio.timeout(BOUND_S):
             await connection.send(head(method, target, fields) + data)
             response = await connection.receive(method)
-        connection.close()
+            connection.close()
+            with contextlib.suppress(OSError):  # however it ends
+                await connection.writer.wait_closed()
         return response
 
 
