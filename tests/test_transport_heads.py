@@ -5,7 +5,7 @@ from http_corpus import CORPUS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_signal.transport.receiver import KNOWN_HEAD_BYTES, KNOWN_HEADS, PIECE_BYTES, Receiver
+from tornado_signal.transport.receiver import KNOWN_HEAD_BYTES, KNOWN_HEADS, PIECE_BYTES, Receiver, plain_line
 from tornado_signal.transport.syntax import Refused
 
 HEAD = b"POST /poll HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n"
@@ -62,12 +62,39 @@ def test_the_same_as_parsed(name):
     assert understood(heads, HEAD + b"body" + data)[3:] == first
 
 
+@pytest.mark.parametrize("name", CORPUS)
+def test_the_same_behind_another_line(name):
+    """Headers that are known mean the same behind every request line of the corpus, and so does what comes behind."""
+    line, _, rest = CORPUS[name].partition(b"\r\n")
+    heads = {}
+    understood(heads, HEAD + b"body")
+    data = line + HEAD[HEAD.index(b"\r\n") :] + b"body" + HEAD + b"body"
+    assert understood(heads, data) == understood({}, data)
+    heads = {}
+    understood(heads, b"POST /known HTTP/1.1\r\n" + rest + HEAD + b"body")
+    assert understood(heads, CORPUS[name] + HEAD + b"body") == understood({}, CORPUS[name] + HEAD + b"body")
+
+
+@given(
+    st.sampled_from([b"GET", b"POST", b"HEAD", b"get", b"PRI", b"CONNECT"]),
+    st.binary(max_size=6),
+    st.binary(max_size=3),
+)
+def test_lines_that_only_look_plain(method, target, version):
+    """Any few bytes in a request line mean with known headers what they mean without."""
+    heads = {}
+    understood(heads, HEAD + b"body")
+    for line in (method + b" /" + target + b" HTTP/1.1" + version, method + b" " + target + b" HTTP/1." + version):
+        data = line + HEAD[HEAD.index(b"\r\n") :] + b"body" + HEAD + b"body"
+        assert understood(heads, data) == understood({}, data)
+
+
 @given(st.binary(max_size=20), st.integers(0, 30))
 def test_only_a_whole_one(behind, cut):
     """A known head with its body, some of it, or more than that is taken for what it is."""
     heads = {}
     understood(heads, HEAD + b"body")
-    assert list(heads) == [HEAD]
+    assert list(heads) == [HEAD[HEAD.index(b"\r\n") :]]
     data = (HEAD + b"body")[: len(HEAD) + 4 - cut] + (behind if cut == 0 else b"")
     assert understood(heads, data) == understood({}, data)
 
@@ -78,17 +105,26 @@ def test_it_is_not_parsed_again(monkeypatch):
     first = understood(heads, HEAD + b"body")
     monkeypatch.setattr(Receiver, "on_message_begin", None)  # whoever parsed would stumble here
     assert understood(heads, (HEAD + b"body") * 2) == first * 2
+    other = understood(heads, HEAD.replace(b"/poll", b"/a%20topic/offer?x=1") + b"body")
+    assert other[0][0] == ("POST", "/a%20topic/offer?x=1", "HTTP/1.1")
+    assert other[0][1:] == first[0][1:]
+    assert other[1:] == first[1:]
 
 
 def test_not_too_many_and_not_too_long():
     """What is kept of heads is bounded, whatever comes."""
     heads = {}
     for number in range(KNOWN_HEADS * 2 + 1):
-        understood(heads, b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n" % number)
+        understood(heads, b"GET / HTTP/1.1\r\nHost: %d\r\n\r\n" % number)
         assert len(heads) <= KNOWN_HEADS
     heads = {}
-    understood(heads, b"GET /%b HTTP/1.1\r\nHost: a\r\n\r\n" % (b"x" * KNOWN_HEAD_BYTES))
+    understood(heads, b"GET / HTTP/1.1\r\nHost: a\r\nX: %b\r\n\r\n" % (b"x" * KNOWN_HEAD_BYTES))
     assert heads == {}
+    asked = plain_line.cache_info()
+    for length in (KNOWN_HEAD_BYTES, 3 * KNOWN_HEAD_BYTES):
+        for _ in range(2):
+            understood(heads, b"GET /%b HTTP/1.1\r\nHost: a\r\n\r\n" % (b"x" * length))
+    assert plain_line.cache_info() == asked
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ import httptools
 from tornado import httputil
 
 from .headers import Headers, header_name
-from .syntax import Refused, check_headers, check_target
+from .syntax import Refused, check_headers, check_target, plain_line
 
 MAX_HEAD_BYTES: Final = 32 * 1024  # request line and headers, or whatever else comes between two pieces of a body
 PIECE_BYTES: Final = 8 * 1024  # parsed at a time: what is counted and what waits is known to this precision
 KNOWN_HEADS: Final = 512  # at most 2 KB each
 KNOWN_HEAD_BYTES: Final = 2048
+LINE_END: Final = b"\r\n"
+HEAD_END: Final = LINE_END * 2
 
 
 class Head(NamedTuple):
@@ -32,7 +34,7 @@ class Head(NamedTuple):
 _SPECIAL: Final = {"Transfer-Encoding", "Expect"}  # what comes behind such a head is not simply a body
 
 Heads = dict[bytes, Head]
-"""What some have sent before, byte for byte: clients repeat themselves, and need not be parsed again."""
+"""By headers that some have sent before, byte for byte: clients repeat themselves, and need not be parsed again."""
 
 
 class Receiver:
@@ -108,22 +110,26 @@ class Receiver:
         return taken
 
     def _feed_known(self, piece: bytes) -> int:
-        """Take a whole request whose head has come before; how many bytes it had, 0 for another one."""
-        body_at = piece.find(b"\r\n\r\n") + 4
-        head = self._heads.get(piece[:body_at])
-        if head is None or len(piece) < body_at + head.body_bytes:
+        """Take a whole request whose headers have come before; how many bytes it had, 0 for another one."""
+        line_end = piece.find(LINE_END)
+        body_at = piece.find(HEAD_END, line_end) + 4
+        known = self._heads.get(piece[line_end:body_at])
+        if known is None or line_end > KNOWN_HEAD_BYTES or len(piece) < body_at + known.body_bytes:
             return 0
-        end = body_at + head.body_bytes
+        line = plain_line(piece[:line_end])
+        if line is None:
+            return 0
+        end = body_at + known.body_bytes
         self._silent_bytes = 0
         self.moved = True
-        self.request_received(head, True, piece[body_at:end])
+        self.request_received(Head(line, known.headers, known.body_bytes), True, piece[body_at:end])
         return end
 
     def _remember(self, head: Head) -> None:
         # Only what ends where it seems to: as many lines as llhttp has seen.
-        sent = self._piece[: self._piece.find(b"\r\n\r\n") + 4]
+        sent = self._piece[self._piece.find(LINE_END) : self._piece.find(HEAD_END) + 4]
         lines = len(head.headers) + 2
-        if len(sent) > KNOWN_HEAD_BYTES or sent.count(b"\r\n") != lines or sent.count(b"\n") != lines:
+        if len(sent) > KNOWN_HEAD_BYTES or sent.count(LINE_END) != lines or sent.count(b"\n") != lines:
             return
         if head.headers.keys() & _SPECIAL:
             return

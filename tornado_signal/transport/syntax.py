@@ -1,5 +1,6 @@
 """What llhttp takes but this server must not believe: odd targets, hosts, codings. Refusing ends the connection."""
 
+import functools
 import http
 import re
 from collections.abc import Iterable
@@ -7,6 +8,7 @@ from typing import Final
 
 from tornado import httputil
 
+_PLAIN_LINE: Final = re.compile(rb"(GET|HEAD|POST|OPTIONS) (/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*) HTTP/1\.1")
 _TARGET: Final = re.compile(rb"[!-~\x80-\xff]+")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)
 _HOST: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+;=%-]*(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")
@@ -23,6 +25,13 @@ class Refused(Exception):
     def __init__(self, status: int) -> None:
         super().__init__(status)
         self.status = status
+
+
+@functools.lru_cache(maxsize=1024)
+def plain_line(line: bytes) -> httputil.RequestStartLine | None:
+    """A request line of HTTP/1.1 that nobody can take for something else; None for any other: it has to be parsed."""
+    match = _PLAIN_LINE.fullmatch(line)
+    return httputil.RequestStartLine(match[1].decode(), match[2].decode(), "HTTP/1.1") if match else None
 
 
 def check_target(method: bytes, target: bytes, headers: httputil.HTTPHeaders) -> str:
