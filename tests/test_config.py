@@ -457,7 +457,7 @@ def test_help(capsys):
     shown = "".join(capsys.readouterr().out.split())  # argparse breaks lines where it likes
     for setting in SETTINGS:
         unit = f"unit: {setting.unit}; " if setting.unit else ""
-        value = setting.name.upper() if setting.kind.alone is None else f"[{setting.name.upper()}]"
+        value = "VALUE" if setting.kind.alone is None else "[VALUE]"
         line = (
             f"{setting.flag} {value} {setting.meaning} [{setting.kind.allowed}] "
             f"({unit}default: {setting.default}; environment: {setting.variable})"

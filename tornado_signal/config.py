@@ -34,6 +34,7 @@ class ConfigError(ValueError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add all that `serve` takes: `--check`, `--config` and a flag for each setting (Contract D)."""
+    parser.usage = "%(prog)s [-h] [--check] [--config FILE] [--SETTING VALUE]..."  # else an error has it all before it
     parser.add_argument("--check", action="store_true", help="check settings, data directory and ports, and exit")
     add_settings(parser, [each.name for each in SETTINGS])
 
@@ -54,6 +55,7 @@ def add_settings(parser: argparse.ArgumentParser, names: Collection[str]) -> Non
     for each in [each for each in SETTINGS if each.name in names]:
         parser.add_argument(
             each.flag,
+            metavar="VALUE",
             nargs=None if each.kind.alone is None else "?",
             const=each.kind.alone,
             type=flag_reader(each.kind),
