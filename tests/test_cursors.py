@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_signal.cursors import format_cursor, parse_cursor
+from tornado_signal.cursors import _tag, format_cursor, parse_cursor
 from tornado_signal.errors import InvalidParameter
 
-NUMBERS = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=3)
+NUMBERS = st.lists(st.integers(0, 2**60 - 1), min_size=1, max_size=3)
+FORGED = ["", "zz", "-1", "+1", " 1", "1 ", "1_0", "0x1", "01", "F", "٣", "1" + "0" * 15, "f" * 40, "1\n"]
 
 
 @given(st.binary(), NUMBERS)
@@ -33,6 +34,15 @@ def test_damaged(about, numbers, count, text):
         if damaged != good:
             with pytest.raises(InvalidParameter):
                 parse_cursor(about, damaged, "since", count)
+
+
+@pytest.mark.parametrize("number", FORGED)
+def test_forged(number):
+    """The tag is no secret: what only looks like a number is refused with the right tag, too."""
+    for numbers in ([number], [number, "1"], ["1", number]):
+        text = ".".join(numbers)
+        with pytest.raises(InvalidParameter):
+            parse_cursor(b"about", f"{text}.{_tag(b'about', text)}", "since", len(numbers))
 
 
 def test_golden():

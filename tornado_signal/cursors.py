@@ -5,9 +5,12 @@ about, so that a damaged cursor, or one of another session or topic, is recognis
 it is no secret and protects nothing.
 """
 
+import re
 import zlib
 
 from .errors import InvalidParameter
+
+_NUMBER = re.compile("0|[1-9a-f][0-9a-f]{0,14}")  # as they are made here, and none that the next could not follow
 
 
 def format_cursor(about: bytes, *numbers: int) -> str:
@@ -15,7 +18,7 @@ def format_cursor(about: bytes, *numbers: int) -> str:
 
     Args:
         about: what the numbers count in, such as the key of a session.
-        numbers: where the reader has come to.
+        numbers: where the reader has come to; each under 2^60.
     """
     text = ".".join(f"{number:x}" for number in numbers)
     return f"{text}.{_tag(about, text)}"
@@ -35,7 +38,7 @@ def parse_cursor(about: bytes, cursor: str, parameter: str, count: int) -> tuple
     """
     text, _, tag = cursor.rpartition(".")
     numbers = text.split(".")
-    if len(numbers) != count or tag != _tag(about, text):
+    if len(numbers) != count or tag != _tag(about, text) or not all(map(_NUMBER.fullmatch, numbers)):
         raise InvalidParameter(parameter)
     return tuple(int(number, 16) for number in numbers)
 
