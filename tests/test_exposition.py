@@ -160,6 +160,7 @@ def test_every_number_is_exact(server):
     assert found.histogram("store_write_duration_seconds")[1] == 6
     assert (found.one("store_failed_writes"), found.one("store_reopenings")) == (0, 0)
     assert found.one("store_size_bytes") > 0
+    assert 0 < found.one("store_cache_bytes") < 64 * 1024 * 1024
     assert found.one("running_requests") == 0
 
 

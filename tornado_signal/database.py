@@ -188,6 +188,10 @@ class Database:
         """How much the directory holds, by its files."""
         return files.size_bytes(self._path)
 
+    def cache_bytes(self) -> int:
+        """How much of it LevelDB keeps in memory; 0 while it is reopened, or closed."""
+        return 0 if self._snapshot is None else int(self._db.get_property(b"leveldb.approximate-memory-usage"))
+
     # On the loop
     def _write_group(self) -> None:
         group, self._group = self._group, Group(self._db, self._sync)

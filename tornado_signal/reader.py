@@ -252,6 +252,10 @@ class Reader:
         """How much the directory holds."""
         return self._db.size_bytes()
 
+    def cache_bytes(self) -> int:
+        """How much of that is in memory."""
+        return self._db.cache_bytes()
+
     def check(self, now_ms: int) -> None:
         """Prove that every index agrees with the records. Reads the whole store; for tests and for repair.
 

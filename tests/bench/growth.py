@@ -74,12 +74,16 @@ def growth(bench: Bench) -> None:
     for a_topic in (10, 1):
         small_at = bench.fill(few, a_topic)
         large_at = bench.fill_once() if a_topic == 10 else bench.fill(many, a_topic)
-        with processes.tornado_signal(small_at.path) as small, processes.tornado_signal(large_at.path) as large:
+        admin = {"admin-port": 0}
+        with (
+            processes.tornado_signal(small_at.path, **admin) as small,
+            processes.tornado_signal(large_at.path, **admin) as large,
+        ):
             part = f"{many:,} sessions, {a_topic} a topic"
             bench.add(part, "from start to listening", large.opened_s, "s")
             bench.add(part, "from start to listening, CPU", large.cpu_s(), "s")
             bench.add(part, f"from start to listening, {few:,} sessions", small.opened_s, "s")
-            each = (large.memory_bytes() - small.memory_bytes()) / (many - few)
+            each = (large.beyond_caches_bytes() - small.beyond_caches_bytes()) / (many - few)
             size = sum(file.stat().st_size for file in large_at.path.iterdir()) / many
             bench.add(
                 part,
@@ -88,8 +92,7 @@ def growth(bench: Bench) -> None:
                 "B",
                 target="<= 200 B",
                 reached=each <= 200 if bench.whole else None,
-                note=f"resident beyond the server with {few:,}, LevelDB's block cache (up to 32 MiB) included, its "
-                "mapped files not",
+                note=f"resident beyond the server with {few:,}, without LevelDB's caches and its mapped files",
             )
             bench.add(part, "disk of a session", size, "B")
             _grow(bench, part, a_topic, {few: small, many: large}, {few: small_at.codes, many: large_at.codes})

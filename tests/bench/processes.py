@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -12,6 +13,7 @@ START_LIMIT_S = 120.0
 STOP_LIMIT_S = 20.0
 TICKS = os.sysconf("SC_CLK_TCK")
 _LISTENING = re.compile(r"listening on (http://\S+)")
+_ADMIN = re.compile(r"admin listener on (http://\S+)")
 
 
 class BenchError(Exception):
@@ -113,6 +115,12 @@ class Server(Target):
         self.opened_s = time.perf_counter() - began_s
         super().__init__(found[1], self._process.pid)
         return self
+
+    def beyond_caches_bytes(self) -> int:
+        """What it has in memory, but for what LevelDB keeps there of its files."""
+        with urllib.request.urlopen(f"{_ADMIN.search(self.log())[1]}/metrics", timeout=START_LIMIT_S) as answer:
+            cached = float(re.search(r"^tornado_signal_store_cache_bytes (\S+)$", answer.read().decode(), re.M)[1])
+        return self.memory_bytes() - int(cached)
 
     def log(self) -> str:
         """What it has said so far."""

@@ -91,6 +91,7 @@ class Exposition(Collector):
         metrics = store.metrics
         yield gauge("store_available", "Whether the store can be read and written.", store.available)
         yield gauge("store_size_bytes", "What the data directory holds.", store.size_bytes())
+        yield gauge("store_cache_bytes", "What LevelDB keeps of it in memory.", store.cache_bytes())
         yield histogram(
             "store_write_duration_seconds",
             "How long writes took, each with its sync if there is one.",
