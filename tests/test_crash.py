@@ -20,6 +20,8 @@ from writers import NO_LIMIT_MS
 from tornado_signal.session import Side
 from tornado_signal.store import Store
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 10
 WRITERS = 6
 

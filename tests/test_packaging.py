@@ -11,6 +11,8 @@ import pytest
 
 from tornado_signal import _build
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 STALE = "0" * 40
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
