@@ -126,9 +126,13 @@ class Receiver:
         return end
 
     def _remember(self, head: Head) -> None:
-        # Only what ends where it seems to: as many lines as llhttp has seen.
-        sent = self._piece[self._piece.find(LINE_END) : self._piece.find(HEAD_END) + 4]
+        # Only what ends where it seems to: as many lines as llhttp has seen. And only behind a plain line: others say
+        # themselves what the headers mean, such as which host it is, or whether there has to be one.
+        line_end = self._piece.find(LINE_END)
+        sent = self._piece[line_end : self._piece.find(HEAD_END) + 4]
         lines = len(head.headers) + 2
+        if line_end > KNOWN_HEAD_BYTES or plain_line(self._piece[:line_end]) is None:
+            return
         if len(sent) > KNOWN_HEAD_BYTES or sent.count(LINE_END) != lines or sent.count(b"\n") != lines:
             return
         if head.headers.keys() & _SPECIAL:
