@@ -186,6 +186,14 @@ def test_what_is_no_uuid_is_no_code(text):
     assert wire.parse_code(text) is None
 
 
+def test_nothing_long_is_kept_of_a_code():
+    """What comes as a code may be as long as a body: none of it stays in memory."""
+    kept = wire._parse_uuid.cache_info()
+    for length in (0, 35, 37, 100_000):
+        assert wire.parse_code("a" * length) is None
+    assert wire._parse_uuid.cache_info() == kept
+
+
 @given(st.text() | st.text("0123456789abcdefABCDEF-", min_size=30, max_size=40))
 def test_any_text_is_a_code_or_none(text):
     """Whatever text comes as a code, it is a UUID as Python's own reader sees it, or none."""

@@ -213,10 +213,14 @@ def parse_topic(segment: str) -> str:
     return topic
 
 
-@functools.lru_cache(maxsize=4096)  # each comes a dozen times
 def parse_code(text: str) -> bytes | None:
     """A session's code as 16 bytes, or None for what is no UUID and therefore no session's (contract B7)."""
-    if len(text) != 36 or not text[8] == text[13] == text[18] == text[23] == "-":
+    return _parse_uuid(text) if len(text) == 36 else None  # nothing long is kept
+
+
+@functools.lru_cache(maxsize=4096)  # each comes a dozen times
+def _parse_uuid(text: str) -> bytes | None:
+    if not text[8] == text[13] == text[18] == text[23] == "-":
         return None
     try:
         code = bytes.fromhex(text.replace("-", ""))
