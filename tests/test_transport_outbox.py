@@ -32,6 +32,7 @@ class Counting(web.RequestHandler):
 
     def get(self):
         self.finish(str(len(select.select(self.application.clients, [], [], 0)[0])))
+        self.application.looked.set()
 
 
 class Large(web.RequestHandler):
@@ -42,6 +43,7 @@ class Large(web.RequestHandler):
             self.write(b"x" * (LARGE // 4))
             self.flush()
         self.finish(str(len(select.select(self.application.clients, [], [], 10)[0])))
+        self.application.looked.set()
 
 
 @pytest.fixture(params=["uvloop", "asyncio"])
@@ -50,7 +52,7 @@ def running(request):
 
     def make():
         application = echo_application(("/blocking", Blocking), ("/counting", Counting), ("/large", Large))
-        application.blocked, application.go_on = threading.Event(), threading.Event()
+        application.blocked, application.go_on, application.looked = (threading.Event() for _ in range(3))
         application.clients = []
         return application
 
@@ -77,6 +79,7 @@ def ask(running, path, count):
     with one_turn(running):
         for client in clients:
             client.sendall(b"GET " + path + HEAD + b"\r\n")
+    assert running.application.looked.wait(20)  # nothing is taken from what there is to see
     for client in clients:
         client.shutdown(socket.SHUT_WR)
     found = [read_all(client) for client in clients]
