@@ -9,25 +9,11 @@ import sys
 import time
 
 import pytest
-from command import BOUND_S, COMMAND, ORIGIN, Server, environment, run
+from command import BOUND_S, COMMAND, ORIGIN, environment, run
 from terminal import Terminal
 
 NOBODY = "http://127.0.0.1:1"
 CODE = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-
-
-@pytest.fixture
-def start(tmp_path):
-    """A function that starts a server, in a directory with a name; on a port, if it has one."""
-    servers = []
-
-    def start_server(name="data", port=0):
-        servers.append(Server("--data-dir", tmp_path / name, port=port))
-        return servers[-1]
-
-    yield start_server
-    for each in servers:
-        each.end()
 
 
 @pytest.fixture
@@ -372,7 +358,7 @@ def test_offer_that_is_lost(start, server, begin):
     offerer = begin("offer", "lobby", told="o")
     code_of(offerer)
     server.stop(signal.SIGKILL)
-    start("other", port=server.url.rsplit(":", 1)[1])
+    start(data="other", port=server.url.rsplit(":", 1)[1])
     _, errors = offerer.communicate(timeout=BOUND_S)
     assert errors == "tornado-signal: the server says: 404 Session not found, expired, or origin mismatch\n"
     assert offerer.returncode == 1
@@ -452,7 +438,7 @@ def test_ping(ask, server, start):
     assert (found["url"], found["count"]) == (server.url, 20)
     assert 0 < found["min_ms"] <= found["median_ms"] <= found["p99_ms"] < 10_000
     assert ask("topics").stdout == ""
-    other = start("other")
+    other = start(data="other")
     both = f"{server.url},{other.url}"
     with Terminal(COMMAND, "ping", "--count", 2, "--url", both, env=environment()) as terminal:
         shown, status = terminal.rest()

@@ -7,7 +7,6 @@ import signal
 from urllib.parse import quote, urlencode
 
 import pytest
-from command import Server
 from service import NO_SUCH_CODE, NOT_FOUND, ORIGIN, OTHER, TIMEOUT_MS, head, invalid, refused, with_origin
 from sse import open_stream, told
 
@@ -311,20 +310,6 @@ async def test_a_topic_resumes_from_every_point(service, follow):
     await check_every_point(service.port, *await record(service, follow), come)
 
 
-@pytest.fixture
-def start(tmp_path):
-    """A function that starts the installed command on the same data each time."""
-    started = []
-
-    def starting(port=0, *arguments):
-        started.append(Server("--data-dir", tmp_path / "data", *arguments, port=port))
-        return started[-1]
-
-    yield starting
-    for server in started:
-        server.end()
-
-
 async def test_a_topic_resumes_over_restarts(start):
     """The server is killed and started again, twice: from every id of before, nothing is lost or doubled."""
     server = start()
@@ -353,20 +338,20 @@ async def test_a_topic_resumes_over_restarts(start):
             recorded += await stream.take(5)
             last = stream.last
         server.stop(signal.SIGKILL)
-        server = start(port)
+        server = start(port=port)
     assert last == recorded[-1].id
     await check_every_point(port, points, listing, recorded, come)
 
 
 async def test_expired_while_the_server_was_down(start):
     """What expires while the server is down is told as gone to whoever comes back."""
-    server = start(0, "--session-timeout-ms", 1500, "--sweep-interval-ms", 50)
+    server = start("--session-timeout-ms", 1500, "--sweep-interval-ms", 50)
     port = int(server.url.rpartition(":")[2])
     code = server.offer()
     async with open_stream(port, "/lobby/events") as stream:
         await stream.listing()
     server.stop(signal.SIGKILL)
-    server = start(port, "--session-timeout-ms", 1500, "--sweep-interval-ms", 50)
+    server = start("--session-timeout-ms", 1500, "--sweep-interval-ms", 50, port=port)
     async with open_stream(port, "/lobby/events", last=stream.last) as again:
         assert told(await again.take()) == [("gone", code, "expired")]
 
@@ -517,7 +502,7 @@ async def test_a_session_resumes_over_a_restart(start):
         body = {"code": code, "side": "answerer", "candidate": f"{step} missed"}
         assert (await asyncio.to_thread(server.call, "/answer", body))[0] == 200
         server.stop(signal.SIGKILL)
-        server = start(port)
+        server = start(port=port)
     everything = [f"{step} {name}" for step in range(3) for name in ("a", "b", "missed")]
     assert [each.data["candidate"] for each in got] == everything[:-1]
     for at, event in enumerate(got):
