@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "turns": "",
     "clock": "",
     "metrics": "",
-    "groups": "",
+    "groups": "changes",
     "lag": "metrics",
     "logs": "",
     "gates": "session",

@@ -146,18 +146,11 @@ class Database:
             settled(False)
             waiter.set_exception(Unavailable("the database is being reopened or closed"))
             return waiter
-        # A batch of its own first: if one of its parts is refused, nothing of it reaches the others'.
-        batch = self._db.write_batch()
         try:
-            for key in change.deletes:
-                batch.delete(key)
-            for key, value in change.puts:
-                batch.put(key, value)
+            self._group.add(change, settled, waiter)
         except BaseException:
             settled(False)
             raise
-        self._group.batch.append(batch)
-        self._group.changes.append((settled, waiter))
         if not self._writing:
             self._writing = True
             self._loop.call_soon(self._write_group)  # later in this turn of the loop, for all that it brings

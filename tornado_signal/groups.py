@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from .changes import Change
+
 Settled = Callable[[bool], None]
 
 
@@ -12,18 +14,29 @@ class Group:
     """Changes that share one write.
 
     Attributes:
-        batch: all of them, for LevelDB.
         changes: for each, whom to tell of its end: a function to call, and a future for who waits.
         took_s: how long the write took, with its sync.
     """
 
     def __init__(self, db: Any, sync: bool) -> None:
-        self.batch = db.write_batch(sync=sync)
         self.changes: list[tuple[Settled, asyncio.Future[None]]] = []
         self.took_s = 0.0
+        self._batch = db.write_batch(sync=sync)
+        self._change = db.write_batch()
+
+    def add(self, change: Change, settled: Settled, waiter: "asyncio.Future[None]") -> None:
+        """One more change; if one of its parts is refused, nothing of it reaches the others'."""
+        batch = self._change
+        batch.clear()
+        for key in change.deletes:
+            batch.delete(key)
+        for key, value in change.puts:
+            batch.put(key, value)
+        self._batch.append(batch)
+        self.changes.append((settled, waiter))
 
     def write(self) -> None:
         """Write them, in whatever thread."""
         began_s = time.perf_counter()
-        self.batch.write()
+        self._batch.write()
         self.took_s = time.perf_counter() - began_s
