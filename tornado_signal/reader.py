@@ -101,7 +101,7 @@ class Reader:
         """
         key = layout.pack_session_prefix(origin, code)
         gate = self._admit(key, reader, secret_hash, now_ms)
-        return records.news(self._db.view, key, reader.other, since, gate.expires_ms, gate.serial)
+        return records.news(self._db.view, key, gate, reader.other, since)
 
     def _admit(self, key: bytes, side: Side, secret_hash: bytes, now_ms: int) -> Gate:
         """Let a side of a live session act."""

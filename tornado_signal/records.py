@@ -65,30 +65,29 @@ def part_keys(view: Any, key: bytes, most: int | None = None) -> list[bytes]:
         return list(itertools.islice(parts, most))
 
 
-def news(view: Any, key: bytes, side: Side, since: int, expires_ms: int, serial: int) -> News:
+def news(view: Any, key: bytes, gate: Gate, side: Side, since: int) -> News:
     """What one side of a session has sent.
 
     Args:
         view: where to read.
         key: the session's.
+        gate: the session's; if it says that there is nothing new, then that is not looked for.
         side: who has sent it.
         since: only candidates with a number after this one.
-        expires_ms: when the session ends.
-        serial: the session's own.
     """
     description_key = key + layout.DESCRIPTION[side]
     start = key + layout.CANDIDATE[side] + layout.pack_number(since + 1) if since else description_key
     description = view.get(description_key) if since else None
-    parts = span(view, start, key + layout.AFTER_SIDE[side])
+    parts = span(view, start, key + layout.AFTER_SIDE[side]) if gate.numbers.get(side) != since else []
     if parts and parts[0][0] == description_key:
         description = parts.pop(0)[1]
     candidates = [(layout.unpack_number(part_key[-8:]), value.decode()) for part_key, value in parts]
     if description is None:
-        return News(None, 0, candidates, expires_ms, serial)
+        return News(None, 0, candidates, gate.expires_ms, gate.serial)
     if side is Side.OFFERER:
-        return News(description.decode(), 1, candidates, expires_ms, serial)
+        return News(description.decode(), 1, candidates, gate.expires_ms, gate.serial)
     answer = layout.unpack_answer(description)
-    return News(answer.text, answer.number, candidates, expires_ms, serial)
+    return News(answer.text, answer.number, candidates, gate.expires_ms, gate.serial)
 
 
 def last_number(view: Any, key: bytes, side: Side) -> int:
