@@ -20,7 +20,7 @@ def format_cursor(about: bytes, *numbers: int) -> str:
         about: what the numbers count in, such as the key of a session.
         numbers: where the reader has come to; each under 2^60.
     """
-    text = ".".join(f"{number:x}" for number in numbers)
+    text = ".".join(map("{:x}".format, numbers))
     return f"{text}.{_tag(about, text)}"
 
 

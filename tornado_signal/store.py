@@ -6,6 +6,7 @@ candidates; so two answers at one moment have one winner, and nothing is acknowl
 may still fail.
 """
 
+import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -156,7 +157,7 @@ class Store(Writer):
         gate = self._admit(key, side, secret_hash, now_ms)
         first = self._take_numbers(key, gate, side, len(candidates))
         change = changes.candidates_added(key, side, enumerate(candidates, first))
-        await self._commit([key], change, lambda: self.watches.changed(key), appends=True)
+        await self._commit([key], change, functools.partial(self.watches.changed, key), appends=True)
 
     async def withdraw(self, origin: str, code: bytes, side: Side, now_ms: int, *, secret_hash: bytes = b"") -> None:
         """End a session at once (contract C6).

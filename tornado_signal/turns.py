@@ -1,7 +1,6 @@
 """Whose turn it is: keeps the changes of one session from overtaking each other on their way to the disk."""
 
 import asyncio
-from collections import deque
 from collections.abc import Iterable
 
 
@@ -19,12 +18,12 @@ class _Line:
     def __init__(self, appends: bool) -> None:
         self.appends = appends
         self.count = 0
-        self.waiting: deque[tuple[asyncio.Future[None], bool]] = deque()
+        self.waiting: list[tuple[asyncio.Future[None], bool]] = []
 
     def advance(self) -> None:
         """Give the turn to the first who waits, and if that one only appends, to those who may join it."""
         while self.waiting and (not self.count or (self.appends and self.waiting[0][1])):
-            turn, self.appends = self.waiting.popleft()
+            turn, self.appends = self.waiting.pop(0)
             if not turn.done():
                 self.count += 1
                 turn.set_result(None)
@@ -72,6 +71,7 @@ class Turns:
         for key in keys:
             line = self._lines[key]
             line.count -= 1
-            line.advance()
+            if line.waiting:
+                line.advance()
             if not line.count:
                 del self._lines[key]

@@ -75,19 +75,14 @@ def parse_string(fields: dict[str, Any], name: str, most: int | None = None) -> 
         InvalidParameter: it is absent, empty, not a string, too long, or not encodable as UTF-8.
     """
     value = fields.get(name)
-    if type(value) is not str or not value or (most is not None and len(value) > most) or not _encodable(value):
+    if type(value) is not str or not value or (most is not None and len(value) > most):
         raise InvalidParameter(name)
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidParameter(name) from None
     return value
-
-
-def _encodable(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def parse_optional(fields: dict[str, Any], name: str, least: int = 1, most: int | None = None) -> str | None:

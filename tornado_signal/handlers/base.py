@@ -56,6 +56,7 @@ class Handler(web.RequestHandler):
     client_address = ""
     """Who asks, if that is in the log, and once the request has no headers any more."""
 
+    _headers: ResponseHeaders  # type: ignore[assignment]
     _flushed_bytes = 0
     _headers_written = False
     _finished = False
@@ -168,12 +169,12 @@ class Handler(web.RequestHandler):
         """Begin the response: every one is JSON and depends on the Origin; also after an error has cleared the rest."""
         headers = ResponseHeaders()
         headers["Content-Type"] = wire.JSON
-        headers["Date"] = self.application.clock.http_date(self.now_ms)
+        headers["Date"] = self.application.http_date
         headers["Vary"] = "Origin"
         headers["X-Request-Id"] = self.request_id
         if self.origin:
             headers["Access-Control-Allow-Origin"] = self.origin
-        self._headers = cast(httputil.HTTPHeaders, headers)
+        self._headers = headers
         self._write_buffer = []
         self._status_code = 200
         self._reason = "OK"
@@ -183,10 +184,11 @@ class Handler(web.RequestHandler):
         if self._headers_written or not isinstance(chunk, bytes) or self._write_buffer:
             return super().finish(chunk)
         self._headers["Content-Length"] = str(len(chunk))
-        connection = cast(httputil.HTTPConnection, self.request.connection)
+        connection = self.request.connection
         start_line = OK if self._status_code == 200 else httputil.ResponseStartLine("", self._status_code, self._reason)
         self._headers_written = True
-        sent = connection.write_headers(start_line, self._headers, b"" if self.request.method == "HEAD" else chunk)
+        body = b"" if self.request.method == "HEAD" else chunk
+        sent = connection.write_headers(start_line, self._headers, body)  # type: ignore[arg-type]
         connection.finish()
         self._finished = True
         return sent

@@ -30,6 +30,7 @@ class Request(httputil.HTTPServerRequest, httputil.HTTPMessageDelegate):
         too_large: whether the body is over the limit, and therefore not kept.
     """
 
+    connection: httputil.HTTPConnection
     method = ""
     body = b""
     too_large = False
@@ -64,7 +65,7 @@ class Request(httputil.HTTPServerRequest, httputil.HTTPMessageDelegate):
         self, start_line: httputil.RequestStartLine | httputil.ResponseStartLine, headers: httputil.HTTPHeaders
     ) -> None:
         """Request line and headers have come; of what says that it is too large the body need not."""
-        self.method, self.uri, self.version = cast(httputil.RequestStartLine, start_line)
+        self.method, self.uri, self.version = start_line  # type: ignore[assignment]
         self.path, _, self.query = self.uri.partition("?")
         self.headers = headers
         if int(headers.get("Content-Length", "0")) > self._max_bytes:
@@ -144,6 +145,7 @@ class Application(web.Application):
         self.draining = False
         self.now_ms = 0  # of this turn of the loop
         self.arrived_s = 0.0
+        self.http_date = ""
         self.ledger = Ledger(settings, store.metrics, name_endpoints(fixed, by_topic, fallback))
         self._ready: list[Run] = []  # those that have not begun
         self._running = 0
@@ -181,6 +183,7 @@ class Application(web.Application):
             # For all that come in this turn of the loop: reading clocks is not for nothing.
             self.now_ms = self.clock.now_ms()
             self.arrived_s = perf_counter()
+            self.http_date = self.clock.http_date(self.now_ms)
         self._ready.append(Run(self, handler(self, request), segments))
         self._running += 1
 

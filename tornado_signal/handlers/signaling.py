@@ -68,7 +68,7 @@ class Poll(WaitingHandler):
             news = await self.store.read(self.origin, found(code), side, self.now_ms, secret_hash=secret_hash)
             self.reply(wire.news(side, news))
             return
-        about = self.about(code.lower(), side)
+        about = self.about(code.lower(), side.value)
         serial, since = (None, 0) if cursor is None else cursors.parse_cursor(about, cursor, "since", 2)
         secret_hash = wire.parse_secret(fields)
         session = found(code)

@@ -117,7 +117,7 @@ class SessionEvents(Stream):
         """Tell what the other side sends, until the session ends."""
         fields: dict[str, Any] = {name: self.once(name) for name in ("code", "side", "secret")}
         session, side, secret_hash = parse_owner(fields)
-        about = self.about(wire.format_code(session), side)
+        about = self.about(wire.format_code(session), side.value)
         serial, since = self.last_event(about, 2) or (None, 0)
         description = "answer" if side is Side.OFFERER else "offer"
         with self.watching(self.store.watch_session(self.origin, session)) as watch:

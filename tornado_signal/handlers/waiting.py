@@ -5,7 +5,6 @@ from typing import Any, cast
 from tornado.httputil import HTTPHeaders
 
 from ..errors import SignalError
-from ..session import Side
 from ..watches import Watch
 from .base import Handler
 
@@ -54,7 +53,6 @@ class WaitingHandler(Handler):
         left_s = (expires_ms - self.application.clock.now_ms()) / 1000
         return min(until_s, self.store.watches.loop.time() + left_s)
 
-    def about(self, *names: str | Side) -> bytes:
+    def about(self, *names: str) -> bytes:
         """What the cursors of this request count in: the origin and the names of what is read."""
-        texts = [name.value if isinstance(name, Side) else name for name in names]
-        return "\0".join([self.origin, *texts]).encode("utf-8", "replace")
+        return "\0".join((self.origin, *names)).encode("utf-8", "replace")

@@ -157,19 +157,17 @@ class Connection(Receiver, asyncio.Protocol):
 
     def _parse(self) -> None:
         data, self._waiting, taken = self._waiting, b"", 0
-        while taken < len(data) and not self._closing and not self._busy():
+        # No more than two at a time: one of them waits for its turn.
+        while taken < len(data) and not self._closing and len(self._exchanges or ()) < 2:
             taken += self.feed(data[taken : taken + PIECE_BYTES])
         self._waiting = data[taken:]
         if self.moved and not self._closing:
             self.moved = False
             self._renew_patience()
-        if self._busy() != self._paused and not self._closing and not self._transport.is_closing():
+        busy = len(self._exchanges or ()) > 1
+        if busy != self._paused and not self._closing and not self._transport.is_closing():
             self._paused = not self._paused
             (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
-
-    def _busy(self) -> bool:
-        """Whether parsing, and then reading, has to wait: one request waits for its turn already."""
-        return self._exchanges is not None and len(self._exchanges) > 1
 
     # From the receiver
 
