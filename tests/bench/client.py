@@ -3,11 +3,12 @@
 import asyncio
 import collections
 import gc
-import json
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from urllib.parse import urlsplit
+
+import orjson
 
 from . import messages
 from .processes import BenchError, Target
@@ -43,7 +44,7 @@ class Connection(asyncio.Protocol):
         if status != 200:
             line = data.partition(b"\r\n")[0].decode()
             raise BenchError(f"{line} was answered with {status or 'the end of the connection'} {body[:200]!r}")
-        return json.loads(body)
+        return orjson.loads(body)
 
     def close(self) -> None:
         self._transport.close()

@@ -1,12 +1,13 @@
 """What memory and time cost with many: idle connections, stored sessions."""
 
-import asyncio
 import resource
 import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from urllib.parse import urlsplit
+
+import uvloop
 
 from . import client, fill, messages, processes, wrk
 from .figures import Bench, offer_topics, ratio
@@ -102,7 +103,7 @@ def _grow(bench: Bench, part: str, a_topic: int, servers: dict[int, Server], cod
     few, many = servers
     origin = fill.ORIGIN
     for server in servers.values():
-        asyncio.run(client.create(server.base, ["zzz-alone"], origin=origin))
+        uvloop.run(client.create(server.base, ["zzz-alone"], origin=origin))
 
     def last(count: int) -> int:
         return count // a_topic // 100

@@ -4,6 +4,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
+import uvloop
+
 from . import client, fill, messages, processes
 from .figures import Bench, Size
 from .processes import BenchError, Server, Target
@@ -41,7 +43,7 @@ def _steady(bench: Bench, target: Target) -> list[float]:
         await client.steady(target.base, make, bench.size.rate, _after(bench.size.steady_s / 4))
         return await client.steady(target.base, make, bench.size.rate, _after(bench.size.steady_s))
 
-    return [latency_s for _, latency_s in asyncio.run(measure())]
+    return [latency_s for _, latency_s in uvloop.run(measure())]
 
 
 def _after(seconds: float) -> Callable[[], bool]:
@@ -58,7 +60,7 @@ def sweep(bench: Bench) -> None:
     lead_s = size.steady_s + 1 + size.mixed * 0.005  # from the opening of the store: time to make the sessions of `mix`
     fill.set_clock(filled.path, filled.expires_ms - round(lead_s * 1e3))
     with processes.tornado_signal(filled.path, durability="fsync") as server:
-        before, during = asyncio.run(_while_expiring(server, size, filled.expires_ms))
+        before, during = uvloop.run(_while_expiring(server, size, filled.expires_ms))
         compacted = "compacted" in server.log()
     left = fill.left(filled.path, filled.expires_ms)
     part = f"while {size.sessions:,} sessions expire"

@@ -1,7 +1,8 @@
 """The requests that all parts send: sizes like those of browsers that want a data channel."""
 
-import json
 from urllib.parse import urlsplit
+
+import orjson
 
 ORIGIN = "http://bench.example"
 CODE = "@" * 36  # stands for a code in a template
@@ -17,7 +18,7 @@ CANDIDATE = NOISE[1000:1120]
 def request(base: str, method: str, path: str, fields: dict | None = None, origin: str = ORIGIN) -> bytes:
     """One request as bytes."""
     host = urlsplit(base).netloc
-    body = json.dumps(fields).encode() if fields is not None else b""
+    body = orjson.dumps(fields) if fields is not None else b""
     head = f"{method} {urlsplit(base).path}{path} HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\n"
     if fields is not None:
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"

@@ -1,10 +1,11 @@
 """Requests a second and CPU a request: of each endpoint, with and without syncing, and of brokered connections."""
 
-import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+
+import uvloop
 
 from . import client, messages, wrk
 from .figures import Bench, median, offer_topics, ratio
@@ -51,8 +52,8 @@ def endpoints(bench: Bench) -> None:
         both = (server, ceiling)
         parts = {}
         for target in both:
-            asyncio.run(client.create(target.base, ["listed"] * LISTED))
-            polled = asyncio.run(client.create(target.base, ["polled"] * POLLED))
+            uvloop.run(client.create(target.base, ["listed"] * LISTED))
+            polled = uvloop.run(client.create(target.base, ["polled"] * POLLED))
             parts[target] = {"": [""], "topics": offer_topics(), "polled": polled}
         for endpoint in ENDPOINTS:
             runs: dict[Target, list[wrk.Run]] = {target: [] for target in both}
@@ -154,13 +155,13 @@ def broker(bench: Bench) -> None:
         cpu_ms: dict[str, list[float | None]] = {name: [] for name in targets}
         speed: dict[str, list[float | None]] = {name: [] for name in targets}
         above = targets["the ceiling, os"]
-        code = asyncio.run(client.create(above.base, ["polled"]))
+        code = uvloop.run(client.create(above.base, ["polled"]))
         polls_us: list[float | None] = []
         for _ in range(bench.size.rounds):
             template = messages.template(messages.poll(above.base, messages.CODE, "answerer"))
             polls_us.append(wrk.run(above, template, code, seconds=bench.size.run_s).cpu_us)
             for name, target in targets.items():
-                used, rate = asyncio.run(client.broker(target, flows, at_once))
+                used, rate = uvloop.run(client.broker(target, flows, at_once))
                 cpu_ms[name].append(used)
                 speed[name].append(rate)
     part = "one brokered connection (13 requests)"

@@ -4,6 +4,8 @@ import asyncio
 import resource
 import time
 
+import uvloop
+
 from . import client, messages
 from .figures import Bench, median, ratio
 from .processes import Server, Target
@@ -21,15 +23,15 @@ def waits(bench: Bench) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # for the server too
     try:
         with bench.server() as server:
-            asyncio.run(_waiting(bench, server, min(bench.size.waiting, hard - 1000)))
+            uvloop.run(_waiting(bench, server, min(bench.size.waiting, hard - 1000)))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     with bench.server() as server:
         flows, at_once = bench.size.flows, min(32, bench.size.flows)
         polled, waited = [], []
         for _ in range(bench.size.rounds):
-            polled.append(asyncio.run(client.broker(server, flows, at_once))[0])
-            waited.append(asyncio.run(_broker(server, flows, at_once)))
+            polled.append(uvloop.run(client.broker(server, flows, at_once))[0])
+            waited.append(uvloop.run(_broker(server, flows, at_once)))
     share = ratio(waited, polled)
     bench.add(
         "waits",
