@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager, suppress
 
 import plyvel
@@ -20,6 +21,7 @@ class Disk:
     """Makes real LevelDB with a thin skin: counts its writes, holds them up, lets them or the opening fail."""
 
     def __init__(self):
+        self.begun = 0
         self.writes = []
         self.failing = self.unopenable = False
         self.refused = threading.Semaphore(0)
@@ -57,6 +59,7 @@ class Batch(Skin):
         self._real.append(other._real)
 
     def write(self):
+        self._disk.begun += 1
         self._disk.go.wait()
         self._disk.writes.append(self._options)
         if self._disk.failing:
@@ -126,6 +129,12 @@ def held_up(disk):
     disk.go.set()
 
 
+async def turns(count):
+    """Let the loop take some."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 async def test_changes_of_one_moment_share_one_write(held, disk):
     """What is asked for in one turn of the loop costs one write, in its order."""
     waiters = [held.put(b"a", value=b"%d" % number) for number in range(50)] + [held.put(b"b")]
@@ -134,10 +143,40 @@ async def test_changes_of_one_moment_share_one_write(held, disk):
     assert held.db.view.get(b"a") == b"49"
 
 
+async def test_a_write_waits_for_the_turn_that_brings_nothing(held, disk, monkeypatch):
+    """Changes that come in one turn of the loop after the other share one write, and none comes before it is quiet."""
+    monkeypatch.setattr(database, "GATHER_S", 60)
+    with held_up(disk):
+        waiters = []
+        for number in range(10):
+            waiters.append(held.put(b"%d" % number))
+            await turns(1)
+        assert disk.begun == 0
+        await turns(2)
+        while not disk.begun:  # noqa: ASYNC110 (another thread's)
+            await asyncio.sleep(0.001)
+        late = held.put(b"late")
+    assert all(await outcomes(*waiters, late))
+    assert len(disk.writes) == 2
+
+
+async def test_a_write_does_not_wait_for_quiet_for_ever(held, disk):
+    """However many changes come, those that have waited for long enough are written."""
+    with held_up(disk):
+        waiters = []
+        until_s = time.monotonic() + 1
+        while not disk.begun:
+            waiters.append(held.put(b"%d" % len(waiters)))
+            await turns(1)
+            assert time.monotonic() < until_s
+    assert all(await outcomes(*waiters))
+
+
 async def test_changes_that_come_during_a_write_share_the_next(held, disk):
     """However many come while the disk is busy, they are one more write."""
     with held_up(disk):
         waiters = [held.put(b"first")]
+        await turns(3)
         for number in range(50):
             await asyncio.sleep(0)
             waiters.append(held.put(b"%d" % number))
@@ -160,7 +199,7 @@ async def test_nobody_sees_what_is_not_committed(held, disk):
     """A change shows when it is confirmed, not before."""
     with held_up(disk):
         waiter = held.put(b"a")
-        await asyncio.sleep(0)
+        await turns(3)
         assert held.keys() == []
         assert held.told == []
     await waiter
@@ -228,7 +267,7 @@ async def test_a_failed_write_fails_everybody_once(held, disk, caplog):
     with held_up(disk):
         disk.failing = True
         waiters = [held.put(b"%d" % number) for number in range(3)]
-        await asyncio.sleep(0)
+        await turns(3)
         waiters += [held.put(b"%d" % number) for number in range(3, 6)]
     assert await outcomes(*waiters) == [False] * 6
     assert sorted(held.told[1:]) == [(b"%d" % number, False) for number in range(6)]
@@ -280,7 +319,7 @@ async def test_a_failed_read_ends_the_service_until_it_is_open_again(during, hel
         if during != "nothing":
             waiters.append(held.put(b"during"))
         if during.startswith("a write"):
-            await asyncio.sleep(0)
+            await turns(3)
             waiters.append(held.put(b"late"))
         disk.failing = during == "a write that fails"
         for _ in range(3):
@@ -311,7 +350,7 @@ async def test_closing_after_a_failed_read(io_loop, tmp_path, disk, writing):
     held = Held(tmp_path / "data")
     with held_up(disk):
         waiters = [held.put(b"a")] if writing else []
-        await asyncio.sleep(0)
+        await turns(3)
         assert held.db.failed(damaged_block())
         closing = asyncio.create_task(held.db.close())
         await asyncio.sleep(0)
@@ -400,7 +439,7 @@ async def test_closing_writes_what_was_asked_for(io_loop, tmp_path, disk):
     held = Held(tmp_path / "data")
     with held_up(disk):
         before = [held.put(b"a")]
-        await asyncio.sleep(0)
+        await turns(3)
         before.append(held.put(b"b"))
         closings = [asyncio.create_task(held.db.close()) for _ in range(3)]
         await asyncio.sleep(0)
@@ -436,7 +475,7 @@ async def test_closing_while_a_write_fails(io_loop, tmp_path, disk, unopenable):
     with held_up(disk):
         disk.failing, disk.unopenable = True, unopenable
         waiter = held.put(b"lost")
-        await asyncio.sleep(0)
+        await turns(3)
         closing = asyncio.create_task(held.db.close())
         await asyncio.sleep(0)
     assert await outcomes(waiter) == [False]
