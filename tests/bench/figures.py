@@ -47,7 +47,7 @@ class Size:
 
 
 FULL = Size(
-    rounds=3,
+    rounds=7,
     run_s=1,
     flows=800,
     rate=1000,
