@@ -1,7 +1,6 @@
 """The bytes on disk: golden, in order, reversible, and nobody's keys among another's."""
 
 import os
-from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -24,7 +23,7 @@ sessions = st.builds(Session, codes, topics, topics, numbers, numbers, numbers, 
 
 SESSION = Session(bytes(range(16)), "tö\x00", "me", created_ms=1, expires_ms=258, timeout_ms=257, serial=3)
 HASH = bytes(range(100, 132))
-OWNED = replace(SESSION, secret_hash=HASH)
+OWNED = SESSION._replace(secret_hash=HASH)
 PACKED = b"https://o\x00\x00"
 
 

@@ -1,6 +1,5 @@
 """How much an origin may have in the store: of what is listed, and of what is on its way to the disk. No I/O."""
 
-from collections import Counter
 from typing import NamedTuple
 
 from .errors import TooMany
@@ -31,7 +30,7 @@ class Rooms:
 
     def __init__(self, quotas: Quotas) -> None:
         self._quotas = quotas
-        self._coming: dict[str, Counter[str]] = {}
+        self._coming: dict[str, dict[str, int]] = {}  # by origin and topic
 
     def take(self, index: TopicIndex, origin: str, topic: str) -> None:
         """Keep a place for one more session of a topic; goes with one `give_back`.
@@ -40,21 +39,18 @@ class Rooms:
             TooMany: a quota is used up.
         """
         quotas = self._quotas
-        coming = self._coming.setdefault(origin, Counter())
+        coming = self._coming.get(origin, {})
         sessions, topics, in_topic = index.sizes(origin, topic)
-        try:
-            if sessions + coming.total() >= quotas.sessions_per_origin:
-                raise TooMany("sessions of an origin", RETRY_AFTER_S)
-            if in_topic + coming[topic] >= quotas.sessions_per_topic:
-                raise TooMany("sessions of a topic", RETRY_AFTER_S)
-            if not in_topic and topic not in coming and topics + len(coming) >= quotas.topics_per_origin:
-                new = sum(not index.sizes(origin, each)[2] for each in coming)
-                if topics + new >= quotas.topics_per_origin:
-                    raise TooMany("topics of an origin", RETRY_AFTER_S)
-            coming[topic] += 1
-        finally:
-            if not coming:
-                del self._coming[origin]
+        if sessions + sum(coming.values()) >= quotas.sessions_per_origin:
+            raise TooMany("sessions of an origin", RETRY_AFTER_S)
+        if in_topic + coming.get(topic, 0) >= quotas.sessions_per_topic:
+            raise TooMany("sessions of a topic", RETRY_AFTER_S)
+        if not in_topic and topic not in coming and topics + len(coming) >= quotas.topics_per_origin:
+            new = sum(not index.sizes(origin, each)[2] for each in coming)
+            if topics + new >= quotas.topics_per_origin:
+                raise TooMany("topics of an origin", RETRY_AFTER_S)
+        coming[topic] = coming.get(topic, 0) + 1
+        self._coming[origin] = coming
 
     def give_back(self, origin: str, topic: str) -> None:
         """It is listed, or has failed."""

@@ -3,7 +3,6 @@
 import enum
 import hashlib
 import hmac
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from .errors import AlreadyAnswered
@@ -31,8 +30,7 @@ class Reason(enum.Enum):
     WITHDRAWN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(NamedTuple):
     """What is fixed when an offer is published; offer, answer and candidates are kept beside it.
 
     Attributes:

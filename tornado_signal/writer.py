@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from . import changes, layout, records
@@ -98,7 +97,7 @@ class Writer(Reader):
         return change
 
     async def _move(self, origin: str, key: bytes, before: Session, expires_ms: int) -> None:
-        after = replace(before, expires_ms=expires_ms)
+        after = before._replace(expires_ms=expires_ms)
         listed = self._is_listed(origin, before)
 
         def moved() -> None:
