@@ -1,6 +1,7 @@
 """Waiting for news: polls and listings that answer when there is something new, and their cursors (contract C1, C2)."""
 
 import asyncio
+import email.utils
 import random
 import re
 import signal
@@ -285,6 +286,22 @@ async def test_withdrawn_while_waiting(side, answered, service, poll):
     await service.post("/withdraw", code=code, side=side)
     for waiter in waiters:
         assert refused(await waiter.response()) == (404, NOT_FOUND)
+
+
+@pytest.mark.parametrize("outcome", [200, 404])
+async def test_the_date_of_an_answer(service, poll, outcome):
+    """An answer that was waited for bears the time at which it was given, whatever it says."""
+    code = await service.offer()
+    waiter = poll(code, wait=LONG_S)
+    await waiting(service, 1)
+    service.clock.ms += 5000
+    if outcome == 200:
+        await service.post("/answer", code=code, side="answerer", answer="an answer")
+    else:
+        await service.post("/withdraw", code=code, side="offerer")
+    response = await waiter.response()
+    assert response.status == outcome
+    assert response.headers["Date"] == email.utils.formatdate((NOW_MS + 5000) // 1000, usegmt=True)
 
 
 async def test_expired_while_waiting(service, poll):

@@ -66,12 +66,11 @@ class Sessions(WaitingHandler):
         with self.watching(self.store.watch_topic(self.origin, topic)) as watch:
             until_s = watch.now_s() + wait_s
             while True:
-                self.now_ms = self.application.clock.now_ms()
                 state = await self.store.listing_state(self.origin, topic, self.now_ms)
                 changed = state.live > 0 if before is None else state.serial > before[0] or state.live != before[1]
                 if changed or watch.now_s() >= until_s or watch.over:
                     return state
-                await watch.wait(self.next_look_s(until_s, state.changes_ms))
+                await self.look_again(watch, until_s, state.changes_ms)
 
 
 class IceServers(Handler):

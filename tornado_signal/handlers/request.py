@@ -180,12 +180,15 @@ class Application(web.Application):
                     handler, segments = self.by_topic[last], (topic,)
         if not self._ready:
             self.loop.call_soon(self._begin)
-            # For all that come in this turn of the loop: reading clocks is not for nothing.
-            self.now_ms = self.clock.now_ms()
             self.arrived_s = perf_counter()
-            self.http_date = self.clock.http_date(self.now_ms)
+            self.read_clock()
         self._ready.append(Run(self, handler(self, request), segments))
         self._running += 1
+
+    def read_clock(self) -> None:
+        """What time it is in this turn of the loop, for all that come in it: reading clocks is not for nothing."""
+        self.now_ms = self.clock.now_ms()
+        self.http_date = self.clock.http_date(self.now_ms)
 
     def _begin(self) -> None:
         # All that have come in one turn of the loop together: doing the same thing again and again is what the

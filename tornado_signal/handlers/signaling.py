@@ -82,16 +82,16 @@ class Poll(WaitingHandler):
         looked = False
         with self.watching(self.store.watch_session(self.origin, session)) as watch:
             until_s = watch.now_s() + wait_s
-            now_ms = self.now_ms
             while True:
-                news = await self.store.read(self.origin, session, side, now_ms, since=since, secret_hash=secret_hash)
+                news = await self.store.read(
+                    self.origin, session, side, self.now_ms, since=since, secret_hash=secret_hash
+                )
                 if serial not in (None, news.serial):  # the same content, published anew
                     raise SessionNotFound if looked else InvalidParameter("since")
                 serial, looked = news.serial, True
                 if news.last > since or watch.now_s() >= until_s or watch.over:
                     return news
-                await watch.wait(self.next_look_s(until_s, news.expires_ms))
-                now_ms = self.application.clock.now_ms()
+                await self.look_again(watch, until_s, news.expires_ms)
 
 
 class Withdraw(Handler):

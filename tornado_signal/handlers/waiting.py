@@ -41,6 +41,13 @@ class WaitingHandler(Handler):
         if self._watch is not None:
             self._watch.close()
 
+    async def look_again(self, watch: Watch, until_s: float, expires_ms: int | None) -> None:
+        """Wait for a change, or until it is time to look; from then on the time of this request is a new one."""
+        await watch.wait(self.next_look_s(until_s, expires_ms))
+        self.application.read_clock()
+        self.now_ms = self.application.now_ms
+        self.set_header("Date", self.application.http_date)
+
     def next_look_s(self, until_s: float, expires_ms: int | None) -> float:
         """When to look again, by the loop's clock, if nothing changes: at the next expiry, which is a change too.
 
