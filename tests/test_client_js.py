@@ -287,6 +287,7 @@ def test_open_before_the_server_has_answered(server, site, connect_page):
 
     bob.route("**/answer", slow)
     assert bob.evaluate("call('lobby', {})") == ["alice", "alice: hello"]
+    assert bob.evaluate("connection.code") == alice.evaluate("connections[0].code")
     assert "failed" not in names(bob)
 
 

@@ -272,7 +272,7 @@ class Link {
   #outbox = []; // candidates of this side that are still to be sent
   #inbox = []; // those of the other side, until it is known who that is
   #known = new Set();
-  #sending = false;
+  #sending = true; // or not to be sent yet
   #asked = false;
   #since;
   #stop = new AbortController();
@@ -339,12 +339,13 @@ class Link {
   /** The session is this side's, and what was found so far can be sent. */
   begin(code) {
     this.code = code;
+    this.#sending = false;
     this.#send();
   }
 
   async #send(...found) {
     this.#outbox.push(...found);
-    if (this.#sending || !this.code) return;
+    if (this.#sending) return;
     this.#sending = true;
     try {
       // What is found during one request goes with the next one.
@@ -583,7 +584,7 @@ export async function join(topic, options = {}) {
 
 /** Answer a session; fails if somebody else was faster, or there is no way to the peer. */
 async function accept(link, { code, info, offer, offerCandidates }, tries) {
-  link.info = info;
+  Object.assign(link, { code, info });
   const answer = await link.describe(offer);
   link.add(offerCandidates);
   const accepted = retry(() => link.client.answer(code, answer, link.own), link.signal, tries).then(() => {
