@@ -176,6 +176,7 @@ def test_events_of_a_session(server, site, connect_page):
     )
     owner = {"code": code, "side": "answerer"}
     server.call("/answer", owner | {"answer": "a"}, origin=site.origin)
+    page.wait_for_function("() => told.length === 1")  # the stream may come a long time after it was asked for
     server.call("/withdraw", owner, origin=site.origin)
     page.evaluate("ended")
     assert page.evaluate("told") == [["answer", {"answer": "a"}], ["gone", {"code": code, "reason": "withdrawn"}]]
