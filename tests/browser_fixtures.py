@@ -67,7 +67,7 @@ def secret_file(tmp_path):
 
 
 def free_port():
-    """A port that nobody listens on."""
+    """A UDP port that nobody has."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
@@ -88,11 +88,12 @@ def coturn(tmp_path, secret_file):
         "log-file": "stdout",
         "pidfile": tmp_path / "turn.pid",
     }
-    flags = ["-n", "--use-auth-secret", "--no-cli", "--no-tls", "--no-dtls", "--allow-loopback-peers", "--verbose"]
+    flags = ["-n", "--use-auth-secret", "--no-cli", "--allow-loopback-peers", "--verbose"]
+    flags += ["--no-tcp", "--no-tls", "--no-dtls"]  # the port is free for UDP; for TCP somebody else may have it
     command = ["turnserver", *flags, *(f"--{name}={value}" for name, value in options.items())]
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, cwd=tmp_path)
-    until(lambda: f"127.0.0.1:{port}" in log.read_text())
+    until(lambda: f"UDP listener opened on: 127.0.0.1:{port}" in log.read_text())
     yield port, log.read_text
     process.terminate()
     process.wait()
