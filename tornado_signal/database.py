@@ -197,10 +197,10 @@ class Database:
         else:
             self._loop.call_soon(self._write_when_quiet, count, until_s)
 
-    def _written(self, group: Group, snapshot: Any) -> None:
+    def _written(self, group: Group) -> None:
         self.writes.wrote(len(group.changes), group.took_s)
         broken = self._snapshot is None  # a read has failed meanwhile
-        self._show(snapshot)
+        self._show(View(self._db))
         for settled, _ in group.changes:
             settled(True)
         for _, waiter in group.changes:
@@ -266,11 +266,10 @@ class Database:
     def _write(self, group: Group) -> None:
         try:
             group.write()
-            snapshot = View(self._db)
         except Exception as error:
             self._loop.call_soon_threadsafe(self._failed, group, error)
         else:
-            self._loop.call_soon_threadsafe(self._written, group, snapshot)
+            self._loop.call_soon_threadsafe(self._written, group)
 
     def _reopen(self) -> None:
         with self._compacting:
