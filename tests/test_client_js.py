@@ -279,7 +279,7 @@ def test_open_before_the_server_has_answered(server, site, connect_page):
     """A peer that connects before the answer to `POST /answer` has arrived is not taken for one that failed."""
     alice, bob = connect_page(server), connect_page(server)
     alice.evaluate("listen('lobby', {info: 'alice'})")
-    published(server, site)
+    until(lambda: published(server, site)["offerCandidates"])  # Bob asks for none before he has his answer
 
     def slow(route):
         response = route.fetch()
