@@ -11,6 +11,7 @@ from service import NO_SUCH_CODE, ORIGIN, OTHER, Service, head, invalid, with_or
 
 from tornado_signal import limits as limits_module
 from tornado_signal.errors import TooMany, Unavailable
+from tornado_signal.handlers import request
 from tornado_signal.limits import SPARE_CONNECTIONS, Bucket, Limits
 from tornado_signal.settings import Settings
 
@@ -255,6 +256,23 @@ async def test_body(serving):
     assert (await offer(service, **fits)).status == 200
     response = await offer(service, offer=fits["offer"] + "x")
     assert (response.status, response.json) == (413, {"error": "Request body too large"})
+
+
+async def test_unfinished_bodies(serving, monkeypatch):
+    """What is kept of bodies that are not whole is bounded: one too many is refused, what comes whole is served."""
+    monkeypatch.setattr(request, "MAX_UNFINISHED_BYTES", 100_000)
+    service = await serving()
+    begun = head("POST", "/lobby/offer", with_origin(ORIGIN, [("Content-Length", "200000")])) + b" " * 60_000
+    async with service.connect() as first, service.connect() as second, service.connect() as third:
+        for connection in (first, second):
+            await connection.send(begun)
+        await until(lambda: service.application.unfinished_bytes == 120_000)
+        await third.send(begun)
+        assert refused(await third.receive(), 503)
+        assert (await offer(service)).status == 200
+        assert service.application.unfinished_bytes == 120_000
+    await until(lambda: service.application.unfinished_bytes == 0)
+    assert (await offer(service, offer="x" * 150_000)).status == 200
 
 
 WAITS = {

@@ -128,10 +128,11 @@ class Handler(web.RequestHandler):
 
         Raises:
             BodyTooLarge: it is over the limit.
+            Unavailable: too much of others has come and is not whole.
             InvalidParameter: `body`.
         """
-        if self.request.too_large:
-            raise errors.BodyTooLarge
+        if self.request.refusal is not None:
+            raise self.request.refusal
         return wire.parse_body(self.request.body)
 
     def whole(self, name: str, default: int) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tornado import httputil, web
 from tornado.log import app_log
 
-from .. import forwarded
+from .. import errors, forwarded
 from ..assets import Asset
 from ..clock import Clock
 from ..ice import IceServers
@@ -22,18 +22,21 @@ from .ledger import Ledger
 if TYPE_CHECKING:
     from .base import Handler
 
+MAX_UNFINISHED_BYTES = 64 * 1024 * 1024  # of all bodies together that have not come whole
+
 
 class Request(httputil.HTTPServerRequest, httputil.HTTPMessageDelegate):
     """Tornado's request, which collects itself from the transport; nothing is parsed that nobody asks for.
 
     Attributes:
-        too_large: whether the body is over the limit, and therefore not kept.
+        refusal: why the body is not kept, if it is not.
     """
 
     connection: httputil.HTTPConnection
     method = ""
     body = b""
-    too_large = False
+    refusal: errors.SignalError | None = None
+    _unfinished_bytes = 0  # of the body, as long as it is not whole
 
     # Not calling Tornado's: it parses the query twice and refuses some of them before a handler could answer in JSON.
     def __init__(self, application: "Application", connection: httputil.HTTPConnection) -> None:
@@ -68,31 +71,43 @@ class Request(httputil.HTTPServerRequest, httputil.HTTPMessageDelegate):
         self.method, self.uri, self.version = start_line  # type: ignore[assignment]
         self.path, _, self.query = self.uri.partition("?")
         self.headers = headers
-        if int(headers.get("Content-Length", "0")) > self._max_bytes:
-            self._refuse()
+        self._length = int(headers.get("Content-Length", "0"))
+        if self._length > self._max_bytes:
+            self._refuse(errors.BodyTooLarge())
 
     def data_received(self, chunk: bytes) -> None:
         """Keep a piece of the body."""
-        if self.too_large:
+        if self.refusal is not None:
             return
         if self.body and isinstance(self.body, bytes):
             self.body = cast(bytes, bytearray(self.body))  # one that comes in pieces is not copied for each of them
         self.body += chunk
         if len(self.body) > self._max_bytes:
-            self._refuse()
+            self._refuse(errors.BodyTooLarge())
+        elif len(self.body) != self._length:
+            self._count(len(self.body))
+            if self._application.unfinished_bytes - len(self.body) > MAX_UNFINISHED_BYTES:
+                self._refuse(errors.Unavailable("unfinished bodies"))
 
     def finish(self) -> None:
         """The request is complete."""
-        if not self.too_large:
+        if self.refusal is None:
+            self._count(0)
             self._application.run(self)
 
     def on_connection_close(self) -> None:
         """The client went away in the middle of its request."""
+        self._count(0)
 
-    def _refuse(self) -> None:
-        self.too_large = True
+    def _refuse(self, refusal: errors.SignalError) -> None:
+        self._count(0)
+        self.refusal = refusal
         self.body = b""
         self._application.run(self)
+
+    def _count(self, unfinished_bytes: int) -> None:
+        self._application.unfinished_bytes += unfinished_bytes - self._unfinished_bytes
+        self._unfinished_bytes = unfinished_bytes
 
 
 class Application(web.Application):
@@ -113,6 +128,7 @@ class Application(web.Application):
     Attributes:
         stopping: whether it is not ready for anybody new; whoever is here is served as ever.
         draining: whether every further request is refused.
+        unfinished_bytes: what is kept of bodies that have not come whole.
         ledger: what becomes of the requests.
     """
 
@@ -143,6 +159,7 @@ class Application(web.Application):
         self.assets = assets
         self.ice = ice
         self.draining = False
+        self.unfinished_bytes = 0
         self.now_ms = 0  # of this turn of the loop
         self.arrived_s = 0.0
         self.http_date = ""
