@@ -6,11 +6,14 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 20.0
+APART = "servers on one processor, the load on the others"
 TICKS = os.sysconf("SC_CLK_TCK")
 _LISTENING = re.compile(r"listening on (http://\S+)")
 _ADMIN = re.compile(r"admin listener on (http://\S+)")
@@ -141,6 +144,24 @@ class Server(Target):
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+@contextmanager
+def apart(*servers: Target) -> Iterator[None]:
+    """Servers on one processor, this process and its children, which are their load, on the others, if there are any.
+
+    Left to itself the kernel moves the threads of both about, which costs a server a fifth more and says little of it.
+    """
+    processors = os.sched_getaffinity(0)
+    one, *others = sorted(processors)
+    for server in servers:
+        for thread in Path(f"/proc/{server.pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), {one})
+    os.sched_setaffinity(0, others or {one})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, processors)
 
 
 def tornado_signal(where: Path, *, durability: str = "os", **options: object) -> Server:

@@ -8,7 +8,7 @@ import uvloop
 
 from . import client, messages
 from .figures import Bench, median, ratio
-from .processes import Server, Target
+from .processes import APART, Server, Target, apart
 
 WAIT_S = 60
 WATCHED_S = 3.0
@@ -26,7 +26,7 @@ def waits(bench: Bench) -> None:
             uvloop.run(_waiting(bench, server, min(bench.size.waiting, hard - 1000)))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    with bench.server() as server:
+    with bench.server() as server, apart(server):
         flows, at_once = bench.size.flows, min(32, bench.size.flows)
         polled, waited = [], []
         for _ in range(bench.size.rounds):
@@ -41,7 +41,8 @@ def waits(bench: Bench) -> None:
         ratio=share,
         target="<= 0.5 of the 13 requests'",
         reached=None if share is None else share <= 0.5,
-        note="offer, answer, two batches of four candidates, a wait for the answer and one for each side's candidates",
+        note="offer, answer, two batches of four candidates, a wait for the answer and one for each side's candidates; "
+        + APART,
     )
 
 
