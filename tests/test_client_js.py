@@ -380,6 +380,7 @@ def test_a_page_that_goes_away(server, site, connect_page):
     alice.evaluate("listen('lobby', {info: 'alice'})")
     bob.evaluate("call('lobby', {})")
     left = published(server, site)["code"]
+    alice.wait_for_function("left => steps.some(([, code]) => code === left)", arg=left)  # it knows what to take back
     alice.reload()
     until(lambda: left not in [each["code"] for each in listed(server, site.origin)])
     bob.evaluate("connection.closed")

@@ -8,7 +8,7 @@ import subprocess
 from urllib.parse import urlsplit
 
 import pytest
-from browsers import until
+from browsers import listed, until
 from service import ORIGIN, refused
 
 from tornado_signal import assets, handlers
@@ -242,6 +242,8 @@ def test_a_reload_and_a_restart(start, open_demo):
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     be_found(alice)
     join(bob, "Alice")
+    until(lambda: listed(server, server.url))  # the next offer, whose code her page has before it has this answer
+    alice.evaluate("fetch('/health').then(() => null)")
     alice.reload()
     told(bob, "The connection has ended.")
     told(bob, "Nobody is here.")

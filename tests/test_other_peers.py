@@ -48,6 +48,7 @@ def test_firefox_publishes(server, site, connect_page, firefox):
     for _ in range(2):
         assert chromium.evaluate("call('lobby', {info: 'chromium'})") == ["firefox", "firefox: hello"]
     assert firefox.evaluate("errors") == []
+    until(lambda: firefox.evaluate("steps.filter(([name]) => name === 'published').length") == 3)
     firefox.evaluate("location.reload()")
     chromium.evaluate("connection.closed")
     until(lambda: not listed(server, site.origin))
