@@ -121,9 +121,9 @@ def test_crowd_of_two_origins(peer):
 
 def test_nobody_comes(peer, base):
     """A peer that waited in vain says so, and leaves no session that another peer might answer."""
-    gone = peer("lobby", "hello?", "--wait", 1)
+    gone = peer("lobby", "hello?", "--wait", 4)
     output, errors = gone.communicate(timeout=BOUND_S)
-    assert (gone.returncode, output, errors) == (1, "waiting\n", "peer: nobody came within 1 s\n")
+    assert (gone.returncode, output, errors) == (1, "waiting\n", "peer: nobody came within 4 s\n")
     first, second = peer("lobby", "from A"), peer("lobby", "from B")
     assert [outcome(first)[2], outcome(second)[2]] == ["from B", "from A"]
 
