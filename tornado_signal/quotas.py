@@ -31,6 +31,7 @@ class Rooms:
     def __init__(self, quotas: Quotas) -> None:
         self._quotas = quotas
         self._coming: dict[str, dict[str, int]] = {}  # by origin and topic
+        self._counts: dict[str, int] = {}  # by origin
 
     def take(self, index: TopicIndex, origin: str, topic: str) -> None:
         """Keep a place for one more session of a topic; goes with one `give_back`.
@@ -40,8 +41,9 @@ class Rooms:
         """
         quotas = self._quotas
         coming = self._coming.get(origin, {})
+        count = self._counts.get(origin, 0)
         sessions, topics, in_topic = index.sizes(origin, topic)
-        if sessions + sum(coming.values()) >= quotas.sessions_per_origin:
+        if sessions + count >= quotas.sessions_per_origin:
             raise TooMany("sessions of an origin", RETRY_AFTER_S)
         if in_topic + coming.get(topic, 0) >= quotas.sessions_per_topic:
             raise TooMany("sessions of a topic", RETRY_AFTER_S)
@@ -51,12 +53,14 @@ class Rooms:
                 raise TooMany("topics of an origin", RETRY_AFTER_S)
         coming[topic] = coming.get(topic, 0) + 1
         self._coming[origin] = coming
+        self._counts[origin] = count + 1
 
     def give_back(self, origin: str, topic: str) -> None:
         """It is listed, or has failed."""
         coming = self._coming[origin]
         coming[topic] -= 1
+        self._counts[origin] -= 1
         if not coming[topic]:
             del coming[topic]
             if not coming:
-                del self._coming[origin]
+                del self._coming[origin], self._counts[origin]
