@@ -9,7 +9,6 @@ import pytest
 import tornado_signal
 
 PACKAGE = Path(tornado_signal.__file__).parent
-MAX_LINES = 300
 
 # Each file, or folder of files, with what it may import of the package and of other packages. A new file needs a
 # line here. Left of the middle (`handlers`, `transport`) nobody knows LevelDB, right of it (`store` and what is
@@ -144,12 +143,6 @@ def test_every_file_imports_what_the_picture_allows(path):
         assert {each for each in found if each in sys.stdlib_module_names} <= PURE_MODULES
         called = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
         assert not called & IO_BUILTINS
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_file_is_too_long(path):
-    """A file of more than 300 lines holds more than one noun."""
-    assert len(path.read_text().splitlines()) <= MAX_LINES
 
 
 def test_the_table_has_no_line_too_many():
