@@ -6,12 +6,12 @@ import io
 import logging
 import random
 
-import plyvel
 import pytest
 from service import ORIGIN, head
 
 from tornado_signal import layout
 from tornado_signal.backup import unpack
+from tornado_signal.leveldb import plyvel
 
 pytest_plugins = ["http_fixtures"]
 

@@ -8,13 +8,13 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 
-import plyvel
 import pytest
 
 from tornado_signal import database, layout
 from tornado_signal.changes import Change
 from tornado_signal.database import Database
 from tornado_signal.errors import DamagedListing, DatabaseError, Unavailable
+from tornado_signal.leveldb import plyvel
 
 
 class Disk:
@@ -599,7 +599,8 @@ def under_a_file(path):
 
 
 HOLDER = """
-import plyvel, sys
+import sys
+from tornado_signal.leveldb import plyvel
 db = plyvel.DB(sys.argv[1], create_if_missing=True)
 print("open", flush=True)
 sys.stdin.read()

@@ -4,14 +4,15 @@ import subprocess
 import sys
 import time
 
-import plyvel
 import pytest
 
 from tornado_signal import directory, layout
 from tornado_signal.errors import DamagedDatabase, DamagedListing, DatabaseError
+from tornado_signal.leveldb import plyvel
 
 HOLDER = """
-import plyvel, sys
+import sys
+from tornado_signal.leveldb import plyvel
 db = plyvel.DB(sys.argv[1], create_if_missing=True)
 print("open", flush=True)
 sys.stdin.read()

@@ -7,12 +7,12 @@ import time
 import uuid
 from pathlib import Path
 
-import plyvel
 import pytest
 from caring import LONG_MS, SECRETS, done, entries, fill, names, noise, refused, servers
 from command import BOUND_S, run
 
 from tornado_signal import directory, layout
+from tornado_signal.leveldb import plyvel
 
 
 @pytest.fixture

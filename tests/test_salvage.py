@@ -4,13 +4,13 @@ import asyncio
 import random
 import shutil
 
-import plyvel
 import pytest
 from conftest import BEGIN_MS, TIMEOUT_MS
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tornado_signal import check, directory, layout, records
+from tornado_signal.leveldb import plyvel
 from tornado_signal.salvage import salvage
 from tornado_signal.session import Reason, Session, Side
 from tornado_signal.store import Store

@@ -13,11 +13,11 @@ import threading
 import time
 from pathlib import Path
 
-import plyvel
 import pytest
 from command import BOUND_S, COMMAND, ORIGIN, Server, environment, passing, run
 
 from tornado_signal import COMMIT, layout
+from tornado_signal.leveldb import plyvel
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import shutil
 import uuid
 from contextlib import suppress
 
-import plyvel
 import pytest
 from conftest import BEGIN_MS, TIMEOUT_MS, HandClock, Under, sweep
 
 from tornado_signal import gates, layout, records
 from tornado_signal import store as store_module
 from tornado_signal.errors import AlreadyAnswered, DatabaseError, SessionNotFound, Unavailable
+from tornado_signal.leveldb import plyvel
 from tornado_signal.session import Answer, ListedSession, News, Reason, Session, Side, content_code
 
 ORIGIN, OTHER = "https://one.example", "https://two.example"

@@ -2,12 +2,12 @@
 
 import shutil
 
-import plyvel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tornado_signal import tables
+from tornado_signal.leveldb import plyvel
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import plyvel
-
 from . import config, directory, files, remote, rescue
 from .backup import Entry, unpack
 from .census import Census
 from .errors import DamagedBackup, DatabaseError, OperatorError
 from .kinds import URL, whole
+from .leveldb import plyvel
 from .settings import Settings
 
 PRIVATE = 0o077  # for the umask: everything that is made here is people's addresses

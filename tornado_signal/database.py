@@ -18,13 +18,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import plyvel
-
 from . import directory, files, layout
 from .changes import Change
 from .directory import View, reason
 from .errors import Unavailable
 from .groups import Group, Settled
+from .leveldb import plyvel
 from .metrics import Writes
 
 log = logging.getLogger(__name__)

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-import plyvel
-
 from . import files, layout, tables
 from .errors import DamagedDatabase, DamagedListing, DatabaseError
+from .leveldb import plyvel
 
 T = TypeVar("T")
 

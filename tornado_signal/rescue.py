@@ -13,18 +13,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import plyvel
-
 from . import directory, files, layout, records, tables
 from .backup import Entry, unpack
 from .census import Census
 from .check import problems
 from .directory import open_leveldb
 from .errors import DamagedBackup, DamagedDatabase, DamagedListing, DatabaseError, OperatorError
+from .leveldb import plyvel
 from .salvage import Filler, Saved, salvage
 
 # LevelDB's own repair can end the process that it runs in.
-_REPAIR = "import plyvel, sys; plyvel.repair_db(sys.argv[1], paranoid_checks=True)"
+_REPAIR = f"import sys, {plyvel.__name__} as plyvel; plyvel.repair_db(sys.argv[1], paranoid_checks=True)"
 
 
 def now_ms() -> int:

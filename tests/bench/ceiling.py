@@ -14,8 +14,9 @@ import uuid
 
 import httptools
 import orjson
-import plyvel
 import uvloop
+
+from tornado_signal.leveldb import plyvel
 
 # Sizes as in tornado_signal.layout: table, origin, code, part.
 SESSION = b"S" + b"http://bench.example" + b"\0\0"
