@@ -50,6 +50,7 @@ class Server:
 
     Args:
         arguments: of `serve`.
+        command: the installed command.
         cwd: the directory that it runs in.
         port: None leaves the port to the other settings.
         passed: listening sockets to pass to it, as systemd does.
@@ -65,11 +66,11 @@ class Server:
 
     tls = None
 
-    def __init__(self, *arguments, cwd=None, port=0, passed=(), prefix=(), **variables):
+    def __init__(self, *arguments, command=COMMAND, cwd=None, port=0, passed=(), prefix=(), **variables):
         flags = ["--port", port] if port is not None else []
         self.log = []
         self.process = subprocess.Popen(
-            [*prefix, *passing(passed), COMMAND, "serve", *map(str, [*flags, *arguments])],
+            [*prefix, *passing(passed), command, "serve", *map(str, [*flags, *arguments])],
             cwd=cwd,
             env=environment(**variables),
             pass_fds=[each.fileno() for each in passed],

@@ -322,8 +322,9 @@ def test_journal(tmp_path):
         url = re.fullmatch(r"<6>INFO tornado_signal\.server: listening on (\S+)\n", first)[1]
         body = json.dumps({"code": "00000000-0000-4000-8000-000000000000", "side": "offerer"}).encode()
         request = urllib.request.Request(url + "/poll", data=body, headers={"Origin": ORIGIN})
-        with pytest.raises(urllib.error.HTTPError):
+        with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request, timeout=BOUND_S)
+        refused.value.close()
         process.terminate()
         said = process.communicate(timeout=BOUND_S)[1].splitlines()
     assert all(re.match("<[36]>", line) for line in said)

@@ -9,9 +9,11 @@ import subprocess
 import time
 from pathlib import Path
 
+from tornado_signal.leveldb import plyvel
+
 from .processes import ROOT
 
-PACKAGES = ("tornado", "plyvel", "httptools", "uvloop", "orjson", "sortedcontainers")
+PACKAGES = ("tornado", plyvel.__name__, "httptools", "uvloop", "orjson", "sortedcontainers")
 
 
 @dataclasses.dataclass
