@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from command import Server
-from pythons import PROMISED, SETUP, do, installed, required
+from pythons import PROMISED, ROOT, SETUP, do, installed, required
 from test_readme import README, blocks, copy_checkout
 
 pytestmark = pytest.mark.slow
@@ -110,8 +110,12 @@ def test_others_are_refused_in_a_sentence(tmp_path):
 
 
 def test_what_is_tried_is_what_is_promised():
-    """The README and setup.cfg name the Pythons of these tests, and no others."""
+    """The README, setup.cfg and what installs the package name the Pythons of these tests, and no others."""
     first, last = re.search(r"You need Linux and Python (\S+) to (\S+), on x86-64 or ARM\.", README).groups()
     assert (first, last) == (MINORS[0], MINORS[-1])
     assert re.findall(r"^Programming Language :: Python :: (3\.\d+)$", SETUP["metadata"]["classifiers"], re.M) == MINORS
     assert [each for each in [*MINORS, *BEYOND] if PROMISED.contains(each)] == MINORS
+    for script in ("tests/run", "systemd/install"):
+        (line,) = [each for each in (ROOT / script).read_text().splitlines() if "sys.version_info" in each]
+        assert "(3, 11) <= sys.version_info < (3, 15)" in line
+        assert f"{MINORS[0]} to {MINORS[-1]}" in line
