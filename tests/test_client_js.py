@@ -1,14 +1,17 @@
 """The browser module, in real browsers on a page of another origin than the server's."""
 
+import contextlib
 import gzip
 import json
 import re
 import signal
+import socket
+import time
 from pathlib import Path
 
 import pytest
 from bare_server import BareServer
-from browsers import Windowed, listed, until
+from browsers import BOUND_MS, Windowed, listed, until
 from test_readme import ADDRESS, blocks
 
 import tornado_signal
@@ -19,6 +22,7 @@ WEB = Path(tornado_signal.__file__).parent / "web"
 MODULE = (WEB / "client.js").read_text()
 TYPES = (WEB / "client.d.ts").read_text()
 MAX_BYTES = 8192
+RACE_MS = 10_000  # a peer that is stopped by others gives up after 20 s
 STRANGER = "0123456789abcdef0123456789abcdef"
 
 
@@ -181,7 +185,7 @@ def test_events_of_a_session(server, site, connect_page):
     page.evaluate("ended")
     assert page.evaluate("told") == [["answer", {"answer": "a"}], ["gone", {"code": code, "reason": "withdrawn"}]]
     refused = "about => failure(new SignalClient(location.search.slice(1)).events(about).next())"
-    assert page.evaluate(refused, {"code": code, "side": "offerer"})["status"] == 0
+    assert page.evaluate(refused, {"code": code, "side": "offerer"})["status"] == 404
 
 
 # Peers.
@@ -275,21 +279,83 @@ def test_lost_race(server, site, connect_page):
     assert len(alice.evaluate("errors")) == 1
 
 
-def test_open_before_the_server_has_answered(server, site, connect_page):
-    """A peer that connects before the answer to `POST /answer` has arrived is not taken for one that failed."""
+def test_nothing_is_sent_before_the_answer_is_accepted(server, site, connect_page):
+    """A peer that loses the race sends nothing to the offerer; one that wins does."""
     alice, bob = connect_page(server), connect_page(server)
+    sdp = alice.evaluate(
+        """async () => {
+          const connection = new RTCPeerConnection();
+          connection.createDataChannel("data");
+          return JSON.stringify(await connection.createOffer());
+        }"""
+    )
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as offerer:
+        offerer.bind(("127.0.0.1", 0))
+        port = offerer.getsockname()[1]
+        candidate = {"candidate": f"candidate:1 1 udp 2122260223 127.0.0.1 {port} typ host", "sdpMLineIndex": 0}
+        codes = []
+
+        def publish():
+            fields = {"info": "alice", "offer": sdp}
+            codes.append(server.call("/lobby/offer", fields, origin=site.origin)[1]["code"])
+            own = {"code": codes[-1], "side": "offerer", "candidate": json.dumps(candidate)}
+            assert server.call("/answer", own, origin=site.origin)[0] == 200
+
+        def faster(route):
+            offerer.settimeout(1)
+            with contextlib.suppress(TimeoutError):
+                offerer.recv(2000)
+                heard.append("before the answer was accepted")
+            taken = {"code": codes[-1], "side": "answerer", "answer": "somebody else's"}
+            assert server.call("/answer", taken, origin=site.origin)[0] == 200
+            route.continue_()
+
+        heard = []
+        publish()
+        bob.route("**/answer", faster)
+        assert bob.evaluate("join('lobby', {onstep: (name) => steps.push([name]), wait: false})") is None
+        offerer.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            offerer.recv(2000)
+            heard.append("after it was refused")
+        assert heard == []
+        assert [name for (name,) in bob.evaluate("steps")] == ["peers", "trying", "answer", "taken"]
+        bob.unroute("**/answer")
+        publish()
+        bob.evaluate("() => { window.stop = new AbortController(); }")
+        bob.evaluate("() => { window.joining = failure(join('lobby', {signal: stop.signal})); }")
+        offerer.settimeout(BOUND_MS / 1000)
+        assert offerer.recv(2000)
+        bob.evaluate("stop.abort()")
+        assert bob.evaluate("joining")["name"] == "AbortError"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_race_for_one_offer(server, site, connect_page):
+    """Of five pages that join one publisher at the same moment, every one is connected without a stop."""
+    alice = connect_page(server)
+    joiners = [connect_page(server) for _ in range(5)]
     alice.evaluate("listen('lobby', {info: 'alice'})")
-    until(lambda: published(server, site)["offerCandidates"])  # Bob asks for none before he has his answer
-
-    def slow(route):
-        response = route.fetch()
-        until(lambda: alice.evaluate("connections.length"))
-        route.fulfill(response=response)
-
-    bob.route("**/answer", slow)
-    assert bob.evaluate("call('lobby', {})") == ["alice", "alice: hello"]
-    assert bob.evaluate("connection.code") == alice.evaluate("connections[0].code")
-    assert "failed" not in names(bob)
+    for _ in range(10):
+        published(server, site)
+        at_ms = time.time() * 1000 + 300
+        for page in joiners:
+            page.evaluate(
+                """(at) => {
+                  const wait = new Promise((resolve) => setTimeout(resolve, at - Date.now()));
+                  window.taking = wait.then(async () => {
+                    const began = performance.now();
+                    const joined = await client.join("lobby");
+                    const took = performance.now() - began;
+                    await joined.close();
+                    return took;
+                  });
+                }""",
+                at_ms,
+            )
+        assert max(page.evaluate("taking") for page in joiners) < RACE_MS
+    assert alice.evaluate("errors") == []
 
 
 def test_many_at_once(server, site, connect_page):

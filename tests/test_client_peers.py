@@ -132,6 +132,44 @@ return [first.info, taken]
     assert said(found) == ["good", None]
 
 
+def test_nothing_is_sent_before_the_answer_is_accepted(program):
+    """A peer that loses the race sends nothing to the offerer, and is through at once; one that wins does."""
+    found = program("""
+import re, socket, time
+from tornado_signal.client.link import Connection
+
+offerer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+offerer.bind(("192.0.2.1", 0))
+async with Connection([], "offerer") as template, SignalClient(url.split(","), ORIGIN) as client:
+    offer = json.loads(await template.offer())
+    offer["sdp"] = re.sub(r"a=(candidate:|end-of-candidates).*\\r\\n", "", offer["sdp"])
+
+    async def publish():
+        code = await client.offer("lobby", "somebody", json.dumps(offer))
+        line = f"candidate:1 1 udp 2122260223 192.0.2.1 {offerer.getsockname()[1]} typ host"
+        await client.candidates(code, "offerer", [json.dumps({"candidate": line, "sdpMid": "0", "sdpMLineIndex": 0})])
+        return (await client.sessions("lobby")).sessions[0]
+
+    session = await publish()
+    await client.answer(session["code"], "somebody else's")
+    began_s = time.monotonic()
+    taken = await peers._connect(session)
+    took_s = time.monotonic() - began_s
+    offerer.setblocking(False)
+    try:
+        heard = bool(offerer.recv(2000))
+    except BlockingIOError:
+        heard = False
+    joining = asyncio.create_task(peers._connect(await publish()))
+    wins = bool(await asyncio.get_running_loop().sock_recv(offerer, 2000))
+    joining.cancel()
+    await asyncio.gather(joining, return_exceptions=True)
+    offerer.close()
+return [taken, took_s < 5, heard, wins]
+""")
+    assert said(found) == [None, True, False, True]
+
+
 def test_a_server_that_is_killed(program, start, tmp_path):  # noqa: F811
     """An offer waits on while the server is away, and is answered when it is back."""
 

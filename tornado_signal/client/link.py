@@ -41,6 +41,7 @@ class Connection:
         self._inbox: asyncio.Queue[str | bytes | None] = asyncio.Queue()
         self._open, self._ended = asyncio.Event(), asyncio.Event()
         self._described_other = False
+        self._answer: RTCSessionDescription | None = None  # until it is accepted
         self._seen: set[str] = set()
         if side == "offerer":
             self._use(self.peer.createDataChannel("data"))
@@ -96,10 +97,10 @@ class Connection:
     async def offer(self) -> str:
         """Describe this side as the offerer; aiortc finds its addresses before, so they are in the description."""
         await self.peer.setLocalDescription(await self.peer.createOffer())
-        return self._described()
+        return _text_of(self.peer.localDescription)
 
     async def answer(self, offer: str, candidates: list[str]) -> str:
-        """Describe this side as the answerer.
+        """Describe this side as the answerer. Nothing is sent to the other side before `open`.
 
         Raises:
             ValueError: no data channel is offered; what aiortc refuses raises whatever it happens to.
@@ -108,15 +109,20 @@ class Connection:
         if self.peer.sctp is None:
             raise ValueError("the offer has no data channel")
         await self._add(candidates)
-        await self.peer.setLocalDescription(await self.peer.createAnswer())
-        return self._described()
+        # aiortc would find its addresses, and connect with them at once, as it sets the local description.
+        transports = {self.peer.sctp.transport, *(each.receiver.transport for each in self.peer.getTransceivers())}
+        await asyncio.gather(*(each.transport.iceGatherer.gather() for each in transports))
+        self._answer = await self.peer.createAnswer()
+        return _text_of(self._answer)
 
     async def open(self, client: SignalClient, secret: str | None) -> None:
-        """Use what the other side sends, until the data channel is open.
+        """Use what the other side sends, until the data channel is open. An answer must have been accepted before.
 
         Raises:
             SignalError: the session has ended before.
         """
+        if self._answer is not None:
+            await self.peer.setLocalDescription(self._answer)
         using = asyncio.create_task(self._use_news(client, secret))
         opening = asyncio.create_task(self._open.wait())
         try:
@@ -134,10 +140,6 @@ class Connection:
                 if news.description is not None and not self._described_other:
                     await self._take(news.description)
                 await self._add(news.candidates)
-
-    def _described(self) -> str:
-        local = self.peer.localDescription
-        return json.dumps({"type": local.type, "sdp": local.sdp})
 
     async def _take(self, description: str) -> None:
         fields = json.loads(description)
@@ -174,3 +176,7 @@ class Connection:
     def _end(self) -> None:
         self._ended.set()
         self._inbox.put_nowait(None)
+
+
+def _text_of(description: RTCSessionDescription) -> str:
+    return json.dumps({"type": description.type, "sdp": description.sdp})

@@ -327,13 +327,18 @@ class Link {
     return this.#stop.signal;
   }
 
-  /** Describe this side, after what the other side says if it was first; candidates are found from here on. */
+  /** Describe this side, after what the other side says if it was first. */
   async describe(offer) {
     const connection = this.peerConnection;
     if (offer) await connection.setRemoteDescription(JSON.parse(offer));
-    await connection.setLocalDescription();
-    this.step(connection.localDescription.type);
-    return JSON.stringify(connection.localDescription);
+    const description = await (offer ? connection.createAnswer() : connection.createOffer());
+    this.step(description.type);
+    return description;
+  }
+
+  /** Begin with what `describe` has made: from here on candidates are found, and an answerer connects. */
+  use(description) {
+    return this.peerConnection.setLocalDescription(description);
   }
 
   /** The session is this side's, and what was found so far can be sent. */
@@ -370,7 +375,7 @@ class Link {
     }
   }
 
-  /** Use candidates of the other side, each once; they are kept until it has described itself. */
+  /** Take candidates of the other side, each once; they are kept until it has described itself. */
   add(candidates) {
     this.#inbox.push(...candidates.filter((each) => !this.#known.has(each) && this.#known.add(each)));
     if (!this.peerConnection.remoteDescription) return;
@@ -493,7 +498,10 @@ class Publication extends EventTarget {
     const { signal } = this.#stop;
     const link = new Link(client, "offerer", await servers.iceServers(client), options, signal);
     try {
-      const fields = { info: options.info ?? ME, offer: await link.describe(), secret: link.secret };
+      const offer = await link.describe();
+      await link.use(offer);
+      const info = options.info ?? ME;
+      const fields = { info, offer: JSON.stringify(offer), secret: link.secret };
       const { code } = await client.offer(topic, { ...fields, ttl: TTL_MS }).catch((error) => {
         if (error.status !== 400) throw error;
         return client.offer(topic, fields); // so long is not allowed
@@ -585,16 +593,15 @@ export async function join(topic, options = {}) {
 /** Answer a session; fails if somebody else was faster, or there is no way to the peer. */
 async function accept(link, { code, info, offer, offerCandidates }, tries) {
   Object.assign(link, { code, info });
-  const answer = await link.describe(offer);
+  const description = await link.describe(offer);
+  const answer = JSON.stringify(description);
+  await retry(() => link.client.answer(code, answer, link.own), link.signal, tries);
+  link.step("accepted");
+  // Not before: what two peers send to one offer would keep both from connecting for a long time.
+  await link.use(description);
   link.add(offerCandidates);
-  const accepted = retry(() => link.client.answer(code, answer, link.own), link.signal, tries).then(() => {
-    link.step("accepted");
-    link.begin(code);
-    link.connect();
-  });
-  accepted.catch(() => {});
-  // The other peer may be faster than the server's answer to this one; then nobody waits for that any more.
-  await Promise.race([accepted, link.opened]);
+  link.begin(code);
+  link.connect();
   return link.opened;
 }
 
