@@ -38,10 +38,12 @@ export interface SignalEvent {
   id: string;
 }
 
-/** A server's refusal: `status` is HTTP's (0 for a stream that was refused), `message` the server's own text. */
+/** A server's refusal: `status` is HTTP's, `message` the server's own text. */
 export class SignalError extends Error {
   status: number;
-  constructor(status: number, message: string);
+  /** After how long (ms) to try again, if the server says so (`Retry-After`). */
+  retryAfterMs?: number;
+  constructor(status: number, message: string, retryAfterMs?: number);
 }
 
 /**
@@ -83,7 +85,14 @@ export class SignalClient {
   withdraw(code: string, side: Side, options?: Owned): Promise<{ success: true }>;
   /** Withdraw and do not wait for the answer: for a page that is going away. */
   leave(code: string, side: Side, options?: { secret?: string }): void;
-  /** The events of a topic, or of one session until its end. A stream that breaks goes on where it was. */
+  /**
+   * The events of a topic, or of one session until its end, in browsers and in Node.js.
+   *
+   * A stream that cannot be begun rejects as every call does. One that has begun and breaks, or is silent for 45 s, goes
+   * on where it was, however long the server is away: nothing is lost and nothing told twice. A server that no longer
+   * knows where it was (its data are new) tells everything from the beginning. A session that has ended meanwhile rejects
+   * with a SignalError of status 404.
+   */
   events(
     about: string | { topic: string } | { code: string; side: Side; secret?: string },
     options?: Stoppable,

@@ -19,21 +19,24 @@ const MAX_PAUSE_MS = 10_000;
 const FAILED_MS = 30_000; // for so long another server is asked first
 const TRIES = 4; // before another server is asked
 const GONE_MS = 3000; // from the end of the session to giving up
+const SILENCE_MS = 45_000; // of a stream, which has a comment every 15 s
 const CLOSE_MS = 2000; // for the other side to take what is still on its way
 const MAX_BATCH = 100;
 const MAX_PEERS = 100; // of a listing
+const EVENTS = ["session", "gone", "offer", "answer", "candidate"];
 const HERE = new URL(".", import.meta.url).href; // the server that this file came from
 
 const random = () => Array.from(crypto.getRandomValues(new Uint32Array(8)), (part) => part.toString(36)).join("-");
 
-const ME = random();
+let me; // made up when it is needed: not every Node can
 
-/** A server's refusal. `status` is HTTP's, `message` the server's own text. */
+/** A server's refusal: HTTP's status, the server's own text, and after how many ms to try again, if it says so. */
 export class SignalError extends Error {
-  constructor(status, message) {
+  constructor(status, message, retryAfterMs) {
     super(message);
     this.name = "SignalError";
     this.status = status;
+    this.retryAfterMs = retryAfterMs;
   }
 }
 
@@ -102,38 +105,50 @@ export class SignalClient {
   }
 
   /** The events of a topic, or of a session for one side, as they come: `{type, data, id}`. */
-  async *events(about, { signal } = {}) {
-    signal?.throwIfAborted();
+  async *events(about, { signal = new AbortController().signal } = {}) {
     const { topic, ...session } = typeof about === "string" ? { topic: about } : about;
     const path = topic === undefined ? `/events?${query(session)}` : inTopic(topic, "events");
-    const source = new EventSource(this.url + path);
-    const arrived = [];
-    let wake = () => {};
-    const add = (event) => {
-      arrived.push(event);
-      wake();
-    };
-    const end = () => add(null);
-    for (const type of ["session", "gone", "offer", "answer", "candidate"]) {
-      source.addEventListener(type, ({ data, lastEventId }) => add({ type, data: JSON.parse(data), id: lastEventId }));
-    }
-    // A stream that breaks is resumed by the browser; one that is refused stays closed.
-    source.addEventListener("error", () => source.readyState === EventSource.CLOSED && end());
-    signal?.addEventListener("abort", end);
-    try {
-      for (;;) {
-        while (arrived.length) {
-          const event = arrived.shift();
-          signal?.throwIfAborted();
-          if (!event) throw new SignalError(0, "The stream was refused");
-          yield event;
-          if (event.type === "gone" && topic === undefined) return;
+    let id = "";
+    let retryMs = PAUSE_MS;
+    let begun = false;
+    for (let failures = 0; ; failures += 1) {
+      const deadline = new Deadline(signal);
+      let leastMs = 0;
+      try {
+        const headers = { Accept: "text/event-stream", ...(id && { "Last-Event-ID": id }) };
+        const asking = this.#ask(path, { headers, cache: "no-store" }, deadline.signal);
+        const response = await deadline.within(SILENCE_MS, asking);
+        // Something between here and the server may answer in its place.
+        const stream = response.headers.get("Content-Type")?.startsWith("text/event-stream");
+        if (!stream) throw new TypeError("The answer is no event stream");
+        begun = true;
+        const reader = response.body.getReader();
+        const parse = messages();
+        for (;;) {
+          const { value, done } = await deadline.within(SILENCE_MS, reader.read());
+          if (done) break;
+          failures = 0;
+          for (const { id: last = id, retry, event: type, data } of parse(value)) {
+            id = last;
+            if (/^\d+$/.test(retry)) retryMs = Number(retry);
+            if (!data || !EVENTS.includes(type)) continue;
+            signal.throwIfAborted();
+            yield { type, data: JSON.parse(data), id };
+            if (type === "gone" && topic === undefined) return;
+          }
         }
-        await new Promise((resolve) => (wake = resolve));
+      } catch (error) {
+        signal.throwIfAborted();
+        if (error.status === 400 && id) {
+          id = ""; // the server knows it no more
+          continue;
+        }
+        if (!begun || !passing(error)) throw error;
+        leastMs = error.retryAfterMs ?? 0;
+      } finally {
+        deadline.end();
       }
-    } finally {
-      source.close();
-      signal?.removeEventListener("abort", end);
+      await sleep(Math.max(retryMs, backOff(failures)), signal, Math.max(retryMs, leastMs));
     }
   }
 
@@ -148,18 +163,21 @@ export class SignalClient {
   }
 
   async #fetch(path, init, { signal } = {}, wait = 0) {
-    const limit = AbortSignal.timeout(REQUEST_MS + wait * 1000);
-    const response = await fetch(this.url + path, {
-      ...init,
-      headers: { ...init.headers, ...this.#headers },
-      signal: signal ? AbortSignal.any([signal, limit]) : limit,
-    });
-    const found = await response.json().catch((error) => {
-      if (error.name !== "SyntaxError") throw error; // it was interrupted
-      return {};
-    });
-    if (!response.ok) throw new SignalError(response.status, found.error ?? response.statusText);
-    return found;
+    const deadline = new Deadline(signal);
+    const asking = this.#ask(path, init, deadline.signal).then(json);
+    try {
+      return await deadline.within(REQUEST_MS + wait * 1000, asking);
+    } finally {
+      deadline.end();
+    }
+  }
+
+  async #ask(path, init, signal) {
+    const response = await fetch(this.url + path, { ...init, headers: { ...init.headers, ...this.#headers }, signal });
+    if (response.ok) return response;
+    const { error } = await json(response);
+    const retryAfterMs = parseInt(response.headers.get("Retry-After")) * 1000 || undefined;
+    throw new SignalError(response.status, error ?? response.statusText, retryAfterMs);
   }
 }
 
@@ -167,8 +185,70 @@ const inTopic = (topic, last) => `/${encodeURIComponent(topic)}/${last}`;
 
 const query = (fields) => new URLSearchParams(Object.entries(fields).filter(([, value]) => value != null));
 
-/** Wait about so long: not everybody is to come back at the same moment. */
-const sleep = (ms, signal) =>
+async function json(response) {
+  try {
+    return (await response.json()) ?? {};
+  } catch (error) {
+    if (error.name !== "SyntaxError") throw error; // it was interrupted
+    return {};
+  }
+}
+
+/** Its signal is aborted with another one, and when what it waits for takes too long. */
+class Deadline {
+  #stop = new AbortController();
+
+  constructor(outer) {
+    const abort = () => this.#stop.abort(outer.reason);
+    if (outer?.aborted) abort();
+    outer?.addEventListener("abort", abort, { signal: this.signal });
+  }
+
+  get signal() {
+    return this.#stop.signal;
+  }
+
+  async within(ms, promise) {
+    const error = new DOMException("The server does not answer in time", "TimeoutError");
+    const timer = setTimeout(() => this.#stop.abort(error), ms);
+    try {
+      return await promise;
+    } catch (failure) {
+      this.signal.throwIfAborted(); // of a body that is cut off Chromium does not tell the reason
+      throw failure;
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  end() {
+    this.#stop.abort();
+  }
+}
+
+/** A function that takes the bytes of an event stream as they come, split anywhere, and gives what ends in them. */
+function messages() {
+  const decoder = new TextDecoder();
+  let rest = "";
+  let fields = {};
+  return function* (bytes) {
+    // A CR at the end may be half of a CR LF.
+    const lines = (rest + decoder.decode(bytes, { stream: true })).split(/\r\n|\n|\r(?=[^\n])/);
+    rest = lines.pop();
+    for (const line of lines) {
+      if (line) {
+        const [, name, value] = /^([^:]*):? ?(.*)/s.exec(line);
+        fields[name] = name === "data" && name in fields ? `${fields[name]}\n${value}` : value;
+      } else {
+        yield fields;
+        fields = {};
+      }
+    }
+  };
+}
+
+/** Wait about so long, or at least so long: not everybody is to come back at the same moment. */
+const sleep = (ms, signal, leastMs = ms / 2) =>
   new Promise((resolve, reject) => {
     signal.throwIfAborted();
     const stop = () => {
@@ -179,7 +259,7 @@ const sleep = (ms, signal) =>
       signal.removeEventListener("abort", stop);
       resolve();
     };
-    const timer = setTimeout(end, ms * (0.5 + Math.random()));
+    const timer = setTimeout(end, leastMs + ms * Math.random());
     signal.addEventListener("abort", stop);
   });
 
@@ -197,7 +277,7 @@ async function retry(task, signal, tries = Infinity) {
       return await task();
     } catch (error) {
       if (signal.aborted || !passing(error) || attempt >= tries) throw error;
-      await sleep(backOff(attempt), signal);
+      await sleep(backOff(attempt), signal, error.retryAfterMs);
     }
   }
 }
@@ -215,6 +295,7 @@ class Servers {
 
   async first(task) {
     for (let attempt = 0; ; attempt += 1) {
+      let leastMs;
       const failing = (client) => Date.now() - (this.failed.get(client) ?? 0) < FAILED_MS;
       for (const client of [...this.clients].sort((a, b) => failing(a) - failing(b))) {
         try {
@@ -222,9 +303,10 @@ class Servers {
         } catch (error) {
           if (this.signal.aborted || !passing(error)) throw error;
           this.fail(client, error);
+          leastMs = error.retryAfterMs;
         }
       }
-      await sleep(backOff(attempt), this.signal);
+      await sleep(backOff(attempt), this.signal, leastMs);
     }
   }
 
@@ -500,7 +582,7 @@ class Publication extends EventTarget {
     try {
       const offer = await link.describe();
       await link.use(offer);
-      const info = options.info ?? ME;
+      const info = options.info ?? (me ??= random());
       const fields = { info, offer: JSON.stringify(offer), secret: link.secret };
       const { code } = await client.offer(topic, { ...fields, ttl: TTL_MS }).catch((error) => {
         if (error.status !== 400) throw error;
@@ -559,7 +641,7 @@ export const publish = (topic, options = {}) => new Publication(topic, options);
 
 /** Connect to somebody who has published under a topic, as soon as there is somebody. */
 export async function join(topic, options = {}) {
-  const { info = ME, choose = (sessions) => sessions, wait = true, onstep = () => {} } = options;
+  const { info = (me ??= random()), choose = (sessions) => sessions, wait = true, onstep = () => {} } = options;
   const { signal = new AbortController().signal } = options;
   const servers = new Servers(options, signal, (error) => onstep("failed", error));
   const tried = new Set();

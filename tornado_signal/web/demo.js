@@ -180,7 +180,7 @@ async function watchPeers(signal) {
     } catch (error) {
       if (signal.aborted) return;
       // A server without streams is looked at now and then.
-      if (error.status !== 0) complain(explain(error));
+      if (error.status !== 404) complain(explain(error));
       await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
     }
   }

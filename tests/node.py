@@ -1,0 +1,47 @@
+"""Node.js, with the functions of the browser module as its globals."""
+
+import json
+import subprocess
+import urllib.request
+
+BOUND_S = 30
+# Each line of standard input is an expression; what it comes to goes out as JSON.
+PROGRAM = """
+import { createInterface } from "node:readline";
+
+Object.assign(globalThis, await import(process.argv[1]));
+for await (const line of createInterface({ input: process.stdin })) {
+  console.log(JSON.stringify([await (0, eval)(JSON.parse(line))]));
+}
+"""
+
+
+class Node:
+    """A Node.js that evaluates expressions; a rejection that nobody handles ends it.
+
+    Args:
+        url: of the server from which it has the module.
+        directory: where the module is kept.
+    """
+
+    def __init__(self, url, directory):
+        module = directory / "client.mjs"
+        with urllib.request.urlopen(f"{url}/client.js", timeout=BOUND_S) as response:
+            module.write_bytes(response.read())
+        command = ["node", "--input-type=module", "--eval", PROGRAM, module]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def evaluate(self, expression):
+        """The value of an expression, a promise's when it is settled; by way of JSON."""
+        print(json.dumps(expression), file=self._process.stdin, flush=True)
+        return json.loads(self._process.stdout.readline())[0]
+
+    def close(self):
+        """End it as a program ends: by itself, once nothing is left to do; its status."""
+        self._process.stdin.close()
+        try:
+            return self._process.wait(BOUND_S)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._process.stdout.close()
