@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from browsers import listed, until
-from service import ORIGIN, refused
+from service import refused
 
 from tornado_signal import assets, handlers
 from tornado_signal.handlers.pages import POLICY
@@ -100,26 +100,20 @@ async def test_topics_may_be_called_demo(service):
     assert [each["code"] for each in await service.sessions("demo")] == [code]
 
 
-@pytest.mark.parametrize("query", ["", "?text=", f"?text={'x' * 257}", "?text=a&text=b", "?text=%ff"])
-async def test_no_qr_code(query, service):
-    """A QR code needs a text, one, and not too long a one."""
-    response = await service.call("GET", f"/demo/qr.svg{query}", origin=ORIGIN)
-    assert refused(response) == (400, "Missing or invalid required parameter: text")
-
-
-async def test_the_longest_qr_code(service):
-    """256 characters of any script can be drawn, and the picture may do nothing."""
-    response = await service.call("GET", f"/demo/qr.svg?text={'%F0%9F%98%80' * 256}", origin=None, port=service.port)
-    assert (response.status, response.headers["Content-Type"]) == (200, "image/svg+xml")
-    assert response.headers["Content-Security-Policy"] == "default-src 'none'"
-    assert response.body.startswith(b"<svg ")
+async def test_what_others_have_made(service):
+    """The file of another project is what its header says: which version, unchanged, and under which licence."""
+    body = (await service.call("GET", "/demo/vendor/uqr.js", origin=None, port=service.port)).body
+    header, end, published = body.partition(b" */\n")
+    assert end
+    assert hashlib.sha256(published).hexdigest() in header.decode()
+    for words in ("uqr 0.1.3", "npm package", "MIT License", "Copyright (c)", "Permission is hereby granted"):
+        assert words in header.decode()
 
 
 def test_every_file_is_served():
     """Each file of the folder has a path, and each path its file."""
     named = {name for name, _ in (assets.CLIENT | assets.DEMO).values()}
-    assert named == {path.name for path in assets.WEB.iterdir()}
-    assert set(handlers.DEMO) == {*assets.DEMO, "/demo/qr.svg"}
+    assert named == {str(path.relative_to(assets.WEB)) for path in assets.WEB.rglob("*") if path.is_file()}
 
 
 # As people use it.
@@ -304,24 +298,44 @@ def test_relayed(coturn, start, open_demo, secret_file):
         told(page, "Relayed: all data goes through a TURN server")
 
 
+def code_of(page, path):
+    """What a reader of QR codes finds on the screen."""
+    page.wait_for_function("() => { const qr = document.getElementById('qr'); return qr.complete && qr.naturalWidth; }")
+    page.locator(".invite").screenshot(path=path)
+    read = subprocess.run(["zbarimg", "--quiet", "--raw", path], capture_output=True, text=True, check=True)
+    return read.stdout.strip()
+
+
 def test_the_invitation(server, open_demo, tmp_path):
     """The QR code, read from the screen, is the link; whoever opens that is in the same topic."""
+    asked, complaints = [], []
     alice = open_demo(server, "Alice", color_scheme="dark")
+    alice.on("request", lambda request: asked.append(urlsplit(request.url).path))
+    alice.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     alice.get_by_label("Topic").fill("a/b ü")
     alice.get_by_label("Topic").press("Enter")
     link = until(lambda: "topic=a%2Fb" in (found := alice.locator("#link").inner_text()) and found)
-    picture = tmp_path / "qr.png"
-    alice.wait_for_function(
-        "() => { const qr = document.getElementById('qr'); return qr.complete && qr.naturalWidth; }"
-    )
-    alice.locator(".invite").screenshot(path=picture)
-    read = subprocess.run(["zbarimg", "--quiet", "--raw", picture], capture_output=True, text=True, check=True)
-    assert read.stdout.strip() == link
+    assert code_of(alice, tmp_path / "qr.png") == link
     told(alice, "You are listed in “a/b ü”")  # Enter does that
     bob = open_demo(server, "Bob")
     bob.goto("about:blank")
     bob.goto(link)
     join(bob, "Alice")
+    # The page has drawn it by itself, as its policy allows.
+    assert [path for path in asked if path.startswith("/demo")] == []
+    assert complaints == []
+
+
+def test_the_longest_invitation(server, open_demo, tmp_path):
+    """A code can be read as long as there is one: of a link of 256 characters; of a longer one there is none."""
+    room = 256 - len(f"{server.url}/demo#topic=")
+    alice = open_demo(server, "Alice", topic="x" * room, device_scale_factor=2)
+    link = alice.locator("#link").inner_text()
+    assert len(link) == 256
+    assert code_of(alice, tmp_path / "qr.png") == link
+    alice.get_by_label("Topic").fill("x" * (room + 1))
+    alice.get_by_label("Topic").press("Tab")
+    alice.locator("#qr").wait_for(state="hidden")
 
 
 def test_other_topics(server, open_demo):

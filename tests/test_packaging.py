@@ -165,7 +165,7 @@ def test_wheels_and_sdists(source, tmp_path):
         target = tmp_path / f"target{number}"
         run(*PIP, "install", "--no-deps", "--target", target, package)
         assert said_by(sys.executable, tmp_path, PYTHONPATH=str(target)) == commit, package
-        web = [sorted(path.name for path in (root / "tornado_signal" / "web").iterdir()) for root in (target, ROOT)]
+        web = [sorted(path.name for path in (root / "tornado_signal" / "web").rglob("*")) for root in (target, ROOT)]
         assert web[0] == web[1]
 
 

@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "remote": "errors settings",
     "care": "backup census config directory errors files kinds leveldb remote rescue settings",
     "handlers": "assets handlers backup clock cursors errors forwarded ice limits metrics openapi reader session "
-    "settings store watches wire prometheus_client segno tornado",
+    "settings store watches wire prometheus_client tornado",
     "kinds": "",
     "limits": "errors forwarded settings",
     "settings": "kinds",

@@ -23,6 +23,7 @@ DEMO: Final = {
     "/demo/demo.js": ("demo.js", SCRIPT),
     "/demo/card.js": ("card.js", SCRIPT),
     "/demo/talk.js": ("talk.js", SCRIPT),
+    "/demo/vendor/uqr.js": ("vendor/uqr.js", SCRIPT),
 }
 """The same of the page to try it."""
 

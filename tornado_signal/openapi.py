@@ -204,10 +204,5 @@ def make_document(max_ttl_ms: int, files: Mapping[str, str]) -> Schema:
             },
             "/openapi.json": {"get": operation("openapi", "This document.", {}, schema={"type": "object"})},
             **{path: {"get": file(path, media_type)} for path, media_type in files.items()},
-            **({"/demo/qr.svg": {"get": file("qr", "image/svg+xml", [_text_of_qr()])}} if "/demo" in files else {}),
         },
     }
-
-
-def _text_of_qr() -> Schema:
-    return query("text", {**FILLED, "maxLength": wire.MAX_QR}, "What the QR code says.", required=True)

@@ -97,12 +97,11 @@ def stream(name: str, summary: str, parameters: list[Schema], failures: tuple[in
     return with_errors(name, summary, {"text/event-stream": {"schema": TEXT}}, [*parameters, resume], None, failures)
 
 
-def file(path: str, media_type: str, parameters: list[Schema] | None = None) -> Schema:
+def file(path: str, media_type: str) -> Schema:
     """One file that is handed out also to who has no Origin."""
     content = {media_type: {"schema": TEXT}}
-    found = with_errors(path, "A file.", content, parameters or [], None, (), origin_required=False)
-    if not parameters:
-        found["responses"]["304"] = {"description": "The client has it already."}
+    found = with_errors(path, "A file.", content, [], None, (), origin_required=False)
+    found["responses"]["304"] = {"description": "The client has it already."}
     return found
 
 

@@ -28,7 +28,6 @@ MIN_SECRET: Final = 16  # code points
 MAX_SECRET: Final = 256  # code points
 MAX_CANDIDATES: Final = 100  # in a batch
 MIN_TTL_MS: Final = 1000
-MAX_QR: Final = 256  # code points
 
 _SIDES: Final = {side.value: side for side in Side}
 _DECIMAL: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")

@@ -29,7 +29,7 @@ FIXED: dict[str, type[Handler]] = {
     "/openapi.json": discovery.OpenApi,
 }
 FILES: dict[str, type[Handler]] = dict.fromkeys(assets.CLIENT, pages.File)
-DEMO: dict[str, type[Handler]] = {**dict.fromkeys(assets.DEMO, pages.File), "/demo/qr.svg": pages.QrCode}
+DEMO: dict[str, type[Handler]] = dict.fromkeys(assets.DEMO, pages.File)
 BY_TOPIC: dict[str, type[Handler]] = {
     "sessions": discovery.Sessions,
     "offer": signaling.Offer,

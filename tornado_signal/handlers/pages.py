@@ -1,14 +1,7 @@
-"""Files for browsers: the module, the page to try it, and pictures of links."""
+"""Files for browsers: the module, and the page to try it."""
 
-import asyncio
-import functools
-import io
-from concurrent.futures import ThreadPoolExecutor
-
-import segno
-
-from .. import assets, wire
-from ..errors import InvalidParameter, TooMany, Unavailable
+from .. import assets
+from ..errors import TooMany, Unavailable
 from .base import Handler
 
 # Nothing from elsewhere, nothing written into the page itself, and no other page around it.
@@ -16,9 +9,6 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-DRAWN = 64  # QR codes that are kept
-# One at a time, beside the event loop: it takes some ten milliseconds.
-DRAWING = ThreadPoolExecutor(1, "qr")
 
 
 class Page(Handler):
@@ -66,27 +56,3 @@ class File(Page):
             if name.strip().lower() == "gzip":
                 return weight.replace(" ", "").lower() not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
         return False
-
-
-class QrCode(Page):
-    """GET a text as a QR code, for the link that invites a second device."""
-
-    async def get(self) -> None:
-        """The picture, as SVG."""
-        text = self.once("text")
-        if not text or len(text) > wire.MAX_QR or "\ufffd" in text:
-            raise InvalidParameter("text")
-        picture = await asyncio.get_running_loop().run_in_executor(DRAWING, draw, text)
-        self.set_header("Content-Type", "image/svg+xml")
-        self.set_header("Content-Security-Policy", "default-src 'none'")
-        self.set_header("X-Content-Type-Options", "nosniff")
-        self.set_header("Cache-Control", "private, max-age=86400")
-        self.finish(picture)
-
-
-@functools.lru_cache(DRAWN)
-def draw(text: str) -> bytes:
-    """A QR code as SVG, with the margin that readers need."""
-    picture = io.BytesIO()
-    segno.make(text, micro=False, error="m").save(picture, kind="svg", scale=8, border=4, light="#fff", xmldecl=False)
-    return picture.getvalue()

@@ -2,6 +2,7 @@
 
 import { join, publish, SignalClient, SignalError } from "../client.js";
 import { $, make, shortName, show } from "./card.js";
+import { renderSVG } from "./vendor/uqr.js";
 
 const LOOK_MS = 3000; // between two looks at what cannot be streamed
 const STEPS = {
@@ -232,7 +233,8 @@ function changed() {
   $("link").textContent = $("link").href = link.href;
   const fits = [...link.href].length <= 256;
   $("qr").hidden = !fits;
-  if (fits) $("qr").src = new URL(`qr.svg?${new URLSearchParams({ text: link.href })}`, import.meta.url);
+  const draw = () => renderSVG(link.href, { ecc: "M", border: 4 }); // the margin that readers need
+  if (fits) $("qr").src = `data:image/svg+xml,${encodeURIComponent(draw())}`;
   try {
     sessionStorage.setItem("name", $("name").value.trim());
   } catch {
