@@ -97,7 +97,7 @@ async def test_wrong_methods(path, ask, service):
 
 
 async def test_nothing_else_is_had_without_an_origin(service):
-    """Files are the only exception from the rule that a request has an Origin, and have no way out of their folder."""
+    """Files and the document are the only requests without an Origin, and files have no way out of their folder."""
     for path in (
         "/",
         "/topics",
@@ -107,23 +107,40 @@ async def test_nothing_else_is_had_without_an_origin(service):
         "/web/client.js",
         "/../web/client.js",
         "//client.js",
+        "/openapi.json/",
+        "/openapi",
     ):
         response = await service.call("GET", path, origin=None)
         assert refused(response) == (400, "Missing or invalid required parameter: Origin")
         assert (await service.call("GET", path)).status in (200, 404)
 
 
-async def test_an_origin_that_is_not_allowed(start_service, caplog):
+async def test_the_document(service):
+    """The OpenAPI document, too, is had without an Origin, and an Origin that is sent is checked and echoed."""
+    response = await service.call("GET", "/openapi.json", origin=None)
+    assert (response.status, allowed_origin(response)) == (200, None)
+    for origin in (ORIGIN, "null"):
+        found = await service.call("GET", "/openapi.json", origin=origin)
+        assert (found.status, allowed_origin(found), found.body) == (200, origin, response.body)
+    for origin, more in (("", []), (ORIGIN, [("Origin", OTHER)]), ("o" * 513, [])):
+        wrong = await service.call("GET", "/openapi.json", origin=origin, headers=more)
+        assert refused(wrong) == (400, "Missing or invalid required parameter: Origin")
+    head = await service.call("HEAD", "/openapi.json", origin=None)
+    assert (head.status, head.headers["Content-Length"]) == (200, str(len(response.body)))
+
+
+@pytest.mark.parametrize("path", ["/client.js", "/openapi.json"])
+async def test_an_origin_that_is_not_allowed(path, start_service, caplog):
     """With an allow-list others may not read the module either; whoever names no origin may, as no page can see it."""
     service = await start_service(allowed_origins=frozenset({ORIGIN}))
-    response = await service.call("GET", "/client.js", origin="https://other.example")
+    response = await service.call("GET", path, origin="https://other.example")
     assert (refused(response), allowed_origin(response)) == ((403, "Origin not allowed"), None)
     for origin in (None, ORIGIN):
-        found = await service.call("GET", "/client.js", origin=origin, port=service.port)
+        found = await service.call("GET", path, origin=origin, port=service.port)
         assert found.status == 200
     # A module of the server's own page is asked for with that Origin.
     own = [("Sec-Fetch-Site", "same-origin")]
-    assert (await service.call("GET", "/client.js", origin=OTHER, headers=own, port=service.port)).status == 200
+    assert (await service.call("GET", path, origin=OTHER, headers=own, port=service.port)).status == 200
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 

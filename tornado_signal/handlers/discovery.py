@@ -3,6 +3,7 @@
 from .. import cursors, openapi, wire
 from ..reader import ListingState
 from .base import Handler
+from .pages import Page
 from .waiting import WaitingHandler
 
 
@@ -83,7 +84,7 @@ class IceServers(Handler):
         self.reply(wire.ice_servers(ice.stun, ice.turn(self.now_ms), ice.expires_ms(self.now_ms)))
 
 
-class OpenApi(Handler):
+class OpenApi(Page):
     """GET /openapi.json (contract C8)."""
 
     def get(self) -> None:
