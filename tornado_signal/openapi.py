@@ -84,11 +84,16 @@ def _service() -> Schema:
                 "iceServers",
                 "service",
                 "The STUN and TURN servers, as an RTCConfiguration has them, and until when they can be used.",
-                ref("IceServers"),
+                ref("IceConfiguration"),
             )
         },
         "/openapi.json": {
-            "get": operation("openapi", "service", "This document; it needs no `Origin`.", {"type": "object"})
+            "get": operation(
+                "openapi",
+                "service",
+                "This document; it needs no `Origin`.",
+                {"type": "object", "additionalProperties": True},
+            )
         },
     }
 
@@ -100,7 +105,7 @@ def _discovery() -> Schema:
                 "topics",
                 "discovery",
                 "Topics that have unanswered sessions, alphabetically.",
-                ref("Topics"),
+                ref("TopicPage"),
                 parameters=[
                     query("page", {**whole(), "default": 1}),
                     query("limit", {**whole(), "default": wire.DEFAULT_LIMIT}, CLAMPED),
@@ -113,7 +118,7 @@ def _discovery() -> Schema:
                 "discovery",
                 "The unanswered sessions of a topic, newest first; with `wait` or `since`, as soon as they are not "
                 "those of `since`.",
-                ref("Sessions"),
+                ref("Listing"),
                 parameters=[
                     TOPIC,
                     query("wait", {**WAIT, "type": "number"}),

@@ -68,7 +68,7 @@ SCHEMAS: Final[Schema] = {
             "hasMore": {"type": "boolean"},
         }
     ),
-    "Topics": object_of({"topics": list_of(ref("Topic")), "pagination": ref("Pagination")}),
+    "TopicPage": object_of({"topics": list_of(ref("Topic")), "pagination": ref("Pagination")}),
     "Session": object_of(
         {
             "code": ref("Code"),
@@ -79,7 +79,7 @@ SCHEMAS: Final[Schema] = {
             "expiresAt": TIME,
         }
     ),
-    "Sessions": object_of({"sessions": list_of(ref("Session")), "cursor": CURSOR}, ["sessions"]),
+    "Listing": object_of({"sessions": list_of(ref("Session")), "cursor": CURSOR}, ["sessions"]),
     "Offered": object_of({"code": ref("Code")}),
     "AnswerRequest": object_of(
         {**OWNER, "side": {"type": "string", "const": "answerer"}, "answer": FILLED},
@@ -112,7 +112,7 @@ SCHEMAS: Final[Schema] = {
         {"urls": TEXTS, "username": {"type": "string", "description": "When it ends, in s."}, "credential": TEXT},
         ["urls"],
     ),
-    "IceServers": object_of({"iceServers": list_of(ref("IceServer")), "expiresAt": TIME}),
+    "IceConfiguration": object_of({"iceServers": list_of(ref("IceServer")), "expiresAt": TIME}),
 }
 """Every schema that depends on no setting, by its name."""
 

@@ -1,0 +1,117 @@
+// Uses the operations of the types that openapi-typescript makes from /openapi.json: as a page would, but for the
+// Origin, which a page need not set.
+
+import createClient from "openapi-fetch";
+import type { components, paths } from "./schema.js";
+
+type Schemas = components["schemas"];
+type Client = ReturnType<typeof createClient<paths>>;
+
+const TOPIC = "a topic / of Ωmega";
+const SECRET = "a secret of 16 and more";
+
+function same(found: unknown, expected: unknown): void {
+  const [one, other] = [JSON.stringify(found), JSON.stringify(expected)];
+  if (one !== other) throw new Error(`${one} is not ${other}`);
+}
+
+function got<T>({ data, error }: { data?: T; error?: Schemas["Error"] }): T {
+  if (data === undefined) throw new Error(`refused: ${error?.error}`);
+  return data;
+}
+
+async function connectTwoPeers(client: Client): Promise<void> {
+  const offer: Schemas["OfferRequest"] = { info: "me", offer: "an offer", ttl: 60_000, secret: SECRET };
+  const { code } = got(await client.POST("/{topic}/offer", { params: { path: { topic: TOPIC } }, body: offer }));
+  const params = { path: { topic: TOPIC }, query: { wait: 0.5, limit: 5 } };
+  const { sessions, cursor } = got(await client.GET("/{topic}/sessions", { params }));
+  const [session] = sessions;
+  if (sessions.length !== 1 || session === undefined) throw new Error("one session was to be listed");
+  same([session.code, session.info, session.offer, session.offerCandidates], [code, "me", "an offer", []]);
+  same([session.expiresAt - session.createdAt, typeof cursor], [60_000, "string"]);
+
+  const { topics, pagination } = got(await client.GET("/topics", { params: { query: { page: 1, limit: 10 } } }));
+  same(topics, [{ topic: TOPIC, count: 1 }]);
+  same(pagination, { page: 1, limit: 10, total: 1, hasMore: false });
+
+  for (const body of [
+    { code, side: "answerer", answer: "an answer" },
+    { code, side: "answerer", candidate: "one" },
+    { code, side: "offerer", candidates: ["two", "three"], secret: SECRET },
+  ] satisfies (Schemas["AnswerRequest"] | Schemas["CandidateRequest"] | Schemas["CandidatesRequest"])[]) {
+    const { success } = got(await client.POST("/answer", { body }));
+    success satisfies true;
+  }
+
+  const news = got(await client.POST("/poll", { body: { code, side: "offerer", secret: SECRET } }));
+  if (!("answer" in news)) throw new Error("not the news of an offerer");
+  same([news.answer, news.answerCandidates, news.cursor], ["an answer", ["one"], undefined]);
+  const other = got(await client.POST("/poll", { body: { code, side: "answerer" } }));
+  if (!("offer" in other)) throw new Error("not the news of an answerer");
+  same([other.offer, other.offerCandidates], ["an offer", ["two", "three"]]);
+
+  const owner: Schemas["OwnerRequest"] = { code, side: "offerer", secret: SECRET };
+  const { expiresAt } = got(await client.POST("/refresh", { body: owner }));
+  same(expiresAt >= session.expiresAt, true);
+  got(await client.POST("/withdraw", { body: owner }));
+  const gone = await client.POST("/refresh", { body: owner });
+  same([gone.response.status, gone.error], [404, { error: "Session not found, expired, or origin mismatch" }]);
+}
+
+async function beRefused(client: Client): Promise<void> {
+  const topic = { params: { path: { topic: "lobby" } } };
+  const { code } = got(await client.POST("/{topic}/offer", { ...topic, body: { info: "i", offer: "o" } }));
+  for (const [answer, status] of [["first", 200], ["second", 409]] as const) {
+    const { response } = await client.POST("/answer", { body: { code, side: "answerer", answer } });
+    same(response.status, status);
+  }
+  const { response, error } = await client.POST("/poll", { body: { code: "no UUID", side: "offerer" } });
+  same([response.status, error?.error], [404, "Session not found, expired, or origin mismatch"]);
+  same(response.headers.has("X-Request-Id"), true);
+  // @ts-expect-error: an offer needs an offer
+  const nothing = await client.POST("/{topic}/offer", { ...topic, body: { info: "i" } });
+  same(nothing.error, { error: "Missing or invalid required parameter: offer" });
+  // @ts-expect-error: there are two sides
+  const nobody = await client.POST("/poll", { body: { code, side: "third" } });
+  same(nobody.error, { error: "Missing or invalid required parameter: side" });
+  const page = await client.GET("/topics", { params: { query: { page: 0 } } });
+  same(page.error, { error: "Missing or invalid required parameter: page" });
+}
+
+async function askTheServer(client: Client, nobody: Client): Promise<void> {
+  const { status, timestamp } = got(await client.GET("/health"));
+  status satisfies "ok";
+  same(timestamp > 0, true);
+  same(typeof got(await client.GET("/")).version, "string");
+  const { iceServers } = got(await client.GET("/ice-servers"));
+  const forPeers: RTCIceServer[] = iceServers;
+  same(forPeers.map(({ urls }) => urls), [["stun:stun.example:3478"], ["turn:turn.example:3478"]]);
+
+  same((await nobody.GET("/health")).error, { error: "Missing or invalid required parameter: Origin" });
+  same(got(await nobody.GET("/openapi.json"))["openapi"], "3.1.0");
+  same(got(await nobody.GET("/client.js", { parseAs: "text" })).includes("export"), true);
+}
+
+async function readAStream(client: Client): Promise<void> {
+  const leaving = new AbortController();
+  const params = { path: { topic: "streamed" } };
+  const { code } = got(await client.POST("/{topic}/offer", { params, body: { info: "i", offer: "o" } }));
+  const stream = got(await client.GET("/{topic}/events", { params, parseAs: "stream", signal: leaving.signal }));
+  let text = "";
+  const reader = (stream as ReadableStream<Uint8Array>).pipeThrough(new TextDecoderStream() as never).getReader();
+  while (!text.includes(code)) {
+    const { done, value } = await reader.read();
+    if (done) throw new Error(`the stream ended: ${text}`);
+    text += value;
+  }
+  same(text.includes("event: session"), true);
+  leaving.abort();
+}
+
+export async function main(baseUrl: string, origin: string): Promise<void> {
+  const client = createClient<paths>({ baseUrl, headers: { Origin: origin } });
+  await connectTwoPeers(client);
+  await beRefused(client);
+  await askTheServer(client, createClient<paths>({ baseUrl }));
+  await readAStream(client);
+}
