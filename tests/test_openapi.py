@@ -102,6 +102,59 @@ def test_the_origin_is_no_parameter():
     assert "`Origin`" in DOCUMENT["info"]["description"]
 
 
+def resolve(part):
+    """A part of the document, or what it refers to."""
+    if "$ref" in part:
+        _, kind, name = part["$ref"].rsplit("/", 2)
+        return DOCUMENT["components"][kind][name]
+    return part
+
+
+async def refuse_all(service, status):
+    """Ask for everything; each answer has this status, and what the document says of it."""
+    for path, methods in DOCUMENT["paths"].items():
+        for method, operation in methods.items():
+            body = b'{"offer": "%b"}' % (b"o" * 300_000) if status == 413 else b"{}"
+            if status == 413 and "requestBody" not in operation:
+                assert "413" not in operation["responses"]
+                continue
+            arguments = (body,) if method == "post" else ()
+            response = await service.call(method.upper(), path.replace("{topic}", "lobby"), *arguments)
+            assert (response.status, response.json.keys()) == (status, {"error"}), path
+            said = resolve(operation["responses"][str(status)])
+            later = {"Retry-After"} if status in (429, 503) else set()
+            assert set(said["headers"]) == {"X-Request-Id"} | later == set(said["headers"]) & set(response.headers)
+            assert not later or int(response.headers["Retry-After"]) >= 1
+
+
+@pytest.mark.parametrize(
+    ("status", "settings"),
+    [
+        (403, {"allowed_origins": frozenset({"https://other.example"})}),
+        (413, {}),
+        (429, {"rate_per_address": 1, "burst_per_address": 1, "unlimited_addresses": ()}),
+        (503, {}),
+    ],
+)
+async def test_what_everything_may_be_refused_with(status, settings, start_service):
+    """Each operation has the answers of a server that takes no such origin, no such body, no more, or nothing now."""
+    service = await start_service(**settings)
+    service.application.draining = status == 503
+    if status == 429:
+        await service.get("/health")
+    await refuse_all(service, status)
+
+
+async def test_what_is_no_http(service):
+    """What no operation sees is refused with the headers and the schema that the document has for all else."""
+    said = DOCUMENT["components"]["responses"]["Malformed"]
+    for request in (b"GET /health\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nX: %b\r\n\r\n" % (b"x" * 70_000)):
+        response = await service.raw(request)
+        assert response.status in (400, 431)
+        assert response.json.keys() == {"error"}
+        assert set(said["headers"]) <= set(response.headers)
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """The installed command as a process, with two sessions in it: unanswered and answered."""
