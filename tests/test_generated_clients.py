@@ -19,11 +19,10 @@ ROOT = Path(__file__).parent.parent
 SOURCES = Path(__file__).with_name("generated")
 CACHE = ROOT / ".cache"  # git ignores it
 ATTEMPTS, PAUSE_S = 4, 5  # of npm, which needs the network
-# Media types that the generator does not know as text.
+# A media type that the generator does not know as text.
 CONFIG = """\
 content_type_overrides:
   application/typescript: text/plain
-  image/svg+xml: text/plain
 post_hooks: []
 """
 RUN = 'const {main} = await import("./out/program.js"); await main(...process.argv.slice(1));'

@@ -62,7 +62,6 @@ def make_document(max_ttl_ms: int, files: Mapping[str, str]) -> Schema:
             **_discovery(),
             **_signaling(),
             **{path: {"get": file(path, media_type)} for path, media_type in files.items()},
-            **({"/demo/qr.svg": {"get": file("qr", "image/svg+xml", [_text_of_qr()])}} if "/demo" in files else {}),
         },
         "components": {
             "schemas": {**SCHEMAS, "OfferRequest": _offer_request(max_ttl_ms)},
@@ -220,7 +219,3 @@ def _offer_request(max_ttl_ms: int) -> Schema:
         required=["info", "offer"],
         closed=False,
     )
-
-
-def _text_of_qr() -> Schema:
-    return query("text", {**FILLED, "maxLength": wire.MAX_QR}, "What the QR code says.", required=True)

@@ -198,13 +198,10 @@ def stream(name: str, tag: str, summary: str, parameters: list[Schema], failures
     return {**found, "description": "A request with an `Upgrade` header is refused with 400."}
 
 
-def file(path: str, media_type: str, parameters: list[Schema] | None = None) -> Schema:
+def file(path: str, media_type: str) -> Schema:
     """One file."""
     first, *others = path.replace(".", "/").strip("/").split("/")
     name = first + "".join(map(str.title, others))
-    found = operation(
-        name, "files", "A file; it needs no `Origin`.", TEXT, media_type=media_type, parameters=parameters
-    )
-    if not parameters:
-        found["responses"]["304"] = {"description": "The client has it already.", "headers": ALWAYS}
+    found = operation(name, "files", "A file; it needs no `Origin`.", TEXT, media_type=media_type)
+    found["responses"]["304"] = {"description": "The client has it already.", "headers": ALWAYS}
     return found
