@@ -1,0 +1,259 @@
+"""One address at its worst: what every attack is made of.
+
+What is sent is made of bytes beforehand, so that the attacker takes little of the CPU that it shares with the server.
+"""
+
+import asyncio
+import base64
+import contextlib
+import json
+import random
+import socket
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from .wire import ATTACKER, BROKEN, PREPARER, Client, Place, make_socket, request, reset
+
+ORIGIN = "https://attacker.example"
+RATE, BURST = 98, 980  # a little less than what the defaults allow an address
+CONNECTIONS = 990
+BIG = base64.b64encode(random.Random(1).randbytes(192_000)).decode()  # nobody makes it smaller
+PATIENCE_S = 10.0
+HOLD_S = 20.0
+SMALL_ROOM = 4096
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One attack.
+
+    Attributes:
+        name: for the command line.
+        point: of the issue that it is from; 0 for another one.
+        run: what it does.
+        options: of the server; else it has its defaults.
+        tls: whether the server speaks HTTPS.
+        disk_mib: of a filesystem of its own for the data; 0 for that of the other files.
+        files: how many descriptors the server may have; 0 for as many as the machine allows.
+    """
+
+    name: str
+    point: int
+    run: Callable[["Attacker"], Awaitable[None]]
+    options: tuple[str, ...] = ()
+    tls: bool = False
+    disk_mib: int = 0
+    files: int = 0
+
+    @property
+    def meaning(self) -> str:
+        """What it does, in a sentence."""
+        return (self.run.__doc__ or "").partition("\n")[0]
+
+
+ATTACKS: dict[str, Attack] = {}
+
+
+def attack(point: int, *options: str, tls: bool = False, disk_mib: int = 0, files: int = 0):
+    """Registers a coroutine function as an attack; the arguments are those of `Attack`."""
+
+    def register(run):
+        name = run.__name__.replace("_", "-")
+        ATTACKS[name] = Attack(name, point, run, options, tls, disk_mib, files)
+        return run
+
+    return register
+
+
+class Pace:
+    """No more at a time than an address may.
+
+    Args:
+        rate: in a second.
+        burst: at once.
+    """
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate, self._burst = rate, burst
+        self._tokens = burst
+        self._at_s = time.monotonic()
+
+    async def take(self) -> None:
+        """Take one, when there is one."""
+        now_s = time.monotonic()
+        self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._rate) - 1
+        self._at_s = now_s
+        if self._tokens < 0:
+            await asyncio.sleep(-self._tokens / self._rate)
+
+
+class Attacker:
+    """One address, and what it may do.
+
+    Args:
+        place: of the server.
+        seconds: how long the attack is.
+
+    Attributes:
+        answers: how often each status came, or what came in its place.
+        end_s: when the attack ends, by the monotonic clock.
+    """
+
+    def __init__(self, place: Place, seconds: float) -> None:
+        self.place = place
+        self.seconds = seconds
+        self.pace = Pace(RATE, BURST)
+        self.answers: Counter[str] = Counter()
+        self.loop = asyncio.get_running_loop()
+        self._buffer = bytearray(1 << 20)
+        self.begin()
+
+    def begin(self) -> None:
+        """What was before was no part of the attack."""
+        self.begun_s = time.monotonic()
+        self.end_s = self.begun_s + self.seconds
+        self.answers.clear()
+
+    # Requests that are answered
+
+    async def ask(self, client: Client, raw: bytes) -> bytes | None:
+        """Send a request at the pace of an address; the body of a success."""
+        await self.pace.take()
+        return await self.exchange(client, raw)
+
+    async def exchange(self, client: Client, raw: bytes) -> bytes | None:
+        """Send a request at once; the body of a success."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                status, body = await client.exchange(raw)
+        except BROKEN as error:
+            client.close()
+            self.answers[type(error).__name__] += 1
+            await asyncio.sleep(0.05)
+            return None
+        self.answers[str(status)] += 1
+        return body if status == 200 else None
+
+    async def code(self, client: Client, raw: bytes) -> str | None:
+        """Publish; the code."""
+        body = await self.ask(client, raw)
+        return json.loads(body)["code"] if body else None
+
+    async def must(self, raw: bytes) -> dict:
+        """Send a request until it succeeds; the JSON of the response."""
+        client = self.client()
+        for _ in range(100):
+            if (body := await self.ask(client, raw)) is not None:
+                client.close()
+                return json.loads(body)
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"never a 200: {self.answers}")
+
+    def client(self, address: str = ATTACKER) -> Client:
+        """A connection for such requests."""
+        return Client(self.place, address, ORIGIN)
+
+    async def often(self, times: int, once: Callable[[Client], Awaitable[object]]) -> None:
+        """Do something again and again, so many times side by side, each with a connection of its own."""
+
+        async def go_on() -> None:
+            client = self.client()
+            while True:
+                await once(client)
+
+        await asyncio.gather(*(go_on() for _ in range(times)))
+
+    async def repeat(self, times: int, raw: bytes) -> None:
+        """Send a request again and again, and read what comes."""
+        await self.often(times, lambda client: self.ask(client, raw))
+
+    async def prepare(self, count: int, one: Callable[[Client, int], Awaitable[object]]) -> None:
+        """Do in a short time what takes an address some minutes that it has; the attack begins behind it."""
+        numbers = iter(range(count))
+
+        async def some() -> None:
+            client = self.client(PREPARER)
+            for number in numbers:
+                await one(client, number)
+            client.close()
+
+        await asyncio.gather(*(some() for _ in range(20)))
+        self.begin()
+
+    # Connections that are treated badly
+
+    async def open(self, room: int | None = None) -> socket.socket:
+        """A connection, without HTTPS."""
+        made = make_socket(ATTACKER, room)
+        made.setblocking(False)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self.loop.sock_connect(made, ("127.0.0.1", self.place.port))
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    async def send(self, connected: socket.socket, raw: bytes) -> None:
+        """Send all of it."""
+        async with asyncio.timeout(PATIENCE_S):
+            await self.loop.sock_sendall(connected, raw)
+
+    async def swallow(self, connected: socket.socket, for_s: float) -> None:
+        """Read whatever comes and forget it, until it ends, or for some time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(for_s):
+                while await self.loop.sock_recv_into(connected, self._buffer):
+                    pass
+
+    async def hold(
+        self, count: int, treat: Callable[[socket.socket], Awaitable[None]], room: int | None = None
+    ) -> None:
+        """So many connections, each treated in this way and then opened anew."""
+
+        async def one() -> None:
+            while True:
+                try:
+                    connected = await self.open(room)
+                    try:
+                        await treat(connected)
+                        self.answers["treated"] += 1
+                    finally:
+                        reset(connected)
+                except (OSError, TimeoutError) as error:
+                    self.answers[type(error).__name__] += 1
+                    await asyncio.sleep(0.2)
+
+        await asyncio.gather(*(one() for _ in range(count)))
+
+
+# What is sent
+
+
+def get(path: str, headers: str = "") -> bytes:
+    """A GET of the attacker's."""
+    return request("GET", path, origin=ORIGIN, headers=headers)
+
+
+def post(path: str, **fields: object) -> bytes:
+    """A POST of the attacker's."""
+    return request("POST", path, fields, origin=ORIGIN)
+
+
+def offer(topic: str, text: str = "o", **fields: object) -> bytes:
+    """What publishes an offer."""
+    return post(f"/{topic}/offer", info="i", offer=text, **fields)
+
+
+async def publish_big(attacker: Attacker, count: int = 60) -> None:
+    """A topic of which every listing is long."""
+    raw = offer("big", BIG)
+    await asyncio.gather(*(attacker.ask(attacker.client(), raw) for _ in range(count)))
+
+
+async def publish_and_withdraw(attacker: Attacker, client: Client, topic: str) -> None:
+    """One that comes and goes, at once."""
+    if body := await attacker.exchange(client, offer(topic)):
+        await attacker.exchange(client, post("/withdraw", code=json.loads(body)["code"], side="offerer"))

@@ -1,0 +1,492 @@
+"""Attacks of one address, each a coroutine that goes on until it is cancelled; a process runs one of them.
+
+Called with a name, the seconds, and the server's port (and certificate), it tells at the end when it began and what it
+was answered, as JSON.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import resource
+import socket
+import sys
+import time
+from pathlib import Path
+
+import uvloop
+
+from .attacker import (
+    ATTACKS,
+    BIG,
+    CONNECTIONS,
+    HOLD_S,
+    ORIGIN,
+    PATIENCE_S,
+    RATE,
+    SMALL_ROOM,
+    Attacker,
+    Pace,
+    attack,
+    get,
+    offer,
+    post,
+    publish_and_withdraw,
+    publish_big,
+)
+from .wire import BROKEN, Client, Place, request
+
+# The disk
+
+
+@attack(1)
+async def fill_with_offers(attacker: Attacker) -> None:
+    """Offers as large and as many as are taken."""
+    await attacker.repeat(16, offer("fill", BIG))
+
+
+@attack(1)
+async def fill_with_candidates(attacker: Attacker) -> None:
+    """Candidates as large and as many as are taken, in a few sessions."""
+
+    async def fill(client: Client) -> None:
+        code = await attacker.code(client, offer("fill"))
+        if code is not None:
+            raw = post("/answer", code=code, side="offerer", candidate=BIG)
+            for _ in range(1000):
+                await attacker.ask(client, raw)
+
+    await attacker.often(16, fill)
+
+
+@attack(1, "--session-timeout-ms", "5000", disk_mib=64)
+async def fill_small_disk(attacker: Attacker) -> None:
+    """The same as fill-with-offers on a disk of 64 MiB, with sessions of 5 s."""
+    await attacker.repeat(16, offer("fill", BIG))
+
+
+# Listings and polls that are large
+
+
+@attack(2)
+async def leave_in_listing(attacker: Attacker) -> None:
+    """Readers that leave after ten bytes of a listing of 15 MB."""
+    await publish_big(attacker)
+    raw = get("/big/sessions")
+
+    async def leave(connected: socket.socket) -> None:
+        await attacker.pace.take()
+        await attacker.send(connected, raw)
+        async with asyncio.timeout(PATIENCE_S):
+            await attacker.loop.sock_recv(connected, 10)
+
+    await attacker.hold(120, leave, SMALL_ROOM)
+
+
+@attack(3)
+async def write_then_list(attacker: Attacker) -> None:
+    """As much as can be written in 15 s (in a short attack 60 % of it) to one topic, then its listing, whole."""
+    raw = offer("big", BIG)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(min(15, 0.6 * attacker.seconds)):
+            await attacker.repeat(16, raw)
+
+    async def read(connected: socket.socket) -> None:
+        await attacker.pace.take()
+        await attacker.send(connected, get("/big/sessions", "Connection: close\r\n"))
+        await attacker.swallow(connected, PATIENCE_S)
+
+    await attacker.hold(1, read)
+
+
+@attack(3)
+async def write_then_poll(attacker: Attacker) -> None:
+    """As much as can be written in 15 s (in a short attack 60 % of it) to one session, then a poll of it."""
+    code = (await attacker.must(offer("big")))["code"]
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(min(15, 0.6 * attacker.seconds)):
+            await attacker.repeat(16, post("/answer", code=code, side="offerer", candidate=BIG))
+
+    async def read(connected: socket.socket) -> None:
+        await attacker.pace.take()
+        raw = request(
+            "POST", "/poll", {"code": code, "side": "answerer"}, origin=ORIGIN, headers="Connection: close\r\n"
+        )
+        await attacker.send(connected, raw)
+        await attacker.swallow(connected, PATIENCE_S)
+
+    await attacker.hold(1, read)
+
+
+@attack(3)
+async def do_not_read(attacker: Attacker) -> None:
+    """900 readers of a listing of 15 MB that do not read."""
+    await publish_big(attacker)
+
+    async def wait(connected: socket.socket) -> None:
+        await attacker.pace.take()
+        await attacker.send(connected, get("/big/sessions"))
+        await asyncio.sleep(HOLD_S)
+
+    await attacker.hold(900, wait, SMALL_ROOM)
+
+
+@attack(0)
+async def do_not_read_streams(attacker: Attacker) -> None:
+    """Streams of a topic with 15 MB that do not read, as many as an address may have."""
+    await publish_big(attacker)
+
+    async def wait(connected: socket.socket) -> None:
+        await attacker.pace.take()
+        await attacker.send(connected, get("/big/events"))
+        await asyncio.sleep(HOLD_S)
+
+    await attacker.hold(CONNECTIONS, wait, SMALL_ROOM)
+
+
+@attack(0)
+async def do_not_read_pipelined(attacker: Attacker) -> None:
+    """Many requests on each of many connections, and nothing of the answers read."""
+
+    async def wait(connected: socket.socket) -> None:
+        await attacker.send(connected, get("/openapi.json") * 20)
+        await asyncio.sleep(HOLD_S)
+
+    await attacker.hold(CONNECTIONS, wait, SMALL_ROOM)
+
+
+@attack(0)
+async def head_of_listing(attacker: Attacker) -> None:
+    """HEAD of a listing of 15 MB, as often as is allowed."""
+    await publish_big(attacker)
+    await attacker.repeat(8, request("HEAD", "/big/sessions", origin=ORIGIN))
+
+
+@attack(0, "--session-timeout-ms", "300000")
+async def list_ten_thousand(attacker: Attacker) -> None:
+    """A topic with 9,900 small offers, listed as often as is allowed."""
+    raw = offer("many")
+    await attacker.prepare(9900, lambda client, number: attacker.exchange(client, raw))
+
+    async def read(connected: socket.socket) -> None:
+        await attacker.pace.take()
+        await attacker.send(connected, get("/many/sessions", "Connection: close\r\n"))
+        await attacker.swallow(connected, PATIENCE_S)
+
+    await attacker.hold(20, read)
+
+
+@attack(0, "--session-timeout-ms", "300000")
+async def list_many_topics(attacker: Attacker) -> None:
+    """9,900 topics with long names, listed as often as is allowed."""
+    await attacker.prepare(9900, lambda client, number: attacker.exchange(client, offer(f"{number:0200}")))
+
+    async def look(client: Client) -> None:
+        await attacker.ask(client, get(f"/topics?limit=1000&page={random.randrange(1, 11)}"))
+
+    await attacker.often(4, look)
+
+
+@attack(0)
+async def poll_many_candidates(attacker: Attacker) -> None:
+    """Sessions with 1,000 candidates of each side, polled as often as is allowed."""
+    code = (await attacker.must(offer("many")))["code"]
+    for side in ("offerer", "answerer"):
+        for _ in range(10):
+            await attacker.must(post("/answer", code=code, side=side, candidates=["c" * 200] * 100))
+    await attacker.repeat(8, post("/poll", code=code, side="offerer"))
+
+
+# Watchers
+
+
+@attack(4)
+async def watch_one_topic(attacker: Attacker) -> None:
+    """990 streams of one topic, and offers there as fast as is allowed."""
+    client = attacker.client()
+
+    async def watch(connected: socket.socket) -> None:
+        await attacker.send(connected, get("/watched/events"))
+        await attacker.swallow(connected, attacker.seconds)
+
+    async def publish() -> None:
+        await asyncio.sleep(1)
+        while True:
+            await attacker.ask(client, offer("watched"))
+
+    attacker.pace = Pace(RATE, 0)  # the streams have taken the rest
+    await asyncio.gather(attacker.hold(CONNECTIONS - 10, watch), publish())
+
+
+@attack(0)
+async def wake_many_polls(attacker: Attacker) -> None:
+    """900 polls that wait for one session, and candidates that wake them all."""
+    code = (await attacker.must(offer("woken")))["code"]
+
+    async def wait(connected: socket.socket) -> None:
+        await attacker.pace.take()
+        await attacker.send(connected, post("/poll", code=code, side="offerer", wait=60))
+        async with asyncio.timeout(60):
+            await attacker.loop.sock_recv(connected, 65536)
+
+    async def wake() -> None:
+        client = attacker.client()
+        while True:
+            await asyncio.sleep(1)
+            await attacker.ask(client, post("/answer", code=code, side="answerer", candidate="c"))
+
+    await asyncio.gather(attacker.hold(900, wait), wake())
+
+
+@attack(0)
+async def refresh_watched(attacker: Attacker) -> None:
+    """500 streams of a topic whose sessions are refreshed as fast as is allowed."""
+    codes = [(await attacker.must(offer("fresh")))["code"] for _ in range(100)]
+
+    async def watch(connected: socket.socket) -> None:
+        await attacker.pace.take()
+        await attacker.send(connected, get("/fresh/events"))
+        await attacker.swallow(connected, attacker.seconds)
+
+    async def refresh(client: Client) -> None:
+        await attacker.ask(client, post("/refresh", code=random.choice(codes), side="offerer"))
+
+    await asyncio.gather(attacker.hold(500, watch), attacker.often(8, refresh))
+
+
+@attack(11, "--session-timeout-ms", "300000")
+async def list_after_withdrawals(attacker: Attacker) -> None:
+    """9,900 withdrawn offers, then listings of their topic, which is empty or has one."""
+    await attacker.prepare(9900, lambda client, number: publish_and_withdraw(attacker, client, "left"))
+    for _ in range(2):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(attacker.loop.time() + attacker.seconds / 2):
+                await attacker.repeat(8, get("/left/sessions?wait=0"))
+        await attacker.must(offer("left"))
+
+
+@attack(11, "--session-timeout-ms", "300000")
+async def wait_after_withdrawals(attacker: Attacker) -> None:
+    """9,900 withdrawn offers, then 300 listings of their topic that wait, and offers and withdrawals that wake them."""
+    await attacker.prepare(9900, lambda client, number: publish_and_withdraw(attacker, client, "left"))
+    cursor = (await attacker.must(get("/left/sessions?wait=0")))["cursor"]
+
+    async def wait(connected: socket.socket) -> None:
+        await attacker.pace.take()
+        await attacker.send(connected, get(f"/left/sessions?wait=60&since={cursor}"))
+        async with asyncio.timeout(60):
+            await attacker.loop.sock_recv(connected, 65536)
+
+    async def wake() -> None:
+        client = attacker.client()
+        while True:
+            await asyncio.sleep(1)
+            await publish_and_withdraw(attacker, client, "left")
+
+    await asyncio.gather(attacker.hold(300, wait), wake())
+
+
+@attack(0, "--session-timeout-ms", "300000")
+async def resume_old_streams(attacker: Attacker) -> None:
+    """5,000 withdrawn offers, then streams that resume from before them, or from what was never given out."""
+    first = await attacker.must(get("/left/sessions?wait=0"))
+    client = attacker.client()
+    await attacker.ask(client, offer("left"))
+    ids = [""]
+    with contextlib.suppress(*BROKEN):
+        async with asyncio.timeout(5), contextlib.aclosing(client.events("/left/events")) as events:
+            async for event in events:
+                if "id" in event:
+                    ids.append(event["id"])
+                    break
+    client.close()
+    await attacker.prepare(5000, lambda client, number: publish_and_withdraw(attacker, client, "left"))
+    ids += [first["cursor"], "1" + ids[-1], ids[-1][::-1], "0.0.0", "9" * 5000, "-1.0", "f" * 14 + ids[-1]]
+
+    async def resume(connected: socket.socket) -> None:
+        await attacker.pace.take()
+        await attacker.send(connected, get("/left/events", f"Last-Event-ID: {random.choice(ids[:3] + ids)}\r\n"))
+        await attacker.swallow(connected, 0.5)
+
+    await attacker.hold(200, resume)
+
+
+# Connections
+
+
+@attack(5, tls=True, files=1300)
+async def silent_before_handshake(attacker: Attacker) -> None:
+    """1,100 connections to a server with HTTPS and 1,300 descriptors that say nothing."""
+    await attacker.hold(1100, lambda connected: attacker.swallow(connected, attacker.seconds))
+
+
+@attack(6, "--max-connections", "100", "--max-connections-per-address", "30")
+async def silent_connections(attacker: Attacker) -> None:
+    """150 connections that say nothing to a server that lets in 100, and 30 of an address."""
+    await attacker.hold(150, lambda connected: attacker.swallow(connected, attacker.seconds))
+
+
+@attack(0)
+async def reconnect(attacker: Attacker) -> None:
+    """Connections that are opened and reset as fast as that can be done, half of them with a request."""
+
+    async def leave(connected: socket.socket) -> None:
+        if random.random() < 0.5:
+            await attacker.send(connected, get("/topics"))
+
+    await attacker.hold(20, leave)
+
+
+@attack(0)
+async def slow_heads(attacker: Attacker) -> None:
+    """Headers that come byte by byte, on as many connections as an address may have."""
+
+    async def drip(connected: socket.socket) -> None:
+        await attacker.send(connected, get("/topics")[:-2] + b"X-" + b"x" * 30_000)
+        for _ in range(100):
+            await asyncio.sleep(random.uniform(0.5, 1.5))
+            await attacker.send(connected, b"x")
+
+    await attacker.hold(CONNECTIONS, drip)
+
+
+@attack(0)
+async def slow_bodies(attacker: Attacker) -> None:
+    """Bodies of 256 KB whose last byte does not come, on as many connections as an address may have."""
+    raw = offer("slow", BIG)[:-1]
+
+    async def drip(connected: socket.socket) -> None:
+        await attacker.send(connected, raw)
+        await attacker.swallow(connected, HOLD_S)
+
+    await attacker.hold(CONNECTIONS, drip)
+
+
+@attack(21)
+async def bodies_behind_waits(attacker: Attacker) -> None:
+    """Bodies of 256 KB pipelined behind polls that wait, on as many connections as an address may have."""
+    code = (await attacker.must(offer("waited")))["code"]
+    raw = post("/poll", code=code, side="offerer", wait=60) + offer("waited", BIG)
+
+    async def wait(connected: socket.socket) -> None:
+        with contextlib.suppress(TimeoutError):
+            await attacker.send(connected, raw)
+        await asyncio.sleep(2 * HOLD_S)
+
+    await attacker.hold(CONNECTIONS - 10, wait)
+
+
+# Requests
+
+
+@attack(7)
+async def expire_together(attacker: Attacker) -> None:
+    """Candidates of one byte in batches of 100, in sessions that all end at the same moment, again and again."""
+    while True:
+        until_s = time.monotonic() + min(20, 0.6 * attacker.seconds)
+
+        async def fill(client: Client, until_s: float = until_s) -> None:
+            ttl = int((until_s - time.monotonic()) * 1000)
+            code = await attacker.code(client, offer("expiring", ttl=max(1000, ttl)))
+            for side in ("offerer", "answerer"):
+                for _ in range(10):
+                    await attacker.ask(client, post("/answer", code=code, side=side, candidates=["c"] * 100))
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(until_s - time.monotonic()):
+                await attacker.often(8, fill)
+
+
+@attack(12)
+async def go_on_after_429(attacker: Attacker) -> None:
+    """Requests as fast as they can be sent, whatever the answers."""
+    raw = post("/poll", code="00000000-0000-4000-8000-000000000000", side="offerer") * 50
+
+    async def flood(connected: socket.socket) -> None:
+        swallowing = asyncio.create_task(attacker.swallow(connected, attacker.seconds))
+        try:
+            while not swallowing.done():
+                await attacker.send(connected, raw)
+        finally:
+            swallowing.cancel()
+            await asyncio.gather(swallowing, return_exceptions=True)
+
+    await attacker.hold(20, flood)
+
+
+@attack(13)
+async def length_of_zeros(attacker: Attacker) -> None:
+    """A Content-Length of 5,000 zeros, as often as is allowed."""
+    raw = request("POST", "/poll", origin=ORIGIN, headers=f"Content-Length: {'0' * 5000}\r\n")
+
+    async def send(connected: socket.socket) -> None:
+        await attacker.pace.take()
+        await attacker.send(connected, raw)
+        await attacker.swallow(connected, 0.3)
+
+    await attacker.hold(50, send)
+
+
+@attack(0)
+async def huge_heads(attacker: Attacker) -> None:
+    """Requests with as many headers as are taken, all different, as often as is allowed."""
+
+    async def ask(client: Client) -> None:
+        lines = "".join(f"X-{random.getrandbits(64):x}: {number}\r\n" for number in range(1100))
+        await attacker.ask(client, get("/health", lines[:30_000].rpartition("\r\n")[0] + "\r\n"))
+
+    await attacker.often(8, ask)
+
+
+@attack(0)
+async def strange_json(attacker: Attacker) -> None:
+    """Bodies of 256 KB that are deep, full of escapes, or one number."""
+    bodies = [
+        b"[" * 250_000,
+        b'{"a":' * 50_000,
+        b'{"info":"i","offer":"' + b"\\u00e9" * 42_000 + b'"}',
+        b'{"info":"i","offer":' + b"9" * 250_000 + b"}",
+        b'{"info":"i","offer":[' + b"1e999," * 40_000 + b"1]}",
+        b"{" + b",".join(b'"%d":0' % number for number in range(25_000)) + b"}",
+    ]
+    requests = [request("POST", "/strange/offer", body, origin=ORIGIN) for body in bodies]
+    await attacker.often(8, lambda client: attacker.ask(client, random.choice(requests)))
+
+
+@attack(8)
+async def draw_codes(attacker: Attacker) -> None:
+    """QR codes of the demo, as large and as many as are allowed."""
+    texts = iter(range(1 << 30))
+    await attacker.often(100, lambda client: attacker.ask(client, get(f"/demo/qr.svg?text={'x' * 200}{next(texts)}")))
+
+
+@attack(0)
+async def mixed(attacker: Attacker) -> None:
+    """Several of these at once."""
+    chosen = (fill_with_offers, leave_in_listing, expire_together, refresh_watched, length_of_zeros)
+    await asyncio.gather(*(each(attacker) for each in chosen))
+
+
+async def main(name: str, seconds: float, place: Place) -> None:
+    """Run one attack for its time."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    os.nice(15)  # in truth it has a machine of its own
+    attacker = Attacker(place, seconds)
+    running = asyncio.create_task(ATTACKS[name].run(attacker))
+    while not running.done() and time.monotonic() < attacker.end_s:
+        await asyncio.wait([running], timeout=0.1)
+    if running.done():
+        running.result()
+        raise AssertionError(f"{name} has ended by itself")
+    print(
+        json.dumps({"begun_s": attacker.begun_s, "ended_s": time.monotonic(), "answers": attacker.answers}), flush=True
+    )
+    os._exit(0)  # all connections end at once
+
+
+if __name__ == "__main__":
+    uvloop.run(
+        main(sys.argv[1], float(sys.argv[2]), Place(int(sys.argv[3]), Path(sys.argv[4]) if sys.argv[4:] else None))
+    )

@@ -1,0 +1,207 @@
+"""Honest peers of one address and one origin, as a process: they do what peers do, and record how it feels.
+
+They begin at once and end when their standard input does; then they print what they have recorded, as JSON.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import uvloop
+
+from .wire import BROKEN, HONEST, Client, Place
+
+ORIGIN = "https://honest.example"
+PAIRS = 5
+PATIENCE_S = 15.0  # for an answer that need not wait
+WAIT_S = 20
+LISTENING_S = 0.05  # for a wait to have arrived before it is answered
+REST_S = 0.15  # after each of the steps of a pair: all together stay well below the rate of an address
+TTL_MS = 1000
+OFFER = "v=0 " * 200
+CANDIDATE = "candidate:1 1 udp 2122260223 192.0.2.1 50000 typ host"
+
+
+class Failed(Exception):
+    """A request did not come to its 200; it has been recorded."""
+
+
+class Peers:
+    """All honest peers.
+
+    Args:
+        place: of the server.
+
+    Attributes:
+        recorded: moments by the monotonic clock, each with what was measured in seconds, or what went wrong.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.recorded: dict[str, list[tuple[float, float | str]]] = {
+            name: [] for name in ("poll", "wake", "told", "gone", "other", "failed")
+        }
+        self._place = place
+        self._told: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._gone: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._watching = asyncio.Event()
+
+    async def live(self) -> None:
+        """Go on until cancelled."""
+        async with asyncio.TaskGroup() as everybody:
+            for number in range(PAIRS):
+                everybody.create_task(self._again_and_again(self._meet, number))
+            everybody.create_task(self._again_and_again(self._watch))
+            everybody.create_task(self._again_and_again(self._announce))
+            everybody.create_task(self._again_and_again(self._expire))
+
+    async def _again_and_again(self, once, *arguments) -> None:
+        for turn in itertools.count():
+            try:
+                await once(turn, *arguments)
+            except Failed:
+                await asyncio.sleep(0.5)
+
+    def _client(self) -> Client:
+        return Client(self._place, HONEST, ORIGIN)
+
+    def _fail(self, began_s: float, what: str) -> Failed:
+        self.recorded["failed"].append((began_s, what))
+        return Failed(what)
+
+    async def _ask(self, client: Client, what: str, method: str, path: str, fields=None, wait_s: float = 0) -> dict:
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(PATIENCE_S + wait_s):
+                status, found = await client.ask(method, path, fields)
+        except BROKEN as error:
+            client.close()
+            raise self._fail(began_s, f"{what}: {error!r}") from error
+        finally:
+            if not wait_s:
+                kind = "poll" if what == "poll" else "other"
+                self.recorded[kind].append((began_s, time.monotonic() - began_s))
+        if status != 200:
+            raise self._fail(began_s, f"{what}: {status} {found}")
+        return found
+
+    async def _meet(self, turn: int, number: int) -> None:
+        """Two peers find each other; one keeps its connection, the other one has a new one."""
+        with contextlib.closing(self._client()) as offerer:
+            for _ in range(3):
+                with contextlib.closing(self._client()) as answerer:
+                    await self._exchange(offerer, answerer, f"/honest-{number}", f"{turn} {number}")
+
+    async def _exchange(self, offerer: Client, answerer: Client, topic: str, name: str) -> None:
+        found = await self._ask(offerer, "offer", "POST", f"{topic}/offer", {"info": name, "offer": OFFER})
+        code = {"code": found["code"]}
+        by_offerer, by_answerer = code | {"side": "offerer"}, code | {"side": "answerer"}
+        await asyncio.sleep(REST_S)
+        listed = await self._ask(answerer, "sessions", "GET", f"{topic}/sessions")
+        if found["code"] not in [each["code"] for each in listed["sessions"]]:
+            raise self._fail(time.monotonic(), "sessions: without the one that was acknowledged")
+        await self._ask(answerer, "poll", "POST", "/poll", by_answerer)
+        await self._ask(answerer, "candidate", "POST", "/answer", by_answerer | {"candidate": CANDIDATE})
+        polled = await self._ask(offerer, "poll", "POST", "/poll", by_offerer)
+        if polled["answerCandidates"] != [CANDIDATE]:
+            raise self._fail(time.monotonic(), "poll: without the candidate that was acknowledged")
+        await asyncio.sleep(REST_S)
+        await self._wake(offerer, answerer, by_offerer, by_answerer)
+        await self._ask(offerer, "candidate", "POST", "/answer", by_offerer | {"candidate": CANDIDATE})
+        await asyncio.sleep(REST_S)
+        for client, fields in ((offerer, by_offerer), (answerer, by_answerer)):
+            await self._ask(client, "poll", "POST", "/poll", fields)
+        await self._ask(offerer, "withdraw", "POST", "/withdraw", by_offerer)
+        await asyncio.sleep(REST_S)
+
+    async def _wake(self, offerer: Client, answerer: Client, by_offerer: dict, by_answerer: dict) -> None:
+        """The offerer waits for the answer, and gets it soon after it was acknowledged."""
+        cursor = (await self._ask(offerer, "poll", "POST", "/poll", by_offerer | {"wait": 0}))["cursor"]
+        woken_s: list[float] = []
+
+        async def wait() -> None:
+            fields = by_offerer | {"wait": WAIT_S, "since": cursor}
+            if (await self._ask(offerer, "wait", "POST", "/poll", fields, WAIT_S))["answer"] != "an answer":
+                raise self._fail(time.monotonic(), "wait: without the answer")
+            woken_s.append(time.monotonic())
+
+        waiting = asyncio.create_task(wait())
+        try:
+            await asyncio.sleep(LISTENING_S)
+            await self._ask(answerer, "answer", "POST", "/answer", by_answerer | {"answer": "an answer"})
+            answered_s = time.monotonic()
+            await waiting
+        except Failed:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            raise
+        self.recorded["wake"].append((answered_s, max(0.0, woken_s[0] - answered_s)))
+
+    async def _watch(self, turn: int) -> None:
+        """Read a topic's stream for as long as it goes on."""
+        began_s = time.monotonic()
+        with contextlib.closing(self._client()) as client:
+            try:
+                async with contextlib.aclosing(client.events("/honest-watched/events")) as events:
+                    async for event in events:
+                        self._watching.set()
+                        news = {"session": self._told, "gone": self._gone}.get(event.get("event", ""))
+                        if news is not None:
+                            news[json.loads(event["data"])["code"]].set()
+            except BROKEN as error:
+                raise self._fail(began_s, f"stream: {error!r}") from error
+            finally:
+                self._watching.clear()
+        raise self._fail(began_s, "stream: ended")
+
+    async def _announce(self, turn: int) -> None:
+        """Publish where others watch, and see whether they are told; then withdraw."""
+        await self._watching.wait()
+        with contextlib.closing(self._client()) as client:
+            found = await self._ask(client, "offer", "POST", "/honest-watched/offer", {"info": "a", "offer": OFFER})
+            began_s = time.monotonic()
+            await self._await_event("told", self._told, found["code"], began_s)
+            fields = {"code": found["code"], "side": "offerer"}
+            await self._ask(client, "withdraw", "POST", "/withdraw", fields)
+        await asyncio.sleep(5 * REST_S)
+
+    async def _expire(self, turn: int) -> None:
+        """Publish for a second where others watch, and see when they are told that it is over."""
+        await self._watching.wait()
+        with contextlib.closing(self._client()) as client:
+            fields = {"info": "e", "offer": OFFER, "ttl": TTL_MS}
+            found = await self._ask(client, "offer", "POST", "/honest-watched/offer", fields)
+            began_s = time.monotonic()
+            await self._await_event("gone", self._gone, found["code"], began_s, TTL_MS / 1000)
+
+    async def _await_event(
+        self, name: str, news: defaultdict[str, asyncio.Event], code: str, began_s: float, due_s: float = 0
+    ) -> None:
+        # The stream may well be faster than the answer.
+        try:
+            async with asyncio.timeout(due_s + 2 * PATIENCE_S):
+                await news[code].wait()
+        except TimeoutError as error:
+            raise self._fail(began_s, f"stream: not {name}") from error
+        self.recorded[name].append((began_s, max(0.0, time.monotonic() - began_s - due_s)))
+
+
+async def main(place: Place) -> None:
+    """Be all of them until the standard input ends."""
+    peers = Peers(place)
+    living = asyncio.create_task(peers.live())
+    ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await asyncio.wait([living, ended], return_when=asyncio.FIRST_COMPLETED)
+    if living.done():
+        living.result()
+    json.dump(peers.recorded, sys.stdout)
+    living.cancel()
+    await asyncio.gather(living, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    uvloop.run(main(Place(int(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None)))
