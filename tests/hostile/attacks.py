@@ -86,11 +86,12 @@ async def leave_in_listing(attacker: Attacker) -> None:
 
 @attack(3)
 async def write_then_list(attacker: Attacker) -> None:
-    """As much as can be written in 15 s (in a short attack 60 % of it) to one topic, then its listing, whole."""
-    raw = offer("big", BIG)
+    """As much as can be written in 15 s (in a short attack 60 % of it) to sessions of one topic, then its listing."""
+    codes = [(await attacker.must(offer("big")))["code"] for _ in range(8)]
+    raws = [post("/answer", code=code, side="offerer", candidate=BIG) for code in codes]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(min(15, 0.6 * attacker.seconds)):
-            await attacker.repeat(16, raw)
+            await attacker.often(16, lambda client: attacker.ask(client, random.choice(raws)))
 
     async def read(connected: socket.socket) -> None:
         await attacker.pace.take()
@@ -204,7 +205,6 @@ async def poll_many_candidates(attacker: Attacker) -> None:
 @attack(4)
 async def watch_one_topic(attacker: Attacker) -> None:
     """990 streams of one topic, and offers there as fast as is allowed."""
-    client = attacker.client()
 
     async def watch(connected: socket.socket) -> None:
         await attacker.send(connected, get("/watched/events"))
@@ -212,8 +212,7 @@ async def watch_one_topic(attacker: Attacker) -> None:
 
     async def publish() -> None:
         await asyncio.sleep(1)
-        while True:
-            await attacker.ask(client, offer("watched"))
+        await attacker.repeat(8, offer("watched"))
 
     attacker.pace = Pace(RATE, 0)  # the streams have taken the rest
     await asyncio.gather(attacker.hold(CONNECTIONS - 10, watch), publish())
@@ -315,9 +314,9 @@ async def resume_old_streams(attacker: Attacker) -> None:
 # Connections
 
 
-@attack(5, tls=True, files=1300)
+@attack(5, "--max-connections-per-address", "100", tls=True, files=1100)
 async def silent_before_handshake(attacker: Attacker) -> None:
-    """1,100 connections to a server with HTTPS and 1,300 descriptors that say nothing."""
+    """1,100 connections without a word to a server with HTTPS, 1,100 descriptors and a limit of 100 for an address."""
     await attacker.hold(1100, lambda connected: attacker.swallow(connected, attacker.seconds))
 
 
@@ -384,7 +383,7 @@ async def bodies_behind_waits(attacker: Attacker) -> None:
 async def expire_together(attacker: Attacker) -> None:
     """Candidates of one byte in batches of 100, in sessions that all end at the same moment, again and again."""
     while True:
-        until_s = time.monotonic() + min(20, 0.6 * attacker.seconds)
+        until_s = time.monotonic() + min(50, 0.8 * attacker.seconds)
 
         async def fill(client: Client, until_s: float = until_s) -> None:
             ttl = int((until_s - time.monotonic()) * 1000)

@@ -208,6 +208,7 @@ def attempt(
     name: str,
     seconds: float,
     *,
+    quiet_s: float = QUIET_S,
     command: list[str] | None = None,
     directory: Path | None = None,
     after_s: float = 30,
@@ -218,6 +219,7 @@ def attempt(
     Args:
         name: of the attack.
         seconds: how long it is.
+        quiet_s: how long honest peers are alone before it.
         command: that starts the server.
         directory: for its files, on the disk that is to be measured.
         after_s: how long memory, descriptors and threads may take to be as before.
@@ -237,9 +239,9 @@ def attempt(
         stack.callback(probe.kill)
         watcher = Watcher(served.process.pid, served.data)
         stack.callback(watcher.stop)
-        time.sleep(QUIET_S)
-        quiet_s = time.monotonic()
-        quiet = watcher.between(quiet_s - QUIET_S / 2, quiet_s)
+        time.sleep(quiet_s)
+        attacked_s = time.monotonic()
+        quiet = watcher.between(attacked_s - quiet_s / 2, attacked_s)
         lags = served.lags()
         attacker = Beside("attacks", served, name, seconds)
         stack.callback(attacker.kill)
@@ -255,7 +257,7 @@ def attempt(
         felt = honest.result(60)
         probed = probe.result(120)
         measure_process(outcome, watcher, quiet, begun_s, ended_s, after_s)
-        measure_peers(outcome, felt, (quiet_s, begun_s, ended_s, over_s))
+        measure_peers(outcome, felt, (attacked_s, begun_s, ended_s, over_s))
         outcome.stopped_s = max((taken for at_s, taken in probed["taken"] if at_s + taken >= begun_s), default=0)
         outcome.end_s = served.stop()
         outcome.status = served.process.returncode
@@ -313,7 +315,7 @@ def measure_process(
 
 def measure_peers(outcome: Outcome, felt: dict, moments: tuple[float, float, float, float]) -> None:
     """What honest peers have felt."""
-    quiet_s, begun_s, ended_s, over_s = moments
+    attacked_s, begun_s, ended_s, over_s = moments
 
     def taken(name: str, from_s: float, to_s: float) -> list[float]:
         return [seconds for at_s, seconds in felt[name] if from_s <= at_s + seconds and at_s < to_s]
@@ -321,9 +323,9 @@ def measure_peers(outcome: Outcome, felt: dict, moments: tuple[float, float, flo
     polls, wakes = taken("poll", begun_s, ended_s), taken("wake", begun_s, ended_s)
     outcome.polls, outcome.wakes = len(polls), len(wakes)
     outcome.poll_s, outcome.wake_s = p99(polls), p99(wakes)
-    outcome.quiet_poll_s = p99(taken("poll", 0, quiet_s))
+    outcome.quiet_poll_s = p99(taken("poll", 0, attacked_s))
     outcome.gone_s = p99(taken("gone", begun_s, over_s))
-    failed = [(at_s, what) for at_s, what in felt["failed"] if at_s >= quiet_s - QUIET_S]
+    failed = felt["failed"]
     outcome.failed = dict(Counter(what for _, what in failed).most_common())
     outcome.failed_after = sum(at_s > over_s - 5 for at_s, _ in failed)
 

@@ -1,12 +1,15 @@
 """Looks at a server's process and data from outside, several times a second."""
 
+import os
 import re
+import signal
 import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 PAUSE_S = 0.2
+MOST_MIB = 6144  # a server that has more is killed, for the sake of the machine
 
 
 class Sample(NamedTuple):
@@ -57,7 +60,7 @@ def disk_mib(data: Path) -> float:
 
 
 class Watcher(threading.Thread):
-    """Looks on until it is stopped or the process ends.
+    """Looks on until it is stopped or the process ends, which it does when it takes far too much memory.
 
     Args:
         pid: of the server.
@@ -80,6 +83,8 @@ class Watcher(threading.Thread):
                 self.samples.append(look(*self._process))
             except OSError:
                 return
+            if self.samples[-1].memory_mib > MOST_MIB:
+                os.kill(self._process[0], signal.SIGKILL)
 
     def stop(self) -> None:
         """Look no more."""

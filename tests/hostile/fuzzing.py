@@ -1,0 +1,269 @@
+"""The fuzzer: inputs that are made up, to a server in this process over real sockets, and what must never come of them.
+
+Whatever is sent, no answer is a 500 or a 503, none is HTML that is no page of the server's, none is missing or cut off,
+every connection ends, and nothing is logged as an error.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import random
+import re
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import uvloop
+from service import Service
+
+from tornado_signal import transport
+from tornado_signal.handlers import make_refusal
+
+from .inputs import Input, Maker
+
+BYTES_SHARE = 0.6  # of the inputs; the others are operations
+TOGETHER = 25  # operations on a connection
+SIDE_BY_SIDE = 32  # connections
+PATIENCE_S = 10.0
+WAITING_S = 0.1  # for what may be a stream, or wait for news
+LEFT_S = 0.02  # for a client that leaves to have been heard
+STEP_MS = 5  # the time that passes with each input
+SWEEP = 500  # inputs between two sweeps
+FINE = {*range(200, 207), 303, 304, *range(400, 432), 501, 505}
+PAGES = ("text/html", "text/javascript", "text/css", "image/svg+xml", "text/plain", "application/typescript")
+SHOWN = 20
+
+
+class Wrong(Exception):
+    """Something has come of an input that must not."""
+
+
+class Log(logging.Handler):
+    """Keeps what is said at the level of errors, or with a traceback."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.ERROR or record.exc_info or "Traceback" in record.getMessage():
+            text = self.format(record)
+            self.said.append(f"log: {text.splitlines()[0]} ... {text.splitlines()[-1]}")
+
+
+class Channel(asyncio.Protocol):
+    """A client's end of a connection."""
+
+    def __init__(self) -> None:
+        self.received = bytearray()
+        self.ended = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+def responses(raw: bytes) -> list[tuple[int, dict[str, str], bytes]]:
+    """Status, headers and body of each response that a connection has brought.
+
+    Raises:
+        Wrong: they are not well-formed, or one of them is cut off that is no stream.
+    """
+    found = []
+    while raw:
+        head, end, rest = raw.partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        if not end or not first.startswith("HTTP/1.1 ") or not all(": " in line for line in lines):
+            raise Wrong("not HTTP")
+        status = int(first[9:12])
+        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+        body, raw = take_body(status, headers, rest)
+        if status >= 200:
+            found.append((status, headers, body))
+    return found
+
+
+def take_body(status: int, headers: dict[str, str], rest: bytes) -> tuple[bytes, bytes]:
+    """A response's body, and what follows it; where another response follows at once, it is one to a HEAD."""
+    if status < 200 or status in (204, 304) or not rest or rest.startswith(b"HTTP/1.1 "):
+        return b"", rest
+    if "content-length" in headers:
+        length = int(headers["content-length"])
+        if len(rest) < length:
+            raise Wrong("an answer that is cut off")
+        return rest[:length], rest[length:]
+    pieces = []
+    while rest:
+        size_text, _, rest = rest.partition(b"\r\n")
+        size = int(size_text, 16)
+        pieces.append(rest[:size])
+        if rest[size : size + 2] not in (b"\r\n", b""):
+            raise Wrong("chunks that are not well-formed")
+        rest = rest[size + 2 :]
+        if not size:
+            return b"".join(pieces), rest
+    if headers["content-type"] != "text/event-stream":
+        raise Wrong("an answer that is cut off")
+    return b"".join(pieces), b""
+
+
+def check(status: int, headers: dict[str, str], body: bytes) -> dict:
+    """The JSON of a response; nothing for what is none.
+
+    Raises:
+        Wrong: it is one that must never come.
+    """
+    if status not in FINE:
+        raise Wrong(f"a {status}")
+    kind = headers.get("content-type", "")
+    if status >= 400 and kind != "application/json":
+        raise Wrong(f"a {status} of type {kind}")
+    if kind == "application/json" and body:
+        try:
+            found = json.loads(body)
+        except ValueError:
+            raise Wrong(f"a {status} whose JSON is none") from None
+        if type(found) is not dict or (status >= 400 and set(found) != {"error"}):
+            raise Wrong(f"a {status} with other JSON than ever")
+        return found
+    if kind and kind != "text/event-stream" and not kind.startswith(("application/json", *PAGES)):
+        raise Wrong(f"a {status} of type {kind}")
+    return {}
+
+
+class Fuzzer:
+    """A server, and all that is sent to it.
+
+    Args:
+        seed: of all inputs.
+        room: a directory for the data.
+
+    Attributes:
+        wrong: what came that must not, how often.
+        examples: the first input for each.
+        statuses: how often each came.
+    """
+
+    def __init__(self, seed: int, room: Path) -> None:
+        self.wrong: Counter[str] = Counter()
+        self.examples: dict[str, str] = {}
+        self.statuses: Counter[int] = Counter()
+        self._maker = Maker(random.Random(seed))
+        self._rng = self._maker.rng
+        self._room = room
+        self._log = Log()
+
+    async def run(self, inputs: int) -> int:
+        """Send so many; how many it were."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: self._log.said.append(f"loop: {context.get('exception')!r}"))
+        root = logging.getLogger()
+        root.addHandler(self._log)
+        service = Service(self._room / "data")
+        await service.start()
+        refusal = make_refusal(service.settings, service.application.ledger)
+        server = transport.Server(service.application, refusal, gate=getattr(service.application, "limits", None))
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(self._room / "socket"))
+        listening.listen(100)
+        await server.start([listening])
+        sent = swept = 0
+        try:
+            while sent < inputs:
+                before = sent
+                if self._rng.random() < BYTES_SHARE * TOGETHER / (1 + BYTES_SHARE * (TOGETHER - 1)):
+                    await self._send([self._maker.broken() for _ in range(SIDE_BY_SIDE)])
+                    sent += SIDE_BY_SIDE
+                else:
+                    await self._send([self._maker.operations(TOGETHER) for _ in range(SIDE_BY_SIDE)])
+                    sent += TOGETHER * SIDE_BY_SIDE
+                service.clock.ms += STEP_MS * (sent - before)
+                if sent - swept >= SWEEP:
+                    swept = sent
+                    while await service.store.sweep(service.clock.ms):
+                        pass
+            for _ in range(int(PATIENCE_S / LEFT_S)):
+                if not server.connections:
+                    break
+                await asyncio.sleep(LEFT_S)
+            if server.connections:
+                self._note(f"{len(server.connections)} connections that do not end", [])
+        finally:
+            await server.close(1.0)
+            await service.stop()
+            root.removeHandler(self._log)
+        return sent
+
+    async def _send(self, inputs: list[Input]) -> None:
+        results = await asyncio.gather(*map(self._one, inputs), return_exceptions=True)
+        for result, each in zip(results, inputs, strict=True):
+            if isinstance(result, Wrong):
+                self._note(str(result), [each])
+            elif result is not None:
+                raise result
+        for said in self._log.said:
+            self._note(said, inputs)
+        self._log.said.clear()
+
+    async def _one(self, each: Input) -> None:
+        loop = asyncio.get_running_loop()
+        transport, channel = await loop.create_unix_connection(Channel, str(self._room / "socket"))
+        try:
+            for piece in each.pieces:
+                if not transport.is_closing():
+                    transport.write(piece)
+                    await asyncio.sleep(0)
+            if each.leaves:
+                await asyncio.sleep(LEFT_S if self._rng.random() < 0.1 else 0)
+                return
+            if not transport.is_closing():
+                transport.write_eof()
+            raw = b"".join(each.pieces)
+            may_wait = b"/events" in raw or b"wait" in raw
+            await asyncio.wait([channel.ended], timeout=WAITING_S if may_wait else PATIENCE_S)
+            if not channel.ended.done():
+                if may_wait:
+                    return
+                raise Wrong("a connection that does not end")
+        finally:
+            transport.abort()
+        for status, headers, body in responses(bytes(channel.received)):
+            self.statuses[status] += 1
+            self._maker.remember(check(status, headers, body))
+
+    def _note(self, what: str, inputs: list[Input]) -> None:
+        what = re.sub(r"\d{4,}|0x[0-9a-f]+", "N", what)
+        self.wrong[what] += 1
+        self.examples.setdefault(what, " | ".join(repr(b"".join(each.pieces))[:2000] for each in inputs))
+
+
+def main() -> int:
+    """Run as many as asked for."""
+    parser = argparse.ArgumentParser(prog="tests/hostile/fuzz", description=__doc__)
+    parser.add_argument("--inputs", type=int, default=30_000, help="how many (default: %(default)d)")
+    parser.add_argument("--seed", type=int, default=1, help="of all that is made up (default: %(default)d)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as room:
+        fuzzer = Fuzzer(options.seed, Path(room))
+        began_s = time.monotonic()
+        sent = uvloop.run(fuzzer.run(options.inputs))
+        taken_s = time.monotonic() - began_s
+    print(f"seed {options.seed}: {sent} inputs in {taken_s:.1f} s, {sent / taken_s:.0f} a second")
+    print("statuses:", ", ".join(f"{status}: {count}" for status, count in sorted(fuzzer.statuses.items())))
+    for what, count in fuzzer.wrong.most_common(SHOWN):
+        print(f"WRONG, {count} times: {what}\n    after one of {fuzzer.examples[what]}")
+    return int(bool(fuzzer.wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,317 @@
+"""Inputs for a server, made up from a seed: requests with any parameters, and bytes that were requests once."""
+
+import itertools
+import json
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+from urllib.parse import quote
+
+ORIGINS = ["https://one.example", "https://two.example", "null", "x" * 512]
+TOPICS = ["a", "b", "a\0", "/", "é", "😀" * 256, "..", "events", "topics"]
+SECRETS = ["s" * 16, "t" * 16]
+MAX_BODY = 262_144
+NO_SUCH_CODE = "00000000-0000-4000-8000-000000000000"
+
+STRINGS = [
+    "",
+    "x",
+    "\0",
+    "\ud800",
+    "😀" * 257,
+    "x" * 1025,
+    "offerer",
+    "answerer",
+    "é",
+    "1",
+    "\r\n",
+    NO_SUCH_CODE,
+    "null",
+]
+NUMBERS = [0, 1, -1, 0.01, 60, 61, 1e308, 2**53, 2**63, 2**64, 10**400, 1000, 999, -0.0, 3600000]
+VALUES = [
+    None,
+    True,
+    False,
+    [],
+    {},
+    [[]],
+    {"a": []},
+    ["c"],
+    ["c"] * 100,
+    ["c"] * 101,
+    ["c", 1],
+    [""],
+    *NUMBERS,
+    *STRINGS,
+]
+BODIES = [
+    b"", b"{", b"[]", b"null", b"0", b'"x"', b"\xff\xfe", b"\xef\xbb\xbf{}", b"{}", b"[" * 100_000, b'{"a":' * 50_000,
+    b'{"code":NaN}', b'{"a":1,"a":2}', b'{"info":"\\ud800","offer":"o"}', b"9" * 5000, b'{"wait":' + b"9" * 5000 + b"}",
+    b'{"code":"\\u0000","side":"offerer"}', b" " * 1000 + b"{}", b'{"info":"i","offer":"o"}garbage', b"\0",
+]  # fmt: skip
+METHODS = ["GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "PURGE", "get", "CONNECT"]
+HEADERS = [
+    "Accept: text/event-stream", "Accept-Encoding: gzip, br", "Authorization: Basic eDp5", "Cookie: a=b",
+    "Access-Control-Request-Headers: x, y", "Access-Control-Request-Method: POST", "Range: bytes=0-1",
+    "Sec-Fetch-Site: same-origin", "Sec-Fetch-Mode: navigate", "X-Forwarded-For: 1.2.3.4, x", "X-Request-Id: é",
+    "X-Forwarded-Proto: ftp", "If-None-Match: *", 'If-None-Match: W/"x"', "Content-Type: text/plain", "Upgrade: h2c",
+    "Upgrade: websocket", "Connection: upgrade", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Expect: 100-continue",
+    "Sec-WebSocket-Version: 13", "Last-Event-ID: 0.0", "Last-Event-ID: x", "Content-Encoding: gzip", "TE: trailers",
+    "Origin: twice", "Host: twice", "Forwarded: for=_x", "X-HTTP-Method-Override: DELETE", "Expect: 200-ok",
+]  # fmt: skip
+FRAMING = [
+    "Content-Length: 0", "Content-Length: -1", "Content-Length: +1", "Content-Length: 1, 1", "Content-Length: 0x1",
+    f"Content-Length: {'0' * 5000}", f"Content-Length: {'9' * 5000}", f"Content-Length: {2**63}",
+    f"Content-Length: {2**64}",
+    "Content-Length:", "Content-Length: 5", "Content-Length: 1_0", "Content-Length: ١", "Transfer-Encoding: chunked",
+    "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: chunked, chunked", "Transfer-Encoding: identity",
+    "Transfer-Encoding : chunked", "Transfer-Encoding: x", "Connection: close", "Connection: keep-alive, close",
+    "Trailer: X", " folded: x", "No colon", ": no name", "X: \0", "X: \x7f", "X\t: y", f"X: {'y' * 40_000}",
+]  # fmt: skip
+SPECIAL = [
+    b"\r\n", b"\n", b"\r", b"\0", b" ", b"\t", b":", b";", b",", b"\xff", b"0", b"9" * 20, b"0" * 5000, b"\r\n\r\n",
+    b"HTTP/1.0", b"HTTP/2.0", b"%", b"%00", b"%ff", b"?", b"#", b"//", b"\xc3\x28", b"chunked",
+    b'"', b"{", b"}", b"\\u",
+]  # fmt: skip
+
+
+class Input(NamedTuple):
+    """What is sent on one connection.
+
+    Attributes:
+        pieces: each of them read by the server on its own.
+        requests: how many of them there are, if they are whole.
+        leaves: whether the client leaves without waiting for all answers.
+    """
+
+    pieces: list[bytes]
+    requests: int
+    leaves: bool = False
+
+
+class Maker:
+    """Makes up inputs.
+
+    Args:
+        rng: decides everything.
+
+    Attributes:
+        codes: of sessions that there were, the latest last.
+        cursors: that were given out.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.codes = [NO_SUCH_CODE]
+        self.cursors = ["0.0", ""]
+        self._operations: list[tuple[int, Callable[[], bytes]]] = [
+            (6, self._offer), (8, self._answer), (6, self._poll), (3, self._own), (4, self._listing), (2, self._topics),
+            (2, self._file),
+        ]  # fmt: skip
+
+    def remember(self, found: dict) -> None:
+        """Codes and cursors of an answer are used in what is made from now on."""
+        for name, known in (("code", self.codes), ("cursor", self.cursors)):
+            if isinstance(found.get(name), str):
+                known.append(found[name])
+                del known[: max(0, len(known) - 50)]
+
+    # Operations
+
+    def operations(self, count: int) -> Input:
+        """Requests of some clients, in any order, with parameters that may be right or wrong.
+
+        What may go on for ever comes last.
+        """
+        weights, makers = zip(*self._operations, strict=True)
+        requests = [make() for make in self.rng.choices(makers, weights, k=count - 1)]
+        requests.append(self.rng.choice([self._stream, self._anything, self._poll])())
+        leaves = self.rng.random() < 0.2
+        if self.rng.random() < 0.3:
+            return Input(requests, count, leaves)
+        return Input([b"".join(requests)], count, leaves)
+
+    def _request(self, method: str, path: str, fields: object = None, headers: list[str] | None = None) -> bytes:
+        rng = self.rng
+        lines = ["Host: h", f"Origin: {ORIGINS[0] if rng.random() < 0.9 else rng.choice(ORIGINS)}"]
+        if rng.random() < 0.02:
+            lines.pop()
+        lines += headers or []
+        while rng.random() < 0.05:
+            lines.append(rng.choice(HEADERS))
+        if rng.random() < 0.005:
+            method = rng.choice(METHODS)
+        body = b""
+        if fields is not None:
+            body = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
+            if rng.random() < 0.1:
+                lines.append("Transfer-Encoding: chunked")
+                body = self._chunked(body)
+            else:
+                lines.append(f"Content-Length: {len(body)}")
+        rng.shuffle(lines)
+        return (f"{method} {path} HTTP/1.1\r\n" + "\r\n".join(lines) + "\r\n\r\n").encode("utf-8", "replace") + body
+
+    def _chunked(self, body: bytes) -> bytes:
+        made, rest = b"", body
+        while rest:
+            size = min(len(rest), self.rng.choice([1, 7, 100, 5000]))
+            made += b"%x%s\r\n" % (size, self.rng.choice([b"", b"", b";x=y"])) + rest[:size] + b"\r\n"
+            rest = rest[size:]
+        return made + b"0\r\n" + (b"X-Trailer: y\r\n" if self.rng.random() < 0.05 else b"") + b"\r\n"
+
+    def _fields(self, **fields: object) -> object:
+        """These, some of them left out or something else."""
+        rng = self.rng
+        for name in list(fields):
+            luck = rng.random()
+            if luck < 0.04:
+                del fields[name]
+            elif luck < 0.1:
+                fields[name] = rng.choice(VALUES)
+        if rng.random() < 0.05:
+            fields[rng.choice(["wait", "since", "ttl", "secret", "hold", "candidates", "x"])] = rng.choice(VALUES)
+        return rng.choice(BODIES) if rng.random() < 0.03 else fields
+
+    def _topic(self) -> str:
+        return (
+            quote(self.rng.choice(TOPICS), safe="")
+            if self.rng.random() < 0.95
+            else self.rng.choice(["%", "%ff", "%C3"])
+        )
+
+    def _code(self) -> str:
+        code = self.rng.choice(self.codes[-8:])
+        return code.upper() if self.rng.random() < 0.05 else code
+
+    def _cursor(self) -> str:
+        cursor = self.rng.choice(self.cursors)
+        if self.rng.random() < 0.2 and cursor:
+            place = self.rng.randrange(len(cursor))
+            cursor = cursor[:place] + self.rng.choice("0f9.-x") + cursor[place + self.rng.randrange(2) :]
+        return cursor
+
+    def _text(self) -> str:
+        return self.rng.choice(["t", "é", "x" * 1000, "v=0\r\n" * 20, "😀", "x" * 20_000])
+
+    def _owner(self) -> dict:
+        fields = {"code": self._code(), "side": self.rng.choice(["offerer", "answerer"])}
+        return fields | ({"secret": self.rng.choice(SECRETS)} if self.rng.random() < 0.2 else {})
+
+    def _offer(self) -> bytes:
+        fields: dict = {"info": self._text()[:1024], "offer": self._text()}
+        if self.rng.random() < 0.2:
+            fields["ttl"] = self.rng.choice([1000, 5000, 300_000, 999])
+        if self.rng.random() < 0.2:
+            fields["secret"] = self.rng.choice(SECRETS)
+        return self._request("POST", f"/{self._topic()}/offer", self._fields(**fields))
+
+    def _answer(self) -> bytes:
+        what = self.rng.choice([{"answer": self._text()}, {"candidate": self._text()}, {"candidates": ["c", "d"]}])
+        fields = self._owner() | what
+        if "answer" in fields and self.rng.random() < 0.9:
+            fields["side"] = "answerer"
+        return self._request("POST", "/answer", self._fields(**fields))
+
+    def _poll(self) -> bytes:
+        fields: dict = self._owner()
+        if self.rng.random() < 0.5:
+            fields["wait"] = self.rng.choice([0, 0.01, 0.02])
+        if self.rng.random() < 0.5:
+            fields["since"] = self._cursor()
+        return self._request("POST", "/poll", self._fields(**fields))
+
+    def _own(self) -> bytes:
+        return self._request("POST", self.rng.choice(["/refresh", "/withdraw"]), self._fields(**self._owner()))
+
+    def _query(self, **fields: object) -> str:
+        pairs = []
+        for name, value in fields.items():
+            luck = self.rng.random()
+            if luck < 0.4:
+                continue
+            pairs.append(
+                (name, value if luck < 0.8 else self.rng.choice([*NUMBERS[:8], "", "x", "%00", "%ff", "1e3", "+1"]))
+            )
+            if self.rng.random() < 0.03:
+                pairs.append(pairs[-1])
+        return "?" + "&".join(f"{name}={value}" for name, value in pairs) if pairs else ""
+
+    def _listing(self) -> bytes:
+        query = self._query(
+            wait=self.rng.choice([0, 0.01]), since=self._cursor(), limit=self.rng.choice([1, 1000, 0, 1001])
+        )
+        return self._request("GET", f"/{self._topic()}/sessions{query}")
+
+    def _topics(self) -> bytes:
+        query = self._query(page=self.rng.choice([1, 2, 10**6]), limit=self.rng.choice([1, 100, 1001]))
+        return self._request(self.rng.choice(["GET", "GET", "HEAD"]), f"/topics{query}")
+
+    def _stream(self) -> bytes:
+        """What is refused is answered like everything else; a stream goes on until the client leaves."""
+        headers = [f"Last-Event-ID: {self._cursor()}"] if self.rng.random() < 0.5 else []
+        if self.rng.random() < 0.5:
+            return self._request("GET", f"/{self._topic()}/events", headers=headers)
+        fields = {name: quote(str(value)) for name, value in self._owner().items()}
+        return self._request("GET", f"/events{self._query(**fields)}", headers=headers)
+
+    def _file(self) -> bytes:
+        paths = [
+            "/",
+            "/health",
+            "/ice-servers",
+            "/openapi.json",
+            "/client.js",
+            "/demo",
+            "/demo/qr.svg?text=x",
+            "/nothing",
+        ]
+        return self._request("GET", self.rng.choice(paths))
+
+    def _anything(self) -> bytes:
+        path = self.rng.choice(
+            ["/poll", "/answer", "/a/offer", "/topics", "/a/sessions", "//", "/%00/offer", "*", "/a/b/c"]
+        )
+        fields = self.rng.choice([None, self.rng.choice(BODIES), {"a": self.rng.choice(VALUES)}])
+        if self.rng.random() < 0.02:
+            fields = b"x" * (MAX_BODY + self.rng.choice([-1, 0, 1, 10]))
+        return self._request(self.rng.choice(METHODS), path, fields)
+
+    # Bytes
+
+    def broken(self) -> Input:
+        """One to three requests, some of their bytes changed, in pieces."""
+        rng = self.rng
+        raw = bytearray(b"".join(self.operations(rng.choice([1, 1, 2, 3])).pieces))
+        for _ in range(rng.choice([0, 1, 1, 2, 3, 6])):
+            # Most of what can go wrong is in what comes before a body.
+            reach = len(raw) if rng.random() < 0.3 else min(len(raw), 400)
+            place = rng.randint(0, reach)
+            end = min(len(raw), place + rng.choice([0, 1, 1, 2, 10, 100]))
+            raw[place:end] = self._change(raw, place, end)
+            if rng.random() < 0.1:
+                line = raw.find(b"\r\n", place)
+                if line >= 0:
+                    raw[line:line] = b"\r\n" + rng.choice(FRAMING + HEADERS).encode()
+        if rng.random() < 0.1:
+            del raw[rng.randint(0, len(raw)) :]
+        cuts = sorted(rng.randint(0, len(raw)) for _ in range(rng.choice([0, 0, 0, 1, 2, 5])))
+        pieces = [bytes(raw[start:end]) for start, end in itertools.pairwise([0, *cuts, len(raw)])]
+        return Input([piece for piece in pieces if piece], 0, rng.random() < 0.1)
+
+    def _change(self, raw: bytearray, place: int, end: int) -> bytes:
+        rng = self.rng
+        luck = rng.random()
+        if luck < 0.2:
+            return b""
+        if luck < 0.4:
+            return rng.randbytes(rng.choice([1, 1, 2, 4]))
+        if luck < 0.7:
+            return rng.choice(SPECIAL)
+        if luck < 0.8:
+            return bytes(raw[place:end]) * rng.choice([2, 3, 50])
+        if luck < 0.9:
+            start = rng.randint(0, len(raw))
+            return bytes(raw[start : start + rng.choice([10, 100])])
+        return bytes(byte ^ 1 << rng.randrange(8) for byte in raw[place:end])

@@ -1,0 +1,23 @@
+"""One address at its worst for some seconds, on connections and requests: nobody else feels it, and nothing is left."""
+
+import pytest
+
+from .verdict import harm
+
+NAMES = [
+    "silent-before-handshake",
+    "silent-connections",
+    "go-on-after-429",
+    "length-of-zeros",
+    "draw-codes",
+    "slow-bodies",
+    "huge-heads",
+    "mixed",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_attack(name, tmp_path):
+    """Honest peers are served in time, and memory, descriptors and threads are as before when it is over."""
+    assert harm(name, tmp_path) == []
