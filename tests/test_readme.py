@@ -25,6 +25,8 @@ NEEDS_CARE = {
     "tests/run": ["tests/run", "--version"],
     "tests/bench/run": ["tests/bench/run", "--help"],
     "tests/soak/run --minutes 30 --peers 2000 --plot soak.svg": ["tests/soak/run", "--help"],
+    "tests/hostile/run": ["tests/hostile/run", "--help"],
+    "tests/hostile/fuzz --inputs 1000000": ["tests/hostile/fuzz", "--help"],
     "tests/run -k poll -x": ["tests/run", "-k", "poll", "-x", "--collect-only", "-q"],
     ".ci/run": ["bash", "-n", ".ci/run"],
 }

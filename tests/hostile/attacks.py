@@ -457,7 +457,7 @@ async def strange_json(attacker: Attacker) -> None:
 async def draw_codes(attacker: Attacker) -> None:
     """QR codes of the demo, as large and as many as are allowed."""
     texts = iter(range(1 << 30))
-    await attacker.often(100, lambda client: attacker.ask(client, get(f"/demo/qr.svg?text={'x' * 200}{next(texts)}")))
+    await attacker.often(700, lambda client: attacker.ask(client, get(f"/demo/qr.svg?text={'x' * 200}{next(texts)}")))
 
 
 @attack(0)

@@ -218,7 +218,7 @@ class Maker:
         fields: dict = self._owner()
         if self.rng.random() < 0.5:
             fields["wait"] = self.rng.choice([0, 0.01, 0.02])
-        if self.rng.random() < 0.5:
+        if self.rng.random() < 0.2:
             fields["since"] = self._cursor()
         return self._request("POST", "/poll", self._fields(**fields))
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from certificates import make_pair
 from command import COMMAND, environment
 
-from .attacks import ATTACKS, Attack
+from .attacker import Attack
+from .attacks import ATTACKS
 from .watcher import Sample, Watcher
 from .wire import PREPARER
 
