@@ -22,6 +22,7 @@ from service import Service
 
 from tornado_signal import transport
 from tornado_signal.handlers import make_refusal
+from tornado_signal.handlers.admin import make_admin_application
 
 from .inputs import Input, Maker
 
@@ -31,10 +32,11 @@ SIDE_BY_SIDE = 32  # connections
 PATIENCE_S = 10.0
 WAITING_S = 0.1  # for what may be a stream, or wait for news
 LEFT_S = 0.02  # for a client that leaves to have been heard
-STEP_MS = 5  # the time that passes with each input
+STEP_MS = 100  # the time that passes with each input, so that sessions expire on the way
 SWEEP = 500  # inputs between two sweeps
 FINE = {*range(200, 207), 303, 304, *range(400, 432), 501, 505}
 PAGES = ("text/html", "text/javascript", "text/css", "image/svg+xml", "text/plain", "application/typescript")
+PAGES += ("application/openmetrics-text", "application/octet-stream")
 SHOWN = 20
 
 
@@ -171,12 +173,14 @@ class Fuzzer:
         root.addHandler(self._log)
         service = Service(self._room / "data")
         await service.start()
-        refusal = make_refusal(service.settings, service.application.ledger)
-        server = transport.Server(service.application, refusal, gate=getattr(service.application, "limits", None))
-        listening = socket.socket(socket.AF_UNIX)
-        listening.bind(str(self._room / "socket"))
-        listening.listen(100)
-        await server.start([listening])
+        application = service.application
+        refusal = make_refusal(service.settings, application.ledger)
+        public = transport.Server(application, refusal, gate=getattr(application, "limits", None))
+        admin = transport.Server(make_admin_application(application), refusal)
+        for name, server in (("public", public), ("admin", admin)):
+            listening = socket.socket(socket.AF_UNIX)
+            listening.bind(str(self._room / name))
+            await server.start([listening])
         sent = swept = 0
         try:
             while sent < inputs:
@@ -193,13 +197,14 @@ class Fuzzer:
                     while await service.store.sweep(service.clock.ms):
                         pass
             for _ in range(int(PATIENCE_S / LEFT_S)):
-                if not server.connections:
+                if not (public.connections or admin.connections):
                     break
                 await asyncio.sleep(LEFT_S)
-            if server.connections:
-                self._note(f"{len(server.connections)} connections that do not end", [])
+            if left := [*public.connections, *admin.connections]:
+                self._note(f"{len(left)} connections that do not end", [])
         finally:
-            await server.close(1.0)
+            await public.close(1.0)
+            await admin.close(1.0)
             await service.stop()
             root.removeHandler(self._log)
         return sent
@@ -217,7 +222,9 @@ class Fuzzer:
 
     async def _one(self, each: Input) -> None:
         loop = asyncio.get_running_loop()
-        transport, channel = await loop.create_unix_connection(Channel, str(self._room / "socket"))
+        transport, channel = await loop.create_unix_connection(
+            Channel, str(self._room / ("admin" if each.admin else "public"))
+        )
         try:
             for piece in each.pieces:
                 if not transport.is_closing():

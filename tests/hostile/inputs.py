@@ -81,13 +81,13 @@ class Input(NamedTuple):
 
     Attributes:
         pieces: each of them read by the server on its own.
-        requests: how many of them there are, if they are whole.
         leaves: whether the client leaves without waiting for all answers.
+        admin: whether it goes to the admin listener.
     """
 
     pieces: list[bytes]
-    requests: int
     leaves: bool = False
+    admin: bool = False
 
 
 class Maker:
@@ -129,8 +129,8 @@ class Maker:
         requests.append(self.rng.choice([self._stream, self._anything, self._poll])())
         leaves = self.rng.random() < 0.2
         if self.rng.random() < 0.3:
-            return Input(requests, count, leaves)
-        return Input([b"".join(requests)], count, leaves)
+            return Input(requests, leaves)
+        return Input([b"".join(requests)], leaves)
 
     def _request(self, method: str, path: str, fields: object = None, headers: list[str] | None = None) -> bytes:
         rng = self.rng
@@ -278,12 +278,26 @@ class Maker:
             fields = b"x" * (MAX_BODY + self.rng.choice([-1, 0, 1, 10]))
         return self._request(self.rng.choice(METHODS), path, fields)
 
+    def _operators(self) -> bytes:
+        path = self.rng.choice(["/metrics", "/healthz", "/readyz", "/", "/nothing"])
+        if self.rng.random() < 0.05:
+            path = self.rng.choice(["/backup", "/compact"])
+        method = "POST" if path in ("/backup", "/compact") else self.rng.choice(["GET", "HEAD", "POST"])
+        line = self.rng.choice(["", "Content-Length: 0\r\n", "Accept: application/openmetrics-text; version=1.0.0\r\n"])
+        host = self.rng.choice(["localhost", "127.0.0.1", "x"])
+        return f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{line}\r\n".encode()
+
     # Bytes
 
     def broken(self) -> Input:
         """One to three requests, some of their bytes changed, in pieces."""
         rng = self.rng
-        raw = bytearray(b"".join(self.operations(rng.choice([1, 1, 2, 3])).pieces))
+        admin = rng.random() < 0.1
+        count = rng.choice([1, 1, 2, 3])
+        if admin:
+            raw = bytearray(b"".join(self._operators() for _ in range(count)))
+        else:
+            raw = bytearray(b"".join(self.operations(count).pieces))
         for _ in range(rng.choice([0, 1, 1, 2, 3, 6])):
             # Most of what can go wrong is in what comes before a body.
             reach = len(raw) if rng.random() < 0.3 else min(len(raw), 400)
@@ -298,7 +312,7 @@ class Maker:
             del raw[rng.randint(0, len(raw)) :]
         cuts = sorted(rng.randint(0, len(raw)) for _ in range(rng.choice([0, 0, 0, 1, 2, 5])))
         pieces = [bytes(raw[start:end]) for start, end in itertools.pairwise([0, *cuts, len(raw)])]
-        return Input([piece for piece in pieces if piece], 0, rng.random() < 0.1)
+        return Input([piece for piece in pieces if piece], rng.random() < 0.1, admin)
 
     def _change(self, raw: bytearray, place: int, end: int) -> bytes:
         rng = self.rng
