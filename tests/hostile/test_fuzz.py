@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from . import fuzzing
+
 INPUTS = 30_000
 
 
@@ -19,3 +21,51 @@ def test_fuzz():
     statuses = dict(re.findall(r"(\d{3}): (\d+)", done.stdout))
     assert sum(map(int, statuses.values())) > INPUTS / 2
     assert int(statuses["200"]) > INPUTS / 10
+
+
+JSON = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+FINE = JSON % (b"200 OK", 2, b"{}")
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n:\n\n\r\n"
+
+
+def looked_at(raw):
+    """Statuses of what a connection has brought, each of them checked."""
+    found = fuzzing.responses(raw)
+    for response in found:
+        fuzzing.check(*response)
+    return [status for status, *_ in found]
+
+
+@pytest.mark.parametrize(
+    ("raw", "statuses"),
+    [
+        (b"", []),
+        (FINE + JSON % (b"404 Not Found", 15, b'{"error": "x"}\n') + FINE, [200, 404, 200]),
+        (FINE[:-2] + FINE, [200, 200]),  # the first one to a HEAD
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + FINE, [200]),
+        (FINE + STREAM, [200, 200]),
+    ],
+)
+def test_what_is_right(raw, statuses):
+    """Answers to GET and HEAD, and streams that a client has left, are taken apart and taken as they are."""
+    assert looked_at(raw) == statuses
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        JSON % (b"500 Internal Server Error", 14, b'{"error": "x"}'),
+        JSON % (b"503 Service Unavailable", 14, b'{"error": "x"}'),
+        JSON % (b"404 Not Found", 13, b'{"other": ""}'),
+        JSON % (b"200 OK", 2, b"{]"),
+        JSON % (b"200 OK", 3, b"{}"),
+        b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>",
+        STREAM.replace(b"text/event-stream", b"application/json"),
+        b"<html>",
+        FINE + b"Traceback",
+    ],
+)
+def test_what_is_wrong(raw):
+    """Errors of the server, other pages than its own and answers that are not whole are found."""
+    with pytest.raises(fuzzing.Wrong):
+        looked_at(raw)
