@@ -116,12 +116,14 @@ class Served:
                 [*prefix, *command, "serve", *flags], env=environment(), stdout=log, stderr=log
             )
         until_s = time.monotonic() + START_S
-        while not (found := re.search(r"(?<!admin )listen\w+ on https?://[^:]+:(\d+)", self.log())):
+        while not (admin := re.search(r"admin listener on (http://[^\s\"]+)\W", self.log())) or not (
+            found := re.search(r"(?<!admin )listen\w+ on https?://[^:]+:(\d+)\W", self.log())
+        ):
             if self.process.poll() is not None or time.monotonic() > until_s:
                 raise AssertionError(f"it does not start: {self.log()[-2000:]}")
             time.sleep(0.05)
         self.port = int(found[1])
-        self._admin = re.search(r"admin listener on (http://[^\s\"]+)", self.log())[1]
+        self._admin = admin[1]
 
     def log(self) -> str:
         """What it has said so far."""
