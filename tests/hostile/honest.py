@@ -135,10 +135,9 @@ class Peers:
             await self._ask(answerer, "answer", "POST", "/answer", by_answerer | {"answer": "an answer"})
             answered_s = time.monotonic()
             await waiting
-        except Failed:
+        finally:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-            raise
         self.recorded["wake"].append((answered_s, max(0.0, woken_s[0] - answered_s)))
 
     async def _watch(self, turn: int) -> None:
