@@ -15,6 +15,7 @@ from command import COMMAND
 
 from .attacks import ATTACKS
 from .trial import (
+    GONE_S,
     KEPT_DESCRIPTORS,
     KEPT_DISK_MIB,
     KEPT_MIB,
@@ -82,6 +83,12 @@ COLUMNS = [
         f"<= {STOPPED_S * 1000:.0f}",
         lambda each: shown(each.stopped_s, ".0f", 1000),
         lambda each: each.stopped_s <= STOPPED_S,
+    ),
+    Column(
+        "gone s",
+        f"p99 <= {GONE_S}",
+        lambda each: shown(each.gone_s, ".1f"),
+        lambda each: each.gone_s <= GONE_S,
     ),
     Column("failed", "0", lambda each: str(sum(each.failed.values())), lambda each: not each.failed),
     Column(

@@ -169,8 +169,15 @@ class Attacker:
         """Send a request again and again, and read what comes."""
         await self.often(times, lambda client: self.ask(client, raw))
 
-    async def prepare(self, count: int, one: Callable[[Client, int], Awaitable[object]]) -> None:
-        """Do in a short time what takes an address some minutes that it has; the attack begins behind it."""
+    async def prepare(self, count: int, one: Callable[[Client, int], Awaitable[object]], until_s: float = 0) -> None:
+        """Do in a short time what takes an address some minutes that it has; the attack begins behind it.
+
+        Args:
+            count: how often something is done.
+            one: does it.
+            until_s: when the attack begins at the earliest.
+        """
+        self.end_s = float("inf")
         numbers = iter(range(count))
 
         async def some() -> None:
@@ -180,6 +187,7 @@ class Attacker:
             client.close()
 
         await asyncio.gather(*(some() for _ in range(20)))
+        await asyncio.sleep(until_s - time.monotonic())
         self.begin()
 
     # Connections that are treated badly

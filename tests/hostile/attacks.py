@@ -379,22 +379,31 @@ async def bodies_behind_waits(attacker: Attacker) -> None:
 # Requests
 
 
-@attack(7)
+@attack(7, "--session-timeout-ms", "60000")
 async def expire_together(attacker: Attacker) -> None:
-    """Candidates of one byte in batches of 100, in sessions that all end at the same moment, again and again."""
-    while True:
-        until_s = time.monotonic() + min(50, 0.8 * attacker.seconds)
+    """560,000 candidates of one byte (in a short attack 160,000), in sessions that all end when it begins."""
+    sessions, lead_s = (280, 30) if attacker.seconds >= 15 else (80, 10)
+    until_s = time.monotonic() + lead_s
 
-        async def fill(client: Client, until_s: float = until_s) -> None:
-            ttl = int((until_s - time.monotonic()) * 1000)
-            code = await attacker.code(client, offer("expiring", ttl=max(1000, ttl)))
+    async def fill(client: Client, number: int) -> None:
+        ttl = int((until_s - time.monotonic()) * 1000)
+        if ttl >= 1000 and (body := await attacker.exchange(client, offer("expiring", ttl=ttl))):
             for side in ("offerer", "answerer"):
+                raw = post("/answer", code=json.loads(body)["code"], side=side, candidates=["c"] * 100)
                 for _ in range(10):
-                    await attacker.ask(client, post("/answer", code=code, side=side, candidates=["c"] * 100))
+                    await attacker.exchange(client, raw)
 
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(until_s - time.monotonic()):
-                await attacker.often(8, fill)
+    await attacker.prepare(sessions, fill, until_s - 0.5)
+    # And so on, as fast as is allowed.
+    await attacker.often(8, lambda client: fill_paced(attacker, client))
+
+
+async def fill_paced(attacker: Attacker, client: Client) -> None:
+    """A session with as many candidates as it may have, that ends when the clock shows a multiple of five seconds."""
+    code = await attacker.code(client, offer("expiring", ttl=5000 + int(-time.monotonic() % 5 * 1000)))
+    for side in ("offerer", "answerer"):
+        for _ in range(10):
+            await attacker.ask(client, post("/answer", code=code, side=side, candidates=["c"] * 100))
 
 
 @attack(12)
@@ -457,7 +466,9 @@ async def strange_json(attacker: Attacker) -> None:
 async def draw_codes(attacker: Attacker) -> None:
     """QR codes of the demo, as large and as many as are allowed."""
     texts = iter(range(1 << 30))
-    await attacker.often(700, lambda client: attacker.ask(client, get(f"/demo/qr.svg?text={'x' * 200}{next(texts)}")))
+    await attacker.often(
+        700, lambda client: attacker.ask(client, get(f"/demo/qr.svg?text={'%C3%A9' * 240}{next(texts)}"))
+    )
 
 
 @attack(0)

@@ -32,6 +32,7 @@ TESTS = Path(__file__).parents[1]
 # To reach, by the table; "as before" allows for what an allocator and LevelDB keep.
 MEMORY_MIB = 256
 POLL_S, WAKE_S, STOPPED_S = 0.05, 0.1, 0.1
+GONE_S = 3  # for the sweep to come, and to tell of an expiry
 KEPT_MIB, KEPT_DESCRIPTORS, KEPT_THREADS, KEPT_DISK_MIB = 64, 5, 2, 32
 
 
