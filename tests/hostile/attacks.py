@@ -381,9 +381,8 @@ async def bodies_behind_waits(attacker: Attacker) -> None:
 
 @attack(7, "--session-timeout-ms", "60000")
 async def expire_together(attacker: Attacker) -> None:
-    """560,000 candidates of one byte (in a short attack 160,000), in sessions that all end when it begins."""
-    sessions, lead_s = (280, 30) if attacker.seconds >= 15 else (80, 10)
-    until_s = time.monotonic() + lead_s
+    """560,000 candidates of one byte, in sessions that all end when it begins."""
+    until_s = time.monotonic() + (30 if attacker.seconds >= 15 else 15)
 
     async def fill(client: Client, number: int) -> None:
         ttl = int((until_s - time.monotonic()) * 1000)
@@ -393,7 +392,7 @@ async def expire_together(attacker: Attacker) -> None:
                 for _ in range(10):
                     await attacker.exchange(client, raw)
 
-    await attacker.prepare(sessions, fill, until_s - 0.5)
+    await attacker.prepare(280, fill, until_s - 0.5)
     # And so on, as fast as is allowed.
     await attacker.often(8, lambda client: fill_paced(attacker, client))
 
