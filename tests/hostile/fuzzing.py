@@ -104,6 +104,8 @@ def take_body(status: int, headers: dict[str, str], rest: bytes) -> tuple[bytes,
         if len(rest) < length:
             raise Wrong("an answer that is cut off")
         return rest[:length], rest[length:]
+    if headers.get("transfer-encoding") != "chunked":  # to a client of HTTP/1.0, until the end of the connection
+        return rest, b""
     pieces = []
     while rest:
         size_text, _, rest = rest.partition(b"\r\n")

@@ -186,7 +186,8 @@ class Peers:
                 await news[code].wait()
         except TimeoutError as error:
             raise self._fail(began_s, f"stream: not {name}") from error
-        self.recorded[name].append((began_s, max(0.0, time.monotonic() - began_s - due_s)))
+        finally:  # also if the end comes first
+            self.recorded[name].append((began_s, max(0.0, time.monotonic() - began_s - due_s)))
 
 
 async def main(place: Place) -> None:
@@ -197,9 +198,10 @@ async def main(place: Place) -> None:
     await asyncio.wait([living, ended], return_when=asyncio.FIRST_COMPLETED)
     if living.done():
         living.result()
-    json.dump(peers.recorded, sys.stdout)
+    failed = list(peers.recorded["failed"])
     living.cancel()
     await asyncio.gather(living, return_exceptions=True)
+    json.dump(peers.recorded | {"failed": failed}, sys.stdout)
 
 
 if __name__ == "__main__":

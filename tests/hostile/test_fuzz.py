@@ -44,6 +44,7 @@ def looked_at(raw):
         (FINE[:-2] + FINE, [200, 200]),  # the first one to a HEAD
         (b"HTTP/1.1 100 Continue\r\n\r\n" + FINE, [200]),
         (FINE + STREAM, [200, 200]),
+        (STREAM.replace(b"Transfer-Encoding: chunked\r\n", b"").replace(b"3\r\n", b""), [200]),  # to HTTP/1.0
     ],
 )
 def test_what_is_right(raw, statuses):
