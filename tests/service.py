@@ -52,7 +52,7 @@ class HandClock(Clock):
 
 @contextlib.asynccontextmanager
 async def _own(application, listening, refusal):
-    server = transport.Server(application, refusal, gate=getattr(application, "limits", None))
+    server = transport.Server(application, refusal, limiter=getattr(application, "limits", None))
     await server.start(listening)
     yield
     await server.close(1.0)

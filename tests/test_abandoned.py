@@ -114,10 +114,11 @@ async def test_a_waiter_is_freed_when_its_client_goes(kind, goodbye, service):
 
 
 @pytest.mark.parametrize("whose", ["topic", "session"])
-async def test_a_reader_that_stops_reading(whose, service, monkeypatch):
+async def test_a_reader_that_stops_reading(whose, start_service, monkeypatch):
     """A stream whose client reads nothing is dropped after a while; until then no more than a bound is kept for it."""
     monkeypatch.setattr(connection, "STALLED_S", 0.5)
     monkeypatch.setattr(listener, "TICK_S", 0.1)
+    service = await start_service(max_side_bytes=100_000_000)
     code = await service.offer()
     client = open_socket(service.port, 4096)
     kind = f"{whose}'s stream"
@@ -152,9 +153,10 @@ def service_connections():
     return [each for each in gc.get_objects() if isinstance(each, connection.Connection) and each.server is not None]
 
 
-async def test_a_reader_that_is_slow_but_reads(service, monkeypatch):
+async def test_a_reader_that_is_slow_but_reads(start_service, monkeypatch):
     """A client that reads a little at a time is not dropped, and gets all of it."""
     monkeypatch.setattr(connection, "STALLED_S", 1.0)
+    service = await start_service(max_side_bytes=100_000_000)
     code = await service.offer()
     async with open_stream(service.port, f"/events?code={code}&side=offerer") as stream:
         for n in range(40):

@@ -12,7 +12,7 @@ from service import NO_SUCH_CODE, ORIGIN, OTHER, Service, head, invalid, with_or
 from tornado_signal import limits as limits_module
 from tornado_signal.errors import TooMany, Unavailable
 from tornado_signal.handlers import request
-from tornado_signal.limits import SPARE_CONNECTIONS, Bucket, Limits
+from tornado_signal.limits import SPARE_ARRIVALS, SPARE_CONNECTIONS, SPARE_CONNECTIONS_PER_CLIENT, Bucket, Limits
 from tornado_signal.settings import Settings
 
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
@@ -63,23 +63,23 @@ def test_who_has_no_limit(address):
         assert limits.request(address, 0) == 0
         limits.publish(address, 0)
         limits.wait(address)
-        assert limits.connected(address) == 0
+        assert limits.connected(address, 0) == 0
 
 
 def test_memory_is_bounded(monkeypatch):
     """Whatever addresses come, so many are kept; of those that have something open nothing is forgotten."""
     monkeypatch.setattr(limits_module, "CLIENTS_KEPT", 100)
     limits = strict(max_connections_per_address=1)
-    assert limits.connected("2001:db8::1") == 0
+    assert limits.connected("2001:db8::1", 0) == 0
     for number in range(1000):
         limits.request(f"2001:db8:1:{number:x}::1", 0)
         limits.request(f"2001:db8:2::{number:x}", 0)
         assert len(limits._by_address) <= 101
         assert len(limits._clients) <= 101
-    assert limits.connected("2001:db8::2") == 429
-    for address in ("2001:db8::1", "2001:db8::2"):
-        limits.disconnected(address)
-    assert limits.connected("2001:db8::3") == 0
+    assert limits.connected("2001:db8::2", 0) == 429
+    limits.disconnected("2001:db8::1", 0)
+    limits.disconnected("2001:db8::2", 429)
+    assert limits.connected("2001:db8::3", 0) == 0
 
 
 def test_sessions_of_an_address():
@@ -99,13 +99,57 @@ def test_sessions_of_an_address():
 def test_connections_in_all():
     """Above the most some are told so, above those nobody is, and each that goes makes room."""
     limits = strict(max_connections=5, max_connections_per_address=1000)
-    assert [limits.connected(f"192.0.2.{number}") for number in range(5)] == [0] * 5
-    assert [limits.connected("192.0.2.9") for _ in range(SPARE_CONNECTIONS)] == [503] * SPARE_CONNECTIONS
-    assert limits.connected("192.0.2.9") is None
-    for _ in range(SPARE_CONNECTIONS + 2):
-        limits.disconnected("192.0.2.9")
-    assert limits.connected("192.0.2.9") == 0
-    assert Limits(Settings(max_connections=5), 0).connected("192.0.2.1") == 503
+    assert [limits.connected(f"192.0.2.{number}", 0) for number in range(5)] == [0] * 5
+    others = [f"198.51.100.{number}" for number in range(SPARE_CONNECTIONS)]
+    assert [limits.connected(each, 0) for each in others] == [503] * SPARE_CONNECTIONS
+    assert limits.connected("192.0.2.9", 0) is None
+    for each in others:
+        limits.disconnected(each, 503)
+    assert limits.connected("192.0.2.9", 0) == 503
+    limits.disconnected("192.0.2.9", 503)
+    limits.disconnected("192.0.2.0", 0)
+    assert limits.connected("192.0.2.9", 0) == 0
+    assert Limits(Settings(max_connections=5), 0).connected("192.0.2.1", 0) == 503
+
+
+def test_an_address_with_too_many_takes_no_room_of_others():
+    """Connections beyond those of an address are not counted in all, and a few at a time are told so."""
+    limits = strict(max_connections=60, max_connections_per_address=5)
+    found = [limits.connected("192.0.2.1", 0) for _ in range(70)]
+    assert found == [0] * 5 + [429] * SPARE_CONNECTIONS_PER_CLIENT + [None] * (65 - SPARE_CONNECTIONS_PER_CLIENT)
+    assert [limits.connected(f"192.0.2.{number}", 0) for number in range(2, 57)] == [0] * 55
+    assert limits.connected("192.0.2.99", 0) == 503
+
+
+def test_connections_at_once():
+    """An address that opens connections again and again is told of its rate, and then shut out for a while."""
+    limits = strict(burst_per_address=10, rate_per_address=1)
+    for _ in range(20 + SPARE_ARRIVALS):
+        assert limits.connected("192.0.2.1", 0) == 0
+        limits.disconnected("192.0.2.1", 0)
+    assert limits.connected("192.0.2.1", 499) is None
+    assert limits.connected("192.0.2.2", 499) == 0
+    assert limits.connected("192.0.2.1", 1000) == 0
+
+
+def test_bytes_of_an_address():
+    """An address stores so many bytes in the lifetime of a session, all of a request or nothing."""
+    limits = strict(max_bytes_per_address=10_000, session_timeout_ms=100_000)
+    limits.store("192.0.2.1", 9_000, 0)
+    with pytest.raises(TooMany) as refused:
+        limits.store("192.0.2.1", 2_000, 0)
+    assert (refused.value.reason, refused.value.retry_after_s) == ("bytes of an address", 10)
+    limits.store("192.0.2.1", 1_000, 0)
+    limits.store("192.0.2.2", 9_000, 0)
+    limits.store("192.0.2.1", 1_000, 10_000)
+
+
+def test_going_on_after_refusals():
+    """A client that is told to wait, and goes on at more than its rate all the same, is known by that."""
+    limits = strict(burst_per_address=5, rate_per_address=5)
+    assert [limits.goes_on("192.0.2.1", 0) for _ in range(6)] == [False] * 5 + [True]
+    assert not limits.goes_on("192.0.2.1", 1000)
+    assert not limits.goes_on("127.0.0.1", 1000)
 
 
 def test_waiting():

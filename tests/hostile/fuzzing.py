@@ -177,7 +177,7 @@ class Fuzzer:
         await service.start()
         application = service.application
         refusal = make_refusal(service.settings, application.ledger)
-        public = transport.Server(application, refusal, gate=getattr(application, "limits", None))
+        public = transport.Server(application, refusal, limiter=getattr(application, "limits", None))
         admin = transport.Server(make_admin_application(application), refusal)
         for name, server in (("public", public), ("admin", admin)):
             listening = socket.socket(socket.AF_UNIX)

@@ -1,4 +1,4 @@
-"""One client's connection: bytes in and out, the order of pipelined requests, and patience."""
+"""One client's connection: bytes in and out, the order of pipelined requests, and deadlines."""
 
 import asyncio
 import http
@@ -19,8 +19,10 @@ IDLE_S: Final = 75.0  # between two requests
 HEAD_S: Final = 15.0  # for request line and headers, from their first byte
 BODY_S: Final = 60.0  # for the body, from its headers
 STALLED_S: Final = 30.0  # for a client to read anything at all of what waits for it
+MAX_WAITING_BYTES: Final = 16 * 1024 * 1024  # read behind requests that are not finished, of all connections
 LINGER_S: Final = 2.0  # for a client to stop sending; closing at once could destroy what it was told
-HIGH_WATER_BYTES: Final = 64 * 1024
+REFUSED_S: Final = 0.8  # for a connection too many to send a request, so that it can be told
+HIGH_WATER_BYTES: Final = 16 * 1024  # unsent, above which a connection is counted with those that read too slowly
 
 
 class Connection(Receiver, asyncio.Protocol):
@@ -40,10 +42,10 @@ class Connection(Receiver, asyncio.Protocol):
         "_ended",
         "_exchanges",
         "_paused",
+        "_refusal",
         "_refused",
         "_transport",
         "_unsent_bytes",
-        "_unwelcome",
         "_waiting",
         "deadline_s",
         "protocol",
@@ -53,11 +55,11 @@ class Connection(Receiver, asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, server: "Server") -> None:
+    def __init__(self, server: "Server", remote_ip: str = "", refusal: int | None = None) -> None:
         super().__init__(server.heads)
         self.server = server
         self.protocol = server.protocol
-        self.remote_ip = ""
+        self.remote_ip = remote_ip
         self.deadline_s = 0.0
         # Those that are not finished: the first has its turn, the last may still be arriving.
         self._exchanges: list[Exchange] | None = None
@@ -65,7 +67,8 @@ class Connection(Receiver, asyncio.Protocol):
         self._paused = False  # whether reading is
         self._drained: asyncio.Future[None] | None = None  # while the client reads too slowly
         self._unsent_bytes = 0  # when patience with its reading was last looked at
-        self._unwelcome = 0  # the status for the first request of a connection that is one too many
+        # The status for the first request of a connection that is one too many; None until it has been counted.
+        self._refusal = refusal
         self._refused = 0  # the status for what cannot be understood, to be sent behind the answers that are due
         self._ended = False  # whether the client has said that it sends no more
         self._closing = False
@@ -80,23 +83,32 @@ class Connection(Receiver, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not derived from it
-        peer = transport.get_extra_info("peername")
-        if isinstance(peer, tuple):
-            self.remote_ip = peer[0]
         self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
+        self.server.connections.add(self)
+        if self._refusal is None:
+            peer = transport.get_extra_info("peername")
+            self.remote_ip = peer[0] if isinstance(peer, tuple) else ""
+            self._refusal = self.server.count(self.remote_ip)
         self._renew_patience()
-        self._unwelcome = self.server.connection_made(self)
+        if self._refusal is None:
+            self.abort()
+        elif self._refusal:
+            self.server.loop.call_later(REFUSED_S, self._end_refused)
         if self.server.stopping:
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is over, by whoever's doing."""
         self._closing = True
-        self.server.connection_lost(self)
+        self.server.connection_lost(self, self._refusal)
         self.forget()
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_exception(StreamClosedError())
-            self._drained.exception()  # nobody need wait for it
+        self._keep(b"")
+        # An exception that has been raised refers to what raised it: kept here, it would keep the request and its
+        # response for as long as the garbage collector likes.
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_exception(StreamClosedError())
+            drained.exception()  # it need not be awaited
         exchanges, self._exchanges = self._exchanges, None
         for exchange in exchanges or ():
             exchange.client_gone()
@@ -117,9 +129,11 @@ class Connection(Receiver, asyncio.Protocol):
         """The client reads too slowly."""
         self._drained = self.server.loop.create_future()
         self._renew_patience()
+        self.written()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
+        self.server.unsent.forget(self)
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
             drained.set_result(None)
@@ -131,17 +145,16 @@ class Connection(Receiver, asyncio.Protocol):
         """Bytes of requests, split anywhere."""
         if self._closing or self._refused:
             return  # read, so that the answer is not lost with the connection, and forgotten
-        self._waiting += data
-        self._advance()
+        self._advance(data)
 
-    def _advance(self) -> None:
-        """Give the first exchange its turn, unless the client does not read, and parse what waits."""
+    def _advance(self, data: bytes = b"") -> None:
+        """Give the first exchange its turn, unless the client does not read, and parse what waits and has come."""
         if self._closing:
             return
         try:
             if self._exchanges and self._drained is None:
                 self._exchanges[0].begin()
-            self._parse()
+            self._parse(data)
         except Refused as refused:
             self._refuse(refused.status)
         except httputil.HTTPInputError:
@@ -155,12 +168,13 @@ class Connection(Receiver, asyncio.Protocol):
         if self._refused and not self._exchanges:
             self._refuse(self._refused)
 
-    def _parse(self) -> None:
-        data, self._waiting, taken = self._waiting, b"", 0
+    def _parse(self, data: bytes) -> None:
+        data, taken = self._waiting + data, 0
+        self._keep(b"")
         # No more than two at a time: one of them waits for its turn.
         while taken < len(data) and not self._closing and len(self._exchanges or ()) < 2:
             taken += self.feed(data[taken : taken + PIECE_BYTES])
-        self._waiting = data[taken:]
+        self._keep(data[taken:])
         if self.moved and not self._closing:
             self.moved = False
             self._renew_patience()
@@ -169,13 +183,20 @@ class Connection(Receiver, asyncio.Protocol):
             self._paused = not self._paused
             (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
 
+    def _keep(self, data: bytes) -> None:
+        """Keep what has been read behind a request that is not finished; all connections together keep so much."""
+        self.server.waiting_bytes += len(data) - len(self._waiting)
+        self._waiting = data
+        if self.server.waiting_bytes > MAX_WAITING_BYTES and data:
+            self._refuse(http.HTTPStatus.SERVICE_UNAVAILABLE)
+
     # From the receiver
 
     def request_received(self, head: Head, keep_alive: bool, body: bytes | None = None) -> None:
         """Request line and headers of a request have come, and maybe the rest of it."""
-        if self._unwelcome:
+        if self._refusal:
             self.arriving = cast(Headers, head.headers)  # which say to what page it is refused
-            raise Refused(self._unwelcome)
+            raise Refused(self._refusal)
         exchange = Exchange(self, head, keep_alive, body)
         if self._exchanges:
             self._exchanges.append(exchange)
@@ -208,8 +229,24 @@ class Connection(Receiver, asyncio.Protocol):
             closed.exception()  # nobody need wait for it
             return closed
         if data:
-            self.server.outbox.send(self._transport, data)
+            self.server.outbox.send(self, data)
         return self._drained or self.server.done
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the kernel, or to the transport's buffer; for the outbox."""
+        if not self._transport.is_closing():
+            self._transport.write(data)
+            if self._drained is not None:
+                self.written()
+
+    def written(self) -> None:
+        """More waits for a client that reads too slowly."""
+        self.server.unsent.grown(self, self.unsent_bytes)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What its client has not taken yet."""
+        return self._transport.get_write_buffer_size()
 
     def exchange_finished(self, exchange: Exchange) -> None:
         """The response of the current exchange is complete: the next one's turn, or idleness, or the end."""
@@ -273,13 +310,18 @@ class Connection(Receiver, asyncio.Protocol):
             self.arriving = cast(Headers, incomplete.headers)
         if exchanges:
             self._refused = status
-            self._waiting, self.deadline_s = b"", 0.0
+            self._keep(b"")
+            self.deadline_s = 0.0
             return
         headers, body = self.server.refusal(status, cast(httputil.HTTPHeaders, self.arriving or Headers()))
         headers["Content-Length"] = str(len(body))
         headers["Connection"] = "close"
         self.send(format_head(status, "", list(headers.get_all())) + body)
         self._end(linger=True)
+
+    def _end_refused(self) -> None:
+        """A connection too many has been told, or has not asked for anything."""
+        self.abort()
 
     def _end(self, *, linger: bool) -> None:
         if self._closing:

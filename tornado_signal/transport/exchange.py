@@ -79,7 +79,8 @@ class Exchange(httputil.HTTPConnection):
         callback, self._close_callback = self._close_callback, None
         self._gone = True
         if not self.complete and self._delegate is not None:
-            self._delegate.on_connection_close()
+            delegate, self._delegate = self._delegate, None  # it refers back, and keeps what came of the body
+            delegate.on_connection_close()
         if callback is not None:
             callback()
 

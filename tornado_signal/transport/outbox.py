@@ -1,9 +1,16 @@
 """Bytes on their way out: what all connections send in one turn of the event loop leaves together."""
 
 import asyncio
-from typing import Final
+from typing import Final, Protocol
 
 TURN_BYTES: Final = 64 * 1024  # kept at most; a connection's back-pressure is late by so much
+
+
+class Writer(Protocol):
+    """Where bytes go."""
+
+    def write(self, data: bytes) -> None:
+        """Send them now."""
 
 
 class Outbox:
@@ -15,14 +22,14 @@ class Outbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._unsent: list[tuple[asyncio.Transport, bytes]] = []
+        self._unsent: list[tuple[Writer, bytes]] = []
         self._unsent_bytes = 0
 
-    def send(self, transport: asyncio.Transport, data: bytes) -> None:
+    def send(self, writer: Writer, data: bytes) -> None:
         """Send bytes, in this turn of the loop."""
         if not self._unsent:
             self._loop.call_soon(self.flush)
-        self._unsent.append((transport, data))
+        self._unsent.append((writer, data))
         self._unsent_bytes += len(data)
         if self._unsent_bytes > TURN_BYTES:
             self.flush()
@@ -30,6 +37,5 @@ class Outbox:
     def flush(self) -> None:
         """Send it now."""
         unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
-        for transport, data in unsent:
-            if not transport.is_closing():
-                transport.write(data)
+        for writer, data in unsent:
+            writer.write(data)

@@ -10,6 +10,7 @@ from .headers import Headers, header_name
 from .syntax import Refused, check_headers, check_target, plain_line
 
 MAX_HEAD_BYTES: Final = 32 * 1024  # request line and headers, or whatever else comes between two pieces of a body
+MAX_HEADERS: Final = 128  # each takes much more in memory than on the wire; browsers send fifteen, proxies add some
 PIECE_BYTES: Final = 8 * 1024  # parsed at a time: what is counted and what waits is known to this precision
 KNOWN_HEADS: Final = 512  # at most 2 KB each
 KNOWN_HEAD_BYTES: Final = 2048
@@ -49,6 +50,7 @@ class Receiver:
         "_between",
         "_first",
         "_framing",
+        "_header_count",
         "_heads",
         "_parser",
         "_piece",
@@ -70,6 +72,7 @@ class Receiver:
         self._between = True  # whether the parser waits for the first byte of a request
         self._first = False  # whether what is being parsed began with the first byte of the current request
         self._framing = b""  # while an upgrade is declined: says where its body ends
+        self._header_count = 0
         self.arriving: Headers | None = None
         self.moved = False
 
@@ -161,6 +164,7 @@ class Receiver:
         self._between = False
         self._target = b""
         self._read = self._piece
+        self._header_count = 0
         self.arriving = Headers()
 
     def on_url(self, part: bytes) -> None:
@@ -170,14 +174,13 @@ class Receiver:
             raise Refused(http.HTTPStatus.REQUEST_URI_TOO_LONG)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header.
-
-        Raises:
-            Refused: it is a trailer, which nobody needs and some would believe.
-        """
+        """A header; or a trailer, which is taken and dropped (RFC 9110, 6.5.1: nothing here knows a use for one)."""
         headers = self.arriving
         if headers is None:
-            raise Refused(http.HTTPStatus.BAD_REQUEST)
+            return
+        self._header_count += 1
+        if self._header_count > MAX_HEADERS:
+            raise Refused(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         headers.add(header_name(name), value.strip().decode("latin-1"))  # llhttp leaves blanks behind it
 
     def on_headers_complete(self) -> None:

@@ -12,6 +12,7 @@ _PLAIN_LINE: Final = re.compile(rb"(GET|HEAD|POST|OPTIONS) (/[A-Za-z0-9._~!$&'()
 _TARGET: Final = re.compile(rb"[!-~\x80-\xff]+")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)
 _HOST: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+;=%-]*(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")
+_LENGTH: Final = re.compile("[0-9]{1,20}")  # beyond any body; thousands of digits are no number to Python
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}" for status in http.HTTPStatus}
 
 
@@ -67,6 +68,8 @@ def check_headers(headers: httputil.HTTPHeaders, version: str) -> None:
     if len(hosts) != 1 and (hosts or version == "HTTP/1.1"):
         raise Refused(http.HTTPStatus.BAD_REQUEST)
     if hosts and not _HOST.fullmatch(hosts[0]):
+        raise Refused(http.HTTPStatus.BAD_REQUEST)
+    if not _LENGTH.fullmatch(headers.get("Content-Length", "0")):
         raise Refused(http.HTTPStatus.BAD_REQUEST)
     if "Transfer-Encoding" in headers:
         if "Content-Length" in headers or version == "HTTP/1.0":
