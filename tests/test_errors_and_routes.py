@@ -303,7 +303,7 @@ BAD_BODIES = {
     "not UTF-8": b'{"info": "\xff"}',
     "UTF-8 of a surrogate": b'{"info": "\xed\xa0\x80"}',
     "UTF-16": json.dumps(OFFER).encode("utf-16"),
-    "byte order mark": b"\xef\xbb\xbf" + json.dumps(OFFER).encode(),
+    "two byte order marks": 2 * b"\xef\xbb\xbf" + json.dumps(OFFER).encode(),
     "control character": b'{"info": "\x01"}',
     "NUL": b"\x00",
     "deep arrays": b"[" * 100_000 + b"]" * 100_000,

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+import re
 import subprocess
 
 import pytest
@@ -35,7 +36,8 @@ async def test_what_is_configured(start_service, secret_file):
     service.clock.ms += 999
     response = await service.call("GET", "/ice-servers")
     assert response.headers["Cache-Control"] == "no-store"
-    username = str(NOW_MS // 1000 + 600)
+    username = response.json["iceServers"][1]["username"]
+    assert re.fullmatch(f"{NOW_MS // 1000 + 600}:[0-9a-f]{{16}}", username)
     digest = hmac.new(SECRET.encode(), username.encode(), hashlib.sha1).digest()
     credential = base64.b64encode(digest).decode()
     assert response.json == {
@@ -46,14 +48,16 @@ async def test_what_is_configured(start_service, secret_file):
         "expiresAt": NOW_MS + 600_000,
     }
     service.clock.ms += 1
-    assert (await service.get("/ice-servers"))["iceServers"][1]["username"] == str(NOW_MS // 1000 + 601)
+    names = {(await service.get("/ice-servers"))["iceServers"][1]["username"] for _ in range(10)}
+    assert {name.partition(":")[0] for name in names} == {str(NOW_MS // 1000 + 601)}
+    assert len(names) == 10  # a TURN server counts what each of them uses
 
 
 def test_a_known_password():
     """The password of a known name and secret is the one that `openssl dgst -sha1 -hmac` and base64 make."""
     turn = IceServers((), TURN, b"north", 86_400).turn(1_433_895_918_506)
-    made = "printf 1433982318 | openssl dgst -sha1 -hmac north -binary | base64"
-    assert turn.username == "1433982318"
+    made = f"printf {turn.username} | openssl dgst -sha1 -hmac north -binary | base64"
+    assert turn.username.startswith("1433982318:")
     assert (
         turn.credential == subprocess.run(made, shell=True, capture_output=True, text=True, check=True).stdout.strip()
     )

@@ -7,6 +7,7 @@ A password is good for a limited time, and needs no word between this server and
 import base64
 import hashlib
 import hmac
+import secrets
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ class Turn(NamedTuple):
 
     Attributes:
         urls: theirs.
-        username: when it ends, in seconds since the Unix epoch.
+        username: when it ends, in seconds since the Unix epoch, and a name for this peer alone.
         credential: its password.
     """
 
@@ -54,7 +55,8 @@ class IceServers:
         """The TURN servers with a fresh password; None if there are none."""
         if not self._turn:
             return None
-        username = str(self.expires_ms(now_ms) // 1000)
+        # TURN servers count by user name: each peer gets one of its own.
+        username = f"{self.expires_ms(now_ms) // 1000}:{secrets.token_hex(8)}"
         digest = hmac.digest(self._secret, username.encode(), hashlib.sha1)
         return Turn(self._turn, username, base64.b64encode(digest).decode())
 

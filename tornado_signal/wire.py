@@ -14,6 +14,7 @@ from .session import ListedSession, News, Reason, Side, hash_secret
 
 JSON: Final = "application/json"
 
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 MAX_TOPIC: Final = 256  # code points
 MAX_INFO: Final = 1024  # code points
 MAX_ORIGIN: Final = 512  # bytes, which are the code points of a header value
@@ -41,6 +42,7 @@ def parse_body(body: bytes) -> dict[str, Any]:
     Raises:
         InvalidParameter: `body`.
     """
+    body = body.removeprefix(BYTE_ORDER_MARK)  # RFC 8259, 8.1: may be ignored
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -5,6 +5,7 @@ import contextlib
 import http
 import ipaddress
 import logging
+import re
 from collections.abc import Collection, Iterable
 from types import TracebackType
 from typing import Any
@@ -32,6 +33,11 @@ class Handler(web.RequestHandler):
     def initialize(self, public: Application) -> None:
         """Take the application that is watched."""
         self.public = public
+
+    def prepare(self) -> None:
+        """Refuse what came by another name: a page in a browser can have its own name lead to this address."""
+        if not is_address(self.request.headers.get("Host", "")):
+            raise web.HTTPError(403)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Say the status in words."""
@@ -82,10 +88,7 @@ class OperatorsOwn(Handler):
     methods = "POST"
 
     def prepare(self) -> None:
-        """Refuse what a browser sends for a page, by the headers that it adds, and what came by another name.
-
-        A page can have its own name lead to this address; then the Host is that name.
-        """
+        """Refuse what a browser sends for a page, by the headers that it adds."""
         headers = self.request.headers
         if "Origin" in headers or "Sec-Fetch-Site" in headers or not is_loopback(headers.get("Host", "")):
             raise web.HTTPError(403)
@@ -173,11 +176,19 @@ class Unknown(web.RequestHandler):
         answer(self, 404, {"error": "Not found"})
 
 
+HOST = re.compile(r"(localhost|[0-9.]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?")
+
+
+def is_address(host: str) -> bool:
+    """Whether a Host header is an address, localhost or empty, and no name that could lead anywhere."""
+    return not host or HOST.fullmatch(host) is not None
+
+
 def is_loopback(host: str) -> bool:
     """Whether a Host header names this machine to itself."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    named = HOST.fullmatch(host)
     try:
-        return name == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
+        return named is not None and (named[1] == "localhost" or ipaddress.ip_address(named[1].strip("[]")).is_loopback)
     except ValueError:
         return False
 

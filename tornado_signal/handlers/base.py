@@ -2,8 +2,9 @@
 
 import asyncio
 import http
+from collections.abc import Hashable
 from types import TracebackType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NoReturn, cast
 
 from tornado import httputil, web
 from tornado.iostream import StreamClosedError
@@ -53,6 +54,9 @@ class Handler(web.RequestHandler):
     refused_for = ""
     """Why it got no better answer."""
 
+    closing = False
+    """Whether its connection ends with the response."""
+
     client_address = ""
     """Who asks, if that is in the log, and once the request has no headers any more."""
 
@@ -73,17 +77,22 @@ class Handler(web.RequestHandler):
         )
 
     # Not calling Tornado's: it makes what templates need, at a tenth of the cost of a request.
-    def __init__(self, application: Application, request: Request) -> None:
+    def __init__(self, application: Application, request: Request, client: Hashable, began_s: float) -> None:
         self.application = application
         self.request = request
+        self.client = client
         self.store = application.store
-        self.now_ms = application.now_ms  # once for the whole request
-        self.began_s = application.arrived_s
+        self.now_ms = application.clock.now_ms()  # once for the whole request
+        self.began_s = began_s
         self.request_id = application.ledger.name(request)
         self.clear()
 
     async def work(self, *segments: str) -> None:
-        """Handle the request, whatever comes: Tornado's `_execute` without forms, cookies and their protection."""
+        """Handle the request, whatever comes: Tornado's `_execute` without forms, cookies and their protection.
+
+        A request is never left without an answer: nothing but the end of the process cancels a handler, so a
+        cancellation in one is of what it waited for.
+        """
         try:
             self.prepare()
             if self.request.method not in self.methods:
@@ -93,8 +102,14 @@ class Handler(web.RequestHandler):
                 await waiting
             if not self._finished:
                 self.finish()
-        except Exception as error:
-            self._handle_request_exception(error)
+        except (Exception, asyncio.CancelledError) as error:
+            try:
+                self._handle_request_exception(error)
+            except Exception:
+                app_log.exception("a handler failed, and so did its answer")
+                cast(Any, self.request.connection).close()
+        finally:
+            self.application.ran(self)
 
     def prepare(self) -> None:
         """Check what comes before everything else (contract B6): the Origin, then whether there is service at all."""
@@ -104,11 +119,21 @@ class Handler(web.RequestHandler):
         if allowed is not None and origin not in allowed:
             raise errors.OriginNotAllowed
         self.origin = origin
-        self._headers["Access-Control-Allow-Origin"] = origin
+        self._headers.update(cors(origin, allowed))
         if retry_after_s:
-            raise errors.TooMany("requests of an address", retry_after_s)
+            self.refuse_rate(retry_after_s)
         if self.application.draining:
             raise errors.Unavailable("draining")
+
+    def refuse_rate(self, retry_after_s: int) -> NoReturn:
+        """Refuse a request of a client that makes too many; one that goes on all the same loses its connection.
+
+        Raises:
+            TooMany: always.
+        """
+        if self.application.limits.goes_on(self.request.client_address, self.now_ms):
+            self.closing = True
+        raise errors.TooMany("requests of an address", retry_after_s)
 
     def _find_origin(self) -> str:
         """Contract B1."""
@@ -170,11 +195,13 @@ class Handler(web.RequestHandler):
         """Begin the response: every one is JSON and depends on the Origin; also after an error has cleared the rest."""
         headers = ResponseHeaders()
         headers["Content-Type"] = wire.JSON
-        headers["Date"] = self.application.http_date
+        headers["Date"] = self.application.clock.http_date(self.now_ms)
         headers["Vary"] = "Origin"
         headers["X-Request-Id"] = self.request_id
         if self.origin:
-            headers["Access-Control-Allow-Origin"] = self.origin
+            headers.update(cors(self.origin, self.application.configured.allowed_origins))
+        if self.closing:
+            headers["Connection"] = "close"
         self._headers = headers
         self._write_buffer = []
         self._status_code = 200
@@ -270,6 +297,14 @@ class NotFound(Handler):
             raise errors.PathNotFound
 
 
+def cors(origin: str, allowed: frozenset[str] | None) -> dict[str, str]:
+    """What a response says to the pages of an origin that is served (contract B14)."""
+    headers = {"Access-Control-Allow-Origin": origin}
+    if allowed is not None:  # else a cookie of the operator's proxy would be every page's
+        headers["Access-Control-Allow-Credentials"] = "true"
+    return headers
+
+
 def refusal(allowed: frozenset[str] | None, ledger: Ledger, status: int, headers: httputil.HTTPHeaders) -> Response:
     """What a transport answers to a request that no handler sees, in JSON and with CORS (contract B14, B15).
 
@@ -283,7 +318,8 @@ def refusal(allowed: frozenset[str] | None, ledger: Ledger, status: int, headers
     answer["X-Request-Id"] = ledger.refused_unseen(status)
     origin = headers.get("Origin", "")
     if 0 < len(origin) <= wire.MAX_ORIGIN and (allowed is None or origin in allowed):
-        answer["Access-Control-Allow-Origin"] = origin
+        for name, value in cors(origin, allowed).items():
+            answer[name] = value
     if status in (429, 503):
         answer["Retry-After"] = str(REFUSED_RETRY_AFTER_S)
     return answer, wire.encode({"error": http.HTTPStatus(status).phrase.capitalize()})

@@ -1,6 +1,5 @@
 """What becomes of every request: it has a name, is counted, and has a line in the log if that is asked for."""
 
-import itertools
 import logging
 import re
 import secrets
@@ -18,8 +17,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tornado_signal.requests")
 
-_LAST_DIGITS: Final = [f"{number:03x}" for number in range(0x1000)]
 _SANE: Final = re.compile("[!-~]{1,128}")
+
+
+def new_name() -> str:
+    """A name for a request. At random: numbers would tell every client how much all others ask for."""
+    return secrets.token_hex(8)
 
 
 class Ledger:
@@ -38,10 +41,6 @@ class Ledger:
         self._proxies = settings.trusted_proxies
         self._logs = settings.access_log
         self._logs_addresses = settings.access_log and settings.log_addresses
-        # Unlike those of other processes, counted in hexadecimal; and made without a line of Python for most of them.
-        process = secrets.token_hex(4)
-        blocks = (map(f"{process}-{block:x}".__add__, _LAST_DIGITS) for block in itertools.count())
-        self._names = itertools.chain.from_iterable(blocks)
 
     def name(self, request: "Request") -> str:
         """The name of a request: what a trusted proxy calls it, or one of our own."""
@@ -49,7 +48,7 @@ class Ledger:
             said = request.headers["X-Request-Id"]
             if _SANE.fullmatch(said) and forwarded.trusted(request.remote_ip or "", self._proxies):
                 return said
-        return next(self._names)
+        return new_name()
 
     def waits(self, handler: "Handler") -> None:
         """A request waits for news from now on."""
@@ -79,7 +78,7 @@ class Ledger:
 
     def refused_unseen(self, status: int) -> str:
         """The transport refuses what no handler has seen; returns a name for it."""
-        name = next(self._names)
+        name = new_name()
         self.refused(status, "transport")
         if self._logs:
             log.info("request", extra={"fields": {"status": status, "id": name, "reason": "transport"}})

@@ -1,7 +1,7 @@
 """Files for browsers: the module, and the page to try it."""
 
 from .. import assets
-from ..errors import TooMany, Unavailable
+from ..errors import Unavailable
 from .base import Handler
 
 # Nothing from elsewhere, nothing written into the page itself, and no other page around it.
@@ -20,7 +20,7 @@ class Page(Handler):
         if "Origin" in headers and headers.get("Sec-Fetch-Site") != "same-origin":
             super().prepare()
         elif retry_after_s := self.application.limits.request(self.request.client_address, self.now_ms):
-            raise TooMany("requests of an address", retry_after_s)
+            self.refuse_rate(retry_after_s)
         elif self.application.draining:
             raise Unavailable("draining")
 

@@ -3,21 +3,21 @@
 import asyncio
 import functools
 import urllib.parse
-from collections.abc import Coroutine
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 from tornado import httputil, web
-from tornado.log import app_log
 
 from .. import errors, forwarded
 from ..assets import Asset
 from ..clock import Clock
+from ..fair import FairQueue
 from ..ice import IceServers
 from ..limits import Limits
 from ..settings import Settings
 from ..store import Store
 from .ledger import Ledger
+from .topic_steps import TopicSteps
 
 if TYPE_CHECKING:
     from .base import Handler
@@ -98,12 +98,13 @@ class Request(httputil.HTTPServerRequest, httputil.HTTPMessageDelegate):
     def on_connection_close(self) -> None:
         """The client went away in the middle of its request."""
         self._count(0)
+        self.body = b""
 
     def _refuse(self, refusal: errors.SignalError) -> None:
         self._count(0)
         self.refusal = refusal
         self.body = b""
-        self._application.run(self)
+        self._application.run(self, at_once=True)
 
     def _count(self, unfinished_bytes: int) -> None:
         self._application.unfinished_bytes += unfinished_bytes - self._unfinished_bytes
@@ -160,11 +161,10 @@ class Application(web.Application):
         self.ice = ice
         self.draining = False
         self.unfinished_bytes = 0
-        self.now_ms = 0  # of this turn of the loop
-        self.arrived_s = 0.0
-        self.http_date = ""
         self.ledger = Ledger(settings, store.metrics, name_endpoints(fixed, by_topic, fallback))
-        self._ready: list[Run] = []  # those that have not begun
+        self.queue = FairQueue()
+        self.topic_steps = TopicSteps()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._running = 0
         self._idle = asyncio.Event()
         self.loop = asyncio.get_running_loop()
@@ -175,7 +175,7 @@ class Application(web.Application):
 
     @property
     def running(self) -> int:
-        """How many requests are being worked on."""
+        """How many requests are being worked on, or are about to be."""
         return self._running
 
     async def drain(self) -> None:
@@ -185,8 +185,11 @@ class Application(web.Application):
         if self._running:
             await self._idle.wait()
 
-    def run(self, request: Request) -> None:
-        """Find the handler of a request and start it."""
+    def run(self, request: Request, *, at_once: bool = False) -> None:
+        """Find the handler of a request and start it, when it is its client's turn.
+
+        What is refused for its body is answered at once, before the client is told to go on sending that.
+        """
         segments: tuple[str, ...] = ()
         handler = self.fixed.get(request.path)
         if handler is None:
@@ -195,24 +198,19 @@ class Application(web.Application):
                 _, topic, last = request.path.split("/")
                 if last in self.by_topic:
                     handler, segments = self.by_topic[last], (topic,)
-        if not self._ready:
-            self.loop.call_soon(self._begin)
-            self.arrived_s = perf_counter()
-            self.read_clock()
-        self._ready.append(Run(self, handler(self, request), segments))
         self._running += 1
+        began_s = perf_counter()
+        client = self.limits.client(request.client_address)
 
-    def read_clock(self) -> None:
-        """What time it is in this turn of the loop, for all that come in it: reading clocks is not for nothing."""
-        self.now_ms = self.clock.now_ms()
-        self.http_date = self.clock.http_date(self.now_ms)
+        def begin() -> None:
+            task = self.loop.create_task(handler(self, request, client, began_s).work(*segments))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    def _begin(self) -> None:
-        # All that have come in one turn of the loop together: doing the same thing again and again is what the
-        # processor's caches are good at.
-        ready, self._ready = self._ready, []
-        for run in ready:
-            run.go_on()
+        if at_once:
+            begin()
+        else:
+            self.queue.submit(client, begin)
 
     def ran(self, handler: "Handler") -> None:
         """A handler has come to its end, and its response with it."""
@@ -231,35 +229,3 @@ def name_endpoints(
     for pattern, handler in patterns.items():
         names[handler] = "files" if handler in names else pattern
     return names
-
-
-class Run:
-    """A handler at work: it goes on when what it waits for is done.
-
-    What a task would do, at a third of its cost. Nobody ever cancels a handler, so it needs nothing else; but what
-    asks asyncio for its task, as `asyncio.timeout` does, cannot be used in one.
-    """
-
-    __slots__ = ("_application", "_handler", "_work")
-
-    def __init__(self, application: Application, handler: "Handler", segments: tuple[str, ...]) -> None:
-        self._application = application
-        self._handler = handler
-        self._work: Coroutine[Any, None, None] = handler.work(*segments)
-
-    def go_on(self, done: "asyncio.Future[Any] | None" = None) -> None:
-        """Work until there is something to wait for."""
-        try:
-            awaited = self._work.send(None)
-        except StopIteration:
-            self._application.ran(self._handler)
-            return
-        except Exception:
-            app_log.exception("a handler failed, and so did its answer")
-            self._application.ran(self._handler)
-            return
-        if awaited is None:  # asyncio.sleep(0): whoever else is ready comes first
-            self._application.loop.call_soon(self.go_on)
-        else:
-            awaited._asyncio_future_blocking = False  # so a future is told that its `await` was understood
-            awaited.add_done_callback(self.go_on)

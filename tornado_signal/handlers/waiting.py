@@ -4,6 +4,7 @@ from typing import Any, cast
 
 from tornado.httputil import HTTPHeaders
 
+from .. import cursors
 from ..errors import SignalError
 from ..watches import Watch
 from .base import Handler
@@ -44,9 +45,9 @@ class WaitingHandler(Handler):
     async def look_again(self, watch: Watch, until_s: float, expires_ms: int | None) -> None:
         """Wait for a change, or until it is time to look; from then on the time of this request is a new one."""
         await watch.wait(self.next_look_s(until_s, expires_ms))
-        self.application.read_clock()
-        self.now_ms = self.application.now_ms
-        self.set_header("Date", self.application.http_date)
+        await self.application.queue.turn(self.client)
+        self.now_ms = self.application.clock.now_ms()
+        self.set_header("Date", self.application.clock.http_date(self.now_ms))
 
     def next_look_s(self, until_s: float, expires_ms: int | None) -> float:
         """When to look again, by the loop's clock, if nothing changes: at the next expiry, which is a change too.
@@ -60,6 +61,21 @@ class WaitingHandler(Handler):
         left_s = (expires_ms - self.application.clock.now_ms()) / 1000
         return min(until_s, self.store.watches.loop.time() + left_s)
 
+    # Cursors: the numbers of this store, about the origin and what is read.
+
     def about(self, *names: str) -> bytes:
-        """What the cursors of this request count in: the origin and the names of what is read."""
+        """What the cursors of this request are about: the origin and the names of what is read."""
         return "\0".join((self.origin, *names)).encode("utf-8", "replace")
+
+    def format_cursor(self, about: bytes, *numbers: int) -> str:
+        """A cursor of this store; see `cursors`."""
+        return cursors.format_cursor(self.store.identity, about, *numbers)
+
+    def parse_cursor(self, about: bytes, cursor: str, parameter: str) -> tuple[int, int] | None:
+        """The two numbers of a cursor of this store; None for another store's.
+
+        Raises:
+            InvalidParameter: it is none, or about something else.
+        """
+        numbers = cursors.parse_cursor(self.store.identity, about, cursor, parameter, 2)
+        return None if numbers is None else (numbers[0], numbers[1])

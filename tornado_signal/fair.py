@@ -1,0 +1,68 @@
+"""Work of many clients, begun a little in each turn of the event loop, one client after the other. No I/O."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Hashable
+from time import perf_counter
+from typing import Final
+
+MOST: Final = 6  # begun in one turn of the loop
+TURN_S: Final = 0.004  # that the work of one turn is to take; if it takes longer, less is begun in the next
+
+
+class FairQueue:
+    """Begins work in the order in which it comes, but for each client in its turn.
+
+    A client that asks for a thousand costly things at once delays itself: between any two of them the event loop does
+    what else there is to do, and what others ask for comes next. Needs a running event loop.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[Hashable, deque[Callable[[], object]]] = {}  # the next client is the first
+        self._most = MOST
+        self._begun_s = 0.0  # when the work of the last turn began
+        self._running = False
+
+    def submit(self, client: Hashable, begin: Callable[[], object]) -> None:
+        """Have something begun, soon: it does its work in the next turn of the loop."""
+        mine = self._waiting.get(client)
+        if mine is None:
+            mine = self._waiting[client] = deque()
+        mine.append(begin)
+        if not self._running:
+            self._running = True
+            self._most = MOST
+            self._begun_s = 0.0
+            self._loop.call_soon(self._begin_some)
+
+    def turn(self, client: Hashable) -> "asyncio.Future[None]":
+        """A future that is done when it is a client's turn to go on with some work."""
+        turn: asyncio.Future[None] = self._loop.create_future()
+
+        def begin() -> None:
+            if not turn.done():
+                turn.set_result(None)
+
+        self.submit(client, begin)
+        return turn
+
+    def _begin_some(self) -> None:
+        now_s = perf_counter()
+        if self._begun_s:  # what was begun has run since then, and so has whatever else there was to do
+            took_s = now_s - self._begun_s
+            self._most = max(1, self._most // 2) if took_s > TURN_S else min(MOST, self._most + 1)
+        waiting = self._waiting
+        for _ in range(self._most):
+            if not waiting:
+                break
+            client = next(iter(waiting))
+            mine = waiting.pop(client)
+            begin = mine.popleft()
+            if mine:
+                waiting[client] = mine  # behind all others
+            begin()
+        self._begun_s = now_s
+        self._running = bool(waiting)
+        if waiting:
+            self._loop.call_soon(self._begin_some)
