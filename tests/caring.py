@@ -79,9 +79,9 @@ def noise(size):
 
 
 def entries(path):
-    """All that a stopped directory holds but the mark."""
+    """All that a stopped directory holds but the mark and its identity."""
     with directory.opened(path) as db:
-        return {key: value for key, value in db.iterator() if key != layout.MARK_KEY}
+        return {key: value for key, value in db.iterator() if key not in (layout.MARK_KEY, layout.IDENTITY_KEY)}
 
 
 def names(path):

@@ -9,7 +9,7 @@ import pytest
 from command import Server
 
 from tornado_signal.errors import Unavailable
-from tornado_signal.session import Side
+from tornado_signal.session import Side, TopicPosition
 from tornado_signal.store import Store
 
 # How long an example takes says something about the machine, not about the code; nothing is left behind.
@@ -64,18 +64,33 @@ class Under:
     async def refresh(self, code, side=Side.OFFERER, **options):
         return await self.store.refresh(self.origin, code, side, self.clock.ms, **options)
 
-    async def events(self, since=0, topic="topic"):
-        return list(await self.store.topic_events(self.origin, topic, since, self.clock.ms))
+    async def begin(self):
+        """Where a reader of a topic begins that knows nothing of it."""
+        return await self.store.begin_topic(self.clock.ms)
+
+    async def events(self, position, topic="topic"):
+        """All that has happened to a topic since a position: triples of the position after it, code, and reason.
+
+        The reason is None for what has come. A position is as a client has it: without the store's own key.
+        """
+        found, more = [], True
+        while more:
+            step = await self.store.topic_step(self.origin, topic, position, self.clock.ms)
+            found += [(TopicPosition(each.serial, position.listed), each.code, each.reason) for each in step.left]
+            for listed in step.arrived:
+                found.append((TopicPosition(step.position.serial, listed.session.serial), listed.session.code, None))
+            position, more = step.position, step.more
+        return found
+
+    async def news(self, position, topic="topic"):
+        """The same without positions."""
+        return [event[1:] for event in await self.events(position, topic)]
 
     async def state(self, topic="topic"):
         return await self.store.listing_state(self.origin, topic, self.clock.ms)
 
     async def sessions(self, topic="topic", limit=None):
         steps = [step async for step in self.store.sessions(self.origin, topic, self.clock.ms, limit)]
-        return [listed for step in steps for listed in step]
-
-    async def sessions_before(self, serial, topic="topic"):
-        steps = [step async for step in self.store.sessions_before(self.origin, topic, serial, self.clock.ms)]
         return [listed for step in steps for listed in step]
 
     async def codes(self, topic="topic"):

@@ -97,7 +97,11 @@ class Held:
         return self.db.commit(Change([(key, value) for key in keys], []), lambda ok: self.told.append((keys[0], ok)))
 
     def keys(self):
-        return [key for key in self.db.view.iterator(include_value=False) if key != layout.FORMAT_KEY]
+        return [
+            key
+            for key in self.db.view.iterator(include_value=False)
+            if key not in (layout.FORMAT_KEY, layout.IDENTITY_KEY)
+        ]
 
 
 @pytest.fixture
@@ -280,7 +284,7 @@ async def test_a_failed_write_fails_everybody_once(held, disk, caplog):
     disk.failing = disk.unopenable = False
     await held.opened.wait()
     assert held.keys() == [b"before"]
-    assert held.loads[-1].keys() == {b"before", layout.FORMAT_KEY}
+    assert held.loads[-1].keys() == {b"before", layout.FORMAT_KEY, layout.IDENTITY_KEY}
     assert await outcomes(held.put(b"after")) == [True]
     assert held.told[-2:] == [(b"during", False), (b"after", True)]
     said = [record.levelname for record in caplog.records if record.name == database.__name__]
@@ -338,7 +342,7 @@ async def test_a_failed_read_ends_the_service_until_it_is_open_again(during, hel
     await held.opened.wait()
     expected = [b"before", b"during"] if during in ("a write", "a group on its way") else [b"before"]
     assert held.keys() == expected
-    assert held.loads[-1].keys() == {*expected, layout.FORMAT_KEY}
+    assert held.loads[-1].keys() == {*expected, layout.FORMAT_KEY, layout.IDENTITY_KEY}
     assert await outcomes(held.put(b"x")) == [True]
     said = [record.getMessage() for record in caplog.records if record.name == database.__name__]
     assert [line.split()[1] for line in said if line.startswith("a ")][:1] == ["read"]
@@ -379,7 +383,7 @@ async def test_what_is_kept_stays_as_it_was(held):
             await held.db.commit(Change([], [b"a"]), lambda ok: None)
             await held.db.compact()
             found = [[key for key, _ in view().iterator()] for view in (first, second, lambda: held.db.view)]
-        assert found == [[layout.FORMAT_KEY, *keys] for keys in ([b"a"], [b"a", b"b"], [b"b"])]
+        assert found == [[layout.FORMAT_KEY, layout.IDENTITY_KEY, *keys] for keys in ([b"a"], [b"a", b"b"], [b"b"])]
         assert first().get(b"a") == b"value"
         with pytest.raises(Unavailable):
             second()
@@ -427,7 +431,7 @@ async def test_damage_that_shows_later_can_begin_anew(io_loop, tmp_path, monkeyp
     (path / "CURRENT").write_bytes(b"nonsense")
     assert held.db.failed(damaged_block())
     await held.opened.wait()
-    assert held.keys() == [layout.MARK_KEY]
+    assert held.keys() == []
     assert await outcomes(held.put(b"new")) == [True]
     await held.db.close()
     (kept,) = [each for each in tmp_path.iterdir() if each != path]

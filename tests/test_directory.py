@@ -37,7 +37,7 @@ def holder(path):
 
 def load(db):
     """What a sound database holds besides its format."""
-    return [key for key in db.iterator(include_value=False) if key != layout.FORMAT_KEY]
+    return [key for key in db.iterator(include_value=False) if key not in (layout.FORMAT_KEY, layout.IDENTITY_KEY)]
 
 
 def damage(path):
@@ -150,7 +150,7 @@ def test_damage_refuses_or_begins_anew(by, path, caplog):
     assert caplog.records == []
     db, loaded = directory.open_sound(path, loading, start_empty=True)
     db.close()
-    assert loaded == [layout.MARK_KEY]
+    assert loaded == []
     (record,) = caplog.records
     (kept,) = [each for each in path.parent.iterdir() if each != path]
     assert record.levelname == "ERROR"
@@ -158,18 +158,17 @@ def test_damage_refuses_or_begins_anew(by, path, caplog):
     assert (kept / "LOCK").exists()
 
 
-def test_the_order_of_events_goes_on(path):
-    """After a beginning whose past nobody knows, serials are beyond all that any store can have given out before."""
-    with directory.opened(path) as db:
-        before_us = time.time_ns() // 1000
-        directory.go_ahead(db)
-        first = layout.unpack_mark(db.get(layout.MARK_KEY))
-        assert before_us <= first.serial <= time.time_ns() // 1000
-        assert (first.created_ms, first.listed) == (0, 0)
-        later = layout.Mark(5, 2**62, 3)
-        db.put(layout.MARK_KEY, layout.pack_mark(later))
-        directory.go_ahead(db)
-        assert layout.unpack_mark(db.get(layout.MARK_KEY)) == later
+def test_another_identity(path):
+    """Each database has an identity, which stays when it is opened again, until its state is another one's."""
+    identities = []
+    for change in (False, False, True, False):
+        with directory.opened(path) as db:
+            if change:
+                directory.become_another(db)
+            identities.append(db.get(layout.IDENTITY_KEY))
+    first, again, other, last = identities
+    assert first == again != other == last
+    assert len(first) == len(other) == layout.IDENTITY_BYTES
 
 
 def test_compact(path):

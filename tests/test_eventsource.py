@@ -91,9 +91,14 @@ class Peers:
         self.expected.append(f"gone {code} withdrawn")
 
     def see(self, page):
-        """Wait until the page has been told of the last of it; then it must have been told of all of it, once."""
-        page.wait_for_function("last => told.at(-1) === last", arg=self.expected[-1])
-        assert page.evaluate("told") == self.expected
+        """Wait until the page has been told of all of it, once; of what it missed, departures come first."""
+        page.wait_for_function("last => told.includes(last)", arg=self.expected[-1])
+        told = page.evaluate("told")
+        assert sorted(told) == sorted(self.expected)
+        known = set()
+        for name, code, *_ in map(str.split, told):
+            assert (name == "gone") == (code in known)
+            known ^= {code}
 
     def restart(self, start, number):
         """End the server by a signal and start it again on its port."""

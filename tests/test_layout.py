@@ -31,6 +31,7 @@ PACKED = b"https://o\x00\x00"
     ("made", "golden"),
     [
         (layout.FORMAT_KEY, b"F"),
+        (layout.IDENTITY_KEY, b"I"),
         (layout.pack_number(layout.FORMAT), bytes(7) + b"\x01"),
         (layout.MARK_KEY, b"M"),
         (layout.pack_mark(Mark(1, 2, 259)), bytes(7) + b"\x01" + bytes(7) + b"\x02" + bytes(6) + b"\x01\x03"),
@@ -199,7 +200,15 @@ def test_topics_sort_by_code_point(names):
 
 def test_tables_do_not_meet():
     """Each table has a first byte of its own."""
-    tables = [layout.FORMAT_KEY, layout.MARK_KEY, layout.SESSIONS, layout.LISTING, layout.GONE, layout.EXPIRY]
+    tables = [
+        layout.FORMAT_KEY,
+        layout.IDENTITY_KEY,
+        layout.MARK_KEY,
+        layout.SESSIONS,
+        layout.LISTING,
+        layout.GONE,
+        layout.EXPIRY,
+    ]
     assert len({table[:1] for table in tables}) == len(tables)
     assert all(layout.BEFORE_ALL < table < layout.AFTER_ALL for table in tables)
 

@@ -7,8 +7,9 @@ import pytest
 from conftest import BEGIN_MS, TIMEOUT_MS, sweep
 
 from tornado_signal import records
-from tornado_signal.errors import AlreadyAnswered, SessionNotFound
-from tornado_signal.session import News, Reason, Side, TopicEvent, hash_secret
+from tornado_signal.errors import AlreadyAnswered, SessionNotFound, TooMany
+from tornado_signal.quotas import Quotas
+from tornado_signal.session import News, Reason, Side, TopicPosition, hash_secret
 
 ORIGIN, OTHER = "https://one.example", "https://two.example"
 OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
@@ -182,7 +183,7 @@ async def test_a_session_is_withdrawn(store, under, side, answered):
     assert await refused(one.withdraw(code, side), one.refresh(code), one.read(code, OFFERER), one.answer(code))
     assert (await one.codes(), await one.topics()) == ([other], ([("topic", 1)], 1))
     reason = Reason.ANSWERED if answered else Reason.WITHDRAWN
-    assert await one.events(2) == [TopicEvent(3, code, reason)]
+    assert await one.events(at(2)) == [(TopicPosition(3, 2), code, reason)]
 
 
 async def test_a_withdrawal_among_others(store, under):
@@ -265,29 +266,74 @@ async def test_a_lifetime_of_its_own(open_store, under, clock, codes):
 # What has happened to a listing (C2, C3).
 
 
+def at(serial):
+    """The position of a reader that knows all up to a serial."""
+    return TopicPosition(serial, serial)
+
+
 async def test_the_events_of_a_topic(store, under, clock):
-    """Who came and who left and why, in order; not who did both since, nor who came and has expired."""
+    """What has left and why, then what has come; not what did both since, nor what has come and has expired."""
     one = under(store)
     codes = [await one.create() for _ in range(4)]
-    assert await one.events() == [TopicEvent(serial, code, None) for serial, code in enumerate(codes, 1)]
+    begun = await one.events(await one.begin())
+    assert begun == [(TopicPosition(4, number), code, None) for number, code in enumerate(codes, 1)]
     await one.answer(codes[1])
     await one.withdraw(codes[2])
-    left = [TopicEvent(5, codes[1], Reason.ANSWERED), TopicEvent(6, codes[2], Reason.WITHDRAWN)]
-    assert await one.events() == [TopicEvent(1, codes[0], None), TopicEvent(4, codes[3], None)]
-    assert await one.events(1) == [TopicEvent(4, codes[3], None)]
-    assert await one.events(2) == [TopicEvent(4, codes[3], None), left[0]]
-    assert await one.events(4) == left
-    assert await one.events(5) == left[1:]
-    assert await one.events(6) == []
+    answered, withdrawn = (codes[1], Reason.ANSWERED), (codes[2], Reason.WITHDRAWN)
+    there = [(codes[0], None), (codes[3], None)]
+    assert await one.news(await one.begin()) == there
+    assert await one.news(at(1)) == there[1:]
+    assert await one.events(at(2)) == [(TopicPosition(5, 2), *answered), (TopicPosition(6, 4), *there[1])]
+    assert await one.news(at(4)) == [answered, withdrawn]
+    assert await one.news(at(5)) == [withdrawn]
+    assert await one.news(at(6)) == []
     clock.ms += TIMEOUT_MS
-    assert await one.events() == []
-    await store.sweep(clock.ms)
-    expired = await one.events(4)
-    assert {(event.code, event.reason) for event in expired} == {(codes[n], Reason.EXPIRED) for n in (0, 3)}
-    assert [event.serial for event in expired] == [7, 8]
-    assert await one.events(1) == [event for event in expired if event.code == codes[0]]
-    assert (await one.events(0), await one.events(7)) == ([], expired[1:])
-    assert store.last_serial() == 8
+    expired = await one.events(at(6))
+    assert {event[1:] for event in expired} == {(codes[n], Reason.EXPIRED) for n in (0, 3)}
+    assert [position for position, *_ in expired] == [TopicPosition(7, 6), TopicPosition(8, 6)]
+    assert await one.news(await one.begin()) == []
+    assert await one.news(at(1)) == [event[1:] for event in expired if event[1] == codes[0]]
+    assert await one.news(at(7)) == [expired[1][1:]]
+
+
+async def test_what_was_never_announced_does_not_leave(store, under, clock):
+    """A reader is told that a session has gone if it has been told of it, wherever it was cut off in the listing."""
+    one = under(store)
+    codes = [await one.create() for _ in range(6)]
+    await one.answer(codes[0])  # before the reader begins
+    told = await one.events(await one.begin())
+    assert [code for _, code, _ in told] == codes[1:]
+    for code in codes[1::2]:
+        await one.withdraw(code)
+    for cut in range(6):
+        position = told[cut - 1][0] if cut else await one.begin()
+        known = {code for _, code, _ in told[:cut]}
+        for _, code, reason in await one.events(position):
+            assert (code in known) == (reason is not None)
+            known ^= {code}
+        assert known == set(codes[2::2])
+
+
+async def test_what_has_expired_leaves_before_anything_is_told(store, under, clock):
+    """A reader that begins after the end of a session, swept or not, is told nothing of it."""
+    one = under(store)
+    await one.create()
+    clock.ms += TIMEOUT_MS
+    position = await one.begin()
+    await sweep(store, clock.ms)
+    assert await one.news(position) == []
+
+
+async def test_a_refresh_that_crosses_the_old_expiry(store, under, clock):
+    """A reader that begins between the old expiry and the end of the refresh is told of the session."""
+    one = under(store)
+    code = await one.create()
+    clock.ms += TIMEOUT_MS - 1
+    refreshing = asyncio.create_task(one.refresh(code))
+    await asyncio.sleep(0)
+    clock.ms += 1
+    assert await one.news(await one.begin()) == [(code, None)]
+    await refreshing
 
 
 async def test_the_events_of_other_topics_and_origins(store, under):
@@ -298,47 +344,44 @@ async def test_the_events_of_other_topics_and_origins(store, under):
     for one in under_origins:
         for name in names:
             code, leaver = await one.create(name), await one.create(name)
+            position = await one.begin()
             await one.answer(leaver)
-            expected[one.origin, name] = [code, leaver]
+            expected[one.origin, name] = [code, leaver, TopicPosition(position.serial, position.serial)]
     for one in under_origins:
         for name in names:
-            code, leaver = expected[one.origin, name]
-            (came,) = await one.events(topic=name)
-            assert (came.code, came.reason) == (code, None)
-            assert [(event.code, event.reason) for event in await one.events(came.serial + 1, name)] == [
-                (leaver, Reason.ANSWERED)
-            ]
+            code, leaver, position = expected[one.origin, name]
+            assert await one.news(await one.begin(), name) == [(code, None)]
+            assert await one.news(position, name) == [(leaver, Reason.ANSWERED)]
 
 
 @pytest.mark.parametrize("swept", [False, True])
 async def test_content_that_begins_anew_leaves_before_it_comes(open_store, under, clock, swept):
-    """Whoever follows the events keeps the new session: it comes after the old one with its code has gone."""
+    """A reader of the events keeps the new session: it comes after the old one with its code has gone."""
     store = open_store(codes="content")
     one = under(store)
     code = await one.create()
-    since = store.last_serial()
     clock.ms += TIMEOUT_MS
     if swept:
         await sweep(store, clock.ms)
     assert await one.create() == code
-    assert await one.events(since) == [TopicEvent(2, code, Reason.EXPIRED), TopicEvent(3, code, None)]
+    assert await one.news(at(1)) == [(code, Reason.EXPIRED), (code, None)]
 
 
-async def test_leavers_are_forgotten_in_time(store, under, clock):
-    """Who left is told for as long as a session lives, then forgotten, and the serials go on."""
+async def test_departures_are_forgotten_in_time(store, under, clock):
+    """What has left is told for as long as a session lives, then forgotten, and the serials go on."""
     one = under(store)
     code = await one.create()
     await one.answer(code)
     await one.withdraw(code)
     clock.ms += TIMEOUT_MS - 1
     await sweep(store, clock.ms)
-    assert await one.events(1) == [TopicEvent(2, code, Reason.ANSWERED)]
+    assert await one.news(at(1)) == [(code, Reason.ANSWERED)]
     clock.ms += 1
     await sweep(store, clock.ms)
-    assert await one.events(1) == []
-    serial = store.last_serial()
+    assert await one.news(at(1)) == []
+    serial = (await one.begin()).serial
     await one.create()
-    assert store.last_serial() == serial + 1
+    assert (await one.begin()).serial == serial + 1
 
 
 async def test_events_survive_a_restart(open_store, under):
@@ -348,73 +391,79 @@ async def test_events_survive_a_restart(open_store, under):
     codes = [await one.create() for _ in range(5)]
     await one.answer(codes[0])
     await one.withdraw(codes[4])
-    before = [await one.events(since) for since in range(9)]
+    before = [await one.events(at(since)) for since in range(8)]
+    identity = store.identity
     await store.close()
     store = open_store()
     one = under(store)
-    assert [await one.events(since) for since in range(9)] == before
+    assert store.identity == identity
+    assert [await one.events(at(since)) for since in range(8)] == before
     new = await one.create()
-    assert await one.events(7) == [TopicEvent(8, new, None)]
+    assert await one.events(at(7)) == [(TopicPosition(8, 8), new, None)]
+    assert store.knows(at(8))
+    assert not store.knows(at(9))
+    assert not store.knows(TopicPosition(3, 4))
 
 
 async def test_a_long_absence_is_told_in_steps(store, under, clock, monkeypatch):
     """However much has happened, others get their turn while it is read, and all of it comes, in order, once."""
     one = under(store)
     codes = [await one.create() for _ in range(60)]
-    since = store.last_serial()
     for code in codes[:20]:
         await one.answer(code)
     for code in codes[20:30]:
         await one.withdraw(code)
     codes += [await one.create() for _ in range(30)]
     clock.ms += 1
-    whole = await one.events(since)
-    assert [event.serial for event in whole] == list(range(since + 1, since + 61))
-    monkeypatch.setattr(records, "EVENTS_STEP", 7)
-    turns = 0
-
-    async def count():
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
-    assert await one.events(since) == whole
-    assert turns >= 60 // 7
-    counting.cancel()
+    whole = await one.news(at(60))
+    assert [code for code, _ in whole] == codes[:30] + codes[60:]
+    monkeypatch.setattr(records, "DEPARTURES_STEP", 7)
+    monkeypatch.setattr(records, "LISTING_STEP", 7)
+    monkeypatch.setattr(records, "PASSING_STEP", 7)
+    position, found, steps, more = at(60), [], 0, True
+    while more:
+        step = await store.topic_step(ORIGIN, "topic", position, clock.ms)
+        found += [(each.code, each.reason) for each in step.left]
+        found += [(listed.session.code, None) for listed in step.arrived]
+        position, more, steps = step.position, step.more, steps + 1
+    assert found == whole
+    assert steps >= 60 // 7
 
 
-async def test_a_session_that_is_still_listed(store, under):
-    """What a stream tells of who came is the session as it is now, or nothing when it has gone meanwhile."""
+async def test_a_step_ends_at_so_many_bytes(store, under, clock, monkeypatch):
+    """A step of a listing, in either direction, ends once it holds a quarter of a megabyte, with candidates."""
     one = under(store)
-    code = await one.create()
+    for _ in range(12):
+        code = await one.create(offer="o" * 50_000)
+        await one.add(code, OFFERER, "c" * 50_000)
+    newest_first = [len(step) async for step in store.sessions(ORIGIN, "topic", clock.ms)]
+    assert newest_first == [3, 3, 3, 3]
+    position, oldest_first, more = await one.begin(), [], True
+    while more:
+        step = await store.topic_step(ORIGIN, "topic", position, clock.ms)
+        position, more = step.position, step.more
+        oldest_first.append(len(step.arrived))
+    assert [count for count in oldest_first if count] == [3, 3, 3, 3]
+
+
+async def test_what_a_side_may_hold(open_store, under):
+    """Candidates are refused beyond so many bytes of a side, its description counted; also after a restart."""
+    store = open_store(quotas=Quotas(side_bytes=1000))
+    one = under(store)
+    code = await one.create(offer="o" * 600)
+    await one.add(code, OFFERER, "c" * 200, "é" * 50)
+    await store.close()
+    store = open_store(quotas=Quotas(side_bytes=1000))
+    one = under(store)
+    await one.add(code, OFFERER, "c" * 99)
+    with pytest.raises(TooMany) as refused:
+        await one.add(code, OFFERER, "cc")
+    assert refused.value.reason == "bytes of a session"
     await one.add(code, OFFERER, "c")
-    assert [store.listed(ORIGIN, code)] == await one.sessions()
-    await one.withdraw(code)
-    assert store.listed(ORIGIN, code) is None
-    assert store.listed(ORIGIN, bytes(16)) is None
-
-
-async def test_the_listing_up_to_a_serial(store, under, clock, monkeypatch):
-    """Oldest first, in steps, without what came later, was answered or has expired."""
-    monkeypatch.setattr(records, "LISTING_STEP", 3)
-    monkeypatch.setattr(records, "PASSING_STEP", 2)
-    one = under(store)
-    codes = []
-    for _ in range(20):
-        codes.append(await one.create())
-        clock.ms += 10
-    for code in codes[::4]:
-        await one.answer(code)
-    listed = [code for code in codes if code not in codes[::4]]
-    for serial in (0, 1, 7, 20, 99):
-        expected = [code for code in listed if codes.index(code) < serial]
-        assert [each.session.code for each in await one.sessions_before(serial)] == expected
-    clock.ms = BEGIN_MS + TIMEOUT_MS + 100
-    assert [each.session.code for each in await one.sessions_before(99)] == [
-        each for each in listed if each in codes[11:]
-    ]
+    await one.add(code, ANSWERER, "c" * 1000)
+    await one.answer(code, "a" * 1000)  # an answer is never refused for what came before it
+    with pytest.raises(TooMany):
+        await one.add(code, ANSWERER, "c")
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 7, 100])

@@ -189,4 +189,4 @@ async def test_it_asks_the_clock_at_every_step(watched, under, clock):
     clock.ms = BEGIN_MS + TIMEOUT_MS - 1
     await Sweeper(watched, Running()).sweep()
     left = {key[:1] for key in watched._db.view.iterator(include_value=False)}
-    assert left == {b"E", b"F", b"G", b"M"}  # those who left are remembered for a while
+    assert left == {b"E", b"F", b"G", b"I", b"M"}  # those who left are remembered for a while

@@ -4,6 +4,8 @@ import contextlib
 import fcntl
 import functools
 import logging
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,12 +17,13 @@ from .leveldb import plyvel
 
 T = TypeVar("T")
 
+MAX_WRITE_BUFFER = 16 << 20
+
 log = logging.getLogger(__name__)
 
 _OPTIONS: dict[str, Any] = {
     "paranoid_checks": True,
     "bloom_filter_bits": 10,
-    "write_buffer_size": 16 << 20,
     "lru_cache_size": 32 << 20,
     "max_open_files": 500,
 }
@@ -33,10 +36,17 @@ def open_leveldb(path: Path) -> Any:
         DatabaseError: it is taken, damaged, not writable, not ours or of another format; says which.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_private(path)
         if damage := tables.damage(path):
             raise plyvel.CorruptionError(damage)
-        db = plyvel.DB(str(path), create_if_missing=True, **_OPTIONS)
+        try:
+            db = _open(path)
+        except plyvel.IOError as error:
+            # Opening writes before it deletes.
+            if "No space left" not in reason(error) or not files.remove_ballast(path):
+                raise
+            log.warning("the disk of %s is full: giving up the ballast", path)
+            db = _open(path)
     except (OSError, plyvel.Error) as error:
         said = reason(error)
         if "lock" in said.lower() and ("held" in said or "unavailable" in said):
@@ -50,12 +60,30 @@ def open_leveldb(path: Path) -> Any:
         if empty:
             db.put(layout.FORMAT_KEY, layout.pack_number(layout.FORMAT), sync=True)
         layout.check_format(db.get(layout.FORMAT_KEY, verify_checksums=True), str(path))
+        if db.get(layout.IDENTITY_KEY, verify_checksums=True) is None:
+            become_another(db)
     except (DatabaseError, plyvel.Error) as error:
         db.close()
         if isinstance(error, plyvel.Error):
             raise unusable(path, error) from error
         raise
     return db
+
+
+def make_private(path: Path) -> None:
+    """Make a directory for a database, for its owner alone; one that is there and holds none becomes so.
+
+    What a database holds are people's addresses.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not (path / "CURRENT").exists() and path.stat().st_uid == os.geteuid():
+        path.chmod(0o700)
+
+
+def _open(path: Path) -> Any:
+    # On a small disk LevelDB has to get by with little room: two logs and what becomes of them.
+    write_buffer = max(1 << 20, min(MAX_WRITE_BUFFER, shutil.disk_usage(path).total // 32))
+    return plyvel.DB(str(path), create_if_missing=True, write_buffer_size=write_buffer, **_OPTIONS)
 
 
 def open_sound(path: Path, load: Callable[[Any], T], *, start_empty: bool = False) -> tuple[Any, T]:
@@ -198,22 +226,20 @@ def begin(path: Path) -> None:
     """
     db = open_leveldb(path)
     try:
-        go_ahead(db)
+        become_another(db)
     except plyvel.Error as error:
         raise unusable(path, error) from error
     finally:
         db.close()
 
 
-def go_ahead(db: Any) -> None:
-    """Have the order of events go on beyond all that was ever told of another state of this database.
+def become_another(db: Any) -> None:
+    """Give a database an identity of its own.
 
-    Else who comes back to a stream with a later cursor would not be told of what comes now.
+    For a new one, and for one whose state is another than clients have been told of: numbers that they keep would
+    make them miss what comes now.
     """
-    mark = layout.unpack_mark(db.get(layout.MARK_KEY, layout.NO_MARK))
-    # No store has more than a thousand events in a millisecond: it never gets to where it would be put now.
-    serial = max(mark.serial, time.time_ns() // 1000)
-    db.put(layout.MARK_KEY, layout.pack_mark(mark._replace(serial=serial)), sync=True)
+    db.put(layout.IDENTITY_KEY, os.urandom(layout.IDENTITY_BYTES), sync=True)
 
 
 def compact(db: Any) -> None:

@@ -19,7 +19,8 @@ class Gate:
         offer_hash: of the secret that the offerer must show; empty if it need not.
         answer_hash: the same of the answerer.
         numbers: the last number that each side has got, also for what is on its way to the disk; of a side that
-            nobody asked about there may be none.
+            was not asked about there may be none.
+        sizes: the bytes of what each side has sent; as `numbers`.
     """
 
     expires_ms: int
@@ -27,6 +28,7 @@ class Gate:
     offer_hash: bytes
     answer_hash: bytes = b""
     numbers: dict[Side, int] = field(default_factory=dict, compare=False)
+    sizes: dict[Side, int] = field(default_factory=dict, compare=False)
 
     def secret_hash(self, side: Side) -> bytes:
         """Of the secret that a side must show; empty if it need not."""

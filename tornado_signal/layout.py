@@ -5,7 +5,8 @@ order of the strings and no string's keys lie among those of a string that it be
 big-endian, so that byte order is numeric order; `~` marks a number subtracted from 2^64 - 1: newest first.
 
     F                                      -> format version
-    M                                      -> mark: newest created_ms, last serial, number of L entries
+    I                                      -> the identity of this store, at random
+    M                                      -> mark: newest time, last serial, number of L entries
     S origin code HEAD                     -> created_ms expires_ms timeout_ms serial, topic, secret's hash, info
     S origin code OFFER                    -> the offer
     S origin code OFFER_CANDIDATE number   -> a candidate of the offerer
@@ -29,6 +30,7 @@ from .session import Answer, Reason, Session, Side
 FORMAT: Final = 1
 
 FORMAT_KEY: Final = b"F"
+IDENTITY_KEY: Final = b"I"
 MARK_KEY: Final = b"M"
 SESSIONS: Final = b"S"
 LISTING: Final = b"L"
@@ -56,6 +58,7 @@ CANDIDATE: Final = {Side.OFFERER: OFFER_CANDIDATE, Side.ANSWERER: ANSWER_CANDIDA
 AFTER_SIDE: Final = {Side.OFFERER: AFTER_OFFERER, Side.ANSWERER: AFTER_ANSWERER}
 
 CODE_BYTES: Final = 16
+IDENTITY_BYTES: Final = 6
 _LAST: Final = 2**64 - 1
 _NUMBER: Final = struct.Struct(">Q")
 _TWO_NUMBERS: Final = struct.Struct(">QQ")
@@ -99,12 +102,12 @@ def pack_origin(origin: str) -> bytes:
     return pack_string(origin.encode("latin-1"))
 
 
-# Key: M   Value: newest created_ms, last serial, how many sessions are listed
+# Key: M   Value: newest time, last serial, how many sessions are listed
 class Mark(NamedTuple):
     """Where the whole store has come to.
 
     Attributes:
-        created_ms: the creation time of the newest session there ever was; 0 for none.
+        created_ms: the latest time that the store has seen, and therefore no session is newer; 0 for none.
         serial: of the newest event; 0 for none.
         listed: how many entries the listings have, those that have expired and were not swept included.
     """
@@ -195,6 +198,11 @@ def pack_listing_key(origin: str, session: Session) -> bytes:
     """Where an unanswered session stands in its topic's listing."""
     order = _TWO_NUMBERS.pack(_LAST - session.created_ms, _LAST - session.serial)
     return pack_listing_prefix(origin, session.topic) + order
+
+
+def pack_listing_position(prefix: bytes, mark: "Mark") -> bytes:
+    """Sorts before every listing key that was there when the mark was, and behind every later one."""
+    return prefix + _TWO_NUMBERS.pack(_LAST - mark.created_ms, _LAST - mark.serial)
 
 
 def listing_prefix(key: bytes) -> bytes:

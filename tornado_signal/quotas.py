@@ -17,12 +17,14 @@ class Quotas(NamedTuple):
         sessions_per_topic: unanswered sessions of one topic.
         topics_per_origin: topics with unanswered sessions of one origin.
         candidates: of one side of a session.
+        side_bytes: of one side of a session: its offer or answer, and its candidates.
     """
 
     sessions_per_origin: int = UNLIMITED
     sessions_per_topic: int = UNLIMITED
     topics_per_origin: int = UNLIMITED
     candidates: int = UNLIMITED
+    side_bytes: int = UNLIMITED
 
 
 class Rooms:

@@ -1,10 +1,9 @@
 """What may be asked of the store without changing it, each question under the origin that asks."""
 
 import asyncio
-import heapq
 import itertools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,11 +14,29 @@ from .errors import SessionNotFound, Unavailable
 from .gates import Gate, Gates
 from .index import TopicIndex
 from .metrics import Metrics
-from .session import ListedSession, News, Side, TopicEvent, owns
+from .session import Departure, ListedSession, News, Side, TopicPosition, owns
+from .space import Space
 from .turns import Turns
 from .watches import Watch, Watches
 
 SETTLING_STEP = 500  # topics whose counts are brought up to date in one turn of the event loop
+NEWEST_KEPT = 10_000  # topics whose newest serial is kept in memory
+
+
+class TopicStep(NamedTuple):
+    """Something that has happened to a topic's listing.
+
+    Attributes:
+        left: what has left, in that order.
+        arrived: what has come, the oldest first.
+        position: where a reader has come to that knows it.
+        more: whether there is more to be told.
+    """
+
+    left: list[Departure]
+    arrived: list[ListedSession]
+    position: TopicPosition
+    more: bool
 
 
 class ListingState(NamedTuple):
@@ -42,9 +59,13 @@ class Reader:
     Attributes:
         watches: who waits for news of a session or of a topic.
         metrics: what this store counts, and everybody who works for it.
+        space: the room that it has on the disk.
+        identity: tells its serials and numbers from those of another one.
     """
 
-    def __init__(self, path: Path, *, sync: bool, start_empty: bool = False) -> None:
+    identity: str
+
+    def __init__(self, path: Path, *, sync: bool, start_empty: bool, space: Space | None) -> None:
         self.watches = Watches()
         self._turns = Turns()
         self._gates: Gates  # of committed sessions
@@ -52,12 +73,18 @@ class Reader:
         self._created_ms: int
         self._serial: int
         self._listed: int
-        self._db = Database(path, sync=sync, load=records.load, loaded=self._loaded, start_empty=start_empty)
+        self._db = Database(
+            path, sync=sync, load=records.load, loaded=self._loaded, start_empty=start_empty, space=space
+        )
+        self.space = self._db.space
         self.metrics = Metrics(self._db.writes)
 
     def _loaded(self, loaded: records.Loaded) -> None:
         self._gates = Gates(self._turns.taken)
         self._index = loaded.counts
+        self._newest: dict[bytes, int] = {}
+        self._forgotten = 0  # departures up to this serial need not be looked for
+        self.identity = loaded.identity
         self._created_ms, self._serial, self._listed = loaded.mark
 
     @property
@@ -103,6 +130,10 @@ class Reader:
         gate = self._admit(key, reader, secret_hash, now_ms)
         return records.news(self._db.view, key, gate, reader.other, since)
 
+    async def settle(self, now_ms: int) -> None:
+        """Have all that has expired by now leave its listing. `Store` does it."""
+        raise NotImplementedError
+
     def _admit(self, key: bytes, side: Side, secret_hash: bytes, now_ms: int) -> Gate:
         """Let a side of a live session act."""
         view = self._db.view
@@ -119,7 +150,7 @@ class Reader:
 
     async def sessions(
         self, origin: str, topic: str, now_ms: int, limit: int | None = None
-    ) -> AsyncIterator[list[ListedSession]]:
+    ) -> AsyncGenerator[list[ListedSession], None]:
         """The unanswered sessions of a topic, newest first.
 
         Args:
@@ -135,70 +166,75 @@ class Reader:
         prefix = layout.pack_listing_prefix(origin, topic)
         at: bytes | None = prefix
         left = limit
+        if not self._index.sizes(origin, topic)[2]:
+            _ = self._db.view  # counts of a database that cannot be read are no answer
+            at = None  # what was listed once would be passed over entry by entry
         while at is not None and left != 0:
             most = records.LISTING_STEP if left is None else min(left, records.LISTING_STEP)
             step, at = records.listing_step(self._db.view, origin, at, layout.pack_listing_stop(prefix), now_ms, most)
             left = None if left is None else left - len(step)
             if step:
-                yield step
+                steps = [step]
+                del step  # a reader may be slow, and many: what it has got is not kept here
+                yield steps.pop()
             if at is not None:
                 await asyncio.sleep(0)
 
-    async def sessions_before(
-        self, origin: str, topic: str, serial: int, now_ms: int
-    ) -> AsyncIterator[list[ListedSession]]:
-        """The unanswered sessions of a topic up to a serial, oldest first, in steps as `sessions` has them."""
-        prefix = layout.pack_listing_prefix(origin, topic)
-        at: bytes | None = layout.pack_listing_stop(prefix)
-        while at is not None:
-            step, at = records.listing_step(self._db.view, origin, prefix, at, now_ms, oldest_first=True)
-            fresh = [listed for listed in step if listed.session.serial <= serial]
-            if fresh:
-                yield fresh
-            if len(fresh) < len(step):
-                return
-            if at is not None:
-                await asyncio.sleep(0)
+    async def begin_topic(self, now_ms: int) -> TopicPosition:
+        """Where a reader of a topic begins that knows nothing of it."""
+        await self.settle(now_ms)
+        return TopicPosition(records.mark(self._db.view).serial, 0)
 
-    def last_serial(self) -> int:
-        """The serial of the newest event that is committed."""
-        return records.last_serial(self._db.view)
+    def knows(self, position: TopicPosition) -> bool:
+        """Whether a position can be one of this store: not after a loss of power under `durability = os`."""
+        return position.listed <= position.serial <= records.mark(self._db.view).serial
 
-    async def topic_events(self, origin: str, topic: str, since: int, now_ms: int) -> Iterable[TopicEvent]:
-        """What has happened to a topic's listing between a serial and now, in order (contract C3).
+    async def topic_step(self, origin: str, topic: str, position: TopicPosition, now_ms: int) -> TopicStep:
+        """What has happened to a topic's listing since a position, a step of it (contract C3).
 
-        Who came and left since is not mentioned; neither is who came and has expired.
+        First what has left of the sessions that the reader knows, in that order, then what has come and is still
+        there. What came and left since is not mentioned.
         """
-        until = self.last_serial()
-        listing = layout.pack_listing_prefix(origin, topic)
-        came: list[TopicEvent] = []
-        at: bytes | None = listing
-        while at is not None:
-            step, at = records.arrivals_step(self._db.view, at, layout.pack_listing_stop(listing), since, now_ms)
-            came += step
-            if at is not None:
+        await self.settle(now_ms)  # what has expired has left then: it is in no listing, and is not passed over
+        prefix = layout.pack_listing_prefix(origin, topic)
+        stop = layout.pack_listing_stop(prefix)
+        at, found = (
+            position.key or (prefix if position.listed else stop),
+            position.key is not None or not position.listed,
+        )
+        while not found:
+            at, found = records.listing_position(self._db.view, at, stop, position.listed)
+            if not found:
                 await asyncio.sleep(0)
-        left: dict[bool, list[TopicEvent]] = {False: [], True: []}
-        for expired, events in left.items():
-            prefix = layout.pack_gone_prefix(origin, topic, expired=expired)
-            at = prefix + layout.pack_number(since)
-            while at is not None:
-                step, at = records.leavers_step(self._db.view, at, prefix + layout.AFTER_NUMBERS, since)
-                events += step
-                if at is not None:
-                    await asyncio.sleep(0)
-        merged = heapq.merge(reversed(came), *left.values())
-        return itertools.takewhile(lambda event: event.serial <= until, merged)
-
-    def listed(self, origin: str, code: bytes) -> ListedSession | None:
-        """A session as its topic's listing shows it, if it is still there."""
-        key = layout.pack_session_prefix(origin, code)
-        there = records.find(self._db.view, key, code) is not None
-        return records.listed(self._db.view, key, code) if there else None
+        view = self._db.view
+        mark = records.mark(view)
+        left, more = records.departures(view, origin, topic, max(position.serial, self._forgotten))
+        told = [each for each in left if each.session_serial <= position.listed]
+        if more:
+            return TopicStep(told, [], TopicPosition(left[-1].serial, position.listed, at), more=True)
+        arrived: list[ListedSession] = []
+        behind = None
+        if self._index.sizes(origin, topic)[2]:
+            arrived, behind = records.listing_step(
+                view, origin, prefix, at, now_ms, records.LISTING_STEP, oldest_first=True
+            )
+        if behind is not None:
+            listed = layout.unpack_listing_key(behind)[3]
+            return TopicStep(told, arrived, TopicPosition(mark.serial, listed, behind), more=True)
+        end = layout.pack_listing_position(prefix, mark)
+        return TopicStep(told, arrived, TopicPosition(mark.serial, mark.serial, end), more=False)
 
     async def listing_state(self, origin: str, topic: str, now_ms: int) -> ListingState:
         """By what a topic's listing can be told from another one of its own."""
-        serial = records.newest_serial(self._db.view, origin, topic)
+        prefix = layout.pack_listing_prefix(origin, topic)
+        serial = self._newest.get(prefix)
+        if serial is None:
+            serial = records.newest_serial(self._db.view, origin, topic)
+            self._newest[prefix] = serial
+            if len(self._newest) > NEWEST_KEPT:
+                for old in list(itertools.islice(self._newest, NEWEST_KEPT // 2)):
+                    del self._newest[old]
+        _ = self._db.view
         live, changes_ms = self._index.counted(origin, topic, now_ms)
         return ListingState(serial, live, changes_ms)
 
@@ -265,8 +301,9 @@ class Reader:
         view = self._db.view
         found = problems(view, self._index, now_ms)
         for key, gate in self._gates.items():
-            numbers = {side: records.last_number(view, key, side) for side in gate.numbers}
-            if gate != records.find_gate(view, key) or (gate.numbers != numbers and not self._turns.taken(key)):
+            sent = {side: records.sent(view, key, side) for side in gate.numbers}
+            known = {side: records.Sent(number, gate.sizes[side]) for side, number in gate.numbers.items()}
+            if gate != records.find_gate(view, key) or (known != sent and not self._turns.taken(key)):
                 found.append(f"what is known of {key!r} is not what is stored")
         if found:
             raise AssertionError("\n".join(found))

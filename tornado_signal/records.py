@@ -1,5 +1,7 @@
 """What can be read from the store: sessions and listings, out of one view (a LevelDB database or snapshot of it)."""
 
+import contextlib
+import heapq
 import itertools
 from array import array
 from collections import deque
@@ -11,12 +13,13 @@ from .errors import DamagedListing
 from .gates import Gate
 from .index import TopicIndex
 from .layout import Mark
-from .session import Answer, ListedSession, News, Session, Side, TopicEvent
+from .session import Answer, Departure, ListedSession, News, Session, Side
 
 # How much is read in one turn of the event loop: a millisecond or two.
 LISTING_STEP = 50  # sessions
+LISTING_STEP_BYTES = 256 * 1024  # of them; the last one may go beyond
 PASSING_STEP = 2000  # expired entries passed over
-EVENTS_STEP = 1000  # who came or left
+DEPARTURES_STEP = 1000
 ENTRIES_STEP = 500  # entries of a backup
 ENTRIES_STEP_BYTES = 64 * 1024
 
@@ -90,23 +93,33 @@ def news(view: Any, key: bytes, gate: Gate, side: Side, since: int) -> News:
     return News(answer.text, answer.number, candidates, gate.expires_ms, gate.serial)
 
 
-def last_number(view: Any, key: bytes, side: Side) -> int:
-    """The number of the newest of all that a side has sent; 0 for nothing."""
-    raw = view.raw_iterator()
-    try:
-        raw.seek(key + layout.AFTER_SIDE[side])
-        if raw.valid():
-            raw.prev()
+class Sent(NamedTuple):
+    """How much one side of a session has sent.
+
+    Attributes:
+        last: the number of the newest; 0 for nothing.
+        size: the bytes of offer or answer and candidates.
+    """
+
+    last: int
+    size: int
+
+
+def sent(view: Any, key: bytes, side: Side) -> Sent:
+    """How much one side of a session has sent, by the key of the session."""
+    description_key = key + layout.DESCRIPTION[side]
+    last = size = 0
+    for part_key, value in span(view, description_key, key + layout.AFTER_SIDE[side]):
+        if part_key != description_key:
+            number = layout.unpack_number(part_key[-8:])
+        elif side is Side.OFFERER:
+            number = 1
         else:
-            raw.seek_to_last()
-        newest = raw.key()  # at least the session's head comes before
-    finally:
-        raw.close()
-    candidate = layout.unpack_number(newest[-8:]) if newest.startswith(key + layout.CANDIDATE[side]) else 0
-    if side is Side.OFFERER:
-        return max(candidate, 1)
-    answer = find_answer(view, key)
-    return max(candidate, answer.number if answer else 0)
+            answer = layout.unpack_answer(value)
+            number, value = answer.number, answer.text.encode()
+        last = max(last, number)
+        size += len(value)
+    return Sent(last, size)
 
 
 def listing_step(
@@ -115,7 +128,7 @@ def listing_step(
     start: bytes,
     stop: bytes,
     now_ms: int,
-    most: int = LISTING_STEP,
+    most: int,
     *,
     oldest_first: bool = False,
 ) -> tuple[list[ListedSession], bytes | None]:
@@ -134,15 +147,16 @@ def listing_step(
         The sessions, and the key from which to go on; None at the end of the listing.
     """
     step: list[ListedSession] = []
-    passed = 0
+    size = passed = 0
     with view.iterator(start=start, include_start=False, stop=stop, reverse=oldest_first) as entries:
         for entry, value in entries:
             code, expires_ms = layout.unpack_listing_value(value)
             if now_ms < expires_ms:
                 step.append(listed(view, layout.pack_session_prefix(origin, code), code))
+                size += len(step[-1].offer) + sum(map(len, step[-1].candidates))
             else:
                 passed += 1
-            if len(step) == most or passed == PASSING_STEP:
+            if len(step) == most or passed == PASSING_STEP or size >= LISTING_STEP_BYTES:
                 return step, entry
     return step, None
 
@@ -167,61 +181,44 @@ def newest_serial(view: Any, origin: str, topic: str) -> int:
     )
 
 
-def last_serial(view: Any) -> int:
-    """The serial of the newest event that is committed."""
-    return layout.unpack_mark(view.get(layout.MARK_KEY, layout.NO_MARK)).serial
+def mark(view: Any) -> Mark:
+    """Where the store has come to."""
+    return layout.unpack_mark(view.get(layout.MARK_KEY, layout.NO_MARK))
 
 
-def arrivals_step(
-    view: Any, start: bytes, stop: bytes, since: int, now_ms: int
-) -> tuple[list[TopicEvent], bytes | None]:
-    """Read some of those who came to a topic's listing after a serial and have not expired, the newest first.
+def listing_position(view: Any, start: bytes, stop: bytes, serial: int) -> tuple[bytes, bool]:
+    """Look for the newest of a topic's sessions that is not newer than a serial.
 
     Args:
         view: where to read.
         start: the listing key (or the topic's prefix) behind which to begin.
         stop: the key before which the listing ends.
-        since: the serial.
-        now_ms: what has expired by now is passed over.
+        serial: see above.
 
     Returns:
-        Who came, and the key from which to go on; None when there are no more.
+        Its listing key (`stop` if there is none) and True; or the key from which to go on looking and False.
     """
-    step: list[TopicEvent] = []
-    with view.iterator(start=start, include_start=False, stop=stop) as entries:
-        for entry, value in itertools.islice(entries, EVENTS_STEP):
-            serial = layout.unpack_listing_key(entry)[3]
-            if serial <= since:
-                return step, None
-            code, expires_ms = layout.unpack_listing_value(value)
-            if now_ms < expires_ms:
-                step.append(TopicEvent(serial, code, None))
-            last = entry
-        more = next(entries, None) is not None
-    return step, last if more else None
+    with view.iterator(start=start, include_start=False, stop=stop, include_value=False) as entries:
+        for entry in itertools.islice(entries, PASSING_STEP):
+            if layout.unpack_listing_key(entry)[3] <= serial:
+                return entry, True
+            start = entry
+        return (start, False) if next(entries, None) else (stop, True)
 
 
-def leavers_step(view: Any, start: bytes, stop: bytes, since: int) -> tuple[list[TopicEvent], bytes | None]:
-    """Read some of those who left a topic's listing, and had come by a serial, in the order of their leaving.
-
-    Args:
-        view: where to read.
-        start: the key behind which to begin.
-        stop: the key before which to end.
-        since: the serial; who came and left after it is not mentioned.
-
-    Returns:
-        Who left, and the key from which to go on; None when there are no more.
-    """
-    step = []
-    with view.iterator(start=start, include_start=False, stop=stop) as entries:
-        for entry, value in itertools.islice(entries, EVENTS_STEP):
-            code, came, reason = layout.unpack_gone_value(value)
-            if came <= since:
-                step.append(TopicEvent(layout.unpack_number(entry[-8:]), code, reason))
-            last = entry
-        more = next(entries, None) is not None
-    return step, last if more else None
+def departures(view: Any, origin: str, topic: str, since: int) -> tuple[list[Departure], bool]:
+    """What has left a topic's listing after a serial, in the order of leaving, and whether there is more."""
+    with contextlib.ExitStack() as open_iterators:
+        some = []
+        for expired in (False, True):
+            prefix = layout.pack_gone_prefix(origin, topic, expired=expired)
+            start, stop = prefix + layout.pack_number(since), prefix + layout.AFTER_NUMBERS
+            some.append(open_iterators.enter_context(view.iterator(start=start, include_start=False, stop=stop)))
+        left = [
+            Departure(layout.unpack_number(key[-8:]), *layout.unpack_gone_value(value))
+            for key, value in itertools.islice(heapq.merge(*some, key=lambda entry: entry[0][-8:]), DEPARTURES_STEP + 1)
+        ]
+    return left[:DEPARTURES_STEP], len(left) > DEPARTURES_STEP
 
 
 def entries_step(view: Any, after: bytes) -> list[tuple[bytes, bytes]]:
@@ -253,10 +250,12 @@ class Loaded(NamedTuple):
     """What is kept in memory beside the database.
 
     Attributes:
+        identity: the store's, in hexadecimal.
         counts: those of unanswered sessions.
         mark: where the store's own clock and order of events have come to, and how many sessions are listed.
     """
 
+    identity: str
     counts: TopicIndex
     mark: Mark
 
@@ -281,7 +280,7 @@ def load(db: Any) -> Loaded:
 
     index = TopicIndex()
     index.fill(topics())
-    mark = layout.unpack_mark(db.get(layout.MARK_KEY, layout.NO_MARK, verify_checksums=True))
-    if listed != mark.listed:
-        raise DamagedListing(listed, mark.listed)
-    return Loaded(index, mark)
+    found = layout.unpack_mark(db.get(layout.MARK_KEY, layout.NO_MARK, verify_checksums=True))
+    if listed != found.listed:
+        raise DamagedListing(listed, found.listed)
+    return Loaded(db.get(layout.IDENTITY_KEY, verify_checksums=True).hex(), index, found)

@@ -65,7 +65,7 @@ def restore(source: Path, path: Path) -> int:
                 sessions = _fill(db, unpack(file.read))
                 file.seek(0)
                 _prove(db, unpack(file.read))
-                directory.go_ahead(db)
+                directory.become_another(db)
             _finish(made, path if path.exists() else path.parent)
             made.rename(path)
             files.sync(path.parent)
@@ -113,7 +113,7 @@ def repair(path: Path) -> Repaired | None:
         try:
             copy.mkdir()
             for file in path.iterdir():
-                if file.is_file():
+                if file.is_file() and file.name != files.BALLAST:
                     shutil.copyfile(file, copy / file.name)
             saved = _save(copy, made)
             _finish(made, path)
@@ -188,7 +188,7 @@ def _save(copy: Path, made: Path) -> Saved:
         saved = salvage(damaged, db)
         if not saved.sessions and found is None:
             raise plyvel.Error("nothing of tornado-signal's is left in it")
-        directory.go_ahead(db)
+        directory.become_another(db)
         if wrong := flaws(db):
             raise plyvel.Error(f"what is left of it does not agree ({wrong[0]})")
     return saved

@@ -103,18 +103,36 @@ class News(NamedTuple):
         return max(self.description_number, self.candidates[-1][0] if self.candidates else 0)
 
 
-class TopicEvent(NamedTuple):
-    """Something that happened to a topic's listing (contract C3).
+class Departure(NamedTuple):
+    """A session that has left its topic's listing (contract C3).
 
     Attributes:
-        serial: its place in the store's order of events.
+        serial: the place of this event in the store's order of events.
         code: the session's.
-        reason: why it left; None if it came.
+        session_serial: the session's own.
+        reason: why it left.
     """
 
     serial: int
     code: bytes
-    reason: Reason | None
+    session_serial: int
+    reason: Reason
+
+
+class TopicPosition(NamedTuple):
+    """How far a reader of a topic has come: of all sessions up to one, it knows what had become of them by an event.
+
+    Sessions and events have their serials out of one order.
+
+    Attributes:
+        serial: of that event.
+        listed: the serial of that session; as a rule the same, and less while the first listing is still being read.
+        key: the store's own word for where that is, which saves it from looking; None if it is not known.
+    """
+
+    serial: int
+    listed: int
+    key: bytes | None = None
 
 
 def changes_answer(current: Answer | None, answer: str) -> bool:

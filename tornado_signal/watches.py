@@ -1,7 +1,8 @@
 """Tell me when this changes: whoever waits for news of a key, and how they are woken. Knows nothing of what keys are.
 
-Waking is spread: so many in each turn of the event loop, so that one change that thousands wait for stalls nobody;
-and at the end also over time, because whoever is told that it is over comes back.
+A key that has one watch wakes it at once. Waking many is spread: so many in each turn of the event loop, one key after
+the other, so that what thousands wait for delays no others; and at the end also over time, because clients that are
+told that it is over come back. A watch that has to be woken is woken once, however often its key changes meanwhile.
 Time-outs are kept together: all that are due within the same tick share it, and the only timer is the ticking,
 which stops when nobody waits.
 """
@@ -110,7 +111,9 @@ class Watches:
         self._by_tick: dict[int, set[Watch]] = {}
         self._tick = 0
         self._ticking = False
-        self._changed: deque[Watch] = deque()
+        self._changed: dict[
+            bytes, dict[Watch, None]
+        ] = {}  # by key, those that have to be woken; the next key is the first
         self._late: deque[Watch] = deque()
         self._waking = False
 
@@ -129,10 +132,10 @@ class Watches:
         watching = self._by_key.get(key)
         if watching is None:
             return
-        if len(watching) == 1 and not self._waking:  # as most sessions have it
+        if len(watching) == 1:  # as most sessions have it
             next(iter(watching)).change()
         else:
-            self._changed.extend(watching)
+            self._changed.setdefault(key, {}).update(dict.fromkeys(watching))
             self._wake_soon()
 
     def end(self) -> None:
@@ -175,6 +178,11 @@ class Watches:
         watching.discard(watch)
         if not watching:
             del self._by_key[key]
+        changed = self._changed.get(key)
+        if changed is not None:
+            changed.pop(watch, None)
+            if not changed:
+                del self._changed[key]
 
     def _next_tick(self) -> None:
         now = int(self.loop.time() / TICK_S)
@@ -195,11 +203,17 @@ class Watches:
 
     def _wake_some(self) -> None:
         for _ in range(WAKE_STEP):
-            if self._changed:
-                self._changed.popleft().change()
-            elif self._late:
+            if self._late:
                 self._late.popleft().wake()
-            else:
+            if self._changed:
+                key = next(iter(self._changed))
+                watching = self._changed.pop(key)
+                watch = next(iter(watching))
+                del watching[watch]
+                if watching:
+                    self._changed[key] = watching  # behind all others
+                watch.change()
+            elif not self._late:
                 self._waking = False
                 return
         self.loop.call_soon(self._wake_some)

@@ -1,7 +1,7 @@
 """How a change gets to the disk, and what follows from it in memory. `Store` decides which changes there are."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from . import changes, layout, records
@@ -13,21 +13,25 @@ from .quotas import Quotas, Rooms
 from .reader import Reader
 from .records import Loaded
 from .session import Reason, Session, Side
+from .space import Space
 
 
 class Writer(Reader):
     """The common parts of all changes."""
 
-    def __init__(self, path: Path, *, sync: bool, timeout_ms: int, quotas: Quotas, start_empty: bool = False) -> None:
-        super().__init__(path, sync=sync, start_empty=start_empty)
+    def __init__(
+        self, path: Path, *, sync: bool, timeout_ms: int, quotas: Quotas, start_empty: bool, space: Space | None
+    ) -> None:
+        super().__init__(path, sync=sync, start_empty=start_empty, space=space)
         self._quotas = quotas
         self._rooms = Rooms(quotas)
         self._timeout_ms = timeout_ms
 
     def _loaded(self, loaded: Loaded) -> None:
         super()._loaded(loaded)
-        # No expiry entry comes before this key: the sweep need not pass over all that it has deleted before.
-        self._unswept = layout.EXPIRY
+        # No expiry entry comes before this key, and none of a session that is listed before that one: what has been
+        # deleted or has left its listing need not be passed over again and again.
+        self._unswept = self._unsettled = layout.EXPIRY
 
     async def close(self) -> None:
         """Commit what was asked for and close the database."""
@@ -63,38 +67,35 @@ class Writer(Reader):
         self._serial += 1
         return self._serial
 
-    def _take_numbers(self, key: bytes, gate: Gate, side: Side, count: int) -> int:
+    def _take_numbers(self, key: bytes, gate: Gate, side: Side, texts: Sequence[str], *, candidates: bool) -> int:
         """The first of the next numbers of a side, also while earlier ones are on their way to the disk.
 
         Raises:
-            TooMany: they would be more than the quota, with one for the description.
+            TooMany: candidates that would be more, or larger, than the quotas allow, with the description.
         """
-        last = gate.numbers.get(side)
-        if last is None:
-            last = records.last_number(self._db.view, key, side)
-        if last + count > self._quotas.candidates + 1:
-            raise TooMany("candidates of a session", self._timeout_ms // 1000 or 1)
-        gate.numbers[side] = last + count
-        return last + 1
+        if side not in gate.numbers:
+            gate.numbers[side], gate.sizes[side] = records.sent(self._db.view, key, side)
+        last, size = gate.numbers[side] + len(texts), gate.sizes[side] + sum(len(text.encode()) for text in texts)
+        if candidates:
+            if last > self._quotas.candidates + 1:
+                raise TooMany("candidates of a session", self._timeout_ms // 1000 or 1)
+            if size > self._quotas.side_bytes:
+                raise TooMany("bytes of a session", self._timeout_ms // 1000 or 1)
+        gate.numbers[side], gate.sizes[side] = last, size
+        return last - len(texts) + 1
 
     def _is_listed(self, origin: str, session: Session) -> bool:
         return self._db.view.get(layout.pack_listing_key(origin, session)) is not None
 
     def _removal(
-        self, origin: str, key: bytes, session: Session, reason: Reason, now_ms: int, most: int | None = None
-    ) -> Change:
-        """The end of a session; if it has too many parts, of some of them.
-
-        Head and offer stay then: by the head it is found again, with the offer whoever still reads it finds it sound.
-        """
-        parts = records.part_keys(self._db.view, key, most)
-        if len(parts) == most:
-            return Change([], parts[2:])
-        change = changes.removed(key, session, parts)
-        if self._is_listed(origin, session):
-            leaving = Leaving(self._next_serial(), reason, now_ms + self._timeout_ms)
-            change = changes.together(change, changes.left(origin, session, leaving))
-        return change
+        self, origin: str, key: bytes, session: Session, reason: Reason, now_ms: int
+    ) -> tuple[Change, Leaving | None]:
+        """The end of a session, and how it leaves its listing if it is there."""
+        change = changes.removed(key, session, records.part_keys(self._db.view, key))
+        if not self._is_listed(origin, session):
+            return change, None
+        leaving = Leaving(self._next_serial(), reason, now_ms + self._timeout_ms)
+        return changes.together(change, changes.left(origin, session, leaving)), leaving
 
     async def _move(self, origin: str, key: bytes, before: Session, expires_ms: int) -> None:
         after = before._replace(expires_ms=expires_ms)
@@ -109,21 +110,28 @@ class Writer(Reader):
 
     # What is brought up to date once a change is committed
 
-    def _came(self, origin: str, session: Session) -> None:
+    def _came(self, origin: str, session: Session, offer: str) -> None:
         self.metrics.created += 1
         self._index.add(origin, session.topic, session.expires_ms)
-        self.watches.changed(layout.pack_listing_prefix(origin, session.topic))
+        self._listing_changed(origin, session.topic, session.serial)
         key = layout.pack_session_prefix(origin, session.code)
-        numbers = {Side.OFFERER: 1, Side.ANSWERER: 0}
-        self._gates.keep(key, Gate(session.expires_ms, session.serial, session.secret_hash, numbers=numbers))
+        numbers, sizes = {Side.OFFERER: 1, Side.ANSWERER: 0}, {Side.OFFERER: len(offer.encode()), Side.ANSWERER: 0}
+        self._gates.keep(key, Gate(session.expires_ms, session.serial, session.secret_hash, b"", numbers, sizes))
         # Who still waits for the one before it, whose code is the same because its content is.
         self.watches.changed(key)
 
-    def _went(self, origin: str, session: Session, *, listed: bool = True) -> None:
-        if listed:  # what is not has been counted out before, and would take another one with it
+    def _went(self, origin: str, session: Session, leaving: Leaving | None) -> None:
+        if leaving is not None:  # else it has been counted out before, and would take another one with it
             self._index.remove(origin, session.topic, session.expires_ms)
-            self.watches.changed(layout.pack_listing_prefix(origin, session.topic))
+            # Expiry alone does not count: a listing is known to be another one by how many are live.
+            self._listing_changed(origin, session.topic, 0 if leaving.reason is Reason.EXPIRED else leaving.serial)
         self.watches.changed(layout.pack_session_prefix(origin, session.code))
+
+    def _listing_changed(self, origin: str, topic: str, serial: int) -> None:
+        prefix = layout.pack_listing_prefix(origin, topic)
+        if prefix in self._newest:
+            self._newest[prefix] = max(self._newest[prefix], serial)
+        self.watches.changed(prefix)
 
     def _commit(
         self,
@@ -146,9 +154,9 @@ class Writer(Reader):
         Returns:
             A future that is done once it is committed, or fails with Unavailable.
         """
+        listed = self._listed + change.listed
         if marked:
-            self._listed += change.listed
-            mark = Mark(self._created_ms, self._serial, self._listed)
+            mark = Mark(self._created_ms, self._serial, listed)
             change.puts.append((layout.MARK_KEY, layout.pack_mark(mark)))
         self._turns.take(keys, appends=appends)
 
@@ -160,6 +168,9 @@ class Writer(Reader):
                         self._gates.pop(key, None)
                     expiries = [put for put, _ in change.puts if put.startswith(layout.EXPIRY)]
                     self._unswept = min([self._unswept, *expiries])
+                    self._unsettled = min([self._unsettled, *expiries])
                 apply()
 
-        return self._db.commit(change, settled)
+        waiter = self._db.commit(change, settled)
+        self._listed = listed  # once the change is on its way: one that the database does not take changes nothing
+        return waiter

@@ -1,10 +1,15 @@
 """Finding peers: version, health, topics and the sessions of a topic."""
 
-from .. import cursors, openapi, wire
+import contextlib
+
+from .. import openapi, wire
 from ..reader import ListingState
 from .base import Handler
 from .pages import Page
 from .waiting import WaitingHandler
+
+PIECE_BYTES = 64 * 1024  # of a listing that is not sent in one piece
+NO_LISTING = (-1, -1)  # what a cursor of another store stands for: every listing differs from it
 
 
 class Version(Handler):
@@ -46,23 +51,32 @@ class Sessions(WaitingHandler):
         end = b"]}"
         if wait_s is not None or since is not None:
             about = self.about(topic)
-            before = None if since is None else cursors.parse_cursor(about, since, "since", 2)
+            before = None if since is None else self.parse_cursor(about, since, "since") or NO_LISTING
             state = await self.wait_for_change(topic, before, wait_s or 0)
-            cursor = cursors.format_cursor(about, state.serial, state.live)
+            cursor = self.format_cursor(about, state.serial, state.live)
             end = b'],"cursor":%b}' % wire.encode(cursor)
         written = b'{"sessions":['
-        first = True
-        steps = self.store.sessions(self.origin, topic, self.now_ms, min(limit, wire.MAX_LIMIT) or None)
-        async for step in steps:
-            if not first:
-                self.write(written + b",")
-                await self.flush()
-                written = b""
-            written += b",".join(wire.encode(wire.listed_session(listed)) for listed in step)
-            first = False
-        self.finish(written + end)
+        between = b""
+        most = min(limit, wire.MAX_LIMIT) or None
+        async with contextlib.aclosing(self.store.sessions(self.origin, topic, self.now_ms, most)) as steps:
+            async for step in steps:
+                written += between + b",".join(wire.encode(wire.listed_session(listed)) for listed in step)
+                between = b","
+                del step  # as many clients as like may read slowly: nothing is kept here while they do
+                if len(written) >= PIECE_BYTES:
+                    if self.request.method == "HEAD":
+                        break  # that it has no length is all that a client learns
+                    self.write(written)
+                    written = b""
+                    await self.flush()
+                    await self.application.queue.turn(self.client)
+        if self.request.method == "HEAD" and len(written) >= PIECE_BYTES:
+            await self.flush()
+            self.finish()
+        else:
+            self.finish(written + end)
 
-    async def wait_for_change(self, topic: str, before: tuple[int, ...] | None, wait_s: float) -> ListingState:
+    async def wait_for_change(self, topic: str, before: tuple[int, int] | None, wait_s: float) -> ListingState:
         """Wait until a topic's listing is not what it was; what it was before the first look is empty."""
         with self.watching(self.store.watch_topic(self.origin, topic)) as watch:
             until_s = watch.now_s() + wait_s

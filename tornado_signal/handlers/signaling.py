@@ -2,14 +2,30 @@
 
 from typing import Any
 
-from .. import cursors, wire
+from .. import wire
 from ..errors import InvalidParameter, SessionNotFound
 from ..session import News, Side
 from .base import Handler
 from .waiting import WaitingHandler
 
+ENTRY_BYTES = 64  # what an entry of the store takes beside its text and the names that it stands under
+OFFER_ENTRIES = 4
 
-class Offer(Handler):
+
+class Publisher(Handler):
+    """A handler that stores what it is sent."""
+
+    def count_bytes(self, entries: int, name_length: int = 0) -> None:
+        """Count what the body takes in the store, in so many entries, each under the origin and another name.
+
+        Raises:
+            TooMany: the address has stored as much as it may.
+        """
+        size = len(self.request.body) + entries * (ENTRY_BYTES + len(self.origin) + name_length)
+        self.application.limits.store(self.request.client_address, size, self.now_ms)
+
+
+class Offer(Publisher):
     """POST /:topic/offer (specification 4, contract C5 and C6)."""
 
     async def post(self, segment: str) -> None:
@@ -22,13 +38,14 @@ class Offer(Handler):
         ttl_ms = wire.parse_ttl(fields, settings.session_timeout_ms)
         secret_hash = wire.parse_secret(fields)
         self.application.limits.publish(self.request.client_address, self.now_ms)
+        self.count_bytes(OFFER_ENTRIES, len(topic))
         code = await self.store.create(
             self.origin, topic, info, offer, self.now_ms, ttl_ms=ttl_ms, secret_hash=secret_hash
         )
         self.reply({"code": wire.format_code(code)})
 
 
-class Answer(Handler):
+class Answer(Publisher):
     """POST /answer (specification 4, contract B4, B5, B9, C4 and C5)."""
 
     async def post(self) -> None:
@@ -46,6 +63,7 @@ class Answer(Handler):
             raise InvalidParameter("side")
         secret_hash = wire.parse_secret(fields)
         session = found(code)
+        self.count_bytes(len(texts))
         if given == "answer":
             await self.store.answer(self.origin, session, texts[0], self.now_ms, secret_hash=secret_hash)
         else:
@@ -69,11 +87,12 @@ class Poll(WaitingHandler):
             self.reply(wire.news(side, news))
             return
         about = self.about(code.lower(), side.value)
-        serial, since = (None, 0) if cursor is None else cursors.parse_cursor(about, cursor, "since", 2)
+        # A cursor of another store says nothing of what this one holds: then everything is news.
+        serial, since = (cursor and self.parse_cursor(about, cursor, "since")) or (None, 0)
         secret_hash = wire.parse_secret(fields)
         session = found(code)
         news = await self.wait_for_news(session, side, serial, since, secret_hash, wait_s or 0)
-        self.reply(wire.news(side, news) | {"cursor": cursors.format_cursor(about, news.serial, max(news.last, since))})
+        self.reply(wire.news(side, news) | {"cursor": self.format_cursor(about, news.serial, max(news.last, since))})
 
     async def wait_for_news(
         self, session: bytes, side: Side, serial: int | None, since: int, secret_hash: bytes, wait_s: float
