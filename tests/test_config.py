@@ -50,6 +50,7 @@ VALUES = [
     ("session_timeout_ms", "100", "100", 100),
     ("session_timeout_ms", "604800000", "604_800_000", 604_800_000),
     ("sweep_interval_ms", "10", "10", 10),
+    ("min_free_bytes", "0", "0", 0),
     ("sweep_interval_ms", "3600000", '"3600000"', 3_600_000),
     ("durability", "fsync", '"fsync"', "fsync"),
     ("durability", "os", '"os"', "os"),
@@ -112,6 +113,7 @@ REFUSED_TEXT = {
     "data_dir": ["", "a\0b"],
     "session_timeout_ms": ["0", "99", "604800001", "5m", "off"],
     "sweep_interval_ms": ["0", "9", "3600001"],
+    "min_free_bytes": ["", "-1", "many", "9007199254740993"],
     "durability": ["", "FSYNC", "none"],
     "codes": ["", "uuid", "Random"],
     "allowed_origins": [
@@ -161,6 +163,7 @@ REFUSED_TOML = {
     "data_dir": ["1"],
     "session_timeout_ms": ["99", "inf"],
     "sweep_interval_ms": ["9"],
+    "min_free_bytes": ["-1"],
     "durability": ["false", '["os"]'],
     "codes": ["{}"],
     "allowed_origins": ["[]", "false", "[1]", '[["http://a"]]'],
@@ -181,7 +184,7 @@ REFUSED_TOML = {
 
 LIMITS = [setting.name for setting in SETTINGS if setting.name.startswith(("max_", "rate_", "burst_"))]
 VALUES += [(name, "2000", "2_000", 2000) for name in LIMITS]
-REFUSED_TEXT |= {name: ["", "0", "-1", "many", "1.5", "1000000001"] for name in LIMITS}
+REFUSED_TEXT |= {name: ["", "0", "-1", "many", "1.5", "9007199254740993"] for name in LIMITS}
 REFUSED_TOML |= {name: ["0", "true", "2000.0"] for name in LIMITS}
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}

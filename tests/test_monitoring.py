@@ -48,7 +48,7 @@ def test_rules_are_sound():
     sound, said = promtool("check", "rules", ALERTS)
     assert sound, said
     assert f"{len(expressions())} rules found" in said
-    assert len(expressions()) == 11
+    assert len(expressions()) == 12
 
 
 def test_alerts_go_off_when_they_should(tmp_path):

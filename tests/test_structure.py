@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "cursors": "errors",
     "watches": "",
     "index": "sortedcontainers",
+    "fair": "",
     "quotas": "errors index",
     "ice": "errors settings",
     "wire": "errors session orjson",
@@ -40,12 +41,13 @@ MAY_IMPORT = {
     "records": "errors gates index layout session",
     "check": "index layout session",
     "tables": "",
-    "database": "changes directory errors files groups layout leveldb metrics",
+    "database": "changes directory errors files groups layout leveldb metrics space",
     "files": "errors",
+    "space": "errors files",
     "directory": "errors files layout leveldb tables",
-    "reader": "check database errors gates index layout metrics records session turns watches",
-    "writer": "changes errors gates layout quotas reader records session",
-    "store": "changes errors layout quotas records session writer",
+    "reader": "check database errors gates index layout metrics records session space turns watches",
+    "writer": "changes errors gates layout quotas reader records session space",
+    "store": "changes errors layout quotas records session space writer",
     "sweeper": "clock errors store",
     "transport": "transport httptools tornado",
     "backup": "errors",
@@ -54,7 +56,7 @@ MAY_IMPORT = {
     "rescue": "backup census check directory errors files layout leveldb records salvage tables",
     "remote": "errors settings",
     "care": "backup census config directory errors files kinds leveldb remote rescue settings",
-    "handlers": "assets handlers backup clock cursors errors forwarded ice limits metrics openapi reader session "
+    "handlers": "assets handlers backup clock cursors errors fair forwarded ice limits metrics openapi reader session "
     "settings store watches wire prometheus_client tornado",
     "kinds": "",
     "limits": "errors forwarded settings",
@@ -64,7 +66,7 @@ MAY_IMPORT = {
     "tls": "errors",
     "notify": "",
     "activation": "errors",
-    "server": "activation clock errors handlers ice lag limits notify quotas settings sockets store sweeper tls "
+    "server": "activation clock errors handlers ice lag limits notify quotas settings sockets space store sweeper tls "
     "transport package tornado",
     "client": "client aiortc httpx",
     "commands": "client commands config errors kinds shtab",

@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = make_parser().parse_args(argv)
     logs.set_up()
+    os.umask(0o077)  # what is written is for this user alone: it holds people's addresses
     return guarded(lambda: arguments.run(arguments))
 
 

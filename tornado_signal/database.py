@@ -25,10 +25,12 @@ from .errors import Unavailable
 from .groups import Group, Settled
 from .leveldb import plyvel
 from .metrics import Writes
+from .space import Space
 
 log = logging.getLogger(__name__)
 
 GATHER_S = 0.005  # the most that a change waits for others before its group is written
+MEASURE_S = 1.0  # between two looks at the disk, at most
 REOPEN_PAUSE_S = 0.5
 REOPEN_SHARE = 10  # a try that fails is followed by a pause of so many times its duration
 
@@ -43,8 +45,10 @@ class Database:
             `loaded`, on the loop, before anyone reads the database.
         loaded: see `load`.
         start_empty: whether to move a damaged directory aside, wherever damage shows, and begin anew.
+        space: the room that it has.
 
     Attributes:
+        space: see above.
         writes: what it counts.
     """
 
@@ -56,8 +60,10 @@ class Database:
         load: Callable[[Any], Any],
         loaded: Callable[[Any], None],
         start_empty: bool = False,
+        space: Space | None = None,
     ) -> None:
         self.writes = Writes()
+        self.space = space or Space(path)
         self._path = path
         self._sync = sync
         self._loaded = loaded
@@ -74,7 +80,9 @@ class Database:
         self._kept: set[Any] = set()  # snapshots that outlive an `await`
         self._group = Group(self._db, sync)
         self._writing = False
+        self.space.measure()
         self._thread.start()
+        self._measuring = self._loop.call_later(MEASURE_S, self._measure)
 
     @property
     def view(self) -> Any:
@@ -173,6 +181,7 @@ class Database:
         """Write what was asked for, then close. Later commits fail; calling again waits for the same end."""
         if not self._closing.is_set():
             self._closing.set()
+            self._measuring.cancel()
             if not self._writing:
                 self._stop()
         await asyncio.shield(self._closed)
@@ -186,12 +195,17 @@ class Database:
         return 0 if self._snapshot is None else int(self._db.get_property(b"leveldb.approximate-memory-usage"))
 
     # On the loop
+    def _measure(self) -> None:
+        self._measuring = self._loop.call_later(MEASURE_S, self._measure)
+        self._jobs.put(self.space.measure)
+
     def _write_when_quiet(self, seen: int, until_s: float) -> None:
         # A thread that gets its work while requests come in takes the interpreter from them again and again: that cost
         # half as much as they do. So a group leaves in the first turn of the loop that adds nothing to it.
         count = len(self._group.changes)
         if count == seen or time.monotonic() >= until_s:
             group, self._group = self._group, Group(self._db, self._sync)
+            self.space.submitted(group.size)
             self._jobs.put(lambda: self._write(group))
         else:
             self._loop.call_soon(self._write_when_quiet, count, until_s)
@@ -269,6 +283,8 @@ class Database:
             self._loop.call_soon_threadsafe(self._failed, group, error)
         else:
             self._loop.call_soon_threadsafe(self._written, group)
+            if self.space.stale:
+                self.space.measure()
 
     def _reopen(self) -> None:
         with self._compacting:
@@ -277,6 +293,7 @@ class Database:
         while True:
             began_s = time.monotonic()
             try:
+                self.space.give_up_ballast()
                 db, loaded = self._open()
             except Exception as error:
                 if str(error) != complaint:
@@ -287,6 +304,7 @@ class Database:
                     self._jobs.put(None)
                     return
             else:
+                self.space.measure()
                 self._loop.call_soon_threadsafe(self._reopened, db, loaded)
                 return
 

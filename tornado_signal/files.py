@@ -6,8 +6,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from .errors import OperatorError
+
+BALLAST: Final = "ballast"
+"""The file in a database's directory that only takes room; see `space`."""
 
 
 @contextlib.contextmanager
@@ -45,6 +49,15 @@ def owned(path: Path, owner: Path | None = None) -> Iterator[None]:
                     os.chown(each, of.st_uid, of.st_gid, follow_symlinks=False)
 
 
+def remove_ballast(path: Path) -> bool:
+    """Delete the ballast in a database's directory; whether there was one."""
+    try:
+        (path / BALLAST).unlink()
+    except OSError:
+        return False
+    return True
+
+
 def sync_all(path: Path) -> None:
     """Have everything in a directory on the disk."""
     for each in [*path.rglob("*"), path]:
@@ -61,9 +74,10 @@ def sync(path: Path) -> None:
 
 
 def size_bytes(path: Path) -> int:
-    """How much a directory holds, by its files."""
+    """How much a directory holds, by its files, the ballast aside."""
     total = 0
-    for file in path.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # LevelDB deletes files in a thread of its own
-            total += file.stat().st_size
+    with os.scandir(path) as found:
+        for file in found:
+            with contextlib.suppress(FileNotFoundError):  # LevelDB deletes files in a thread of its own
+                total += file.stat().st_size if file.name != BALLAST else 0
     return total

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import dataclasses
 import faulthandler
 import gc
@@ -28,6 +29,7 @@ from .notify import Notifier
 from .quotas import Quotas
 from .settings import Settings
 from .sockets import open_sockets, url
+from .space import Space
 from .store import Store
 from .sweeper import Sweeper
 from .tls import Tls
@@ -41,6 +43,10 @@ LAST_REQUEST_S = 1.0  # for who is connected, when the server stops, to send one
 DRAIN_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 2.0
 GARBAGE_THRESHOLD = 20_000  # objects, between two looks at the young ones
+ADDRESSES_TO_FILL = 8  # that it takes at least to fill the store
+# Of mallopt(3); setting one of them ends their growth.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+LARGE_BLOCK_BYTES = 128 * 1024
 DESCRIPTORS_KEPT = 800  # for LevelDB's files and all else
 
 
@@ -60,8 +66,10 @@ def open_store(settings: Settings) -> Store:
             settings.max_sessions_per_topic,
             settings.max_topics_per_origin,
             settings.max_candidates,
+            settings.max_side_bytes,
         ),
         start_empty=settings.start_empty_if_damaged,
+        space=Space(settings.data_dir, settings.max_store_bytes, settings.min_free_bytes),
     )
 
 
@@ -80,6 +88,18 @@ def room_for_connections() -> int:
             "allow more: LimitNOFILE= of a unit, ulimit -n of a shell"
         )
     return room
+
+
+def give_back_memory() -> None:
+    """Have the C library return large blocks to the system as soon as they are free.
+
+    It keeps them otherwise, more and more of them the larger they were: after a minute of large answers a server that
+    has nothing to do would hold hundreds of megabytes. Not every C library has this, and need not.
+    """
+    with contextlib.suppress(AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+            mallopt(option, LARGE_BLOCK_BYTES)
 
 
 def open_tls(settings: Settings) -> Tls | None:
@@ -193,6 +213,7 @@ async def serve(settings: Settings) -> None:
     Raises:
         OperatorError: something cannot be used; nothing has been served then.
     """
+    give_back_memory()
     faulthandler.enable()  # a watchdog's SIGABRT leaves in the log where the loop was stuck
     orders = Orders()
     notifier = Notifier(os.environ)
@@ -203,10 +224,10 @@ async def serve(settings: Settings) -> None:
     try:
         public, admin = open_all_sockets(settings)
         clock = Clock(store.created_ms)
-        limits = Limits(settings, room)
+        limits = Limits(settings, room, store.space.capacity_bytes // ADDRESSES_TO_FILL)
         application = make_application(store, clock, settings, COMMIT, limits)
         refusal = make_refusal(settings, application.ledger)
-        server = Server(application, refusal, tls.context if tls else None, gate=limits)
+        server = Server(application, refusal, tls.context if tls else None, limiter=limits)
         await server.start(public)
         admin_server = Server(make_admin_application(application, server.connections), refusal)
         await admin_server.start(admin)

@@ -126,11 +126,32 @@ class Settings:
     max_answer: int = setting(262_144, whole(64, 16_777_216), "the longest answer", "code points")
     max_candidate: int = setting(262_144, whole(64, 16_777_216), "the longest candidate", "code points")
     max_candidates: int = setting(1000, MANY, "how many candidates a side of a session may have")
+    max_side_bytes: int = setting(
+        1_048_576,
+        whole(1024, 2**53),
+        "how much a side of a session may have stored, its offer or answer included, when it sends a candidate",
+        "bytes",
+    )
     max_sessions_per_origin: int = setting(2_000_000, MANY, "how many unanswered sessions an origin may have")
     max_sessions_per_topic: int = setting(2_000_000, MANY, "how many unanswered sessions a topic may have")
     max_topics_per_origin: int = setting(2_000_000, MANY, "how many topics an origin may have")
     max_sessions_per_address: int = setting(
         10_000, MANY, "how many sessions an address may publish in the lifetime of one"
+    )
+    max_bytes_per_address: int = setting(
+        67_108_864,
+        whole(1024, 2**53),
+        "how much an address may store in the lifetime of a session, in requests as they are sent",
+        "bytes",
+    )
+    max_store_bytes: int = setting(
+        4_294_967_296, whole(1024, 2**53), "how much the data directory may hold; then nothing is published", "bytes"
+    )
+    min_free_bytes: int = setting(
+        67_108_864,
+        whole(0, 2**53),
+        "how much of its disk stays free, of a small one a quarter; below it nothing is published",
+        "bytes",
     )
     max_connections: int = setting(
         100_000, MANY, "how many connections may be open; not more than there are file descriptors for"

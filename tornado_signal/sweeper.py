@@ -12,6 +12,7 @@ log = logging.getLogger(__name__)
 
 COMPACT_MIN_BYTES = 1 << 20
 COMPACT_PAUSE_S = 60.0
+COMPACT_FULL_PAUSE_S = 5.0  # the same while the store is full
 COMPACT_SHARE = 20  # a compaction is followed by a pause of at least so many times its duration
 
 
@@ -43,7 +44,8 @@ class Sweeper:
             if self._swept > before:
                 log.debug("swept %d keys", self._swept - before)
             self._store.metrics.sweeps.observe(time.monotonic() - begun_s)
-            if self._swept and time.monotonic() >= self._next_compaction_s:
+            hurry_s = max(0.0, self._pause_s - COMPACT_FULL_PAUSE_S) if self._store.space.full else 0.0
+            if self._swept and time.monotonic() >= self._next_compaction_s - hurry_s:
                 await self._compact()
         except Unavailable:
             pass  # the store has said why; the next call goes on

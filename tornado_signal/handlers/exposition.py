@@ -91,6 +91,9 @@ class Exposition(Collector):
         metrics = store.metrics
         yield gauge("store_available", "Whether the store can be read and written.", store.available)
         yield gauge("store_size_bytes", "What the data directory holds.", store.size_bytes())
+        yield gauge("store_max_bytes", "What the data directory may hold.", store.space.most_bytes)
+        yield gauge("store_free_bytes", "What is free on its disk.", store.space.free_bytes)
+        yield gauge("store_full", "Whether nothing is published for want of room.", store.space.full)
         yield gauge("store_cache_bytes", "What LevelDB keeps of it in memory.", store.cache_bytes())
         yield histogram(
             "store_write_duration_seconds",
