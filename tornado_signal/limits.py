@@ -20,6 +20,8 @@ SPARE_CONNECTIONS_PER_CLIENT = 4
 # A client may open twice as many connections as it may make requests, and so many more: enough to be told of its rate.
 # Beyond that it is not worth an answer.
 SPARE_ARRIVALS = 100
+# What an address may store however little room there is: the store itself says no then, and knows when there is some.
+LEAST_ROOM_BYTES = 1 << 20
 
 
 class Bucket:
@@ -94,18 +96,17 @@ class Limits:
     Args:
         settings: as configured.
         max_connections: what the process has descriptors for.
-        max_bytes_per_address: what the store has room for.
+        room_bytes: tells how much the store has room for from one address, at the moment.
     """
 
     def __init__(
-        self, settings: Settings, max_connections: int = 1_000_000, max_bytes_per_address: int = 2**53
+        self, settings: Settings, max_connections: int = 1_000_000, room_bytes: Callable[[], int] = lambda: 2**53
     ) -> None:
         self._settings = settings
-        self._max_bytes = min(settings.max_bytes_per_address, max_bytes_per_address)
+        self._room_bytes = room_bytes
         self._max_connections = min(settings.max_connections, max_connections)
         self._rate_per_ms = settings.rate_per_address / 1000
         self._sessions_per_ms = settings.max_sessions_per_address / settings.session_timeout_ms
-        self._bytes_per_ms = self._max_bytes / settings.session_timeout_ms
         self._clients: dict[str, Client] = {}
         self._by_address: dict[str, Client | None] = {}  # None for those that no limit is for
         self.connections = 0
@@ -148,7 +149,9 @@ class Limits:
         client = self._find(address)
         if client is None:
             return
-        wait_s = client.bytes.take(self._max_bytes, self._bytes_per_ms, now_ms, size)
+        settings = self._settings
+        most = min(settings.max_bytes_per_address, max(self._room_bytes(), LEAST_ROOM_BYTES))
+        wait_s = client.bytes.take(most, most / settings.session_timeout_ms, now_ms, size)
         if wait_s:
             raise TooMany("bytes of an address", wait_s)
 

@@ -224,7 +224,7 @@ async def serve(settings: Settings) -> None:
     try:
         public, admin = open_all_sockets(settings)
         clock = Clock(store.created_ms)
-        limits = Limits(settings, room, store.space.capacity_bytes // ADDRESSES_TO_FILL)
+        limits = Limits(settings, room, lambda: store.space.capacity_bytes // ADDRESSES_TO_FILL)
         application = make_application(store, clock, settings, COMMIT, limits)
         refusal = make_refusal(settings, application.ledger)
         server = Server(application, refusal, tls.context if tls else None, limiter=limits)
