@@ -155,7 +155,9 @@ class Database:
             waiter.set_exception(Unavailable("the database is being reopened or closed"))
             return waiter
         try:
+            before = self._group.size
             self._group.add(change, settled, waiter)
+            self.space.submitted(self._group.size - before)
         except BaseException:
             settled(False)
             raise
@@ -205,7 +207,6 @@ class Database:
         count = len(self._group.changes)
         if count == seen or time.monotonic() >= until_s:
             group, self._group = self._group, Group(self._db, self._sync)
-            self.space.submitted(group.size)
             self._jobs.put(lambda: self._write(group))
         else:
             self._loop.call_soon(self._write_when_quiet, count, until_s)
@@ -282,6 +283,7 @@ class Database:
         except Exception as error:
             self._loop.call_soon_threadsafe(self._failed, group, error)
         else:
+            self.space.written(group.size)
             self._loop.call_soon_threadsafe(self._written, group)
             if self.space.stale:
                 self.space.measure()
@@ -304,6 +306,7 @@ class Database:
                     self._jobs.put(None)
                     return
             else:
+                self.space.failed()
                 self.space.measure()
                 self._loop.call_soon_threadsafe(self._reopened, db, loaded)
                 return

@@ -17,6 +17,7 @@ from .leveldb import plyvel
 
 T = TypeVar("T")
 
+MIN_WRITE_BUFFER = 1 << 19
 MAX_WRITE_BUFFER = 16 << 20
 
 log = logging.getLogger(__name__)
@@ -81,8 +82,9 @@ def make_private(path: Path) -> None:
 
 
 def _open(path: Path) -> Any:
-    # On a small disk LevelDB has to get by with little room: two logs and what becomes of them.
-    write_buffer = max(1 << 20, min(MAX_WRITE_BUFFER, shutil.disk_usage(path).total // 32))
+    # Where there is little room LevelDB has to get by with it: to merge all that its buffers have become, up to twelve
+    # of them, it needs as much again, and that has to fit into what is kept free.
+    write_buffer = max(MIN_WRITE_BUFFER, min(MAX_WRITE_BUFFER, shutil.disk_usage(path).free // 256))
     return plyvel.DB(str(path), create_if_missing=True, write_buffer_size=write_buffer, **_OPTIONS)
 
 

@@ -150,7 +150,7 @@ class Settings:
     min_free_bytes: int = setting(
         67_108_864,
         whole(0, 2**53),
-        "how much of its disk stays free, of a small one a quarter; below it nothing is published",
+        "how much of its disk stays free, of a small one a quarter, beside what merging the data takes",
         "bytes",
     )
     max_connections: int = setting(
