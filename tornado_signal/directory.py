@@ -216,6 +216,7 @@ def set_aside(path: Path) -> Path:
         path.rename(aside)
     except OSError as error:
         raise DatabaseError(f"cannot move {path} to {aside}: {error.strerror}; move it or its files away") from error
+    files.remove_ballast(aside)
     files.sync(path.parent)
     return aside
 

@@ -106,6 +106,8 @@ def repair(path: Path) -> Repaired | None:
     path = path.resolve()
     # A copy, what LevelDB makes of it, and the new one. LevelDB would only leave out what there is no room for.
     needed = 3 * files.size_bytes(path)
+    if shutil.disk_usage(path).free < needed:
+        files.remove_ballast(path)
     if shutil.disk_usage(path.parent).free < needed:
         raise DatabaseError(f"cannot repair {path}: that needs {needed} bytes free beside it; make room, and try again")
     with files.scratch(path) as beside:
