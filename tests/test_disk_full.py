@@ -1,7 +1,6 @@
 """A disk that is really full, or fails: nothing acknowledged is lost, refusals are honest, service comes back."""
 
 import base64
-import contextlib
 import http.client
 import json
 import random
@@ -12,6 +11,7 @@ import urllib.parse
 import pytest
 import writers
 from command import BOUND_S, ORIGIN, Server
+from disks import fill_up, mounted
 
 SIZE_MIB = 48
 OFFER = base64.b64encode(random.Random(1).randbytes(45_000)).decode()  # LevelDB cannot make it smaller
@@ -19,12 +19,9 @@ OFFER = base64.b64encode(random.Random(1).randbytes(45_000)).decode()  # LevelDB
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A filesystem of its own with little room. Needs root, as CI has."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m", "tmpfs", str(path)], check=True)
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
+    """A filesystem of its own with little room."""
+    with mounted(tmp_path / "disk", SIZE_MIB) as path:
+        yield path
 
 
 def post(server, path, body):
@@ -89,13 +86,6 @@ def test_full_and_free_again(durability, small_disk):
         assert again.stop() == 0
     finally:
         again.end()
-
-
-def fill_up(ballast):
-    """Take all the room that there is."""
-    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(b"\0" * (1 << 16)):
-            pass
 
 
 def test_full_again_and_again(small_disk):

@@ -9,6 +9,7 @@ from conftest import BEGIN_MS, TIMEOUT_MS
 from tornado_signal import sweeper as sweeper_module
 from tornado_signal.errors import Unavailable
 from tornado_signal.session import Side
+from tornado_signal.space import UNLIMITED
 from tornado_signal.sweeper import Sweeper
 
 
@@ -139,6 +140,19 @@ async def test_it_does_not_compact_too_often(watched, under, clock, monotonic):
     monotonic[0] += 1.0
     await sweeper.sweep()
     assert watched.compactions == 3
+
+
+async def test_it_compacts_sooner_while_the_store_is_full(watched, under, clock, monotonic):
+    """When room is short, what has expired gives its own back after seconds."""
+    sweeper = Sweeper(watched, clock, compact_pause_s=60.0)
+    for passed_s, most_bytes, compactions in [(0.0, UNLIMITED, 1), (5.1, UNLIMITED, 1), (0.0, 1, 2), (4.9, 1, 2)]:
+        watched.space.most_bytes = UNLIMITED
+        await fill(under(watched))
+        watched.space.most_bytes = most_bytes
+        monotonic[0] += passed_s
+        clock.ms += TIMEOUT_MS
+        await sweeper.sweep()
+        assert watched.compactions == compactions
 
 
 async def test_a_long_compaction_is_followed_by_a_long_pause(watched, under, clock, monotonic, monkeypatch):
