@@ -213,15 +213,27 @@ class Store(Writer):
             Unavailable: that does not work now.
         """
         stop = layout.pack_expired_stop(now_ms)
-        while self._unsettled < stop:
-            async with self._settling:
-                blocked = await self._settle_some(stop, now_ms) if self._unsettled < stop else None
-            if blocked is not None:  # as by a refresh that began before the expiry: it may live on
-                await self._turns.mine(blocked)
-                await asyncio.sleep(0)  # what is held for this wait is released then
+        if self._unsettled >= stop and not self._settling.locked():
+            return
+        async with self._settling:  # what another one settles has left once that is committed
+            mine: bytes | None = None
+            while self._unsettled < stop:
+                blocked = await self._settle_some(stop, now_ms, mine)
+                if blocked is not None:  # as by a refresh that began before the expiry: it may live on
+                    await self._turns.mine(blocked)
+                mine = blocked
 
-    async def _settle_some(self, stop: bytes, now_ms: int) -> bytes | None:
-        """Settle a step; returns the key of a session that cannot be settled now."""
+    async def _settle_some(self, stop: bytes, now_ms: int, mine: bytes | None) -> bytes | None:
+        """Settle a step.
+
+        Args:
+            stop: where what has expired ends.
+            now_ms: the time.
+            mine: the key of a session whose turn it is; others that are being changed cannot be settled now.
+
+        Returns:
+            The key of a session that could not be settled; None if none was in the way.
+        """
         until_s = time.monotonic() + SWEEP_STEP_S
         leavings: list[tuple[bytes, str, Session, Leaving]] = []
         blocked: bytes | None = None
@@ -231,7 +243,7 @@ class Store(Writer):
             for entry in entries:
                 key = layout.unpack_expiry_key(entry)[1]
                 if not key.startswith(layout.GONE):
-                    if self._turns.taken(key):
+                    if key != mine and self._turns.taken(key):
                         blocked, reached = key, entry
                         break
                     origin, code, _ = layout.unpack_session_key(key)
