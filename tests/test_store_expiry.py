@@ -1,4 +1,4 @@
-"""Expiry at its worst: much at one moment, slow disks, changes in flight, failing commits (issue 12, points 7 and 16)."""
+"""Expiry at its worst: much at one moment, slow disks, changes in flight, failing commits (issue 12)."""
 
 import asyncio
 import time
