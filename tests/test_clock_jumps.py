@@ -140,3 +140,22 @@ def test_a_restart_while_the_clock_is_back(start, jump):
     assert now_ms() - 1000 * BOUND_S < created_ms(server)[0] <= now_ms()
     assert poll(server, code)[0] == 200
     assert server.stop() == 0
+
+
+def test_what_has_expired_stays_so(start, jump):
+    """What was swept by a clock that is put back before a restart does not come back, nor does any time go back."""
+    server = start("--session-timeout-ms", TIMEOUT_MS, "--sweep-interval-ms", 100)
+    old = server.offer()
+    jump("+1h")
+    late_ms = server_ms(server)
+    until_gone(server, old)
+    time.sleep(1)  # the sweep comes after that
+    assert server.stop() == 0
+    jump("+0")
+    server = start("--session-timeout-ms", TIMEOUT_MS)
+    assert server_ms(server) >= late_ms
+    assert poll(server, old)[0] == 404
+    new = server.offer()
+    assert server.codes() == [new]
+    assert created_ms(server)[0] >= late_ms
+    assert server.stop() == 0

@@ -10,6 +10,7 @@ from tornado_signal import layout
 from tornado_signal import store as store_module
 from tornado_signal.errors import SessionNotFound, Unavailable
 from tornado_signal.groups import Group
+from tornado_signal.quotas import Quotas
 from tornado_signal.session import Reason, Side, TopicPosition
 from tornado_signal.sweeper import Sweeper
 
@@ -261,3 +262,50 @@ async def test_creation_times_do_not_go_back(open_store, under, clock):
     await one.create()
     assert (await one.sessions())[0].session.created_ms == late_ms
     clock.ms = late_ms
+
+
+@pytest.mark.parametrize("change", ["create", "answer", "withdraw"])
+async def test_a_change_that_the_database_does_not_take(change, open_store, under, monkeypatch):
+    """A change that is refused before its write counts nowhere: the next start finds as many sessions as it expects."""
+    store = open_store(quotas=Quotas(sessions_per_topic=3))
+    one = under(store)
+    code = await one.create()
+    add = Group.add
+
+    def refusing(group, change, settled, waiter):
+        add(group, change._replace(puts=[*change.puts, (b"key", "no bytes")]), settled, waiter)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Group, "add", refusing)
+        for _ in range(5):
+            with pytest.raises(TypeError):
+                await {
+                    "create": one.create,
+                    "answer": lambda: one.answer(code),
+                    "withdraw": lambda: one.withdraw(code),
+                }[change]()
+    other = await one.create()
+    assert store.listed_count == 2
+    await one.answer(code)
+    await store.close()
+    store = open_store(quotas=Quotas(sessions_per_topic=3))
+    assert (store.listed_count, await under(store).codes()) == (1, [other])
+
+
+async def test_an_offer_that_is_no_text(open_store, under):
+    """A lone surrogate, which no request can bring, is refused without a trace."""
+    store = open_store()
+    one = under(store)
+    with pytest.raises(UnicodeEncodeError):
+        await one.create(offer="\ud800")
+    code = await one.create()
+    with pytest.raises(UnicodeEncodeError):
+        await one.add(code, Side.OFFERER, "good", "\ud800")
+    with pytest.raises(UnicodeEncodeError):
+        await one.answer(code, "\ud800")
+    await one.add(code, Side.OFFERER, "c")
+    await one.answer(code)
+    await store.close()
+    store = open_store()
+    assert store.listed_count == 0
+    assert (await under(store).read(code, Side.OFFERER)).candidates[-1][1] == "c"
