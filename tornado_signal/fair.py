@@ -53,16 +53,18 @@ class FairQueue:
             took_s = now_s - self._begun_s
             self._most = max(1, self._most // 2) if took_s > TURN_S else min(MOST, self._most + 1)
         waiting = self._waiting
-        for _ in range(self._most):
-            if not waiting:
-                break
-            client = next(iter(waiting))
-            mine = waiting.pop(client)
-            begin = mine.popleft()
-            if mine:
-                waiting[client] = mine  # behind all others
-            begin()
-        self._begun_s = now_s
-        self._running = bool(waiting)
-        if waiting:
-            self._loop.call_soon(self._begin_some)
+        try:
+            for _ in range(self._most):
+                if not waiting:
+                    break
+                client = next(iter(waiting))
+                mine = waiting.pop(client)
+                begin = mine.popleft()
+                if mine:
+                    waiting[client] = mine  # behind all others
+                begin()
+        finally:  # what cannot be begun holds up nothing else
+            self._begun_s = now_s
+            self._running = bool(waiting)
+            if waiting:
+                self._loop.call_soon(self._begin_some)
