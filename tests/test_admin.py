@@ -4,14 +4,20 @@ import asyncio
 import contextlib
 import io
 import logging
+import os
 import random
+import socket
+import time
 
 import pytest
+from command import BOUND_S
+from raw_http import read_all
 from service import ORIGIN, head
 
 from tornado_signal import layout
 from tornado_signal.backup import unpack
 from tornado_signal.leveldb import plyvel
+from tornado_signal.limits import ADMIN_CONNECTIONS
 
 pytest_plugins = ["http_fixtures"]
 
@@ -233,3 +239,75 @@ async def test_compaction(service):
     assert set(response.json) == {"before_bytes", "after_bytes"}
     assert response.json["after_bytes"] == service.store.size_bytes()
     assert [each["code"] for each in await service.sessions()] == [code]
+
+
+# Connections of its own.
+
+
+def descriptors(server):
+    """How many descriptors a server has open."""
+    return len(os.listdir(f"/proc/{server.process.pid}/fd"))
+
+
+def test_connections_are_bounded(start):
+    """So many connections are served; one more is told, and closed; when one goes, there is room, and never for less."""
+    server = start("--admin-port", 0)
+    port = int(server.admin_url.rpartition(":")[2])
+    before = descriptors(server)
+    alive = head("GET", "/healthz", [("Host", "localhost")])
+    with contextlib.ExitStack() as ends:
+
+        def connect():
+            return ends.enter_context(socket.create_connection(("127.0.0.1", port), BOUND_S))
+
+        clients = [connect() for _ in range(ADMIN_CONNECTIONS)]
+        for client in clients:
+            client.sendall(alive)
+            assert client.recv(65536).startswith(b"HTTP/1.1 200")
+        many = [connect() for _ in range(3 * ADMIN_CONNECTIONS)]
+        many[0].sendall(alive)
+        assert read_all(many[0]).startswith(b"HTTP/1.1 503")
+        began_s = time.monotonic()
+        assert {read_all(client) for client in many[1:]} == {b""}
+        assert time.monotonic() - began_s < 2
+        assert descriptors(server) <= before + ADMIN_CONNECTIONS
+        assert server.call("/health")[0] == 200
+        clients.pop().close()
+        until_s = time.monotonic() + BOUND_S
+        while server.call("/readyz", base=server.admin_url, origin=None)[0] != 200:
+            assert time.monotonic() < until_s
+    assert server.stop() == 0
+
+
+# Names that are not its own.
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/backup", "/compact"])
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:3001", "127.0.0.1.evil.example", "localhost.evil.example", "localhost.", "a"]
+)
+async def test_other_names_are_refused(host, version, path, service):
+    """A page that has its own name lead to this machine learns nothing, whatever it asks for and however."""
+    await service.offer()
+    for method in ("GET", "HEAD", "POST", "OPTIONS"):
+        for target, named in ((path, host), (f"http://{host}{path}", "localhost")):
+            raw = f"{method} {target} HTTP/{version}\r\nHost: {named}\r\nConnection: close\r\n\r\n".encode()
+            response = await service.raw(raw, method, service.admin_port)
+            assert response.status == 403
+            assert method == "HEAD" or response.json == {"error": "Forbidden"}
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.0.0.1:3001", "localhost", "localhost:3001", "10.1.2.3:80", "[::1]", "[fd00::1]:3001"]
+)
+async def test_addresses_are_taken(host, path, service):
+    """Whoever asks by an address, as Prometheus does, or as localhost is served."""
+    assert (await service.raw(head("GET", path, [("Host", host)]), "GET", service.admin_port)).status == 200
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+async def test_no_name_at_all(path, service):
+    """An old client names no host, and no browser is like that."""
+    assert (await service.raw(f"GET {path} HTTP/1.0\r\n\r\n".encode(), "GET", service.admin_port)).status == 200

@@ -24,6 +24,40 @@ SPARE_ARRIVALS = 100
 LEAST_ROOM_BYTES = 1 << 20
 
 
+# The operator's programs are few, and what they leave open is to take no descriptors of others.
+ADMIN_CONNECTIONS = 64
+
+
+class AdminLimits:
+    """The connections of the operator's listener, wherever they are from: so many are served, a few more are told.
+
+    Attributes:
+        connections: how many are served.
+        refused: how many are being told that they are too many.
+    """
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.refused = 0
+
+    def connected(self, address: str, now_ms: int) -> int | None:
+        """Count a connection; see `Limits.connected`."""
+        if self.connections < ADMIN_CONNECTIONS:
+            self.connections += 1
+            return 0
+        if self.refused < SPARE_CONNECTIONS_PER_CLIENT:
+            self.refused += 1
+            return 503
+        return None
+
+    def disconnected(self, address: str, refusal: int) -> None:
+        """A connection that was counted is over; `refusal` is what `connected` has returned for it."""
+        if refusal:
+            self.refused -= 1
+        else:
+            self.connections -= 1
+
+
 class Bucket:
     """Tokens that come back evenly.
 

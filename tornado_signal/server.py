@@ -24,7 +24,7 @@ from .handlers.admin import make_admin_application
 from .handlers.request import Application
 from .ice import open_ice_servers
 from .lag import Lag
-from .limits import Limits
+from .limits import AdminLimits, Limits
 from .notify import Notifier
 from .quotas import Quotas
 from .settings import Settings
@@ -229,7 +229,8 @@ async def serve(settings: Settings) -> None:
         refusal = make_refusal(settings, application.ledger)
         server = Server(application, refusal, tls.context if tls else None, limiter=limits)
         await server.start(public)
-        admin_server = Server(make_admin_application(application, server.connections), refusal)
+        admin_application = make_admin_application(application, server.connections)
+        admin_server = Server(admin_application, refusal, limiter=AdminLimits())
         await admin_server.start(admin)
         sweeping = PeriodicCallback(Sweeper(store, clock).sweep, settings.sweep_interval_ms)
         sweeping.start()
