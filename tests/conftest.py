@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 from types import SimpleNamespace
 
 import hypothesis
@@ -17,6 +18,10 @@ hypothesis.settings.register_profile(
     "suite", deadline=None, database=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("suite")
+
+
+# A shell's background job ignores SIGINT, and whatever a test starts would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
