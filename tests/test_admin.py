@@ -250,7 +250,7 @@ def descriptors(server):
 
 
 def test_connections_are_bounded(start):
-    """So many connections are served; one more is told, and closed; when one goes, there is room, and never for less."""
+    """So many connections are served; one more is told, and closed; when one goes, there is room."""
     server = start("--admin-port", 0)
     port = int(server.admin_url.rpartition(":")[2])
     before = descriptors(server)

@@ -1,6 +1,8 @@
 """Watches: told of every change, woken in turn, forgotten when closed."""
 
 import asyncio
+import contextlib
+import gc
 
 import pytest
 import uvloop
@@ -189,3 +191,136 @@ def test_a_cancelled_wait_leaves_nothing(run):
         all_watches.changed(b"k")
 
     run(test)
+
+
+# Fair between keys.
+
+
+async def turns_until(done):
+    """How many turns of the loop it takes."""
+    turns = 0
+    while not done():
+        await asyncio.sleep(0)
+        turns += 1
+        assert turns < 100_000
+    return turns
+
+
+def test_a_lone_watch_is_woken_at_once(run):
+    """While thousands of another key are being woken, a key that one waits for wakes it in the same turn."""
+
+    async def test(all_watches):
+        with contextlib.ExitStack() as opened:
+            many = [opened.enter_context(all_watches.watch(b"many")) for _ in range(5000)]
+            waits = [watch.wait(soon()) for watch in many]
+            lone = opened.enter_context(all_watches.watch(b"lone"))
+            waiting = lone.wait(soon())
+            all_watches.changed(b"many")
+            await asyncio.sleep(0)
+            all_watches.changed(b"lone")
+            assert waiting.done()
+            assert waiting.result()
+            assert sum(wait.done() for wait in waits) < 100
+            await asyncio.gather(*waits)
+        assert len(all_watches) == 0
+
+    run(test)
+
+
+def test_keys_take_turns(run):
+    """A key that a few wait for is through in a few turns of the loop, however many are to be woken before it."""
+
+    async def test(all_watches):
+        with contextlib.ExitStack() as opened:
+            waits = {
+                key: [opened.enter_context(all_watches.watch(key)).wait(soon()) for _ in range(count)]
+                for key, count in {b"many": 10_000, b"more": 10_000, b"few": 5}.items()
+            }
+            for key in waits:
+                all_watches.changed(key)
+            assert await turns_until(lambda: all(wait.done() for wait in waits[b"few"])) <= 3
+            assert sum(wait.done() for wait in waits[b"many"] + waits[b"more"]) < 200
+            await turns_until(lambda: all(wait.done() for key in waits for wait in waits[key]))
+
+    run(test)
+
+
+def test_a_watch_is_queued_once(run):
+    """However often a key changes, and however many wait for it, as much is to be done as there are watches."""
+
+    async def test(all_watches):
+        woken = 0
+        with contextlib.ExitStack() as opened:
+            watching = [opened.enter_context(all_watches.watch(b"k")) for _ in range(1000)]
+
+            async def wait(watch):
+                nonlocal woken
+                while True:
+                    await watch.wait(soon())
+                    woken += 1
+
+            tasks = [asyncio.ensure_future(wait(watch)) for watch in watching]
+            await asyncio.sleep(0)
+            for _ in range(500):
+                all_watches.changed(b"k")
+            turns = await turns_until(lambda: not all_watches._changed)
+            await asyncio.sleep(0)
+            assert woken == 1000
+            assert turns <= 1000 / watches.WAKE_STEP + 3
+            all_watches.changed(b"k")  # and once more for what changes after that
+            await turns_until(lambda: not all_watches._changed)
+            await asyncio.sleep(0)
+            assert woken == 2000
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    run(test)
+
+
+def test_a_change_while_it_is_woken_is_not_lost(run):
+    """A key that changes again while its watches are being woken is told to those that were woken already, too."""
+
+    async def test(all_watches):
+        with contextlib.ExitStack() as opened:
+            watching = [opened.enter_context(all_watches.watch(b"k")) for _ in range(200)]
+            waits = [watch.wait(soon()) for watch in watching]
+            all_watches.changed(b"k")
+            await turns_until(lambda: any(wait.done() for wait in waits))
+            first = next(watch for watch, wait in zip(watching, waits, strict=True) if wait.done())
+            again = first.wait(soon())
+            assert not again.done()
+            all_watches.changed(b"k")
+            await turns_until(lambda: again.done() and all(wait.done() for wait in waits))
+
+    run(test)
+
+
+def test_a_closed_watch_leaves_nothing(run):
+    """A watch that is closed while it is to be woken is forgotten at once, and so is a key that has none left."""
+
+    async def test(all_watches):
+        watching = [all_watches.watch(b"k") for _ in range(100)]
+        others = [all_watches.watch(b"other") for _ in range(100)]
+        waits = [watch.wait(soon()) for watch in watching]
+        all_watches.changed(b"k")
+        all_watches.changed(b"other")
+        await asyncio.sleep(0)
+        for watch in watching:
+            watch.close()
+        assert b"k" not in all_watches._changed
+        assert b"k" not in all_watches._by_key
+        assert [wait.result() for wait in waits].count(False) >= 100 - 2 * watches.WAKE_STEP
+        for watch in others:
+            watch.close()
+        assert (all_watches._changed, all_watches._by_key, all_watches._by_tick) == ({}, {}, {})
+        del watch, watching, others
+        await asyncio.sleep(0)
+        assert not [each for each in gc.get_objects() if isinstance(each, watches.Watch)]
+        assert not all_watches._waking
+
+    gc.disable()
+    try:
+        run(test)
+    finally:
+        gc.enable()
