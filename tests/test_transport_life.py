@@ -220,6 +220,40 @@ def test_a_waiting_request_body_is_not_read(running):
     assert len(whole.json["body"]) == 50_000_000
 
 
+def test_what_waits_is_bounded_for_all(running, monkeypatch):
+    """Bytes behind requests that wait are bounded for all connections together; who sends few is not refused."""
+    monkeypatch.setattr(connection, "MAX_WAITING_BYTES", 1_000_000)
+    much = WAIT + numbered(1) * 10_000
+    little = WAIT + b"".join(map(numbered, range(10))) + numbered(10, b"Connection: close\r\n")
+    with contextlib.ExitStack() as ends:
+        clients = []
+        for number in range(1, 31):
+            client = ends.enter_context(running.connect())
+            client.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                client.send(much)
+            client.settimeout(PATIENCE_S)
+            clients.append(client)
+            until(lambda number=number: len(running.application.waiting) == number)
+        settled(lambda: running.call(lambda: running.server.waiting_bytes))
+        assert 100_000 < running.call(lambda: running.server.waiting_bytes) <= 1_000_000
+        assert sum(there._refused == 503 for there in running.server.connections) > 10
+        modest = ends.enter_context(running.connect())
+        modest.sendall(little)
+        until(lambda: len(running.application.waiting) == 31)
+        with running.connect() as other:
+            other.sendall(numbered(7, b"Connection: close\r\n"))
+            assert paths(answers(read_all(other))) == [7]
+        for waiting in running.application.waiting:
+            running.call(waiting.told.set)
+        assert paths(answers(read_all(modest))[1:]) == list(range(11))
+        found = answers(read_all(clients[-1]))
+        assert [answer.status for answer in found] == [200, 200, 503]
+        assert found[-1].json == {"error": "Service unavailable"}
+    until(lambda: not running.server.connections)
+    assert running.call(lambda: running.server.waiting_bytes) == 0
+
+
 # Slow readers
 
 

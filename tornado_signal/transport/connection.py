@@ -184,10 +184,13 @@ class Connection(Receiver, asyncio.Protocol):
             (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
 
     def _keep(self, data: bytes) -> None:
-        """Keep what has been read behind a request that is not finished; all connections together keep so much."""
+        """Keep what has been read behind a request that is not finished; all connections together keep so much.
+
+        A few small requests are kept whatever others have sent: they cost no more than the connection itself.
+        """
         self.server.waiting_bytes += len(data) - len(self._waiting)
         self._waiting = data
-        if self.server.waiting_bytes > MAX_WAITING_BYTES and data:
+        if self.server.waiting_bytes > MAX_WAITING_BYTES and len(data) > PIECE_BYTES:
             self._refuse(http.HTTPStatus.SERVICE_UNAVAILABLE)
 
     # From the receiver
