@@ -1,13 +1,15 @@
 """Limits: what each client may ask for, what there may be in all, and that refusing changes nothing."""
 
 import asyncio
+import contextlib
 import ipaddress
 import json
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from service import NO_SUCH_CODE, ORIGIN, OTHER, Service, head, invalid, with_origin
+from service import NO_SUCH_CODE, ORIGIN, OTHER, Connection, Service, head, invalid, with_origin
 
 from tornado_signal import limits as limits_module
 from tornado_signal.errors import TooMany, Unavailable
@@ -377,6 +379,109 @@ async def test_connections(serving, setting, status):
     limits = service.application.limits
     await until(lambda: limits.connections == 0)
     assert (await service.call("GET", "/")).status == 200
+
+
+async def connect_from(service, address):
+    """A connection from one of this machine's addresses."""
+    return Connection(*await asyncio.open_connection("127.0.0.1", service.port, local_addr=(address, 0)))
+
+
+async def test_a_connection_too_many_that_is_silent(serving):
+    """It is closed within a second, so that the next one can be told; those that are served may be silent for long."""
+    service = await serving(max_connections_per_address=1)
+    limits = service.application.limits
+    request = head("GET", "/", with_origin(ORIGIN))
+    async with service.connect() as served:
+        await until(lambda: limits.connections == 1)
+        began_s = time.monotonic()
+        async with contextlib.AsyncExitStack() as ends:
+            silent = [await ends.enter_async_context(service.connect()) for _ in range(SPARE_CONNECTIONS_PER_CLIENT)]
+            await until(lambda: limits.refused == SPARE_CONNECTIONS_PER_CLIENT)
+            assert [await connection.reader.read() for connection in silent] == [b""] * len(silent)
+        assert 0.5 < time.monotonic() - began_s < 1.5
+        assert refused(await service.raw(request))
+        await until(lambda: limits.refused == 0)
+        await served.send(request)
+        assert (await served.receive()).status == 200
+    await until(lambda: limits.connections == 0)
+
+
+async def test_a_connection_too_many_that_goes_on(serving):
+    """One that is told, and neither reads nor closes, or that sends byte after byte, is closed within a second too."""
+    service = await serving(max_connections_per_address=1)
+    limits = service.application.limits
+    request = head("GET", "/", with_origin(ORIGIN))
+    async with service.connect(), service.connect() as told, service.connect() as slow:
+        await until(lambda: limits.refused == 2)
+        began_s = time.monotonic()
+        await told.send(request * 1000)
+        for byte in request[:20]:
+            await slow.send(bytes([byte]))
+            await asyncio.sleep(0.02)
+        await until(lambda: limits.refused == 0)
+        assert time.monotonic() - began_s < 1.5
+
+
+async def test_silent_connections_of_one_address_keep_nobody_out(serving):
+    """Seventy silent connections of one address take no more room than is its, and another is served."""
+    service = await serving(max_connections_per_address=5, max_connections=60)
+    limits = service.application.limits
+    async with contextlib.AsyncExitStack() as ends:
+        silent = [await ends.enter_async_context(service.connect()) for _ in range(70)]
+        await until(lambda: limits.connections == 5)
+        for number in range(55):
+            other = await connect_from(service, f"127.0.0.{number // 5 + 2}")
+            ends.callback(other.close)
+            await other.send(head("GET", "/", with_origin(ORIGIN)))
+            assert (await other.receive()).status == 200
+        assert limits.connections == 60
+        began_s = time.monotonic()
+        ends_of_silent = asyncio.gather(*(connection.reader.read() for connection in silent[5:]))
+        assert set(await asyncio.wait_for(ends_of_silent, 5)) == {b""}
+        assert time.monotonic() - began_s < 1.5
+        assert (limits.connections, limits.refused) == (60, 0)
+    await until(lambda: limits.connections == 0)
+
+
+async def test_who_goes_on_after_refusals_loses_the_connection(serving):
+    """Beyond its rate a client is told so, and on the same connection; beyond twice its rate that is its last word."""
+    service = await serving(rate_per_address=2, burst_per_address=3)
+    request = head("GET", "/", with_origin(ORIGIN))
+    async with service.connect() as connection:
+        found = []
+        for _ in range(6):
+            await connection.send(request)
+            found.append(await connection.receive())
+        assert [response.status for response in found] == [200] * 3 + [429] * 3
+        assert all(map(refused, found[3:]))
+        assert [response.headers.get("Connection") for response in found] == [None] * 5 + ["close"]
+        assert await connection.receive() is None
+    assert (await service.raw(request)).headers["Connection"] == "close"  # also on a new one
+    service.clock.ms += 1000
+    async with service.connect() as connection:
+        await connection.send(request)
+        response = await connection.receive()
+        assert (response.status, response.headers.get("Connection")) == (200, None)
+
+
+async def test_who_connects_again_and_again(serving):
+    """A storm of connections is ended as it is accepted, after some that were told; other addresses feel nothing."""
+    service = await serving(rate_per_address=1, burst_per_address=3)
+    request = head("GET", "/", with_origin(ORIGIN))
+    statuses = []
+    for _ in range(2 * 3 + SPARE_ARRIVALS + 30):
+        response = await service.raw(request)
+        statuses.append(response and response.status)
+    told = len(statuses) - statuses.count(None)
+    assert set(statuses[:100]) == {200, 429}
+    assert 2 * 3 + SPARE_ARRIVALS <= told < 2 * 3 + SPARE_ARRIVALS + 20
+    assert statuses[-1] is None or statuses[-2] is None
+    other = await connect_from(service, "127.0.0.2")
+    await other.send(request)
+    assert (await other.receive()).status == 200
+    other.close()
+    assert service.application.limits.refused == 0
+    await until(lambda: service.application.limits.connections == 0)
 
 
 async def test_behind_a_proxy(serving):
