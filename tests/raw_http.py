@@ -66,9 +66,17 @@ class Running:
         complaints: what its loop's exception handler was told.
     """
 
-    def __init__(self, make: Callable[[], httputil.HTTPServerConnectionDelegate], loop: str, kind: str, tls: object):
+    def __init__(
+        self,
+        make: Callable[[], httputil.HTTPServerConnectionDelegate],
+        loop: str,
+        kind: str,
+        tls: object,
+        limiter: listener.ConnectionLimiter | None,
+    ):
         self.kind = kind
         self.tls = tls
+        self.limiter = limiter
         self.complaints: list[dict] = []
         self.loop = LOOPS[loop]()
         self.loop.set_exception_handler(lambda loop, context: self.complaints.append(context))
@@ -90,9 +98,8 @@ class Running:
             self.server = HTTPServer(self.application)
             self.server.add_sockets(sockets)
         else:
-            self.server = Server(
-                self.application, make_refusal(Settings(), Ledger(Settings(), Metrics(Writes()), {})), self.tls
-            )
+            refusal = make_refusal(Settings(), Ledger(Settings(), Metrics(Writes()), {}))
+            self.server = Server(self.application, refusal, self.tls, self.limiter)
             await self.server.start(sockets)
 
     def run(self, coroutine):
@@ -137,6 +144,7 @@ def serving(
     loop: str = "uvloop",
     kind: str = "transport",
     tls: ssl.SSLContext | None = None,
+    limiter: listener.ConnectionLimiter | None = None,
     quiet: bool = True,
 ) -> Iterator[Running]:
     """A running server; in the end nothing must be left of it, and nothing must have been complained about.
@@ -146,12 +154,13 @@ def serving(
         loop: `uvloop` or `asyncio`.
         kind: `transport` or `tornado`.
         tls: certificate and key.
+        limiter: counts connections.
         quiet: whether any log line of level error is one too many.
     """
     log = Log()
     root = logging.getLogger()
     root.addHandler(log)
-    running = Running(make or echo_application, loop, kind, tls)
+    running = Running(make or echo_application, loop, kind, tls, limiter)
     try:
         yield running
     finally:
