@@ -1,6 +1,7 @@
 """From a parsed HTTP request to its handler: the same for every transport that speaks Tornado's interfaces."""
 
 import asyncio
+import contextvars
 import functools
 import urllib.parse
 from time import perf_counter
@@ -165,6 +166,7 @@ class Application(web.Application):
         self.queue = FairQueue()
         self.topic_steps = TopicSteps()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._context = contextvars.copy_context()
         self._running = 0
         self._idle = asyncio.Event()
         self.loop = asyncio.get_running_loop()
@@ -203,7 +205,9 @@ class Application(web.Application):
         client = self.limits.client(request.client_address)
 
         def begin() -> None:
-            task = self.loop.create_task(handler(self, request, client, began_s).work(*segments))
+            work = handler(self, request, client, began_s).work(*segments)
+            # What has its turn behind another request is begun by that one, and would see its context variables.
+            task = self.loop.create_task(work, context=self._context.copy())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
