@@ -9,7 +9,7 @@ from ..reader import TopicStep
 from ..session import News, Reason, Side, TopicPosition
 from ..watches import Watch
 from .signaling import parse_owner
-from .topic_steps import SentStep
+from .topic_steps import NEVER_MS, SentStep
 from .waiting import WaitingHandler
 
 HEARTBEAT_S = 15.0
@@ -124,9 +124,9 @@ class TopicEvents(Stream):
         if sent is not None and now_ms < sent.until_ms:
             return sent, True  # more may have happened since it was made for another stream
         step = await self.store.topic_step(self.origin, topic, position, now_ms)
-        until_ms = min((listed.session.expires_ms for listed in step.arrived), default=0)
+        until_ms = min((listed.session.expires_ms for listed in step.arrived), default=NEVER_MS)
         sent = SentStep(self.encode(about, position, step), step.position, until_ms)
-        if until_ms:
+        if sent.events:  # else the next look may find some
             self.application.topic_steps.keep(key, sent)
         return sent, step.more
 

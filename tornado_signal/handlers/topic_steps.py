@@ -5,6 +5,7 @@ from typing import NamedTuple
 from ..session import TopicPosition
 
 STEPS_KEPT = 8  # of all topics, at most a megabyte or two each
+NEVER_MS = 2**63
 
 
 class SentStep(NamedTuple):
@@ -13,7 +14,7 @@ class SentStep(NamedTuple):
     Attributes:
         events: in bytes; none if nothing has happened.
         position: where a reader has come to that has got it.
-        until_ms: from when on it is not to be sent any more, since something in it has expired; 0 for at once.
+        until_ms: from when on it is not to be sent any more, since something in it has expired.
     """
 
     events: bytes
