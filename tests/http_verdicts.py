@@ -33,6 +33,7 @@ STRICTER = {
     ),
     **dict.fromkeys(("Host with a bad port", "Host with two ports", "Host IPv6, broken"), HOST),
     **dict.fromkeys(("two equal lengths", "length list"), LENGTH),
+    "length of 21 digits": "no body is so long, and thousands of digits are no number to Python",
     "coding with blanks behind": "the parser wants the bare word",
     **dict.fromkeys(("coding in HTTP/1.0", "coding in HTTP/1.0 with keep-alive"), CODING),
     **dict.fromkeys(("expectation of something else", "two expectations", "empty expectation"), EXPECTATION),
@@ -44,6 +45,13 @@ LAXER = {
     "chunk size with 100 zeros": "Tornado reads chunk sizes of at most 64 bytes; zeros change none",
     "chunk extension": "extensions that are not understood must be ignored (RFC 9112, 7.1.1)",
     "chunk extension, quoted": "the same",
+    **dict.fromkeys(
+        (
+            *("trailer", "trailer Host", "trailer Origin", "trailer announced", "trailers, many", "trailer Expect"),
+            *("trailer with a request in it", "trailer Upgrade", "upgrade with a trailer"),
+        ),
+        "trailers may be dropped (RFC 9110, 6.5.1); Tornado takes none",
+    ),
 }
 
 # Taken by both, understood differently.
@@ -64,7 +72,7 @@ REFUSED = {
     **dict.fromkeys(
         (
             *("header too long", "header name too long", "too many blanks in a header", "too many headers"),
-            *("chunk extension too long", "trailer too long"),
+            *("chunk extension too long", "trailer too long", "trailers, too many"),
         ),
         431,
     ),
@@ -102,6 +110,7 @@ twice | Host twice, different | Host list | Host with a comma | Host with a spac
 user | Host with a bad port | Host with two ports | Host IPv6, broken | Host escaped badly | Host in UTF-8 | two Hosts
 in HTTP/1.0 | length empty | length +5 | length -5 | length -0 | length 5.0 | length 0x5 | length 5e0 | length 5_0 |
 length in other digits | length with a blank inside | length of 2^64 | length of 2^64 and 5 | length of 100 digits |
+length of 21 digits | length of 5,000 zeros | length of 5,000 zeros and 5 | length of 5,000 digits |
 two equal lengths | two lengths | length list | length list, different | length list, empty member | length quoted |
 length and chunked | chunked and length | length and other coding | length and identity | chunk size huge | chunk size
 2^64 and 5 | chunk size negative | chunk size signed | chunk size 0x | chunk size with an underscore | chunk size
@@ -109,11 +118,12 @@ empty | chunk size of letters | space before a chunk size | space behind a chunk
 CRLF behind a chunk | LF behind a chunk | chunk longer than its size | LF behind a chunk size | CR behind a chunk size
 | LF behind the last chunk | LFs behind the last chunk size | no final CRLF | chunk extension, CRLF in quotes | chunk
 extension, LF | chunk extension, LF hides a chunk | chunk extension, CR | chunk extension, empty | chunk extension,
-blanks | trailer | trailer Host | trailer Content-Length | trailer Transfer-Encoding | trailer Origin | trailer
-announced | trailer without a colon | coding with blanks behind | coding with a vertical tab | coding chunked, gzip |
+blanks | trailer Content-Length | trailer Transfer-Encoding | trailer folded | trailer, space before the colon |
+trailer behind LF | trailer without an end | trailer without a colon | coding with blanks behind |
+coding with a vertical tab | coding chunked, gzip |
 coding chunked, chunked | coding chunked twice | coding chunked, identity | coding chunked then identity | coding with
 a comma behind | coding empty | coding empty, with a length | coding in HTTP/1.0 | coding in HTTP/1.0 with keep-alive
-| upgrade with a trailer | upgrade with length and chunked
+| upgrade with length and chunked
 """
 REFUSED |= dict.fromkeys(ALL_400.replace("\n", " ").strip().split(" | "), 400)
 

@@ -18,6 +18,7 @@ from service import (
     refused,
     with_origin,
 )
+from sse import open_stream
 
 from tornado_signal import errors, handlers
 from tornado_signal.handlers.base import STATUS
@@ -282,6 +283,82 @@ async def test_on_the_allow_list(start_service):
     assert refused(own) == (403, "Origin not allowed")
 
 
+def credentials(response):
+    """What a response says to pages about cookies, once at most."""
+    values = response.headers.get_list("Access-Control-Allow-Credentials")
+    assert len(values) <= 1
+    return values[0] if values else None
+
+
+BROKEN = [
+    (400, head("POST", "/poll", with_origin(ORIGIN, [("X", "1"), ("Content-Length", "x")]))),
+    (417, head("POST", "/poll", with_origin(ORIGIN, [("X", "1"), ("Expect", "miracles")]))),
+    (431, head("GET", "/", with_origin(ORIGIN, [("X", "x" * 70_000)]))),
+    (501, head("POST", "/poll", with_origin(ORIGIN, [("Transfer-Encoding", "gzip")]))),
+]
+
+
+@pytest.mark.parametrize("listed", [True, False])
+async def test_credentials(listed, start_service):
+    """With an allow-list, and only then, pages may read what they have sent cookies for, whatever is answered (B14)."""
+    service = await start_service(**LISTED if listed else {})
+    expected = "true" if listed else None
+    found = []
+    for method, target, body in [
+        *(("GET", path, None) for path in ("/", "/health", "/topics", "/lobby/sessions", "/nowhere", "/ice-servers")),
+        *(("HEAD", path, None) for path in ("/topics", "/nowhere")),
+        *(("OPTIONS", path, None) for path in ("/poll", "/lobby/offer", "/nowhere")),
+        ("POST", "/lobby/offer", OFFER),
+        ("POST", "/poll", POLL),
+        ("POST", "/poll", b"["),
+        ("DELETE", "/poll", None),
+        ("POST", "/lobby/offer", b" " * (MAX_BODY_BYTES + 1)),
+    ]:
+        response = await service.call(method, target, body)
+        assert (credentials(response), allowed_origin(response)) == (expected, ORIGIN), (method, target)
+        found.append(response.status)
+    assert {200, 204, 400, 404, 405, 413} <= set(found)
+    for status, raw in BROKEN:
+        response = await service.raw(raw)
+        assert (response.status, credentials(response), allowed_origin(response)) == (status, expected, ORIGIN)
+    async with open_stream(service.port, "/lobby/events") as stream:
+        assert stream.headers.get("Access-Control-Allow-Credentials") == expected
+    service.application.draining = True
+    response = await service.call("GET", "/topics")
+    assert (response.status, credentials(response)) == (503, expected)
+
+
+@pytest.mark.parametrize(("setting", "status"), [("max_connections_per_address", 429), ("max_connections", 503)])
+@pytest.mark.parametrize("listed", [True, False])
+async def test_credentials_of_a_connection_too_many(listed, setting, status, start_service):
+    """The refusal of a connection and that of a rate say the same."""
+    service = await start_service(
+        unlimited_addresses=(), burst_per_address=1, rate_per_address=1, **{setting: 1}, **LISTED if listed else {}
+    )
+    expected = "true" if listed else None
+    async with service.connect() as first:
+        found = []
+        for _ in range(2):
+            await first.send(head("GET", "/", with_origin(ORIGIN)))
+            found.append(await first.receive())
+        found.append(await service.raw(head("GET", "/", with_origin(ORIGIN))))
+    assert [response.status for response in found] == [200, 429, status]
+    assert [credentials(response) for response in found] == [expected] * 3
+    assert {allowed_origin(response) for response in found} == {ORIGIN}
+
+
+async def test_no_credentials_for_others(start_service):
+    """Who is not on the allow-list, or says no origin, is not told anything of the kind."""
+    service = await start_service(**LISTED)
+    for origin in ("https://evil.example", None, ""):
+        for method in ("GET", "OPTIONS"):
+            response = await service.call(method, "/topics", origin=origin)
+            assert response.status in (400, 403)
+            assert credentials(response) is None
+    response = await service.raw(head("GET", "/", with_origin("https://evil.example", [("X", "1"), ("no name", "")])))
+    assert (response.status, credentials(response), allowed_origin(response)) == (400, None, None)
+
+
 # Bodies (contract B2).
 
 BAD_BODIES = {
@@ -533,6 +610,69 @@ async def test_bad_numbers(name, service):
 async def test_page_is_checked_before_limit(service):
     """Of two mistakes in a query the page is named (B6)."""
     assert refused(await service.call("GET", "/topics?limit=0&page=0")) == (400, invalid("page"))
+
+
+TRAILERS = {
+    "one": b"X: 1\r\n",
+    "the Origin": b"Origin: https://evil.example\r\n",
+    "the Host": b"Host: evil.example\r\n",
+    "many": b"".join(b"X-%d: 1\r\n" % number for number in range(500)),
+}
+
+
+@pytest.mark.parametrize("case", TRAILERS)
+async def test_trailers(case, service):
+    """A trailer behind a chunked body is dropped: it is no header, also when more requests come right behind it."""
+    body = json.dumps(OFFER).encode()
+    framed = b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, TRAILERS[case])
+    publish = head("POST", "/lobby/offer", with_origin(ORIGIN, [("Transfer-Encoding", "chunked")])) + framed
+    listing = head("GET", "/lobby/sessions", with_origin(ORIGIN))
+    async with service.connect() as connection:
+        await connection.send(publish + publish + listing)
+        first, second, listed = [await connection.receive() for _ in range(3)]
+    assert [response.status for response in (first, second, listed)] == [200] * 3
+    assert {allowed_origin(response) for response in (first, second, listed)} == {ORIGIN}
+    codes = [second.json["code"], first.json["code"]]
+    assert [each["code"] for each in listed.json["sessions"]] == codes
+    assert await service.sessions(origin="https://evil.example") == []
+
+
+async def test_trailers_without_end(service):
+    """Trailers are bounded like headers."""
+    begun = head("POST", "/lobby/offer", with_origin(ORIGIN, [("Transfer-Encoding", "chunked")])) + b"2\r\n{}\r\n0\r\n"
+    for more in (b"X: " + b"x" * 50_000, b"X: 1\r\n" * 20_000):
+        response = await service.raw(begun + more)
+        assert response.status == 431
+        assert response.headers["Connection"] == "close"
+    assert await service.sessions() == []
+
+
+@pytest.mark.parametrize(
+    "length", ["0" * 5000, "0" * 4999 + "2", "9" * 5000, "0" * 21, "1" * 21, "1" * 20, "0" * 20_000]
+)
+async def test_lengths_that_are_no_numbers(length, service):
+    """A `Content-Length` that no body has, or of more digits than any needs, is refused in JSON, and logged nowhere."""
+    response = await service.raw(head("POST", "/poll", with_origin(ORIGIN, [("Content-Length", length)])) + b"{}")
+    assert response.status == (413 if len(length) == 20 else 400)
+    assert (response.headers["Content-Type"], allowed_origin(response)) == ("application/json", ORIGIN)
+    assert set(response.json) == {"error"}
+
+
+async def test_a_byte_order_mark(service):
+    """One byte order mark before the JSON of any endpoint is taken."""
+    mark = b"\xef\xbb\xbf"
+    response = await service.call("POST", "/lobby/offer", mark + json.dumps(OFFER).encode())
+    assert response.status == 200
+    fields = {"code": response.json["code"], "side": "answerer"}
+    for path, more in [
+        ("/poll", {}),
+        ("/answer", {"answer": "a"}),
+        ("/refresh", {}),
+        ("/withdraw", {}),
+    ]:
+        response = await service.call("POST", path, mark + json.dumps(fields | more).encode())
+        assert response.status == 200, path
+    assert refused(await service.call("POST", "/poll", mark)) == (400, invalid("body"))
 
 
 # Too much, and too late (contract B15).

@@ -11,6 +11,7 @@ from service import NO_SUCH_CODE, NOT_FOUND, ORIGIN, OTHER, TIMEOUT_MS, head, in
 from sse import open_stream, told
 
 from tornado_signal import session as sessions
+from tornado_signal import wire
 from tornado_signal.handlers import streams
 
 pytest_plugins = ["http_fixtures"]
@@ -107,6 +108,31 @@ async def test_refused(case, service):
     target, headers, status, parameter = REFUSED[case]
     response = await service.call("GET", target, headers=headers.items())
     assert refused(response) == (status, invalid(parameter) if parameter else NOT_FOUND)
+    assert len(service.store.watches) == 0
+
+
+WEBSOCKET = [
+    ("Connection", "Upgrade"),
+    ("Upgrade", "websocket"),
+    ("Sec-WebSocket-Version", "13"),
+    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+]
+
+
+@pytest.mark.parametrize("headers", [WEBSOCKET, [("Connection", "Upgrade"), ("Upgrade", "h2c")], [("Upgrade", "x")]])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("whose", ["topic", "session"])
+async def test_upgrades(whose, method, headers, service):
+    """Who asks a stream for another protocol is refused, on a connection that goes on; elsewhere it is ignored."""
+    code = await service.offer()
+    target = "/lobby/events" if whose == "topic" else f"/events?code={code}&side=offerer"
+    async with service.connect() as connection:
+        await connection.send(head(method, target, with_origin(ORIGIN, headers)))
+        response = await connection.receive(method)
+        assert response.status == 400
+        assert method == "HEAD" or response.json == {"error": invalid("Upgrade")}
+        await connection.send(head("GET", "/lobby/sessions", with_origin(ORIGIN, headers)))
+        assert [each["code"] for each in (await connection.receive()).json["sessions"]] == [code]
     assert len(service.store.watches) == 0
 
 
@@ -522,3 +548,116 @@ async def test_an_id_of_an_earlier_session_of_the_same_content(start_service):
         assert told(await stream.rest()) == [("gone", code, sessions.Reason.EXPIRED.name.lower())]
     response = await service.call("GET", target, headers=[("Last-Event-ID", stream.last)])
     assert refused(response) == (400, invalid("Last-Event-ID"))
+
+
+# Many streams of one topic.
+
+STREAMS = 100
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """The events that have been made, in their order."""
+    made = []
+    make = wire.event
+
+    def event(name, *arguments):
+        made.append(name)
+        return make(name, *arguments)
+
+    monkeypatch.setattr(wire, "event", event)
+    return made
+
+
+async def test_an_event_is_made_once(service, follow, encoded):
+    """What many streams of a topic are told is made once, whoever comes and whoever goes."""
+    come, answer, withdraw, expire = step_of(service)
+    async with contextlib.AsyncExitStack() as ends:
+        opened = [await ends.enter_async_context(follow()) for _ in range(STREAMS)]
+        for stream in opened:
+            await stream.listing()
+        codes = []
+
+        async def check(*events):
+            for stream in opened:
+                assert told(await stream.take(len(events))) == list(events)
+            assert encoded == [name for name, *_ in events]
+            encoded.clear()
+
+        for _ in range(3):
+            codes.append(await come())
+            await check(("session", codes[-1]))
+        await answer(codes[0])
+        await check(("gone", codes[0], "answered"))
+        await withdraw(codes[1])
+        await check(("gone", codes[1], "withdrawn"))
+        await expire()
+        await check(("gone", codes[2], "expired"))
+
+
+async def test_a_listing_is_made_once(service, follow, encoded):
+    """Streams that begin while nothing changes share the events of the listing, too, with the sessions in it."""
+    codes = [await service.offer(info=str(number)) for number in range(5)]
+    async with contextlib.AsyncExitStack() as ends:
+        for _ in range(STREAMS):
+            stream = await ends.enter_async_context(follow())
+            assert told(await stream.listing()) == [("session", code) for code in codes]
+    assert len(encoded) == len(codes)
+
+
+async def test_many_resume_from_one_place(service, follow):
+    """Streams that come back to the same id at different times are each told of all that has happened until then."""
+    come, answer, withdraw, expire = step_of(service)
+    first = await come()
+    async with follow() as stream:
+        await stream.listing()
+        last = stream.last
+    present, known = {first}, {first}
+    async with contextlib.AsyncExitStack() as ends:
+        opened = []
+        for number in range(12):
+            code = await come(info=str(number))
+            present.add(code)
+            if number % 3 == 1:
+                await withdraw(code)
+                present.discard(code)
+            if number == 5:
+                await answer(first)
+                present.discard(first)
+            stream = await ends.enter_async_context(follow(last=last))
+            await stream.until(lambda stream=stream: present <= left_in(stream, known))
+            opened.append(stream)
+        code = await come(info="the last")
+        present.add(code)
+        for stream in opened:
+            await stream.until(lambda stream=stream: left_in(stream, known) == present)
+            found = told(stream.events)
+            assert len(set(found)) == len(found)
+            assert [each[1:] for each in found if each[0] == "gone" and each[1] in known] == [(first, "answered")]
+        await expire()
+        for stream in opened:
+            await stream.until(lambda stream=stream: not left_in(stream, known))
+            gone = [each[1] for each in told(stream.events) if each[0] == "gone"]
+            assert len(set(gone)) == len(gone)
+            assert present <= set(gone)
+
+
+def left_in(stream, known):
+    """The sessions that a client knows of, beside those that it knew before."""
+    found = set(known)
+    for each in stream.events:
+        (found.discard if each.name == "gone" else found.add)(each.data["code"])
+    return found
+
+
+async def test_what_was_made_is_not_told_when_it_has_expired(service, follow):
+    """A session that has expired since its event was made for one stream is not told of to the next."""
+    async with follow() as stream:
+        await stream.listing()
+        last = stream.last
+        code = await service.offer()
+        assert told(await stream.take()) == [("session", code)]
+    service.clock.ms += TIMEOUT_MS
+    async with follow(last=last) as stream:
+        code = await service.offer()
+        assert told(await stream.take()) == [("session", code)]
