@@ -599,7 +599,8 @@ def test_whatever_becomes_of_a_handshake(handshake, limited, limits, trusting, m
                 until(lambda: limits.connections == 1)
                 handshake(client, trusting)
         until(lambda: counted(limits) == (0, 0))
-    until(lambda: not limited.server._handshakes)
+    assert status(connect_from("127.0.0.2", limited.port), trusting) == 200
+    until(lambda: not limited.server._handshakes and counted(limits) == (0, 0))
     assert status(connect_from("127.0.0.3", limited.port), trusting) == 200
 
 
