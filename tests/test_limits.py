@@ -14,7 +14,15 @@ from service import NO_SUCH_CODE, ORIGIN, OTHER, Connection, Service, head, inva
 from tornado_signal import limits as limits_module
 from tornado_signal.errors import TooMany, Unavailable
 from tornado_signal.handlers import request
-from tornado_signal.limits import SPARE_ARRIVALS, SPARE_CONNECTIONS, SPARE_CONNECTIONS_PER_CLIENT, Bucket, Limits
+from tornado_signal.limits import (
+    ADMIN_CONNECTIONS,
+    SPARE_ARRIVALS,
+    SPARE_CONNECTIONS,
+    SPARE_CONNECTIONS_PER_CLIENT,
+    AdminLimits,
+    Bucket,
+    Limits,
+)
 from tornado_signal.settings import Settings
 
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
@@ -121,6 +129,18 @@ def test_an_address_with_too_many_takes_no_room_of_others():
     assert found == [0] * 5 + [429] * SPARE_CONNECTIONS_PER_CLIENT + [None] * (65 - SPARE_CONNECTIONS_PER_CLIENT)
     assert [limits.connected(f"192.0.2.{number}", 0) for number in range(2, 57)] == [0] * 55
     assert limits.connected("192.0.2.99", 0) == 503
+
+
+def test_connections_of_the_operator():
+    """On the operator's listener so many are served, wherever they are from, and a few more are told."""
+    limits = AdminLimits()
+    assert [limits.connected("127.0.0.1", 0) for _ in range(ADMIN_CONNECTIONS)] == [0] * ADMIN_CONNECTIONS
+    others = [limits.connected("", 0) for _ in range(10)]
+    assert others == [503] * SPARE_CONNECTIONS_PER_CLIENT + [None] * (10 - SPARE_CONNECTIONS_PER_CLIENT)
+    limits.disconnected("127.0.0.1", 0)
+    limits.disconnected("", 503)
+    assert [limits.connected("127.0.0.1", 0) for _ in range(3)] == [0, 503, None]
+    assert (limits.connections, limits.refused) == (ADMIN_CONNECTIONS, SPARE_CONNECTIONS_PER_CLIENT)
 
 
 def test_connections_at_once():
