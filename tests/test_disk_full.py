@@ -44,6 +44,7 @@ def publish_until(server, kept, done, limit=2000):
             kept[found["code"]] = number
         else:
             assert (status, found) == (503, {"error": "Service unavailable"})
+            time.sleep(0.01)  # that there is room again shows once the server has looked
         if done(status):
             return headers
     raise AssertionError(f"never, in {limit} offers")

@@ -76,7 +76,7 @@ class Space:
         held = self.size_bytes + added
         # What is in the log now is in a table soon, for a while in both.
         left = self.free_bytes - 2 * added - min(held, MERGE_BYTES)
-        return held <= self.most_bytes and left >= self.reserve_bytes
+        return held <= self.most_bytes and (not self._wanted_bytes or left >= self.reserve_bytes)
 
     # In the writer's thread
 
