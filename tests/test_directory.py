@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tornado_signal import directory, layout
+from tornado_signal import directory, files, layout
 from tornado_signal.errors import DamagedDatabase, DamagedListing, DatabaseError
 from tornado_signal.leveldb import plyvel
 
@@ -169,6 +169,15 @@ def test_another_identity(path):
     first, again, other, last = identities
     assert first == again != other == last
     assert len(first) == len(other) == layout.IDENTITY_BYTES
+
+
+def test_what_is_kept_aside_has_no_ballast(path):
+    """A damaged directory is kept for its data, not for the room that its ballast takes."""
+    with directory.opened(path):
+        (path / files.BALLAST).write_bytes(b"\0" * 1000)
+    kept = directory.set_aside(path)
+    assert (kept / "CURRENT").exists()
+    assert not (kept / files.BALLAST).exists()
 
 
 def test_compact(path):
