@@ -567,6 +567,15 @@ async def test_the_size_is_that_of_the_files(held):
 # How not to open: what is done to a directory that holds a database, and what is said then.
 
 
+async def test_the_size_of_a_directory_that_is_moved_aside(held, tmp_path):
+    """Whoever asks while a damaged directory is being replaced is told of none, and nothing fails."""
+    await held.put(b"a")
+    (tmp_path / "data").rename(tmp_path / "aside")
+    assert held.db.size_bytes() == 0
+    (tmp_path / "aside").rename(tmp_path / "data")
+    assert held.db.size_bytes() > 0
+
+
 def only(path, pattern):
     """The one file of this pattern that is not empty."""
     (found,) = [file for file in path.glob(pattern) if file.stat().st_size]

@@ -189,8 +189,10 @@ class Database:
         await asyncio.shield(self._closed)
 
     def size_bytes(self) -> int:
-        """How much the directory holds, by its files."""
-        return files.size_bytes(self._path)
+        """How much the directory holds, by its files; nothing while it is moved aside and begun anew."""
+        with contextlib.suppress(FileNotFoundError):
+            return files.size_bytes(self._path)
+        return 0
 
     def cache_bytes(self) -> int:
         """How much of it LevelDB keeps in memory; 0 while it is reopened, or closed."""
