@@ -76,7 +76,7 @@ class Through:
         self.service, self.proxy, self.tls = service, proxy, tls
         self.runs = []
         run = service.application.run
-        service.application.run = lambda request: (self.runs.append(request.path), run(request))[1]
+        service.application.run = lambda request, **how: (self.runs.append(request.path), run(request, **how))[1]
 
     @contextlib.asynccontextmanager
     async def connect(self, host="127.0.0.1", source=None):
