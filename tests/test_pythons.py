@@ -94,7 +94,7 @@ def test_nothing_has_to_be_compiled(minor, machine, tmp_path):
     platforms = [f"--platform={name}_{machine}" for name in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
     only = ["--no-deps", "--only-binary=:all:", f"--python-version={minor}", *platforms]
     do(*PIP, "download", *only, "--dest", tmp_path, *map(str, wanted))
-    assert len([*tmp_path.glob("*.whl")]) == len(wanted) >= 9
+    assert len([*tmp_path.glob("*.whl")]) == len(wanted) >= 8
 
 
 def test_others_are_refused_in_a_sentence(tmp_path):

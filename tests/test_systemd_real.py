@@ -47,7 +47,7 @@ def machine(tmp_path_factory):
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", "/usr/bin/python3"]
     project = configparser.ConfigParser()
     project.read(ROOT / "setup.cfg")
-    needs = [*project["options"]["install_requires"].split(), "setuptools>=77"]
+    needs = [*project["options"]["install_requires"].strip().splitlines(), "setuptools>=77"]
     subprocess.run([*pip, "download", "--dest", source.parent / "wheels", *needs], check=True, timeout=120)
     with Machine(room / "room", room / "files") as machine:
         yield machine
