@@ -33,6 +33,7 @@ STRICTER = {
     ),
     **dict.fromkeys(("Host with a bad port", "Host with two ports", "Host IPv6, broken"), HOST),
     **dict.fromkeys(("two equal lengths", "length list"), LENGTH),
+    "more headers than are taken": "each header takes many times its length in memory",
     "length of 21 digits": "no body is so long, and thousands of digits are no number to Python",
     "coding with blanks behind": "the parser wants the bare word",
     **dict.fromkeys(("coding in HTTP/1.0", "coding in HTTP/1.0 with keep-alive"), CODING),
@@ -72,6 +73,7 @@ REFUSED = {
     **dict.fromkeys(
         (
             *("header too long", "header name too long", "too many blanks in a header", "too many headers"),
+            "more headers than are taken",
             *("chunk extension too long", "trailer too long", "trailers, too many"),
         ),
         431,

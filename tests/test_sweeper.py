@@ -8,7 +8,7 @@ from conftest import BEGIN_MS, TIMEOUT_MS
 
 from tornado_signal import sweeper as sweeper_module
 from tornado_signal.errors import Unavailable
-from tornado_signal.session import Side
+from tornado_signal.session import Reason, Side
 from tornado_signal.space import UNLIMITED
 from tornado_signal.sweeper import Sweeper
 
@@ -204,3 +204,19 @@ async def test_it_asks_the_clock_at_every_step(watched, under, clock):
     await Sweeper(watched, Running()).sweep()
     left = {key[:1] for key in watched._db.view.iterator(include_value=False)}
     assert left == {b"E", b"F", b"G", b"I", b"M"}  # those who left are remembered for a while
+
+
+async def test_what_has_expired_leaves_while_others_sweep(watched, under, clock):
+    """Departures do not wait for a compaction; what else there is of the sessions is left to the sweep."""
+    one = under(watched)
+    position = await one.begin()
+    code = await one.create()
+    (arrival,) = await one.events(position)
+    clock.ms += TIMEOUT_MS
+    sweeper = Sweeper(watched, clock)
+    await sweeper.settle()
+    assert watched.listed_count == 0
+    assert await one.news(arrival[0]) == [(code, Reason.EXPIRED)]
+    assert sum(watched.metrics.sweeps.counts) == 0
+    await watched.close()
+    await sweeper.settle()  # a store that cannot serve fails nobody

@@ -222,7 +222,7 @@ def test_a_waiting_request_body_is_not_read(running):
 
 def test_what_waits_is_bounded_for_all(running, monkeypatch):
     """Bytes behind requests that wait are bounded for all connections together; who sends few is not refused."""
-    monkeypatch.setattr(connection, "MAX_WAITING_BYTES", 1_000_000)
+    monkeypatch.setattr(running.server, "max_read_ahead_bytes", 1_000_000)
     much = WAIT + numbered(1) * 10_000
     little = WAIT + b"".join(map(numbered, range(10))) + numbered(10, b"Connection: close\r\n")
     with contextlib.ExitStack() as ends:
@@ -235,8 +235,8 @@ def test_what_waits_is_bounded_for_all(running, monkeypatch):
             client.settimeout(PATIENCE_S)
             clients.append(client)
             until(lambda number=number: len(running.application.waiting) == number)
-        settled(lambda: running.call(lambda: running.server.waiting_bytes))
-        assert 100_000 < running.call(lambda: running.server.waiting_bytes) <= 1_000_000
+        settled(lambda: running.call(lambda: running.server.read_ahead_bytes))
+        assert 100_000 < running.call(lambda: running.server.read_ahead_bytes) <= 1_000_000
         assert sum(there._refused == 503 for there in running.server.connections) > 10
         modest = ends.enter_context(running.connect())
         modest.sendall(little)
@@ -251,7 +251,7 @@ def test_what_waits_is_bounded_for_all(running, monkeypatch):
         assert [answer.status for answer in found] == [200, 200, 503]
         assert found[-1].json == {"error": "Service unavailable"}
     until(lambda: not running.server.connections)
-    assert running.call(lambda: running.server.waiting_bytes) == 0
+    assert running.call(lambda: running.server.read_ahead_bytes) == 0
 
 
 # Slow readers

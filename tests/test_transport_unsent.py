@@ -101,7 +101,7 @@ def test_who_has_caught_up_is_forgotten():
     others = slow(unsent, b=[95])
     assert (ended(found), ended(others)) == ({"a": []}, {"b": []})
     unsent.forget(others["b"][0])
-    assert (unsent._bytes, unsent._sizes) == (0, {})
+    assert (unsent.bytes, unsent._sizes) == (0, {})
 
 
 def test_one_alone():
@@ -109,7 +109,7 @@ def test_one_alone():
     unsent = Unsent(100)
     found = slow(unsent, a=[101])
     assert ended(found) == {"a": [101]}
-    assert (unsent._bytes, unsent._sizes) == (0, {})
+    assert (unsent.bytes, unsent._sizes) == (0, {})
 
 
 # The real one.
@@ -177,7 +177,7 @@ def test_readers_that_do_not_read(running):
         (answer,) = answers(read_all(honest))
         assert (answer.whole, len(answer.body)) == (True, LARGE_BYTES)
     until(lambda: not running.server.connections)
-    assert running.call(lambda: (running.server.unsent._bytes, running.server.unsent._sizes)) == (0, {})
+    assert running.call(lambda: (running.server.unsent.bytes, running.server.unsent._sizes)) == (0, {})
 
 
 def test_who_catches_up_counts_no_more(running):
@@ -189,5 +189,5 @@ def test_who_catches_up_counts_no_more(running):
             received = 0
             while received < LARGE_BYTES:
                 received += len(client.recv(LARGE_BYTES))
-        until(lambda: running.call(lambda: running.server.unsent._bytes) == 0)
+        until(lambda: running.call(lambda: running.server.unsent.bytes) == 0)
         assert len(running.server.connections) == 12

@@ -227,13 +227,22 @@ async def serve(settings: Settings) -> None:
         limits = Limits(settings, room, lambda: store.space.capacity_bytes // ADDRESSES_TO_FILL)
         application = make_application(store, clock, settings, COMMIT, limits)
         refusal = make_refusal(settings, application.ledger)
-        server = Server(application, refusal, tls.context if tls else None, limiter=limits)
+        server = Server(
+            application,
+            refusal,
+            tls.context if tls else None,
+            limiter=limits,
+            max_unsent_bytes=settings.max_unsent_bytes,
+            max_read_ahead_bytes=settings.max_read_ahead_bytes,
+        )
         await server.start(public)
-        admin_application = make_admin_application(application, server.connections)
+        admin_application = make_admin_application(application, server)
         admin_server = Server(admin_application, refusal, limiter=AdminLimits())
         await admin_server.start(admin)
-        sweeping = PeriodicCallback(Sweeper(store, clock).sweep, settings.sweep_interval_ms)
-        sweeping.start()
+        sweeper = Sweeper(store, clock)
+        periodic = [PeriodicCallback(each, settings.sweep_interval_ms) for each in (sweeper.settle, sweeper.sweep)]
+        for each in periodic:
+            each.start()
         lag = Lag(store.metrics)
         for listening in public:
             log.info("listening on %s", url(listening, server.protocol))
@@ -266,7 +275,8 @@ async def serve(settings: Settings) -> None:
         await orders.stop.wait()
         log.info("stopping: draining")
         notifier.stopping(status())
-        sweeping.stop()
+        for each in periodic:
+            each.stop()
         lag.stop()
         await unless(orders.hurry, drain(server, admin_server, application))
         if orders.hurry.is_set():

@@ -157,6 +157,12 @@ class Settings:
         100_000, MANY, "how many connections may be open; not more than there are file descriptors for"
     )
     max_connections_per_address: int = setting(1000, MANY, "how many connections an address may have open")
+    max_unsent_bytes: int = setting(
+        67_108_864, MANY, "how much clients that read too slowly may leave unread, all together", "bytes"
+    )
+    max_read_ahead_bytes: int = setting(
+        16_777_216, MANY, "how much is read behind requests that are not answered yet, of all clients together", "bytes"
+    )
     max_waiting: int = setting(100_000, MANY, "how many requests may wait for news")
     max_waiting_per_address: int = setting(1000, MANY, "how many requests of an address may wait for news")
     rate_per_address: int = setting(100, whole(1, 1_000_000), "how many requests an address may make", "1/s")

@@ -17,7 +17,7 @@ COMPACT_SHARE = 20  # a compaction is followed by a pause of at least so many ti
 
 
 class Sweeper:
-    """What the `PeriodicCallback` calls.
+    """What the `PeriodicCallback`s call.
 
     Args:
         store: what is swept.
@@ -31,6 +31,16 @@ class Sweeper:
         self._pause_s = compact_pause_s
         self._swept = 0
         self._next_compaction_s = 0.0
+
+    async def settle(self) -> None:
+        """Have what has expired leave its listing, in time, whatever a sweep or a compaction takes."""
+        try:
+            await self._store.settle(self._clock.now_ms())
+        except Unavailable:
+            pass  # the store has said why; the next call goes on
+        except Exception as error:
+            if not self._store.failed(error):
+                raise
 
     async def sweep(self) -> None:
         """Delete all that has expired, in steps with a pause as long as the step after each: requests come first."""

@@ -6,7 +6,7 @@ import http
 import ipaddress
 import logging
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
@@ -19,7 +19,7 @@ from tornado.iostream import StreamClosedError
 from .. import wire
 from ..backup import Packer
 from ..errors import Unavailable
-from .exposition import make_registry
+from .exposition import Transport, make_registry
 from .request import Application
 
 log = logging.getLogger(__name__)
@@ -200,14 +200,14 @@ def answer(handler: web.RequestHandler, status: int, fields: dict[str, Any]) -> 
     handler.finish(wire.encode(fields))
 
 
-def make_admin_application(public: Application, connections: Collection[Any] = ()) -> web.Application:
+def make_admin_application(public: Application, transport: Transport | None = None) -> web.Application:
     """The application of the admin listener.
 
     Args:
         public: the one that it watches.
-        connections: those that are open to it.
+        transport: what serves it.
     """
     handlers = {"/healthz": Alive, "/readyz": Ready, "/backup": Backup, "/compact": Compact}
     routes: list[Any] = [(path, handler, {"public": public}) for path, handler in handlers.items()]
-    routes.append(("/metrics", Metrics, {"public": public, "registry": make_registry(public, connections)}))
+    routes.append(("/metrics", Metrics, {"public": public, "registry": make_registry(public, transport)}))
     return web.Application(routes, default_handler_class=Unknown, log_function=lambda handler: None)

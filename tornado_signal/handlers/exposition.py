@@ -3,8 +3,8 @@
 import itertools
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -19,17 +19,36 @@ PREFIX: Final = "tornado_signal_"
 METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST")  # there are some thirty more, which nobody means
 
 
+class Unsent(Protocol):
+    """What clients that read too slowly have left unread; see `transport.unsent`."""
+
+    bytes: int
+    ended: int
+
+
+class Transport(Protocol):
+    """What serves an application; see `transport.Server`."""
+
+    connections: set[Any]
+    read_ahead_bytes: int
+    turned_away: int
+
+    @property
+    def unsent(self) -> Unsent:
+        """What waits to be read."""
+
+
 class Exposition(Collector):
     """All numbers of a server, its process aside.
 
     Args:
         public: the application.
-        connections: those that are open.
+        transport: what serves it; None for another one's.
     """
 
-    def __init__(self, public: Application, connections: Collection[Any]) -> None:
+    def __init__(self, public: Application, transport: Transport | None) -> None:
         self._public = public
-        self._connections = connections
+        self._transport = transport
 
     def collect(self) -> Iterator[Metric]:
         """Every number, as it is now."""
@@ -42,9 +61,17 @@ class Exposition(Collector):
         yield gauge(
             "ready", "Whether the server serves: not while it stops, nor while its store cannot be used.", ready
         )
-        yield gauge("connections", "Open connections of clients.", len(self._connections))
+        if self._transport is not None:
+            yield from self._of_connections(self._transport)
         lag = self._public.store.metrics.loop_lag
         yield histogram("event_loop_lag_seconds", "How late what is due gets its turn.", {(): lag})
+
+    def _of_connections(self, transport: Transport) -> Iterator[Metric]:
+        yield gauge("connections", "Open connections of clients.", len(transport.connections))
+        yield gauge("unsent_bytes", "What clients that read too slowly have left unread.", transport.unsent.bytes)
+        yield gauge("read_ahead_bytes", "What was read behind unanswered requests.", transport.read_ahead_bytes)
+        ended: Values = {("too many",): transport.turned_away, ("unsent",): transport.unsent.ended}
+        yield counter("connections_ended", "Connections that were ended without a word, and why.", ended, "reason")
 
     def _of_requests(self) -> Iterator[Metric]:
         metrics = self._public.store.metrics
@@ -118,10 +145,10 @@ class Process(ProcessCollector):
         return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def make_registry(public: Application, connections: Collection[Any]) -> CollectorRegistry:
+def make_registry(public: Application, transport: Transport | None) -> CollectorRegistry:
     """Everything that `/metrics` shows; see `Exposition`."""
     registry = CollectorRegistry()
-    registry.register(Exposition(public, connections))
+    registry.register(Exposition(public, transport))
     Process(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)

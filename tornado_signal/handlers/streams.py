@@ -119,6 +119,7 @@ class TopicEvents(Stream):
     async def next_step(self, topic: str, about: bytes, position: TopicPosition) -> tuple[SentStep, bool]:
         """What has happened since a position, as it is sent, and whether there is more."""
         now_ms = self.application.clock.now_ms()
+        await self.store.settle(now_ms)  # first: else all that wait for it would make the same step after it
         key = (self.origin, topic, position.serial, position.listed)
         sent = self.application.topic_steps.get(key)
         if sent is not None and now_ms < sent.until_ms:

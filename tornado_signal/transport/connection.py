@@ -19,7 +19,6 @@ IDLE_S: Final = 75.0  # between two requests
 HEAD_S: Final = 15.0  # for request line and headers, from their first byte
 BODY_S: Final = 60.0  # for the body, from its headers
 STALLED_S: Final = 30.0  # for a client to read anything at all of what waits for it
-MAX_WAITING_BYTES: Final = 16 * 1024 * 1024  # read behind requests that are not finished, of all connections
 LINGER_S: Final = 2.0  # for a client to stop sending; closing at once could destroy what it was told
 REFUSED_S: Final = 0.8  # for a connection too many to send a request, so that it can be told
 HIGH_WATER_BYTES: Final = 16 * 1024  # unsent, above which a connection is counted with those that read too slowly
@@ -188,9 +187,9 @@ class Connection(Receiver, asyncio.Protocol):
 
         A few small requests are kept whatever others have sent: they cost no more than the connection itself.
         """
-        self.server.waiting_bytes += len(data) - len(self._waiting)
+        self.server.read_ahead_bytes += len(data) - len(self._waiting)
         self._waiting = data
-        if self.server.waiting_bytes > MAX_WAITING_BYTES and len(data) > PIECE_BYTES:
+        if self.server.read_ahead_bytes > self.server.max_read_ahead_bytes and len(data) > PIECE_BYTES:
             self._refuse(http.HTTPStatus.SERVICE_UNAVAILABLE)
 
     # From the receiver

@@ -51,6 +51,14 @@ class Server:
             that were understood.
         tls: certificate and key, for HTTPS.
         limiter: counts connections, and says which are too many.
+        max_unsent_bytes: what clients that read too slowly may leave unread, all together.
+        max_read_ahead_bytes: what is read behind requests that are not finished, of all clients together.
+
+    Attributes:
+        connections: those that are open.
+        unsent: those of them whose clients read too slowly.
+        read_ahead_bytes: what has been read behind requests that are not finished.
+        turned_away: how many connections were closed as soon as they came.
     """
 
     _tick: asyncio.TimerHandle
@@ -61,6 +69,8 @@ class Server:
         refusal: Refusal,
         tls: ssl.SSLContext | None = None,
         limiter: ConnectionLimiter | None = None,
+        max_unsent_bytes: int = 64 << 20,
+        max_read_ahead_bytes: int = 16 << 20,
     ) -> None:
         self.delegate = delegate
         self.refusal = refusal
@@ -71,8 +81,10 @@ class Server:
         self.connections: set[Connection] = set()
         self.heads: Heads = {}
         self.outbox = Outbox(self.loop)
-        self.unsent = Unsent()
-        self.waiting_bytes = 0  # read behind requests that are not finished
+        self.unsent = Unsent(max_unsent_bytes)
+        self.max_read_ahead_bytes = max_read_ahead_bytes
+        self.read_ahead_bytes = 0
+        self.turned_away = 0
         self.done: asyncio.Future[None] = self.loop.create_future()
         self.done.set_result(None)
         self._tls = tls
@@ -137,7 +149,9 @@ class Server:
 
     def count(self, address: str) -> int | None:
         """Count a client's connection; see `ConnectionLimiter.connected`."""
-        return self.limiter.connected(address, int(self.loop.time() * 1000)) if self.limiter is not None else 0
+        refusal = self.limiter.connected(address, int(self.loop.time() * 1000)) if self.limiter is not None else 0
+        self.turned_away += refusal is None
+        return refusal
 
     def connection_lost(self, connection: Connection, refusal: int | None) -> None:
         """A connection is over; `refusal` is what `count` has returned for it."""

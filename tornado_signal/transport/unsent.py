@@ -1,9 +1,7 @@
 """What clients have not taken yet, bounded for all connections together: it is memory, and costs a client nothing."""
 
 from collections import defaultdict
-from typing import Final, Protocol
-
-MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
+from typing import Protocol
 
 
 class Slow(Protocol):
@@ -27,34 +25,40 @@ class Unsent:
 
     Args:
         most_bytes: the most that they may have.
+
+    Attributes:
+        bytes: how much they have, as it was when each was last written to.
+        ended: how many connections have been ended for it.
     """
 
-    def __init__(self, most_bytes: int = MAX_UNSENT_BYTES) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        self.bytes = 0
+        self.ended = 0
         self._most_bytes = most_bytes
-        self._bytes = 0
         self._sizes: dict[Slow, int] = {}
 
     def grown(self, connection: Slow, size: int) -> None:
         """A connection has so many bytes unsent now."""
-        self._bytes += size - self._sizes.get(connection, 0)
+        self.bytes += size - self._sizes.get(connection, 0)
         self._sizes[connection] = size
-        if self._bytes > self._most_bytes:
+        if self.bytes > self._most_bytes:
             self._shrink()
 
     def forget(self, connection: Slow) -> None:
         """A connection has caught up, or is over."""
-        self._bytes -= self._sizes.pop(connection, 0)
+        self.bytes -= self._sizes.pop(connection, 0)
 
     def _shrink(self) -> None:
         # Sizes are those of the last write: meanwhile clients may have read.
         self._sizes = {connection: connection.unsent_bytes for connection in self._sizes}
-        self._bytes = sum(self._sizes.values())
+        self.bytes = sum(self._sizes.values())
         by_address: defaultdict[str, list[Slow]] = defaultdict(list)
         for connection in self._sizes:
             by_address[connection.remote_ip].append(connection)
-        while self._bytes > self._most_bytes * 3 // 4:
+        while self.bytes > self._most_bytes * 3 // 4:
             most = max(by_address.values(), key=lambda some: sum(map(self._sizes.__getitem__, some)))
             largest = max(most, key=self._sizes.__getitem__)
             most.remove(largest)
             self.forget(largest)
+            self.ended += 1
             largest.abort()
