@@ -1,24 +1,18 @@
 """Clients that generators make from /openapi.json are well typed, and a real server understands them (contract C8)."""
 
-import contextlib
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
 import pytest
+from bench import npm
 from command import Server
 
 from tornado_signal import openapi
 
-ROOT = Path(__file__).parent.parent
 SOURCES = Path(__file__).with_name("generated")
-CACHE = ROOT / ".cache"  # git ignores it
-ATTEMPTS, PAUSE_S = 4, 5  # of npm, which needs the network
 # A media type that the generator does not know as text.
 CONFIG = """\
 content_type_overrides:
@@ -51,33 +45,8 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def node_modules():
-    """The packages of package-lock.json, which are installed once and kept for later runs."""
-    names = ("package.json", "package-lock.json")
-    content = b"".join((SOURCES / name).read_bytes() for name in names)
-    kept = CACHE / f"npm-{hashlib.sha256(content).hexdigest()[:16]}"
-    if not kept.exists():
-        CACHE.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-            fresh = Path(folder, "packages")
-            fresh.mkdir()
-            for name in names:
-                shutil.copy(SOURCES / name, fresh)
-            install(fresh)
-            with contextlib.suppress(OSError):  # another run was faster
-                fresh.rename(kept)
-    return kept / "node_modules"
-
-
-def install(folder):
-    """Install what the folder's package-lock.json says, and try again when the network fails."""
-    command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--cache", CACHE / "npm"]
-    for attempt in range(1, ATTEMPTS + 1):
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            return
-        if attempt < ATTEMPTS:
-            time.sleep(PAUSE_S)
-    raise AssertionError(done.stdout + done.stderr)
+    """The packages of package-lock.json."""
+    return npm.node_modules(SOURCES)
 
 
 def test_python(server, tmp_path):

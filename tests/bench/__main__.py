@@ -5,13 +5,14 @@ run, never figures of different runs or machines.
 """
 
 import argparse
+import dataclasses
 import json
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from . import browser, figures, growth, latency, report, throughput, waits
+from . import browser, figures, growth, latency, life, report, throughput, waits
 from .processes import BenchError, Target
 
 SIZES = {"full": figures.FULL, "quick": figures.QUICK, "smoke": figures.SMOKE}
@@ -22,6 +23,7 @@ PARTS = {
     "latency": latency.latency,
     "connections": growth.connections,
     "waits": waits.waits,
+    "life": life.life,
     "browser": browser.browser,
     "growth": growth.growth,
     "sweep": latency.sweep,
@@ -42,6 +44,15 @@ def main() -> int:
         choices=PARTS,
         help=f"one part, or several with several --only: {', '.join(PARTS)}",
     )
+    parser.add_argument("--seconds", type=float, help="how long `life` lasts (default: 120; --quick: 12)")
+    parser.add_argument("--rate", type=float, help="pairs a second in `life` (default: 80)")
+    parser.add_argument(
+        "--server",
+        metavar="COMMAND",
+        action="append",
+        default=[],
+        help="`life` measures this one, too, in the same turns: another checkout's .venv/bin/tornado-signal",
+    )
     parser.add_argument("--url", help="measure the server there instead: everything that needs no control over it")
     parser.add_argument("--pid", type=int, help="the process of that server (with its children), for CPU and memory")
     parser.add_argument(
@@ -54,12 +65,18 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.pid and not arguments.url:
         parser.error("--pid goes with --url")
+    for name in ("seconds", "rate"):
+        value = getattr(arguments, name)
+        if value is not None and not 0 < value < float("inf"):
+            parser.error(f"--{name} must be more than 0")
     size = arguments.size or "full"
+    changed = {"life_s": arguments.seconds, "life_rate": arguments.rate}
+    measured = dataclasses.replace(SIZES[size], **{name: value for name, value in changed.items() if value is not None})
     began_s = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="tornado-signal-bench-", dir=arguments.dir) as name:
         where = Path(name)
         given = Target(arguments.url, arguments.pid) if arguments.url else None
-        bench = figures.Bench(SIZES[size], where, given)
+        bench = figures.Bench(measured, where, given, arguments.server)
         conditions = report.setup(
             {
                 "Measured": arguments.url or "tornado-signal of this checkout",

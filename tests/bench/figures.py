@@ -31,6 +31,8 @@ class Size:
         few: the few that they are compared with.
         mixed: sessions among which the steady load spreads.
         sweep_s: the longest time to wait for the sweep of the many.
+        life_s: how long browser-like peers come.
+        life_rate: how many pairs of them a second, in a server's turn.
     """
 
     rounds: int
@@ -44,6 +46,8 @@ class Size:
     few: int = 1000
     mixed: int = 1000
     sweep_s: float
+    life_s: float
+    life_rate: float = 80
 
 
 FULL = Size(
@@ -56,9 +60,19 @@ FULL = Size(
     waiting=18_000,
     sessions=1_000_000,
     sweep_s=60,
+    life_s=120,
 )
 QUICK = Size(
-    rounds=1, run_s=0.5, flows=300, rate=1000, steady_s=2, connections=1000, waiting=2000, sessions=20_000, sweep_s=8
+    rounds=1,
+    run_s=0.5,
+    flows=300,
+    rate=1000,
+    steady_s=2,
+    connections=1000,
+    waiting=2000,
+    sessions=20_000,
+    sweep_s=8,
+    life_s=12,
 )
 SMOKE = Size(
     rounds=1,
@@ -72,6 +86,7 @@ SMOKE = Size(
     few=100,
     mixed=50,
     sweep_s=1,
+    life_s=2,
 )
 
 
@@ -98,12 +113,14 @@ class Bench:
         size: how much is measured.
         where: a directory for databases and logs.
         given: another server, measured in the place of this package's.
+        others: commands of other servers of this kind, which `life` measures, too.
         figures: what was measured so far.
     """
 
     size: Size
     where: Path
     given: Target | None = None
+    others: list[str] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     _filled: Filled | None = None
     _made: int = 0

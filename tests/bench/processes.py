@@ -9,11 +9,13 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 20.0
 APART = "servers on one processor, the load on the others"
+OURS = (sys.executable, "-m", "tornado_signal")
 TICKS = os.sysconf("SC_CLK_TCK")
 _LISTENING = re.compile(r"listening on (http://\S+)")
 _ADMIN = re.compile(r"admin listener on (http://\S+)")
@@ -54,6 +56,17 @@ class Target:
             ticks += sum(map(int, fields[11:15] if number == 0 else fields[11:13]))
         return ticks / TICKS
 
+    def threads_cpu_s(self) -> dict[int, float]:
+        """User and system time so far of each thread that is there now."""
+        used_s = {}
+        for pid in self._family():
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                try:
+                    used_s[int(thread.name)] = sum(map(int, _fields(thread / "stat")[11:13])) / TICKS
+                except OSError:
+                    continue
+        return used_s
+
     def memory_bytes(self) -> int | None:
         """Resident memory that is its own: not the pages of LevelDB's files, which the kernel may take back."""
         if self.pid is None:
@@ -81,43 +94,58 @@ class Target:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat behind the name, the state first."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return _fields(Path(f"/proc/{pid}/stat"))
+
+
+def _fields(stat: Path) -> list[str]:
+    """The fields of a process's or a thread's `stat` behind the name, the state first."""
+    return stat.read_text().rpartition(") ")[2].split()
 
 
 class Server(Target):
     """A server of its own process, for the time of a `with` block.
 
     Args:
-        module: what Python runs.
-        options: the command line behind it.
+        command: what is run.
         log: where its output goes.
 
     Attributes:
+        environment: variables that it is given beside those of this process.
         opened_s: from its start until it listened.
     """
 
-    def __init__(self, module: str, options: list[str], log: Path) -> None:
-        self._command = [sys.executable, "-m", module, *options]
+    environment: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        self._command = command
         self._log = log
 
     def __enter__(self) -> "Server":
         # What the caller has set for servers of its own is no part of a measurement.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TORNADO_SIGNAL_")}
         began_s = time.perf_counter()
-        with self._log.open("w") as output:
-            self._process = subprocess.Popen(self._command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+        environment |= self.environment
         try:
-            while not (found := _LISTENING.search(self.log())):
+            with self._log.open("w") as output:
+                self._process = subprocess.Popen(self._command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+        except OSError as error:
+            raise BenchError(f"cannot run {self._command[0]}: {error}") from error
+        try:
+            while not (base := self._listening()):
                 if self._process.poll() is not None or time.perf_counter() - began_s > START_LIMIT_S:
-                    raise BenchError(f"{' '.join(self._command[1:])} does not listen:\n{self.log()[-2000:]}")
+                    raise BenchError(f"{' '.join(self._command)} does not listen:\n{self.log()[-2000:]}")
                 time.sleep(0.005)
         except BaseException:
             self._end()
             raise
         self.opened_s = time.perf_counter() - began_s
-        super().__init__(found[1], self._process.pid)
+        super().__init__(base, self._process.pid)
         return self
+
+    def _listening(self) -> str | None:
+        """The base URL, once it says that it listens."""
+        found = _LISTENING.search(self.log())
+        return found[1] if found else None
 
     def beyond_caches_bytes(self) -> int:
         """What it has in memory, but for what LevelDB keeps there of its files."""
@@ -155,8 +183,8 @@ def apart(*servers: Target) -> Iterator[None]:
     processors = os.sched_getaffinity(0)
     one, *others = sorted(processors)
     for server in servers:
-        for thread in Path(f"/proc/{server.pid}/task").iterdir():
-            os.sched_setaffinity(int(thread.name), {one})
+        for thread in server.threads_cpu_s():
+            os.sched_setaffinity(thread, {one})
     os.sched_setaffinity(0, others or {one})
     try:
         yield
@@ -164,18 +192,20 @@ def apart(*servers: Target) -> Iterator[None]:
         os.sched_setaffinity(0, processors)
 
 
-def tornado_signal(where: Path, *, durability: str = "os", **options: object) -> Server:
-    """This package's server on a data directory."""
+def tornado_signal(
+    where: Path, *, durability: str = "os", command: tuple[str, ...] = OURS, **options: object
+) -> Server:
+    """This package's server, or the one of another checkout's command, on a data directory."""
     where.parent.mkdir(parents=True, exist_ok=True)
     options = {"port": 0, "data-dir": where, "durability": durability, "session-timeout-ms": 3_600_000} | options
-    command = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return Server("tornado_signal", ["serve", *command], where.with_suffix(".log"))
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return Server([*command, "serve", *words], where.with_suffix(".log"))
 
 
 def ceiling(where: Path, *, durability: str = "os") -> Server:
     """The bare ceiling server."""
     where.parent.mkdir(parents=True, exist_ok=True)
     options = ["--data-dir", str(where), "--durability", durability]
-    server = Server("tests.bench.ceiling", options, where.with_suffix(".log"))
+    server = Server([sys.executable, "-m", "tests.bench.ceiling", *options], where.with_suffix(".log"))
     server.forgetful = True
     return server

@@ -30,6 +30,7 @@ class Figure:
         target: what is to be reached, in words; empty if nothing is.
         reached: whether it was; None if that is not to be judged, or not in a run of this size.
         note: what one must know to read it.
+        fifths: the same in each fifth of the run, where that is of interest.
     """
 
     part: str
@@ -41,6 +42,7 @@ class Figure:
     target: str = ""
     reached: bool | None = None
     note: str = ""
+    fifths: list[float] = dataclasses.field(default_factory=list)
 
 
 def setup(options: dict[str, str], where: Path) -> dict[str, str]:
@@ -107,7 +109,7 @@ def print_setup(conditions: dict[str, str]) -> None:
 def print_figures(figures: list[Figure]) -> None:
     """The one table, and the notes below it."""
     notes: list[str] = []
-    rows = [("figure", "value", "ceiling", "ratio", "to reach", "reached")]
+    rows = [("figure", "value", "ceiling", "ratio", "to reach", "reached", "in each fifth")]
     for figure in figures:
         mark = ""
         if figure.note:
@@ -125,6 +127,7 @@ def print_figures(figures: list[Figure]) -> None:
                 "" if figure.ratio is None else f"{figure.ratio:.2f}",
                 figure.target,
                 reached,
+                "  ".join(f"{value:.2f}" for value in figure.fifths),
             )
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -1,0 +1,342 @@
+"""What a brokered pair costs in real life: peers as browsers are, durability fsync, a store that has been in use.
+
+Beside it the PeerJS server brokers the same pairs, in turns: what the machine does meanwhile hits everybody.
+"""
+
+import asyncio
+import shlex
+import statistics
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import uvloop
+
+from . import client, messages, peers, processes
+from .figures import Bench
+from .peerjs import Meeting, PeerJs, version
+from .processes import APART, OURS, BenchError, Server, apart
+
+PART = "life: CPU of the whole server for one brokered pair"
+FIFTHS = 5
+TURN_S = 2  # about
+LIFETIME_S = 20
+LIFETIMES = 6  # of sessions, in one run
+JUDGED_S = 3 * LIFETIME_S  # a shorter run says nothing of a store that is in use
+WAIT_S = 60
+PATIENCE_S = 60
+MOST_GROWTH = 1.15
+SMALL = 0.02  # the share of a thread that is not shown
+
+
+class Way(Protocol):
+    """How one pair meets, its bytes prepared."""
+
+    def broker(self) -> Coroutine[None, None, None]:
+        """Let them meet: two new connections, all their requests or messages, and the end of the connections."""
+        ...
+
+
+class Requests:
+    """What both ways over HTTP have in common.
+
+    Args:
+        base: the base URL of the server.
+        pair: the peers.
+    """
+
+    def __init__(self, base: str, pair: peers.Pair) -> None:
+        self.base = base
+        self.pair = pair
+        offerer, answerer = pair.offerer, pair.answerer
+        self.offer = offerer.request(
+            base, "POST", f"/{pair.topic}/offer", {"info": offerer.identity, "offer": offerer.description}
+        )
+        self.listing = answerer.request(base, "GET", f"/{pair.topic}/sessions")
+        self.answer = self.post("answerer", "/answer", answer=answerer.description)
+
+    def post(self, side: str, path: str, code: str = messages.CODE, **fields: object) -> bytes:
+        """A request of one side for the session."""
+        peer = self.pair.offerer if side == "offerer" else self.pair.answerer
+        return peer.request(self.base, "POST", path, {"code": code, "side": side, **fields})
+
+    async def connect(self, peer: peers.Peer) -> client.Connection:
+        """A new connection."""
+        parts = urlsplit(self.base)
+        loop = asyncio.get_running_loop()
+        try:
+            _, opened = await loop.create_connection(
+                client.Connection, parts.hostname, parts.port, local_addr=(peer.address, 0)
+            )
+        except OSError as error:
+            raise BenchError(f"cannot connect to {self.base}: {error}") from error
+        return opened
+
+    async def find(self, answerer: client.Connection) -> str:
+        """The code that the answerer finds in the topic."""
+        listed = (await answerer.ask(self.listing))["sessions"]
+        if [session["offer"] for session in listed] != [self.pair.offerer.description]:
+            raise BenchError(f"{self.base} does not list what was offered")
+        return listed[0]["code"]
+
+    def check(self, received: list[str], peer: peers.Peer) -> None:
+        """See that the other side has got all the candidates."""
+        if received != peer.candidates:
+            raise BenchError(f"{self.base} does not hand over the candidates")
+
+
+class Polled(Requests):
+    """13 requests: an offer, a listing, an answer, eight candidates, two polls."""
+
+    def __init__(self, base: str, pair: peers.Pair) -> None:
+        super().__init__(base, pair)
+        both = zip(pair.offerer.candidates, pair.answerer.candidates, strict=True)
+        self._candidates = [
+            (self.post("offerer", "/answer", candidate=one), self.post("answerer", "/answer", candidate=other))
+            for one, other in both
+        ]
+        self._polls = self.post("offerer", "/poll"), self.post("answerer", "/poll")
+
+    async def broker(self) -> None:
+        offerer = await self.connect(self.pair.offerer)
+        await offerer.ask(self.offer)
+        answerer = await self.connect(self.pair.answerer)
+        code = (await self.find(answerer)).encode()
+
+        async def ask(connection: client.Connection, template: bytes) -> dict:
+            return await connection.ask(template.replace(messages.CODE.encode(), code))
+
+        await ask(answerer, self.answer)
+        for one, other in self._candidates:
+            await ask(offerer, one)
+            await ask(answerer, other)
+        mine, theirs = self._polls
+        self.check((await ask(offerer, mine))["answerCandidates"], self.pair.answerer)
+        self.check((await ask(answerer, theirs))["offerCandidates"], self.pair.offerer)
+        offerer.close()
+        answerer.close()
+
+
+class Waited(Requests):
+    """8 requests: an offer, a listing, an answer, two batches of four candidates, a wait for each."""
+
+    def __init__(self, base: str, pair: peers.Pair) -> None:
+        super().__init__(base, pair)
+        self._batches = [
+            self.post(side, "/answer", candidates=peer.candidates)
+            for side, peer in (("offerer", pair.offerer), ("answerer", pair.answerer))
+        ]
+        self._waits = [self.post(side, "/poll", wait=WAIT_S) for side in ("offerer", "answerer")]
+
+    async def broker(self) -> None:
+        offerer = await self.connect(self.pair.offerer)
+        await offerer.ask(self.offer)
+        answerer = await self.connect(self.pair.answerer)
+        code = await self.find(answerer)
+
+        async def ask(connection: client.Connection, template: bytes) -> dict:
+            return await connection.ask(template.replace(messages.CODE.encode(), code.encode()))
+
+        waiting = asyncio.ensure_future(ask(offerer, self._waits[0]))
+        await asyncio.sleep(0)  # so that it waits before there is an answer
+        await ask(answerer, self.answer)
+        since = (await waiting)["cursor"]
+        again = self.post("offerer", "/poll", code=code, wait=WAIT_S, since=since)
+        waiting = asyncio.ensure_future(offerer.ask(again))
+        await ask(answerer, self._batches[1])
+        self.check((await waiting)["answerCandidates"], self.pair.answerer)
+        await ask(offerer, self._batches[0])
+        self.check((await ask(answerer, self._waits[1]))["offerCandidates"], self.pair.offerer)
+        offerer.close()
+        answerer.close()
+
+
+KINDS: dict[str, tuple[Callable[[str, peers.Pair], Way], float]] = {
+    "13 requests": (Polled, 2.0),
+    "waits and batches": (Waited, 1.5),
+}
+
+
+@dataclass
+class Contestant:
+    """One server, and the way in which peers meet by it.
+
+    Attributes:
+        name: which of them.
+        server: the server.
+        way: makes a pair's way.
+        most: how many times PeerJS it may cost, if that is to be judged.
+        pairs: how many were brokered in each fifth.
+        used_s: the server's CPU in each fifth.
+        threads_s: that of each of its threads.
+    """
+
+    name: str
+    server: Server
+    way: Callable[[str, peers.Pair], Way]
+    most: float | None = None
+    pairs: list[int] = field(default_factory=list)
+    used_s: list[float] = field(default_factory=list)
+    threads_s: list[dict[int, float]] = field(default_factory=list)
+
+    def fifths_ms(self, used_s: list[float]) -> list[float]:
+        """What was used for one pair, in each fifth."""
+        return [used / pairs * 1e3 for used, pairs in zip(used_s, self.pairs, strict=True)]
+
+    def whole_ms(self, used_s: list[float]) -> float:
+        """What was used for one pair, in all of the run."""
+        return sum(used_s) / sum(self.pairs) * 1e3
+
+
+def life(bench: Bench) -> None:
+    """Pairs of browser-like peers, at a fixed rate, with servers in turns."""
+    if bench.given:
+        return
+    lifetime_s = max(1.0, min(LIFETIME_S, bench.size.life_s / LIFETIMES))
+    options = {"session-timeout-ms": round(lifetime_s * 1000), "unlimited-addresses": "none"}
+    servers = {"": OURS} | {
+        f", server {number}": tuple(shlex.split(command)) for number, command in enumerate(bench.others, 2)
+    }
+    with ExitStack() as stack:
+        contestants = []
+        for which, command in servers.items():
+            for kind, (way, most) in KINDS.items():
+                server = processes.tornado_signal(bench.directory(), durability="fsync", command=command, **options)
+                stack.enter_context(server)
+                contestants.append(Contestant(kind + which, server, way, None if which else most))
+        peerjs = Contestant(f"PeerJS {version()}", stack.enter_context(PeerJs(bench.where / "peerjs.log")), Meeting)
+        contestants.append(peerjs)
+        stack.enter_context(apart(*(contestant.server for contestant in contestants)))
+        busy = uvloop.run(_run(contestants, bench.size.life_s, bench.size.life_rate))
+        note = (
+            f"{sum(peerjs.pairs):,} pairs each, {bench.size.life_rate} a second in turns; a session lives "
+            f"{lifetime_s:.0f} s; fsync; {APART}. The ceiling here is PeerJS"
+        )
+        for number, command in enumerate(bench.others, 2):
+            note += f"; server {number} is {command}"
+        for contestant in contestants:
+            _figures(bench, contestant, peerjs, note)
+    bench.add(PART, "the load, of its own processor", busy * 100, "%", note="near 100 % the figures would be wrong")
+
+
+async def _run(contestants: list[Contestant], length_s: float, rate: float) -> float:
+    """Broker for so long; how busy this process was."""
+    fifth_s = length_s / FIFTHS
+    rounds = max(1, round(fifth_s / TURN_S / len(contestants)))
+    count = max(1, round(fifth_s / rounds / len(contestants) * rate))  # of pairs in a turn
+    first = 0
+    for contestant in contestants:
+        await _turn(contestant, first, count, rate)
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    for fifth in range(FIFTHS):
+        before = [_used(contestant.server) for contestant in contestants]
+        for turn in range(rounds):
+            first += count
+            shift = (fifth * rounds + turn) % len(contestants)  # nobody always comes behind the same one
+            for contestant in contestants[shift:] + contestants[:shift]:
+                await _turn(contestant, first, count, rate)
+        for contestant, (total_s, threads_s) in zip(contestants, before, strict=True):
+            now_s, now_threads_s = _used(contestant.server)
+            contestant.pairs.append(rounds * count)
+            contestant.used_s.append(now_s - total_s)
+            contestant.threads_s.append(
+                {thread: used_s - threads_s.get(thread, 0.0) for thread, used_s in now_threads_s.items()}
+            )
+    return (time.process_time() - began_cpu_s) / (time.perf_counter() - began_s)
+
+
+def _used(server: Server) -> tuple[float, dict[int, float]]:
+    used_s = server.cpu_s()
+    assert used_s is not None
+    return used_s, server.threads_cpu_s()
+
+
+async def _turn(contestant: Contestant, first: int, count: int, rate: float) -> None:
+    """Begin so many pairs at a fixed rate, whatever becomes of the earlier ones, and wait for the end of them all."""
+    base = contestant.server.base
+    ways = [contestant.way(base, peers.pair(number)) for number in range(first, first + count)]
+    running = []
+    with client.quiet():
+        began_s = time.perf_counter()
+        for at, way in enumerate(ways):
+            await asyncio.sleep(max(0.0, began_s + at / rate - time.perf_counter()))
+            running.append(asyncio.ensure_future(way.broker()))
+        try:
+            await asyncio.wait_for(asyncio.gather(*running), PATIENCE_S)
+        except TimeoutError:
+            raise BenchError(f"{contestant.name}: pairs have not met after {PATIENCE_S} s") from None
+
+
+def _figures(bench: Bench, contestant: Contestant, peerjs: Contestant, note: str) -> None:
+    name, used_s = contestant.name, contestant.used_s
+    whole_ms, fifths_ms = contestant.whole_ms(used_s), contestant.fifths_ms(used_s)
+    if contestant is peerjs:
+        bench.add(PART, name, whole_ms, "ms", fifths=fifths_ms, note=note)
+    else:
+        _compared(bench, contestant, peerjs, note)
+    threads = sorted({thread for fifth in contestant.threads_s for thread in fifth})
+    for number, thread in enumerate(threads, 1):
+        each_s = [fifth.get(thread, 0.0) for fifth in contestant.threads_s]
+        if sum(each_s) >= SMALL * sum(used_s):
+            words = f"{name}, {_called(contestant.server, thread, number)}"
+            fifths_ms = contestant.fifths_ms(each_s)
+            bench.add(PART, words, contestant.whole_ms(each_s), "ms", fifths=fifths_ms)
+
+
+def _compared(bench: Bench, contestant: Contestant, peerjs: Contestant, note: str) -> None:
+    name, used_s = contestant.name, contestant.used_s
+    whole_ms, fifths_ms = contestant.whole_ms(used_s), contestant.fifths_ms(used_s)
+    least_ms, least_fifths_ms = peerjs.whole_ms(peerjs.used_s), peerjs.fifths_ms(peerjs.used_s)
+    judged = bench.size.life_s >= JUDGED_S and contestant.most is not None
+    times = _times(whole_ms, least_ms)
+    bench.add(
+        PART,
+        name,
+        whole_ms,
+        "ms",
+        ceiling=least_ms,
+        ratio=times,
+        target=f"<= {contestant.most} times PeerJS" if contestant.most else "",
+        reached=times <= contestant.most if judged and times is not None else None,
+        fifths=fifths_ms,
+        note=note,
+    )
+    ratios = [_times(mine, least) for mine, least in zip(fifths_ms, least_fifths_ms, strict=True)]
+    if None not in ratios:
+        bench.add(
+            PART, f"{name}, to PeerJS", statistics.median(ratios), "times", fifths=ratios, note="median of the fifths"
+        )
+    grown, least_grown = _times(fifths_ms[-1], fifths_ms[0]), _times(least_fifths_ms[-1], least_fifths_ms[0])
+    bench.add(
+        PART,
+        f"{name}, last fifth to first",
+        grown,
+        "times",
+        ceiling=least_grown,
+        target=f"<= {MOST_GROWTH}" if contestant.most else "",
+        reached=grown <= MOST_GROWTH if judged and grown is not None else None,
+    )
+
+
+def _times(value: float, other: float) -> float | None:
+    """The ratio, if there is one: CPU is told in steps of a hundredth of a second."""
+    return value / other if other else None
+
+
+def _called(server: Server, thread: int, number: int) -> str:
+    """A thread's name where it has one of its own, and its place in the order in which they began."""
+    if thread == server.pid:
+        return "main thread"
+    own, main = (_named(each) for each in (thread, server.pid))
+    return f"thread {number}" if own in ("", main) else f"thread {number} ({own})"
+
+
+def _named(thread: int | None) -> str:
+    try:
+        return Path(f"/proc/{thread}/comm").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,48 @@
+"""What npm installs: the packages of a lock file, once, into a folder that git ignores."""
+
+import contextlib
+import hashlib
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from .processes import ROOT, BenchError
+
+CACHE = ROOT / ".cache"  # git ignores it
+NAMES = ("package.json", "package-lock.json")
+ATTEMPTS, PAUSE_S = 4, 5  # of npm, which needs the network
+
+
+def node_modules(source: Path) -> Path:
+    """The packages that a folder's package-lock.json says, which are installed once and kept for later runs.
+
+    Raises:
+        BenchError: they cannot be installed.
+    """
+    content = b"".join((source / name).read_bytes() for name in NAMES)
+    kept = CACHE / f"npm-{hashlib.sha256(content).hexdigest()[:16]}"
+    if not kept.exists():
+        CACHE.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+            fresh = Path(folder, "packages")
+            fresh.mkdir()
+            for name in NAMES:
+                shutil.copy(source / name, fresh)
+            _install(fresh)
+            with contextlib.suppress(OSError):  # another run was faster
+                fresh.rename(kept)
+    return kept / "node_modules"
+
+
+def _install(folder: Path) -> None:
+    """Install, and try again when the network fails."""
+    command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--cache", str(CACHE / "npm")]
+    for attempt in range(1, ATTEMPTS + 1):
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return
+        if attempt < ATTEMPTS:
+            time.sleep(PAUSE_S)
+    raise BenchError(f"npm cannot install the packages of {folder}:\n{done.stdout}{done.stderr}")

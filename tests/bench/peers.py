@@ -1,0 +1,204 @@
+"""Peers as browsers are: what they send, different from peer to peer, so that no two requests are the same.
+
+Everything follows from a number: every server meets the same peers.
+"""
+
+import base64
+import random
+import uuid
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import orjson
+
+APPS = 40  # sites, each an origin
+CANDIDATES = 4  # of each side
+DESCRIPTION = 1000, 2000  # characters of an offer or an answer, about: the lengths are spread between these
+LANGUAGES = ("de", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "ru", "sv", "tr", "uk", "zh")
+REGIONS = ("AT", "BE", "BR", "CA", "CH", "DE", "ES", "FR", "GB", "IT", "JP", "MX", "NL", "PL", "TW", "UA", "US")
+SYSTEMS = (
+    ("Windows NT 10.0; Win64; x64", "Windows"),
+    ("X11; Linux x86_64", "Linux"),
+    ("Macintosh; Intel Mac OS X 10_15_7", "macOS"),
+    ("Linux; Android 10; K", "Android"),
+)
+
+
+class Peer:
+    """One browser on one page.
+
+    Args:
+        draw: where its properties come from.
+        kind: of its description, `offer` or `answer`.
+        origin: of the page.
+
+    Attributes:
+        address: from which it connects, one of this machine's own.
+        identity: a UUID.
+        token: what else it tells PeerJS.
+        description: its session description, as JSON.
+        candidates: its candidates, each as JSON.
+    """
+
+    def __init__(self, draw: random.Random, kind: str, origin: str) -> None:
+        self.address = f"127.{draw.randint(1, 254)}.{draw.randint(0, 255)}.{draw.randint(1, 254)}"
+        self.identity = str(uuid.UUID(int=draw.getrandbits(128), version=4))
+        self.token = _letters(draw, 11)
+        self.description = orjson.dumps({"type": kind, "sdp": _sdp(draw)}).decode()
+        self.candidates = [_candidate(draw) for _ in range(CANDIDATES)]
+        self._origin = origin
+        self._languages = _languages(draw)
+        self._key = base64.b64encode(draw.randbytes(16)).decode()
+        page = f"{origin}/{_letters(draw, draw.randint(3, 12))}/{_letters(draw, draw.randint(6, 24))}"
+        self._before, self._behind = draw.choice((_chromium, _chromium, _firefox, _safari))(draw, page)
+
+    def request(self, base: str, method: str, path: str, fields: dict | None = None) -> bytes:
+        """A request of `fetch`, with 12 to 15 headers.
+
+        Args:
+            base: the base URL of the server.
+            method: the HTTP method.
+            path: the path behind the base URL.
+            fields: the body, if there is one.
+        """
+        body = b"" if fields is None else orjson.dumps(fields)
+        headers = [("Host", urlsplit(base).netloc), ("Connection", "keep-alive"), *self._before]
+        if fields is not None:
+            headers += [("Content-Length", str(len(body))), ("Content-Type", "application/json")]
+        headers += [("Origin", self._origin), *self._behind]
+        headers += [("Accept-Encoding", "gzip, deflate, br, zstd"), ("Accept-Language", self._languages)]
+        return _head(method, path, headers) + body
+
+    def upgrade(self, base: str, path: str) -> bytes:
+        """The request that opens a WebSocket, with 12 headers."""
+        agent = next(value for name, value in self._before if name == "User-Agent")
+        headers = [("Host", urlsplit(base).netloc), ("Connection", "Upgrade"), ("Pragma", "no-cache")]
+        headers += [("Cache-Control", "no-cache"), ("User-Agent", agent), ("Upgrade", "websocket")]
+        headers += [("Origin", self._origin), ("Sec-WebSocket-Version", "13")]
+        headers += [("Accept-Encoding", "gzip, deflate, br, zstd"), ("Accept-Language", self._languages)]
+        headers += [("Sec-WebSocket-Key", self._key)]
+        headers += [("Sec-WebSocket-Extensions", "permessage-deflate; client_max_window_bits")]
+        return _head("GET", path, headers)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two peers that want to meet.
+
+    Attributes:
+        topic: where.
+        offerer: the one that publishes an offer.
+        answerer: the one that answers it.
+    """
+
+    topic: str
+    offerer: Peer
+    answerer: Peer
+
+
+def pair(number: int) -> Pair:
+    """The pair of that number, always the same one."""
+    draw = random.Random(number)
+    origin = f"https://app-{number % APPS}.example"
+    topic = f"room-{number}-{_letters(draw, draw.randint(1, 30))}"
+    return Pair(topic, Peer(draw, "offer", origin), Peer(draw, "answer", origin))
+
+
+def _head(method: str, path: str, headers: list[tuple[str, str]]) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n"
+
+
+def _letters(draw: random.Random, length: int) -> str:
+    return "".join(draw.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=length))
+
+
+def _languages(draw: random.Random) -> str:
+    chosen = [f"{draw.choice(LANGUAGES)}-{draw.choice(REGIONS)}" for _ in range(draw.randint(1, 4))]
+    tags = [tag for name in chosen for tag in (name, name[:2])]
+    return ",".join(tag if at == 0 else f"{tag};q={max(1, 10 - at) / 10}" for at, tag in enumerate(tags))
+
+
+# What the browsers send before and behind the headers that belong to the request itself.
+Headers = tuple[list[tuple[str, str]], list[tuple[str, str]]]
+
+
+def _fetched(site: str = "cross-site") -> list[tuple[str, str]]:
+    return [("Sec-Fetch-Site", site), ("Sec-Fetch-Mode", "cors"), ("Sec-Fetch-Dest", "empty")]
+
+
+def _chromium(draw: random.Random, page: str) -> Headers:
+    del page  # it asks for no Referer
+    system, platform = draw.choice(SYSTEMS)
+    version = draw.randint(118, 148)
+    brand = draw.choice(("Google Chrome", "Microsoft Edge", "Brave", "Opera"))
+    agent = f"Mozilla/5.0 ({system}) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/{version}.0.{draw.randint(0, 7999)}"
+    agent += f".{draw.randint(0, 250)} Safari/537.36"
+    nobody = f'"Not{draw.choice("-_;)(")}A Brand";v="{draw.choice((8, 24, 99))}"'
+    brands = f'"Chromium";v="{version}", "{brand}";v="{version}", {nobody}'
+    before = [("sec-ch-ua-platform", f'"{platform}"'), ("User-Agent", agent), ("sec-ch-ua", brands)]
+    before += [("sec-ch-ua-mobile", "?1" if platform == "Android" else "?0"), ("Accept", "*/*")]
+    return before, _fetched()
+
+
+def _firefox(draw: random.Random, page: str) -> Headers:
+    system, _ = draw.choice(SYSTEMS)
+    version = draw.randint(115, 148)
+    minor = draw.randint(0, 99)
+    agent = f"Mozilla/5.0 ({system}; rv:{version}.{minor}) Gecko/20100101 Firefox/{version}.{minor}"
+    return [("User-Agent", agent), ("Accept", "*/*"), ("Referer", page)], [*_fetched(), ("Priority", "u=4")]
+
+
+def _safari(draw: random.Random, page: str) -> Headers:
+    system = f"Macintosh; Intel Mac OS X 10_{draw.randint(11, 15)}_{draw.randint(0, 9)}"
+    if draw.random() < 0.5:
+        release = f"{draw.randint(16, 26)}_{draw.randint(0, 7)}"
+        system = f"{draw.choice(('iPhone; CPU iPhone OS', 'iPad; CPU OS'))} {release} like Mac OS X"
+    agent = f"Mozilla/5.0 ({system}) AppleWebKit/605.1.{draw.randint(10, 20)} (KHTML, like Gecko) "
+    agent += f"Version/{draw.randint(16, 26)}.{draw.randint(0, 7)} Mobile/15E{draw.randint(100, 999)} Safari/604.1"
+    before = [("Accept", "*/*"), ("Pragma", "no-cache"), ("User-Agent", agent), ("Cache-Control", "no-cache")]
+    return before, [*_fetched(), ("Referer", page)]
+
+
+def _address(draw: random.Random) -> str:
+    return f"{draw.choice((192, 198, 203))}.{draw.randint(0, 255)}.{draw.randint(0, 255)}.{draw.randint(1, 254)}"
+
+
+def _candidate_line(draw: random.Random) -> str:
+    line = f"candidate:{draw.getrandbits(32)} 1 udp {draw.getrandbits(31)} {_address(draw)} {draw.randint(1024, 65535)}"
+    if draw.random() < 0.5:
+        return f"{line} typ host generation 0 network-id {draw.randint(1, 9)}"
+    return f"{line} typ srflx raddr {_address(draw)} rport {draw.randint(1024, 65535)} generation 0 network-cost 999"
+
+
+def _candidate(draw: random.Random) -> str:
+    fragment = _letters(draw, 4)
+    line = f"{_candidate_line(draw)} ufrag {fragment}"
+    return orjson.dumps({"candidate": line, "sdpMid": "0", "sdpMLineIndex": 0, "usernameFragment": fragment}).decode()
+
+
+def _sdp(draw: random.Random) -> str:
+    fingerprint = ":".join(f"{byte:02X}" for byte in draw.randbytes(32))
+    lines = [
+        "v=0",
+        f"o=- {draw.getrandbits(62)} 2 IN IP4 127.0.0.1",
+        "s=-",
+        "t=0 0",
+        "a=group:BUNDLE 0",
+        "a=extmap-allow-mixed",
+        "a=msid-semantic: WMS",
+        f"m=application {draw.randint(1024, 65535)} UDP/DTLS/SCTP webrtc-datachannel",
+        f"c=IN IP4 {_address(draw)}",
+        f"a=ice-ufrag:{_letters(draw, 4)}",
+        f"a=ice-pwd:{_letters(draw, 24)}",
+        "a=ice-options:trickle",
+        f"a=fingerprint:sha-256 {fingerprint}",
+        "a=setup:actpass",
+        "a=mid:0",
+        "a=sctp-port:5000",
+        "a=max-message-size:262144",
+    ]
+    length = draw.randint(*DESCRIPTION)
+    while len("\r\n".join(lines)) < length - 100:
+        lines.append(f"a={_candidate_line(draw)}")
+    return "\r\n".join(lines) + "\r\n"
