@@ -4,11 +4,12 @@ import asyncio
 import json
 import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from bench import client, messages, processes, wrk
+from bench import client, messages, peers, processes, wrk
 
 RUN = Path(__file__).parent / "bench" / "run"
 STALL_S = 0.3
@@ -54,6 +55,10 @@ def test_everything(tmp_path):
         "CPU of one brokered connection with waits and batches",
         "click to open data channel",
         "the server's part of it",
+        "13 requests",
+        "13 requests, last fifth to first",
+        "waits and batches",
+        "waits and batches, last fifth to first",
     }
     assert 0.01 < measured["POST /poll"]["ratio"] < 10  # of a tenth of a second, beside other tests
     assert measured["memory of a session"]["reached"] is None  # of so few sessions that it says nothing
@@ -72,6 +77,49 @@ def test_other_server(live):
     assert done.returncode == 0, done.stderr
     assert "\nCPU, as given" not in done.stdout
     assert re.search(r"\nbrokered, as given .* +\d", done.stdout)
+
+
+def test_life(tmp_path):
+    """Every server brokers the same pairs, and its CPU is told for each fifth of the run and each thread."""
+    other = f"{sys.executable} -m tornado_signal"
+    done = bench("--only", "life", "--seconds", 4, "--rate", 100, "--server", other, "--json", tmp_path / "life.json")
+    assert done.returncode == 0, done.stderr
+    measured = {figure["name"]: figure for figure in json.loads((tmp_path / "life.json").read_text())["figures"]}
+    peerjs = next(name for name in measured if re.fullmatch(r"PeerJS [\d.]+", name))
+    for name in ("13 requests", "waits and batches", "13 requests, server 2", "waits and batches, server 2", peerjs):
+        figure = measured[name]
+        assert len(figure["fifths"]) == 5
+        assert sum(figure["fifths"]) / 5 == pytest.approx(figure["value"])
+        assert 0.3 < measured[f"{name}, main thread"]["value"] / figure["value"] < 1.2  # CPU comes in steps
+    ours = measured["13 requests"]
+    assert ours["ratio"] == pytest.approx(ours["value"] / measured[peerjs]["value"])
+    assert ours["reached"] is None  # in so short a run nothing has been swept or compacted
+    assert "80 pairs each, 100 a second" in ours["note"]
+    assert f"server 2 is {other}" in ours["note"]
+    assert measured["the load, of its own processor"]["value"] < 100
+
+
+def test_life_without_server():
+    """A command that cannot be run, or is no server, is named."""
+    for command in ("/no/such/command", "false"):
+        done = bench("--only", "life", "--server", command)
+        assert done.returncode == 1
+        assert f"life: {command} " in done.stderr or f"cannot run {command}" in done.stderr
+
+
+def test_peers_of_life():
+    """No two requests of browser-like peers are the same; they are as large as a browser's, and come again."""
+    pairs = [peers.pair(number) for number in range(200)]
+    everyone = [peer for pair in pairs for peer in (pair.offerer, pair.answerer)]
+    heads = [peer.request("http://127.0.0.1", "POST", "/poll", {}) for peer in everyone]
+    heads += [peer.request("http://127.0.0.1", "GET", "/topics") for peer in everyone]
+    assert {head.count(b"\r\n") - 2 for head in heads} == {12, 13, 14, 15}
+    assert len(set(heads)) == len(heads)
+    assert len(set(map(len, heads))) > 100
+    assert len({peer.description for peer in everyone}) == len(everyone)
+    assert all(950 < len(peer.description) < 2150 for peer in everyone)
+    again = [peers.pair(number).offerer.request("http://127.0.0.1", "POST", "/poll", {}) for number in range(200)]
+    assert again == heads[:400:2]
 
 
 def test_nobody_there():
