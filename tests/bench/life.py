@@ -29,7 +29,8 @@ TURN_S = 2  # about
 LIFETIME_S = 20
 LIFETIMES = 6  # of sessions, in one run
 JUDGED_S = 3 * LIFETIME_S  # a shorter run says nothing of a store that is in use
-WARM_PAIRS, WARM_RATE = 600, 150  # at most, before anything is measured: what Node.js takes to compile what it runs
+# Before anything is measured, at most: Node.js compiles what it runs often, and PeerJS has no store that must be fresh.
+WARM_PAIRS, WARM_NODE_PAIRS, WARM_RATE = 100, 2000, 250
 WAIT_S = 60
 PATIENCE_S = 60
 MOST_GROWTH = 1.15
@@ -231,9 +232,11 @@ async def _run(contestants: list[Contestant], length_s: float, rate: float) -> f
     fifth_s = length_s / FIFTHS
     rounds = max(1, round(fifth_s / TURN_S / len(contestants)))
     count = max(1, round(fifth_s / rounds / len(contestants) * rate))  # of pairs in a turn
-    first = min(WARM_PAIRS, rounds * count)
+    planned = FIFTHS * rounds * count
     for contestant in contestants:
-        await _turn(contestant, 0, first, max(rate, WARM_RATE))
+        warm = WARM_NODE_PAIRS if contestant.way is Meeting else WARM_PAIRS
+        await _turn(contestant, planned, min(warm, planned), max(rate, WARM_RATE))
+    first = 0
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     for fifth in range(FIFTHS):
         before = [_used(contestant.server) for contestant in contestants]
