@@ -60,6 +60,15 @@ def fits(space, size):
 # The room itself.
 
 
+def test_something_else_in_the_place_of_the_ballast(place):
+    """What is called like the ballast and is none stays, and the disk is measured all the same."""
+    (place / files.BALLAST).mkdir()
+    space = Space(place, reserve_bytes=64 * MIB)
+    space.measure()
+    assert space.free_bytes == SIZE_MIB * MIB
+    assert (place / files.BALLAST).is_dir()
+
+
 def test_a_small_disk(place):
     """Of a small disk a quarter stays free, and half of that is ballast; a larger one keeps what is wanted."""
     space = Space(place, reserve_bytes=64 * MIB)
@@ -124,7 +133,7 @@ def test_no_reserve(place, disk):
     assert not space.full
 
 
-@pytest.mark.parametrize("name", ["EOPNOTSUPP", "EINVAL", "ENOSPC"])
+@pytest.mark.parametrize("name", ["EOPNOTSUPP", "EINVAL", "ENOSPC", "EDQUOT", "EPERM"])
 def test_a_disk_that_reserves_nothing(name, place, monkeypatch):
     """A filesystem that cannot reserve room for a file has no ballast, and no file is left of it."""
 

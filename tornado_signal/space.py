@@ -1,7 +1,6 @@
 """The disk under a store: how much the store may take of it, what is kept free, and a ballast to give up in need."""
 
 import contextlib
-import errno
 import os
 import shutil
 from pathlib import Path
@@ -101,7 +100,8 @@ class Space:
             self.reserve_bytes = min(self._wanted_bytes, disk.total // 4)
             self._ballast_bytes = self.reserve_bytes // 2
             if self._ballast_bytes and disk.free >= self.reserve_bytes + 2 * self._ballast_bytes:
-                self._load_ballast()
+                with contextlib.suppress(OSError):  # without it the disk is measured all the same
+                    self._load_ballast()
                 disk = shutil.disk_usage(self._path)
             self.size_bytes, self.free_bytes = files.size_bytes(self._path), disk.free
             self._measured_bytes = written
@@ -114,10 +114,9 @@ class Space:
         with self._ballast.open("xb") as file:
             try:
                 os.posix_fallocate(file.fileno(), 0, self._ballast_bytes)
-            except OSError as error:
+            except OSError:
                 self._ballast.unlink()
-                if error.errno not in (errno.ENOSPC, errno.EOPNOTSUPP, errno.EINVAL):
-                    raise
+                raise
 
     def give_up_ballast(self) -> None:
         """Make room, if there is less free than there should be."""
