@@ -201,7 +201,8 @@ class Database:
     # On the loop
     def _measure(self) -> None:
         self._measuring = self._loop.call_later(MEASURE_S, self._measure)
-        self._jobs.put(self.space.measure)
+        if self._snapshot is not None:  # else the thread reopens the database, for as long as that takes
+            self._jobs.put(self.space.measure)
 
     def _write_when_quiet(self, seen: int, until_s: float) -> None:
         # A thread that gets its work while requests come in takes the interpreter from them again and again: that cost
