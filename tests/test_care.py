@@ -20,6 +20,7 @@ import pytest
 import writers
 from caring import LONG_MS, OTHER, SECRETS, data_files, done, entries, fill, names, noise, refused, servers
 from command import BOUND_S, COMMAND, ORIGIN, Server, environment, run
+from disks import mounted
 
 from tornado_signal import directory, layout
 from tornado_signal.backup import Packer, unpack
@@ -212,12 +213,9 @@ def unused_port():
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A filesystem with room for one MiB. Needs root, as CI has."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)], check=True)
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
+    """A filesystem with room for one MiB."""
+    with mounted(tmp_path / "disk", 1) as path:
+        yield path
 
 
 def test_a_full_disk(start, small_disk, tmp_path):
