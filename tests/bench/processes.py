@@ -149,7 +149,12 @@ class Server(Target):
 
     def beyond_caches_bytes(self) -> int:
         """What it has in memory, but for what LevelDB keeps there of its files."""
-        with urllib.request.urlopen(f"{_ADMIN.search(self.log())[1]}/metrics", timeout=START_LIMIT_S) as answer:
+        until_s = time.perf_counter() + START_LIMIT_S
+        while not (admin := _ADMIN.search(self.log())):  # opened after the public listener
+            if time.perf_counter() > until_s:
+                raise BenchError(f"no listener of the operator's:\n{self.log()[-2000:]}")
+            time.sleep(0.005)
+        with urllib.request.urlopen(f"{admin[1]}/metrics", timeout=START_LIMIT_S) as answer:
             cached = float(re.search(r"^tornado_signal_store_cache_bytes (\S+)$", answer.read().decode(), re.M)[1])
         return self.memory_bytes() - int(cached)
 
