@@ -7,9 +7,9 @@ import time
 
 from command import ORIGIN, Server, run
 
-from tornado_signal import directory, layout
 from tornado_signal.session import Side
-from tornado_signal.store import Store
+from tornado_signal.stores.leveldb import directory, layout
+from tornado_signal.stores.leveldb.store import Store
 
 OTHER = "https://other.example"
 LONG_MS = 3_600_000

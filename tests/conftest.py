@@ -11,7 +11,7 @@ from command import Server
 
 from tornado_signal.errors import Unavailable
 from tornado_signal.session import Side, TopicPosition
-from tornado_signal.store import Store
+from tornado_signal.stores.leveldb.store import Store
 
 # How long an example takes says something about the machine, not about the code; nothing is left behind.
 hypothesis.settings.register_profile(

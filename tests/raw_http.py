@@ -15,10 +15,10 @@ from tornado import httputil, web
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
-from tornado_signal.handlers import make_refusal
-from tornado_signal.handlers.ledger import Ledger
+from tornado_signal.http import make_refusal
+from tornado_signal.http.request_log import Ledger
 from tornado_signal.metrics import Metrics, Writes
-from tornado_signal.settings import Settings
+from tornado_signal.settings.settings import Settings
 from tornado_signal.transport import Server, connection, listener
 
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}

@@ -14,11 +14,11 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
 from tornado_signal import transport
-from tornado_signal.clock import Clock
-from tornado_signal.handlers import make_application, make_refusal
-from tornado_signal.handlers.admin import make_admin_application
+from tornado_signal.admin.application import make_admin_application
+from tornado_signal.http import make_application, make_refusal
 from tornado_signal.server import open_store
-from tornado_signal.settings import Settings
+from tornado_signal.settings.settings import Settings
+from tornado_signal.system.clock import Clock
 
 HOST = "signal.example"
 ORIGIN = "https://app.example"

@@ -15,7 +15,7 @@ from command import Server
 from service import ORIGIN, head, with_origin
 from sse import open_stream
 
-from tornado_signal.handlers import waiting
+from tornado_signal.http import waiting
 from tornado_signal.transport import connection, exchange, listener
 
 pytest_plugins = ["http_fixtures"]

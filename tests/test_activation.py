@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from tornado_signal import activation
-from tornado_signal.activation import passed_sockets
 from tornado_signal.errors import OperatorError
+from tornado_signal.system import activation
+from tornado_signal.system.activation import passed_sockets
 
 FIRST = 700  # where nothing else of this process is
 

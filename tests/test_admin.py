@@ -14,10 +14,10 @@ from command import BOUND_S
 from raw_http import read_all
 from service import ORIGIN, head
 
-from tornado_signal import layout
-from tornado_signal.backup import unpack
-from tornado_signal.leveldb import plyvel
-from tornado_signal.limits import ADMIN_CONNECTIONS
+from tornado_signal.limits.per_address import ADMIN_CONNECTIONS
+from tornado_signal.maintenance.backup import unpack
+from tornado_signal.stores.leveldb import layout
+from tornado_signal.stores.leveldb.binding import plyvel
 
 pytest_plugins = ["http_fixtures"]
 

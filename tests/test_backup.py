@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_signal.backup import MAGIC, Packer, unpack
 from tornado_signal.errors import DamagedBackup
+from tornado_signal.maintenance.backup import MAGIC, Packer, unpack
 
 ENTRIES = st.dictionaries(st.binary(min_size=1, max_size=20), st.binary(max_size=50), max_size=8)
 GOLDEN = (

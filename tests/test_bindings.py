@@ -6,7 +6,7 @@ import pytest
 from pythons import ROOT, do, installed, required
 from test_readme import copy_checkout
 
-from tornado_signal.leveldb import plyvel
+from tornado_signal.stores.leveldb.binding import plyvel
 
 # The longest first: two of them run at a time.
 SUITES = ["crash", "rescue", "store_model", "disk_full", "store", "database", "concurrency", "store_additions"]

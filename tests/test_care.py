@@ -22,10 +22,10 @@ from caring import LONG_MS, OTHER, SECRETS, data_files, done, entries, fill, nam
 from command import BOUND_S, COMMAND, ORIGIN, Server, environment, run
 from disks import mounted
 
-from tornado_signal import directory, layout
-from tornado_signal.backup import Packer, unpack
+from tornado_signal.maintenance.backup import Packer, unpack
 from tornado_signal.session import Side
-from tornado_signal.store import Store
+from tornado_signal.stores.leveldb import directory, layout
+from tornado_signal.stores.leveldb.store import Store
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import random
 import pytest
 from service import NOW_MS
 
-from tornado_signal import changes, layout
-from tornado_signal.census import Census
-from tornado_signal.changes import Leaving
+from tornado_signal.maintenance.census import Census
 from tornado_signal.session import Answer, Reason, Session, Side
+from tornado_signal.stores.leveldb import changes, layout
+from tornado_signal.stores.leveldb.changes import Leaving
 
 TIMEOUT_MS = 1000
 

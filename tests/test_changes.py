@@ -2,9 +2,9 @@
 
 import pytest
 
-from tornado_signal import changes, layout
-from tornado_signal.changes import Change, Leaving
 from tornado_signal.session import Answer, Reason, Session, Side
+from tornado_signal.stores.leveldb import changes, layout
+from tornado_signal.stores.leveldb.changes import Change, Leaving
 
 ORIGIN = "https://one.example"
 SESSION = Session(bytes(range(16)), "topic", "info", created_ms=10, expires_ms=20, timeout_ms=10, serial=3)

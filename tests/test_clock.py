@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_signal.clock import Clock
+from tornado_signal.system.clock import Clock
 
 SECOND_NS = 10**9
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tornado_signal.config import CONFIG_VARIABLE, ConfigError, add_arguments, add_settings, load
-from tornado_signal.settings import SETTINGS, Settings
+from tornado_signal.settings.settings import SETTINGS, Settings
+from tornado_signal.settings.sources import CONFIG_VARIABLE, ConfigError, add_arguments, add_settings, load
 
 CONTRACT_D = {
     "--address": "127.0.0.1",

@@ -18,7 +18,7 @@ from command import BOUND_S, ORIGIN, Server
 from writers import NO_LIMIT_MS
 
 from tornado_signal.session import Side
-from tornado_signal.store import Store
+from tornado_signal.stores.leveldb.store import Store
 
 pytestmark = pytest.mark.slow
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_signal.cursors import _tag, format_cursor, parse_cursor
 from tornado_signal.errors import InvalidParameter
+from tornado_signal.stores.cursors import _tag, format_cursor, parse_cursor
 
 STORE = "0123456789ab"
 NUMBERS = st.lists(st.integers(0, 2**60 - 1), min_size=1, max_size=3)

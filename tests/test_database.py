@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from tornado_signal import database, layout
-from tornado_signal.changes import Change
-from tornado_signal.database import Database
 from tornado_signal.errors import DamagedListing, DatabaseError, Unavailable
-from tornado_signal.leveldb import plyvel
+from tornado_signal.stores.leveldb import database, layout
+from tornado_signal.stores.leveldb.binding import plyvel
+from tornado_signal.stores.leveldb.changes import Change
+from tornado_signal.stores.leveldb.database import Database
 
 
 class Disk:

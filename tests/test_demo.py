@@ -11,8 +11,9 @@ import pytest
 from browsers import listed, until
 from service import refused
 
-from tornado_signal import assets, handlers
-from tornado_signal.handlers.pages import POLICY
+from tornado_signal import http as handlers
+from tornado_signal.http import assets
+from tornado_signal.http.pages import POLICY
 
 pytest_plugins = ["http_fixtures", "browser_fixtures"]
 

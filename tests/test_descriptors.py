@@ -15,7 +15,7 @@ import pytest
 from bench.processes import Target
 from command import BOUND_S, COMMAND, ORIGIN, Server, environment
 
-from tornado_signal.limits import SPARE_CONNECTIONS
+from tornado_signal.limits.per_address import SPARE_CONNECTIONS
 from tornado_signal.server import DESCRIPTORS_KEPT
 
 ROOM = 40

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from tornado_signal import directory, files, layout
 from tornado_signal.errors import DamagedDatabase, DamagedListing, DatabaseError
-from tornado_signal.leveldb import plyvel
+from tornado_signal.stores.leveldb import directory, files, layout
+from tornado_signal.stores.leveldb.binding import plyvel
 
 HOLDER = """
 import sys

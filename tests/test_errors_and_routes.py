@@ -20,9 +20,10 @@ from service import (
 )
 from sse import open_stream
 
-from tornado_signal import errors, handlers
-from tornado_signal.handlers.base import STATUS
-from tornado_signal.settings import Settings
+from tornado_signal import errors
+from tornado_signal import http as handlers
+from tornado_signal.http.base import STATUS
+from tornado_signal.settings.settings import Settings
 
 pytest_plugins = ["http_fixtures"]
 

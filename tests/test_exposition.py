@@ -17,7 +17,8 @@ from scraping import Scrape, scrape
 from service import head
 from sse import Stream
 
-from tornado_signal import COMMIT, handlers
+from tornado_signal import COMMIT
+from tornado_signal import http as handlers
 
 pytest_plugins = ["http_fixtures"]
 

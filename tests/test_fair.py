@@ -7,8 +7,8 @@ import time
 import pytest
 import uvloop
 
-from tornado_signal import fair
-from tornado_signal.fair import FairQueue
+from tornado_signal.limits import fair_queue as fair
+from tornado_signal.limits.fair_queue import FairQueue
 
 LOOPS = {"uvloop": uvloop.run, "asyncio": asyncio.run}
 

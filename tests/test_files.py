@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from tornado_signal import files
 from tornado_signal.errors import OperatorError
+from tornado_signal.stores.leveldb import files
 
 
 def test_scratch_is_beside_and_goes(tmp_path):

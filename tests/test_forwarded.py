@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tornado.httputil import HTTPHeaders
 
-from tornado_signal.forwarded import client_address, own_origin, trusted
+from tornado_signal.limits.forwarded import client_address, own_origin, trusted
 
 NOBODY = ()
 PROXIES = tuple(map(ipaddress.ip_network, ["127.0.0.1", "10.0.0.0/8", "2001:db8::/32", "fe80::/10"]))

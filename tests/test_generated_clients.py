@@ -10,7 +10,7 @@ import pytest
 from bench import npm
 from command import Server
 
-from tornado_signal import openapi
+from tornado_signal.http import openapi
 
 SOURCES = Path(__file__).with_name("generated")
 # A media type that the generator does not know as text.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from service import ORIGIN, Service, head, with_origin
 
-from tornado_signal.handlers import streams
+from tornado_signal.http import streams
 from tornado_signal.transport import listener
 
 EACH = 20

@@ -12,9 +12,9 @@ from browsers import until
 from command import Server, run
 from service import NOW_MS
 
+from tornado_signal.api.ice import IceServers, open_ice_servers
 from tornado_signal.errors import OperatorError
-from tornado_signal.ice import IceServers, open_ice_servers
-from tornado_signal.settings import Settings
+from tornado_signal.settings.settings import Settings
 
 pytest_plugins = ["http_fixtures", "browser_fixtures"]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from tornado_signal.index import TopicIndex
+from tornado_signal.stores.leveldb.topic_index import TopicIndex
 
 ORIGINS = ["https://one.example", "null"]
 TOPICS = ["", "a", "a\x00", "b", "é", "\uffff", "\U0001f600"]

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tornado_signal import layout
 from tornado_signal.errors import DatabaseError
-from tornado_signal.layout import Mark
 from tornado_signal.session import Answer, Reason, Session, Side
+from tornado_signal.stores.leveldb import layout
+from tornado_signal.stores.leveldb.layout import Mark
 
 # Mostly the characters that could do harm: the terminator, what it is escaped with, both ends of every range.
 awkward = st.sampled_from("\x00\x01ab/\x7f\x80\xff\u0100\ud7ff\ue000\uffff\U00010000\U0010ffff")

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from service import NO_SUCH_CODE, ORIGIN, OTHER, Connection, Service, head, invalid, with_origin
 
-from tornado_signal import limits as limits_module
 from tornado_signal.errors import TooMany, Unavailable
-from tornado_signal.handlers import request
-from tornado_signal.limits import (
+from tornado_signal.http import application as request
+from tornado_signal.limits import per_address as limits_module
+from tornado_signal.limits.per_address import (
     ADMIN_CONNECTIONS,
     SPARE_ARRIVALS,
     SPARE_CONNECTIONS,
@@ -23,7 +23,7 @@ from tornado_signal.limits import (
     Bucket,
     Limits,
 )
-from tornado_signal.settings import Settings
+from tornado_signal.settings.settings import Settings
 
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
 TOO_MANY = {"error": "Too many requests"}

@@ -9,8 +9,8 @@ import pytest
 from conftest import TIMEOUT_MS, Under, sweep
 from service import ORIGIN
 
-from tornado_signal import reader, records
 from tornado_signal.session import Side
+from tornado_signal.stores.leveldb import reader, records
 
 pytest_plugins = ["http_fixtures"]
 

@@ -18,7 +18,7 @@ from command import BOUND_S, COMMAND, Server, environment
 from service import ORIGIN, head
 from test_exposition import SECRETS, send, traffic
 
-from tornado_signal import logs
+from tornado_signal.system import logs
 
 pytest_plugins = ["http_fixtures"]
 

@@ -8,8 +8,10 @@ import sys
 import pytest
 from command import COMMAND, environment, run
 
-from tornado_signal import COMMIT, config, errors, settings
+from tornado_signal import COMMIT, errors
 from tornado_signal.__main__ import guarded, main, make_parser
+from tornado_signal.settings import settings
+from tornado_signal.settings import sources as config
 
 
 def test_version():

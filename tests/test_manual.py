@@ -8,9 +8,9 @@ from command import BOUND_S, COMMAND, environment, run
 from terminal import Terminal
 
 from tornado_signal.__main__ import make_parser
-from tornado_signal.commands import TABLE
-from tornado_signal.commands.manual import escape
-from tornado_signal.settings import SETTINGS
+from tornado_signal.cli import TABLE
+from tornado_signal.cli.manual import escape
+from tornado_signal.settings.settings import SETTINGS
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_signal.lag import PAUSE_S, Lag
 from tornado_signal.metrics import Histogram, Metrics, Requests, Writes
+from tornado_signal.system.lag import PAUSE_S, Lag
 
 BOUNDS = (0.5, 1.0, 2.0)
 

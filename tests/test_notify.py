@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tornado_signal import notify
-from tornado_signal.notify import Notifier
+from tornado_signal.system import notify
+from tornado_signal.system.notify import Notifier
 
 WATCHDOG = {"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())}
 

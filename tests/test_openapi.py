@@ -11,8 +11,8 @@ from command import ORIGIN, Server
 from hypothesis import strategies as st
 from schemathesis import GenerationMode, checks
 
-from tornado_signal import assets, handlers, openapi
-from tornado_signal.handlers import streams
+from tornado_signal import http as handlers
+from tornado_signal.http import assets, openapi, streams
 
 pytest_plugins = ["http_fixtures"]
 

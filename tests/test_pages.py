@@ -6,7 +6,8 @@ import logging
 import pytest
 from service import ORIGIN, OTHER, allowed_origin, refused
 
-from tornado_signal import assets, handlers
+from tornado_signal import http as handlers
+from tornado_signal.http import assets
 
 pytest_plugins = ["http_fixtures"]
 

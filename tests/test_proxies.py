@@ -14,10 +14,10 @@ from proxies import PROXIES, SYSTEMD
 from service import ORIGIN, Connection, allowed_origin, head, invalid, refused, segment, with_origin
 from sse import open_stream
 
-from tornado_signal.handlers import make_refusal
-from tornado_signal.handlers.base import Handler
-from tornado_signal.settings import SETTINGS
-from tornado_signal.sockets import open_sockets
+from tornado_signal.http import make_refusal
+from tornado_signal.http.base import Handler
+from tornado_signal.settings.settings import SETTINGS
+from tornado_signal.system.sockets import open_sockets
 from tornado_signal.transport import Server as Listener
 
 pytest_plugins = ["http_fixtures"]

@@ -13,8 +13,11 @@ import pytest
 from command import BOUND_S, COMMAND, Server, environment
 from test_peers import NETWORK
 
-from tornado_signal import errors, handlers, layout, settings
-from tornado_signal.handlers.base import STATUS
+from tornado_signal import errors
+from tornado_signal import http as handlers
+from tornado_signal.http.base import STATUS
+from tornado_signal.settings import settings
+from tornado_signal.stores.leveldb import layout
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

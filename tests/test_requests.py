@@ -14,8 +14,9 @@ import types
 import pytest
 from service import ORIGIN, head, refused, with_origin
 
-from tornado_signal.handlers import discovery, request
-from tornado_signal.handlers.base import Handler
+from tornado_signal.http import application as request
+from tornado_signal.http import discovery
+from tornado_signal.http.base import Handler
 from tornado_signal.transport import connection, exchange
 
 pytest_plugins = ["http_fixtures"]

@@ -11,8 +11,8 @@ import pytest
 from caring import LONG_MS, SECRETS, done, entries, fill, names, noise, refused, servers
 from command import BOUND_S, run
 
-from tornado_signal import directory, layout
-from tornado_signal.leveldb import plyvel
+from tornado_signal.stores.leveldb import directory, layout
+from tornado_signal.stores.leveldb.binding import plyvel
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from service import ORIGIN, TIMEOUT_MS
 from sse import open_stream, told
 
-from tornado_signal.handlers import streams
+from tornado_signal.http import streams
 
 pytest_plugins = ["http_fixtures"]
 

@@ -9,11 +9,11 @@ from conftest import BEGIN_MS, TIMEOUT_MS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_signal import check, directory, layout, records
-from tornado_signal.leveldb import plyvel
-from tornado_signal.salvage import salvage
+from tornado_signal.maintenance.salvage import salvage
 from tornado_signal.session import Reason, Session, Side
-from tornado_signal.store import Store
+from tornado_signal.stores.leveldb import check, directory, layout, records
+from tornado_signal.stores.leveldb.binding import plyvel
+from tornado_signal.stores.leveldb.store import Store
 
 ORIGINS = ["https://a.example", "https://b.example"]
 

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from command import BOUND_S, COMMAND, ORIGIN, Server, environment, passing, run
 
-from tornado_signal import COMMIT, layout
-from tornado_signal.leveldb import plyvel
+from tornado_signal import COMMIT
+from tornado_signal.stores.leveldb import layout
+from tornado_signal.stores.leveldb.binding import plyvel
 
 
 @pytest.fixture

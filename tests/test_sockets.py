@@ -14,9 +14,9 @@ import pytest
 from command import BOUND_S, ORIGIN, Server, run
 
 from tornado_signal.errors import OperatorError
-from tornado_signal.handlers import make_refusal
-from tornado_signal.handlers.base import Handler
-from tornado_signal.sockets import open_sockets, url
+from tornado_signal.http import make_refusal
+from tornado_signal.http.base import Handler
+from tornado_signal.system.sockets import open_sockets, url
 from tornado_signal.transport import Server as Listener
 
 pytest_plugins = ["http_fixtures"]

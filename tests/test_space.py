@@ -19,12 +19,12 @@ from scraping import scrape
 from service import OTHER
 from test_disk_full import post
 
-from tornado_signal import files
-from tornado_signal import space as spaces
 from tornado_signal.errors import Unavailable
 from tornado_signal.session import Side
-from tornado_signal.space import RETRY_AFTER_S, Space
-from tornado_signal.sweeper import Sweeper
+from tornado_signal.stores.leveldb import files
+from tornado_signal.stores.leveldb import space as spaces
+from tornado_signal.stores.leveldb.space import RETRY_AFTER_S, Space
+from tornado_signal.stores.leveldb.sweeper import Sweeper
 
 pytest_plugins = ["http_fixtures"]
 

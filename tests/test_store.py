@@ -9,11 +9,12 @@ from contextlib import suppress
 import pytest
 from conftest import BEGIN_MS, TIMEOUT_MS, HandClock, Under, sweep
 
-from tornado_signal import gates, layout, records
-from tornado_signal import store as store_module
 from tornado_signal.errors import AlreadyAnswered, DatabaseError, SessionNotFound, Unavailable
-from tornado_signal.leveldb import plyvel
 from tornado_signal.session import Answer, ListedSession, News, Reason, Session, Side, content_code
+from tornado_signal.stores.leveldb import access as gates
+from tornado_signal.stores.leveldb import layout, records
+from tornado_signal.stores.leveldb import store as store_module
+from tornado_signal.stores.leveldb.binding import plyvel
 
 ORIGIN, OTHER = "https://one.example", "https://two.example"
 OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER

@@ -6,10 +6,10 @@ from itertools import pairwise
 import pytest
 from conftest import BEGIN_MS, TIMEOUT_MS, sweep
 
-from tornado_signal import records
 from tornado_signal.errors import AlreadyAnswered, SessionNotFound, TooMany
-from tornado_signal.quotas import Quotas
 from tornado_signal.session import News, Reason, Side, TopicPosition, hash_secret
+from tornado_signal.stores.leveldb import records
+from tornado_signal.stores.quotas import Quotas
 
 ORIGIN, OTHER = "https://one.example", "https://two.example"
 OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER

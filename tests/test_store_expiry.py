@@ -6,13 +6,13 @@ import time
 import pytest
 from conftest import TIMEOUT_MS, sweep
 
-from tornado_signal import layout
-from tornado_signal import store as store_module
 from tornado_signal.errors import SessionNotFound, Unavailable
-from tornado_signal.groups import Group
-from tornado_signal.quotas import Quotas
 from tornado_signal.session import Reason, Side, TopicPosition
-from tornado_signal.sweeper import Sweeper
+from tornado_signal.stores.leveldb import layout
+from tornado_signal.stores.leveldb import store as store_module
+from tornado_signal.stores.leveldb.groups import Group
+from tornado_signal.stores.leveldb.sweeper import Sweeper
+from tornado_signal.stores.quotas import Quotas
 
 LONGEST_STEP_S = 0.25  # of a loaded machine; a step is meant to take a few milliseconds
 EXPIRED = Reason.EXPIRED

@@ -20,11 +20,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tornado_signal import layout, reader, records
-from tornado_signal import store as store_module
 from tornado_signal.errors import AlreadyAnswered, SessionNotFound
 from tornado_signal.session import Side, TopicPosition, content_code, hash_secret
-from tornado_signal.store import Store
+from tornado_signal.stores.leveldb import layout, reader, records
+from tornado_signal.stores.leveldb import store as store_module
+from tornado_signal.stores.leveldb.store import Store
 
 ORIGINS = ["https://one.example", "https://one.example\x00", "null"]
 TOPICS = ["a", "a\x00", "a\x00\xff", "b", "\U0010ffff"]

@@ -11,8 +11,8 @@ from service import NO_SUCH_CODE, NOT_FOUND, ORIGIN, OTHER, TIMEOUT_MS, head, in
 from sse import open_stream, told
 
 from tornado_signal import session as sessions
-from tornado_signal import wire
-from tornado_signal.handlers import streams
+from tornado_signal.api import wire
+from tornado_signal.http import streams
 
 pytest_plugins = ["http_fixtures"]
 

@@ -1,6 +1,7 @@
 """The package keeps to the picture: who may know whom, and who may touch the world."""
 
 import ast
+import graphlib
 import sys
 from pathlib import Path
 
@@ -10,99 +11,63 @@ import tornado_signal
 
 PACKAGE = Path(tornado_signal.__file__).parent
 
-# Each file, or folder of files, with what it may import of the package and of other packages. A new file needs a
-# line here. Left of the middle (`handlers`, `transport`) nobody knows LevelDB, right of it (`store` and what is
-# under it) nobody knows HTTP, and below these nobody does I/O. `watches` and `cursors`, by which both sides tell
-# and are told what is new, know of neither.
+# Each folder, or file at the top, with what it may import of the package and of other packages. What stands above
+# `stores` knows none of the engines, but for what makes them and what looks after their files.
 MAY_IMPORT = {
     "errors": "",
     "session": "errors",
-    "layout": "errors session",
-    "changes": "layout session",
-    "cursors": "errors",
-    "watches": "",
-    "index": "sortedcontainers",
-    "fair": "",
-    "quotas": "errors index",
-    "ice": "errors settings",
-    "wire": "errors session orjson",
-    "schemas": "errors wire",
-    "openapi": "schemas wire",
-    "assets": "",
-    "forwarded": "",
-    "turns": "",
-    "clock": "",
     "metrics": "",
-    "groups": "changes",
-    "lag": "metrics",
-    "leveldb": "plyvel plyvel_next",
-    "logs": "",
-    "gates": "session",
-    "records": "errors gates index layout session",
-    "check": "index layout session",
-    "tables": "",
-    "database": "changes directory errors files groups layout leveldb metrics space",
-    "files": "errors",
-    "space": "errors files",
-    "directory": "errors files layout leveldb tables",
-    "reader": "check database errors gates index layout metrics records session space turns watches",
-    "writer": "changes errors gates layout quotas reader records session space",
-    "store": "changes errors layout quotas records session space writer",
-    "sweeper": "clock errors store",
-    "transport": "transport httptools tornado",
-    "backup": "errors",
-    "census": "layout",
-    "salvage": "layout session",
-    "rescue": "backup census check directory errors files layout leveldb records salvage tables",
-    "remote": "errors settings",
-    "care": "backup census config directory errors files kinds leveldb remote rescue settings",
-    "handlers": "assets handlers backup clock cursors errors fair forwarded ice limits metrics openapi reader session "
-    "settings store watches wire prometheus_client tornado",
-    "kinds": "",
-    "limits": "errors forwarded settings",
-    "settings": "kinds",
-    "config": "kinds settings",
-    "sockets": "errors kinds tornado",
-    "tls": "errors",
-    "notify": "",
-    "activation": "errors",
-    "server": "activation clock errors handlers ice lag limits notify quotas settings sockets space store sweeper tls "
-    "transport package tornado",
-    "client": "client aiortc httpx",
-    "commands": "client commands config errors kinds shtab",
-    "__main__": "care commands config errors logs server package uvloop",
+    "stores": "errors",
+    "stores.leveldb": "errors metrics session stores system plyvel plyvel_next sortedcontainers",
+    "limits": "errors settings",
+    "api": "errors session settings orjson",
+    "http": "api errors limits metrics session settings stores stores.leveldb system tornado",
+    "admin": "api errors http maintenance metrics prometheus_client tornado",
+    "transport": "httptools tornado",
+    "maintenance": "errors session settings stores.leveldb",
+    "settings": "",
+    "system": "errors metrics settings tornado",
+    "server": "admin api errors http limits settings stores stores.leveldb system transport package tornado",
+    "client": "aiortc httpx",
+    "cli": "client errors settings shtab",
+    "__main__": "cli errors maintenance server settings system package uvloop",
     "__init__": "_commit",
     "_build": "setuptools",
 }
-# Everything of the standard library that these may use: nothing in it reads or writes anything.
-PURE = {
-    "limits",
-    "quotas",
-    "gates",
-    "errors",
-    "metrics",
-    "session",
-    "layout",
-    "changes",
-    "index",
-    "wire",
-    "schemas",
-    "openapi",
-    "cursors",
-    "forwarded",
-    "backup",
-    "census",
+# What these use of the standard library reads or writes nothing.
+PURE = {"errors", "session", "metrics", "limits", "api.wire", "api.schemas", "stores.leveldb.layout", "stores.leveldb.changes"}
+PURE_MODULES = {
+    "array",
+    "base64",
+    "bisect",
+    "collections",
+    "dataclasses",
+    "enum",
+    "functools",
+    "hashlib",
+    "heapq",
+    "hmac",
 }
-PURE_MODULES = {"array", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq", "hmac"}
 PURE_MODULES |= {"ipaddress", "itertools", "json", "math", "re", "struct", "typing", "urllib", "zlib"}
 IO_BUILTINS = {"open", "print", "input"}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "_commit.py")
 
 
-def room(path):
-    """The line of the table that a file falls under: its own, or its folder's."""
-    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+def module(path):
+    """The name of a file's module below the package; that of a folder is its own."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+
+
+MODULES = {module(path): path for path in FILES}
+
+
+def room(name):
+    """The line of the table that a module falls under: the longest that it begins with."""
+    while name not in MAY_IMPORT and "." in name:
+        name = name.rpartition(".")[0]
+    return name
 
 
 def imports(path):
@@ -110,56 +75,66 @@ def imports(path):
     folder = path.relative_to(PACKAGE).parent.parts
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            found = [(alias.name, None) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             within = ["tornado_signal", *folder[: len(folder) + 1 - node.level]] if node.level else []
             source = ".".join([*within, *filter(None, [node.module])])
-            # `from . import name` imports a module if there is one of that name, else something of the package.
-            names = [f"{source}.{alias.name}" for alias in node.names] if source == "tornado_signal" else [source]
+            found = [(source, alias.name) for alias in node.names]
         else:
             continue
-        for name in names:
-            first, _, rest = name.partition(".")
+        for source, name in found:
+            first, _, rest = source.partition(".")
             if first != "tornado_signal":
                 yield first
+            elif name is not None and (f"{rest}.{name}".lstrip(".") in MODULES or name == "_commit"):
+                yield f".{rest}.{name}".replace("..", ".")
             else:
-                found = rest.split(".")[0]
-                is_module = (PACKAGE / found).is_dir() or (PACKAGE / f"{found}.py").exists() or found == "_commit"
-                yield f".{found}" if found and is_module else ".package"
+                yield f".{rest}" if rest else ".package"
+
+
+def rooms(path):
+    """The lines of the table that a file needs, its own left out, and the other packages."""
+    own = room(module(path))
+    for each in imports(path):
+        if each[1:] in ("package", "_commit"):
+            yield each
+        elif not each.startswith("."):
+            if each not in sys.stdlib_module_names:
+                yield each
+        elif room(each[1:]) != own:
+            yield f".{room(each[1:])}"
 
 
 def allowed(name):
-    """What the table allows, in the words of `imports`."""
-    words = MAY_IMPORT[name].split()
+    """What the table allows, in the words of `rooms`."""
     own = {*MAY_IMPORT, "package", "_commit"}
-    return {f".{word}" if word in own else word for word in words}
+    return {f".{word}" if word in own else word for word in MAY_IMPORT[name].split()}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", FILES, ids=module)
 def test_every_file_imports_what_the_picture_allows(path):
-    """No file knows more of the package, or of other packages, than its line of the table says."""
-    name = room(path)
-    found = set(imports(path))
-    beyond = {each for each in found if each.startswith(".") or each not in sys.stdlib_module_names}
-    assert beyond <= allowed(name), f"{name} must not import {sorted(beyond - allowed(name))}"
-    if name in PURE:
-        assert {each for each in found if each in sys.stdlib_module_names} <= PURE_MODULES
+    """No file knows more of the package, or of other packages, than its folder's line of the table says."""
+    name = room(module(path))
+    beyond = set(rooms(path)) - allowed(name)
+    assert not beyond, f"{name} must not import {sorted(beyond)}"
+    if {name, module(path)} & PURE:
+        assert {each for each in imports(path) if each in sys.stdlib_module_names} <= PURE_MODULES
         called = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
         assert not called & IO_BUILTINS
 
 
 def test_the_table_has_no_line_too_many():
     """Every line of the table stands for a file or folder that is there, and every word of it for something used."""
-    assert {room(path) for path in FILES} == set(MAY_IMPORT)
+    assert {room(name) for name in MODULES} == set(MAY_IMPORT)
     for name in MAY_IMPORT:
-        used = {each for path in FILES if room(path) == name for each in imports(path)}
+        used = {each for path in FILES if room(module(path)) == name for each in rooms(path)}
         assert allowed(name) <= used, f"{name} does not need {sorted(allowed(name) - used)}"
 
 
-def test_the_table_has_no_circle():
-    """Outside a folder of their own no two files need each other."""
-    needs = {name: {each[1:] for each in allowed(name) if each.startswith(".")} - {name} for name in MAY_IMPORT}
-    while needs:
-        free = {name for name, need in needs.items() if not need & set(needs)}
-        assert free, f"a circle among {sorted(needs)}"
-        needs = {name: need for name, need in needs.items() if name not in free}
+def test_no_circles():
+    """No two folders need each other, nor do two files, in whatever folder, and be it for types alone."""
+    graphlib.TopologicalSorter(
+        {name: {each[1:] for each in allowed(name) if each[0] == "."} for name in MAY_IMPORT}
+    ).prepare()
+    files = {name: {each[1:] for each in imports(path) if each[0] == "."} - {name} for name, path in MODULES.items()}
+    graphlib.TopologicalSorter(files).prepare()

@@ -6,11 +6,11 @@ import os
 import pytest
 from conftest import BEGIN_MS, TIMEOUT_MS
 
-from tornado_signal import sweeper as sweeper_module
 from tornado_signal.errors import Unavailable
 from tornado_signal.session import Reason, Side
-from tornado_signal.space import UNLIMITED
-from tornado_signal.sweeper import Sweeper
+from tornado_signal.stores.leveldb import sweeper as sweeper_module
+from tornado_signal.stores.leveldb.space import UNLIMITED
+from tornado_signal.stores.leveldb.sweeper import Sweeper
 
 
 class Watched:

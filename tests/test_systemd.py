@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tornado_signal import config, server, settings, watches
+from tornado_signal import server
+from tornado_signal.settings import settings
+from tornado_signal.settings import sources as config
+from tornado_signal.stores import watches
 from tornado_signal.transport import listener
 
 SYSTEMD = Path(__file__).parent.parent / "systemd"

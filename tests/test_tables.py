@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_signal import tables
-from tornado_signal.leveldb import plyvel
+from tornado_signal.stores.leveldb import tables
+from tornado_signal.stores.leveldb.binding import plyvel
 
 
 @pytest.fixture(scope="module")

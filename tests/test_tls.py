@@ -19,9 +19,9 @@ from command import BOUND_S, ORIGIN, Server, run
 from raw_http import answers, read_all, serving
 
 from tornado_signal.errors import OperatorError
-from tornado_signal.limits import SPARE_CONNECTIONS_PER_CLIENT, Limits
-from tornado_signal.settings import Settings
-from tornado_signal.tls import Tls
+from tornado_signal.limits.per_address import SPARE_CONNECTIONS_PER_CLIENT, Limits
+from tornado_signal.settings.settings import Settings
+from tornado_signal.system.tls import Tls
 from tornado_signal.transport import listener
 
 HEALTH = f"GET /health HTTP/1.1\r\nHost: x\r\nOrigin: {ORIGIN}\r\n".encode()

@@ -15,10 +15,10 @@ from cryptography.x509.oid import NameOID
 from raw_http import answers, echo_application, read_all, serving
 from tornado import web
 
-from tornado_signal.clock import Clock
-from tornado_signal.handlers import make_application
+from tornado_signal.http import make_application
 from tornado_signal.metrics import Metrics, Writes
-from tornado_signal.settings import Settings
+from tornado_signal.settings.settings import Settings
+from tornado_signal.system.clock import Clock
 from tornado_signal.transport import connection
 
 HOST = b"Host: a.example\r\n"

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tornado_signal.turns import Turns
+from tornado_signal.stores.leveldb.locks import Turns
 
 KEY, OTHER = b"one session", b"another"
 

@@ -9,7 +9,7 @@ import signal
 import pytest
 from service import NO_SUCH_CODE, NOT_FOUND, NOW_MS, ORIGIN, OTHER, TIMEOUT_MS, head, invalid, refused, with_origin
 
-from tornado_signal.clock import Clock
+from tornado_signal.system.clock import Clock
 
 pytest_plugins = ["http_fixtures"]
 

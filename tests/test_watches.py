@@ -7,8 +7,8 @@ import gc
 import pytest
 import uvloop
 
-from tornado_signal import watches
-from tornado_signal.watches import Watches
+from tornado_signal.stores import watches
+from tornado_signal.stores.watches import Watches
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_signal import wire
+from tornado_signal.api import wire
 from tornado_signal.errors import InvalidParameter
 from tornado_signal.session import ListedSession, News, Reason, Session, Side, hash_secret
 

@@ -15,7 +15,7 @@ from command import BOUND_S
 
 from tornado_signal.errors import SessionNotFound
 from tornado_signal.session import Side
-from tornado_signal.store import Store
+from tornado_signal.stores.leveldb.store import Store
 
 ORIGINS = ["https://one.example", "https://two.example"]
 TOPICS = ["a", "b"]

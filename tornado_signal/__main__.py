@@ -6,8 +6,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from . import COMMIT, care, commands, config, logs
+from . import COMMIT
+from . import cli as commands
 from .errors import OperatorError
+from .maintenance import commands as care
+from .settings import sources as config
+from .system import logs
 
 CLEAN = 0
 OPERATOR = 1

@@ -4,7 +4,7 @@ import re
 
 
 class SignalError(Exception):
-    """Base of everything a request can fail with; `handlers` has the one table from these to statuses.
+    """Base of everything a request can fail with; `http` has the one table from these to statuses.
 
     Attributes:
         reason: which it is, in a few words, for whoever counts refusals: one of a few, and nothing that a client said.

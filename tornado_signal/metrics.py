@@ -1,4 +1,4 @@
-"""What the server counts while it works: plain numbers, cheap to keep. `handlers/exposition` shows them. No I/O.
+"""What the server counts while it works: plain numbers, cheap to keep. `admin/exposition` shows them. No I/O.
 
 Nothing here is told apart by origin, topic, code or address: numbers are kept for ever, and read by many.
 """

@@ -16,23 +16,23 @@ from collections.abc import Callable, Coroutine
 from tornado.ioloop import PeriodicCallback
 
 from . import COMMIT
-from .activation import passed_sockets
-from .clock import Clock
+from .admin.application import make_admin_application
+from .api.ice import open_ice_servers
 from .errors import DamagedDatabase, OperatorError
-from .handlers import make_application, make_refusal
-from .handlers.admin import make_admin_application
-from .handlers.request import Application
-from .ice import open_ice_servers
-from .lag import Lag
-from .limits import AdminLimits, Limits
-from .notify import Notifier
-from .quotas import Quotas
-from .settings import Settings
-from .sockets import open_sockets, url
-from .space import Space
-from .store import Store
-from .sweeper import Sweeper
-from .tls import Tls
+from .http import make_application, make_refusal
+from .http.application import Application
+from .limits.per_address import AdminLimits, Limits
+from .settings.settings import Settings
+from .stores.leveldb.space import Space
+from .stores.leveldb.store import Store
+from .stores.leveldb.sweeper import Sweeper
+from .stores.quotas import Quotas
+from .system.activation import passed_sockets
+from .system.clock import Clock
+from .system.lag import Lag
+from .system.notify import Notifier
+from .system.sockets import open_sockets, url
+from .system.tls import Tls
 from .transport import Server
 
 log = logging.getLogger(__name__)

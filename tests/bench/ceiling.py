@@ -16,7 +16,7 @@ import httptools
 import orjson
 import uvloop
 
-from tornado_signal.leveldb import plyvel
+from tornado_signal.stores.leveldb.binding import plyvel
 
 # Sizes as in tornado_signal.layout: table, origin, code, part.
 SESSION = b"S" + b"http://bench.example" + b"\0\0"

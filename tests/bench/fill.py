@@ -3,9 +3,9 @@
 import uuid
 from pathlib import Path
 
-from tornado_signal import changes, layout
-from tornado_signal.directory import open_leveldb
 from tornado_signal.session import Session
+from tornado_signal.stores.leveldb import changes, layout
+from tornado_signal.stores.leveldb.directory import open_leveldb
 
 from . import messages
 

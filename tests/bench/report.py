@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tornado_signal.leveldb import plyvel
+from tornado_signal.stores.leveldb.binding import plyvel
 
 from .processes import ROOT
 

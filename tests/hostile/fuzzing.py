@@ -21,8 +21,8 @@ import uvloop
 from service import Service
 
 from tornado_signal import transport
-from tornado_signal.handlers import make_refusal
-from tornado_signal.handlers.admin import make_admin_application
+from tornado_signal.admin.application import make_admin_application
+from tornado_signal.http import make_refusal
 
 from .inputs import Input, Maker
 

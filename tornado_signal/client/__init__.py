@@ -2,6 +2,6 @@
 
 from .api import SignalClient
 from .errors import SignalError, Unreachable
-from .words import Event, Listing, News, Session, Side, Token
+from .types import Event, Listing, News, Session, Side, Token
 
 __all__ = ["Event", "Listing", "News", "Session", "Side", "SignalClient", "SignalError", "Token", "Unreachable"]

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from .errors import SignalError
 from .events import follow
 from .servers import Fields, Servers, back_off_s
-from .words import Event, Health, IceServers, Listing, News, Session, Side, Token, Topics
+from .types import Event, Health, IceServers, Listing, News, Session, Side, Token, Topics
 
 MAX_BATCH = 100
 WAIT_S = 50.0  # below the minute after which many proxies give up

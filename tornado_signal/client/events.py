@@ -8,7 +8,7 @@ from typing import Any
 
 from .errors import SignalError
 from .servers import Servers, back_off_s
-from .words import Event
+from .types import Event
 
 RETRY_S = 1.0
 _LINE = re.compile(rb"\r\n|\n|\r(?=[^\n])")  # a CR at the end may be half of a CR LF

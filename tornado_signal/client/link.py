@@ -11,7 +11,7 @@ from aiortc import RTCConfiguration, RTCDataChannel, RTCIceServer, RTCPeerConnec
 from aiortc.sdp import candidate_from_sdp
 
 from .api import SignalClient
-from .words import IceServer, Side
+from .types import IceServer, Side
 
 CLOSE_S = 2.0  # for what is still to be sent
 

@@ -17,7 +17,7 @@ from .api import SignalClient
 from .errors import SignalError
 from .link import Closed, Connection
 from .servers import back_off_s
-from .words import IceServer, Session, Token
+from .types import IceServer, Session, Token
 
 __all__ = ["Closed", "Connection", "Peers", "Publication"]
 

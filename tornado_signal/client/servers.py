@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from .errors import SignalError, Unreachable
-from .words import Token
+from .types import Token
 
 # It writes every address at INFO, with the query, in which there may be a secret.
 logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -1,0 +1,213 @@
+"""The operator's own listener, on loopback: is it alive, can it serve, what has it counted; a backup, a compaction."""
+
+import asyncio
+import contextlib
+import http
+import ipaddress
+import logging
+import re
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from tornado import web
+from tornado.iostream import StreamClosedError
+
+from ..api import wire
+from ..errors import Unavailable
+from ..http.application import Application
+from ..maintenance.backup import Packer
+from .exposition import Transport, make_registry
+
+log = logging.getLogger(__name__)
+
+
+class Handler(web.RequestHandler):
+    """A Tornado handler that answers in JSON, errors included."""
+
+    methods = "GET, HEAD"
+
+    def initialize(self, public: Application) -> None:
+        """Take the application that is watched."""
+        self.public = public
+
+    def prepare(self) -> None:
+        """Refuse what came by another name: a page in a browser can have its own name lead to this address."""
+        if not is_address(self.request.headers.get("Host", "")):
+            raise web.HTTPError(403)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Say the status in words."""
+        error = kwargs["exc_info"][1] if "exc_info" in kwargs else None
+        if isinstance(error, Unavailable):
+            answer(self, 503, {"status": "unavailable", "reason": error.reason})
+        elif error is not None and self.public.store.failed(error):
+            answer(self, 503, {"status": "unavailable", "reason": "the database failed"})
+        else:
+            if status_code == 405:
+                self.set_header("Allow", self.methods)
+            answer(self, status_code, {"error": http.HTTPStatus(status_code).phrase.capitalize()})
+
+    def log_exception(
+        self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        """Log defects; of everything else the log knows from where it happened."""
+        if value is not None and not isinstance(value, Unavailable) and not self.public.store.failed(value):
+            super().log_exception(typ, value, tb)
+
+
+class Alive(Handler):
+    """GET /healthz: the event loop turns."""
+
+    def get(self) -> None:
+        """Always 200."""
+        answer(self, 200, {"status": "ok"})
+
+    head = get
+
+
+class Ready(Handler):
+    """GET /readyz: the store can be written and read, and the server is not stopping."""
+
+    async def get(self) -> None:
+        """Answer 200 or 503."""
+        if self.public.stopping or self.public.draining:
+            raise Unavailable("draining")
+        await self.public.store.probe()
+        answer(self, 200, {"status": "ok"})
+
+    head = get
+
+
+class OperatorsOwn(Handler):
+    """What only the operator's own programs may ask for, and no page in a browser on the operator's machine."""
+
+    methods = "POST"
+
+    def prepare(self) -> None:
+        """Refuse what a browser sends for a page, by the headers that it adds."""
+        headers = self.request.headers
+        if "Origin" in headers or "Sec-Fetch-Site" in headers or not is_loopback(headers.get("Host", "")):
+            raise web.HTTPError(403)
+        if self.public.draining:
+            raise Unavailable("draining")
+
+
+class Backup(OperatorsOwn):
+    """POST /backup: all that is committed now, in the form of `backup`. An answer that is not whole has no end."""
+
+    async def post(self) -> None:
+        """Send it in steps, as fast as the client reads."""
+        packer = Packer()
+        async with contextlib.aclosing(self.public.store.entries()) as steps:
+            self.set_header("Content-Type", "application/octet-stream")
+            self.set_header("Store-Bytes", str(self.public.store.size_bytes()))
+            self.write(packer.begin())
+            async for step in steps:
+                self.write(packer.pack(step))
+                await self.flush()
+            self.finish(packer.end())
+
+    def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
+        """After a part has been sent, only the end of the connection can tell that there is no more."""
+        if not self._headers_written:
+            super().send_error(status_code, **kwargs)
+            return
+        log.warning("a backup was not finished: %s", getattr(kwargs["exc_info"][1], "reason", "see above"))
+        self.request.connection.close()  # type: ignore[union-attr]  # Tornado's own name for it
+        self._finished = True
+
+    def log_exception(
+        self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        """A client that leaves is no defect."""
+        if not isinstance(value, StreamClosedError):
+            super().log_exception(typ, value, tb)
+
+
+class Compact(OperatorsOwn):
+    """POST /compact: the space of what was deleted is given back to the disk."""
+
+    async def post(self) -> None:
+        """Answer when it is done, with the sizes before and after."""
+        before = self.public.store.size_bytes()
+        await self.public.store.compact()
+        answer(self, 200, {"before_bytes": before, "after_bytes": self.public.store.size_bytes()})
+
+
+class One(Collector):
+    """One of the numbers that there are to show, as if there were no other."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterable[Metric]:
+        """That one."""
+        return [self._family]
+
+
+class Metrics(Handler):
+    """GET /metrics: what the server has counted, for Prometheus."""
+
+    def initialize(self, public: Application, registry: Collector | None = None) -> None:
+        """Take what there is to show."""
+        super().initialize(public)
+        assert registry is not None
+        self.registry = registry
+
+    async def get(self) -> None:
+        """The numbers in Prometheus' text format."""
+        self.set_header("Content-Type", CONTENT_TYPE_LATEST)
+        for family in self.registry.collect():
+            self.write(generate_latest(One(family)))
+            await asyncio.sleep(0)  # all at once would hold up requests for milliseconds
+
+    head = get
+
+
+class Unknown(web.RequestHandler):
+    """Every other path."""
+
+    def prepare(self) -> None:
+        """Always 404."""
+        answer(self, 404, {"error": "Not found"})
+
+
+HOST = re.compile(r"(localhost|[0-9.]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?")
+
+
+def is_address(host: str) -> bool:
+    """Whether a Host header is an address, localhost or empty, and no name that could lead anywhere."""
+    return not host or HOST.fullmatch(host) is not None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a Host header names this machine to itself."""
+    named = HOST.fullmatch(host)
+    try:
+        return named is not None and (named[1] == "localhost" or ipaddress.ip_address(named[1].strip("[]")).is_loopback)
+    except ValueError:
+        return False
+
+
+def answer(handler: web.RequestHandler, status: int, fields: dict[str, Any]) -> None:
+    """Answer in JSON."""
+    handler.set_status(status)
+    handler.set_header("Content-Type", wire.JSON)
+    handler.finish(wire.encode(fields))
+
+
+def make_admin_application(public: Application, transport: Transport | None = None) -> web.Application:
+    """The application of the admin listener.
+
+    Args:
+        public: the one that it watches.
+        transport: what serves it.
+    """
+    handlers = {"/healthz": Alive, "/readyz": Ready, "/backup": Backup, "/compact": Compact}
+    routes: list[Any] = [(path, handler, {"public": public}) for path, handler in handlers.items()]
+    routes.append(("/metrics", Metrics, {"public": public, "registry": make_registry(public, transport)}))
+    return web.Application(routes, default_handler_class=Unknown, log_function=lambda handler: None)

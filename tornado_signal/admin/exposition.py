@@ -1,0 +1,187 @@
+"""What the server has counted, as Prometheus reads it: made when it is asked for, and by its own library."""
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from ..http.application import Application
+from ..metrics import Histogram
+
+PREFIX: Final = "tornado_signal_"
+METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST")  # there are some thirty more, which nobody means
+
+
+class Unsent(Protocol):
+    """What clients that read too slowly have left unread; see `transport.unsent`."""
+
+    bytes: int
+    ended: int
+
+
+class Transport(Protocol):
+    """What serves an application; see `transport.Server`."""
+
+    connections: set[Any]
+    read_ahead_bytes: int
+    turned_away: int
+
+    @property
+    def unsent(self) -> Unsent:
+        """What waits to be read."""
+
+
+class Exposition(Collector):
+    """All numbers of a server, its process aside.
+
+    Args:
+        public: the application.
+        transport: what serves it; None for another one's.
+    """
+
+    def __init__(self, public: Application, transport: Transport | None) -> None:
+        self._public = public
+        self._transport = transport
+
+    def collect(self) -> Iterator[Metric]:
+        """Every number, as it is now."""
+        yield from self._of_requests()
+        yield from self._of_sessions()
+        yield from self._of_the_store()
+        yield gauge("build_info", "The commit that the server was built from.", {(self._public.version,): 1}, "version")
+        ending = self._public.stopping or self._public.draining
+        ready = self._public.store.available and not ending
+        yield gauge(
+            "ready", "Whether the server serves: not while it stops, nor while its store cannot be used.", ready
+        )
+        if self._transport is not None:
+            yield from self._of_connections(self._transport)
+        lag = self._public.store.metrics.loop_lag
+        yield histogram("event_loop_lag_seconds", "How late what is due gets its turn.", {(): lag})
+
+    def _of_connections(self, transport: Transport) -> Iterator[Metric]:
+        yield gauge("connections", "Open connections of clients.", len(transport.connections))
+        yield gauge("unsent_bytes", "What clients that read too slowly have left unread.", transport.unsent.bytes)
+        yield gauge("read_ahead_bytes", "What was read behind unanswered requests.", transport.read_ahead_bytes)
+        ended: Values = {("too many",): transport.turned_away, ("unsent",): transport.unsent.ended}
+        yield counter("connections_ended", "Connections that were ended without a word, and why.", ended, "reason")
+
+    def _of_requests(self) -> Iterator[Metric]:
+        metrics = self._public.store.metrics
+        metrics.count()
+        endpoints = self._public.ledger.endpoints
+        numbers: Counter[tuple[str, ...]] = Counter()
+        for requests in (metrics.requests, metrics.waits):
+            for (handler, method, status), seconds in requests.seconds.items():
+                name = method if method in METHODS else "other"
+                numbers[endpoints[handler], name, str(status)] += sum(seconds.counts)
+        yield counter("requests", "Requests that have been answered.", numbers, "endpoint", "method", "status")
+        yield histogram(
+            "request_duration_seconds",
+            "How long requests took that did not wait for news.",
+            {(endpoints[handler],): seconds for handler, seconds in metrics.requests.by_handler().items()},
+            "endpoint",
+        )
+        yield histogram(
+            "wait_duration_seconds",
+            "How long requests took that waited for news, or were streams of it.",
+            {(endpoints[handler],): seconds for handler, seconds in metrics.waits.by_handler().items()},
+            "endpoint",
+        )
+        waiting: Values = {(endpoints[handler],): number for handler, number in metrics.waiting.items()}
+        yield gauge("waiting_requests", "Requests that wait for news now, streams among them.", waiting, "endpoint")
+        yield gauge("running_requests", "Requests that are being worked on now, or wait.", self._public.running)
+        refusals: Values = {(str(status), reason): number for (status, reason), number in metrics.refusals.items()}
+        yield counter("refusals", "Requests that were refused, and why.", refusals, "status", "reason")
+        yield counter("defects", "Requests that failed through a defect of the server.", metrics.defects)
+
+    def _of_sessions(self) -> Iterator[Metric]:
+        store = self._public.store
+        metrics = store.metrics
+        yield gauge("sessions_unanswered", "Sessions that are listed.", store.listed_count)
+        yield gauge("topics", "Topics that have such sessions.", store.topic_count)
+        yield counter("sessions_created", "Sessions that were published.", metrics.created)
+        yield counter("sessions_answered", "Sessions that were answered.", sum(metrics.offers_waited.counts))
+        yield counter("sessions_withdrawn", "Sessions that were taken back.", metrics.withdrawn)
+        yield counter("sessions_swept", "Sessions that expired and were deleted.", metrics.swept)
+        yield histogram("offer_wait_seconds", "How long offers waited that were answered.", {(): metrics.offers_waited})
+
+    def _of_the_store(self) -> Iterator[Metric]:
+        store = self._public.store
+        metrics = store.metrics
+        yield gauge("store_available", "Whether the store can be read and written.", store.available)
+        yield gauge("store_size_bytes", "What the data directory holds.", store.size_bytes())
+        yield gauge("store_max_bytes", "What the data directory may hold.", store.space.most_bytes)
+        yield gauge("store_free_bytes", "What is free on its disk.", store.space.free_bytes)
+        yield gauge("store_full", "Whether nothing is published for want of room.", store.space.full)
+        yield gauge("store_cache_bytes", "What LevelDB keeps of it in memory.", store.cache_bytes())
+        yield histogram(
+            "store_write_duration_seconds",
+            "How long writes took, each with its sync if there is one.",
+            {(): metrics.writes.seconds},
+        )
+        yield histogram("store_write_changes", "How many changes shared a write.", {(): metrics.writes.changes})
+        yield counter("store_failed_writes", "Writes that did not work.", metrics.writes.failed)
+        yield counter("store_reopenings", "How often the store was opened again.", metrics.writes.reopened)
+        yield histogram(
+            "sweep_duration_seconds",
+            "How long it took to look for what has expired, and to delete it.",
+            {(): metrics.sweeps},
+        )
+        yield histogram("compaction_duration_seconds", "How long compactions took.", {(): metrics.compactions})
+
+
+class Process(ProcessCollector):
+    """The library's own numbers of the process, also where /proc shows processes alone (ProcSubset=pid in the unit)."""
+
+    def _boot_time(self) -> float:
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def make_registry(public: Application, transport: Transport | None) -> CollectorRegistry:
+    """Everything that `/metrics` shows; see `Exposition`."""
+    registry = CollectorRegistry()
+    registry.register(Exposition(public, transport))
+    Process(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
+Values = Mapping[tuple[str, ...], float]
+
+
+def _values(values: Values | float) -> Iterable[tuple[tuple[str, ...], float]]:
+    return values.items() if isinstance(values, Mapping) else [((), values)]
+
+
+def counter(name: str, meaning: str, values: Values | float, *labels: str) -> Metric:
+    """A number that only grows, or one for each combination of labels."""
+    family = CounterMetricFamily(PREFIX + name, meaning, labels=labels)
+    for found, value in _values(values):
+        family.add_metric(found, value)
+    return family
+
+
+def gauge(name: str, meaning: str, values: Values | float, *labels: str) -> Metric:
+    """A number as it is now, or one for each combination of labels."""
+    family = GaugeMetricFamily(PREFIX + name, meaning, labels=labels)
+    for found, value in _values(values):
+        family.add_metric(found, value)
+    return family
+
+
+def histogram(name: str, meaning: str, values: dict[tuple[str, ...], Histogram], *labels: str) -> Metric:
+    """How often a number was at most so much, for each combination of labels."""
+    family = HistogramMetricFamily(PREFIX + name, meaning, labels=labels)
+    for found, value in values.items():
+        names = [*map(floatToGoString, value.bounds), "+Inf"]
+        family.add_metric(found, list(zip(names, itertools.accumulate(value.counts), strict=True)), value.sum)
+    return family

@@ -1,0 +1,89 @@
+"""The STUN and TURN servers that peers are told of, and passwords for the TURN servers (contract C7).
+
+A password is good for a limited time, and needs no word between this server and a TURN server: both know a secret
+(coturn's `use-auth-secret`; draft-uberti-behave-turn-rest-00).
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import OperatorError
+from ..settings.settings import Settings
+
+MIN_SECRET_BYTES = 16
+
+
+class Turn(NamedTuple):
+    """What a peer needs for the TURN servers.
+
+    Attributes:
+        urls: theirs.
+        username: when it ends, in seconds since the Unix epoch, and a name for this peer alone.
+        credential: its password.
+    """
+
+    urls: tuple[str, ...]
+    username: str
+    credential: str
+
+
+class IceServers:
+    """The configured servers.
+
+    Args:
+        stun: URLs of STUN servers.
+        turn: URLs of TURN servers.
+        secret: what they and this server know; empty if there are none.
+        ttl_s: how long a password is good.
+    """
+
+    def __init__(self, stun: tuple[str, ...], turn: tuple[str, ...], secret: bytes, ttl_s: int) -> None:
+        self.stun = stun
+        self._turn = turn
+        self._secret = secret
+        self._ttl_s = ttl_s
+
+    def expires_ms(self, now_ms: int) -> int:
+        """Until when what is told now can be used: a whole second, as TURN counts in these."""
+        return (now_ms // 1000 + self._ttl_s) * 1000
+
+    def turn(self, now_ms: int) -> Turn | None:
+        """The TURN servers with a fresh password; None if there are none."""
+        if not self._turn:
+            return None
+        # TURN servers count by user name: each peer gets one of its own.
+        username = f"{self.expires_ms(now_ms) // 1000}:{secrets.token_hex(8)}"
+        digest = hmac.digest(self._secret, username.encode(), hashlib.sha1)
+        return Turn(self._turn, username, base64.b64encode(digest).decode())
+
+
+def open_ice_servers(settings: Settings) -> IceServers:
+    """The servers of the settings; reads the secret.
+
+    Raises:
+        OperatorError: there are TURN servers without a secret, or a secret without them, or it cannot be used.
+    """
+    path = settings.turn_secret_file
+    if settings.turn_servers and path is None:
+        raise OperatorError("--turn-servers needs their secret: name the file that holds it with --turn-secret-file")
+    if path is not None and not settings.turn_servers:
+        raise OperatorError("--turn-secret-file is the secret of no servers: name them with --turn-servers")
+    secret = b"" if path is None else _read_secret(path)
+    return IceServers(settings.stun_servers, settings.turn_servers, secret, settings.turn_ttl_s)
+
+
+def _read_secret(path: Path) -> bytes:
+    try:
+        secret = path.read_bytes().rstrip(b"\r\n")
+    except OSError as error:
+        raise OperatorError(f"cannot read --turn-secret-file {path}: {error.strerror}") from error
+    if len(secret) < MIN_SECRET_BYTES or b"\n" in secret:
+        raise OperatorError(
+            f"--turn-secret-file {path} must hold one line of at least {MIN_SECRET_BYTES} bytes, the secret alone; "
+            "openssl rand -hex 32 makes one"
+        )
+    return secret

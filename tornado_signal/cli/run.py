@@ -1,0 +1,130 @@
+"""How a command runs: with a client, until it is done or interrupted, with one sentence for what can be mended."""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from ..client import SignalClient, SignalError
+from ..errors import OperatorError
+from ..settings.sources import ConfigError
+from ..settings.value_types import ORIGIN, Kind
+from . import DEFAULT_URL, ORIGIN_VARIABLE, SERVERS, URL_VARIABLE
+
+T = TypeVar("T")
+
+OUTAGE_S = 60.0  # how long somebody who waits puts up with a server that is away
+
+
+def urls(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The servers, from the flag, the environment or the default."""
+    return arguments.url or _from_environment(URL_VARIABLE, SERVERS) or (DEFAULT_URL,)
+
+
+def _from_environment(name: str, kind: Kind[T]) -> T | None:
+    value = os.environ.get(name)
+    if not value:
+        return None
+    try:
+        return kind.parse(value)
+    except ValueError:
+        raise ConfigError(f"environment variable {name}", value, kind.allowed) from None
+
+
+def run(
+    arguments: argparse.Namespace,
+    work: Callable[[SignalClient], Awaitable[None]],
+    *,
+    interrupted: str | None = None,
+    servers: tuple[str, ...] | None = None,
+) -> None:
+    """Run something with a client. SIGINT and SIGTERM end it in good order.
+
+    Args:
+        arguments: of the command.
+        work: what to do.
+        interrupted: what to say if it is interrupted, which then counts as a failure; None if that is its normal end.
+        servers: the ones to use, if not all.
+
+    Raises:
+        OperatorError: something that the user can mend.
+        ConfigError: the environment is wrong.
+    """
+    chosen = servers or urls(arguments)
+    origin = arguments.origin or _from_environment(ORIGIN_VARIABLE, ORIGIN)
+    stopped = False
+
+    async def main() -> None:
+        nonlocal stopped
+        task = asyncio.ensure_future(working())
+
+        def stop() -> None:
+            nonlocal stopped
+            stopped = True
+            task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop)
+        await task
+
+    async def working() -> None:
+        async with SignalClient(chosen, origin, patience_s=0) as client:
+            await work(client)
+
+    try:
+        asyncio.run(main())
+        sys.stdout.flush()
+    except asyncio.CancelledError:
+        if not stopped:
+            raise
+        if interrupted is not None:
+            raise OperatorError(interrupted) from None
+    except SignalError as error:
+        raise OperatorError(sentence(error)) from None
+    except BrokenPipeError:
+        # Whoever read has had enough. Python would complain about what is left when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def sentence(error: SignalError) -> str:
+    """What went wrong, in one sentence."""
+    if not error.status:
+        return f"{error}; is the server running, and is --url right?"
+    later = f" (try again in {error.retry_after_s:g} s)" if error.retry_after_s else ""
+    return f"the server says: {error}{later}"
+
+
+async def read_input(what: str) -> str:
+    """All of standard input, without the line break at its end.
+
+    Raises:
+        OperatorError: it is empty, or no text.
+    """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[bytes] = loop.create_future()
+
+    def read() -> None:
+        data = b""
+        while piece := os.read(sys.stdin.fileno(), 65536):
+            data += piece
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants it any more
+            loop.call_soon_threadsafe(end, data)
+
+    def end(data: bytes) -> None:
+        if not ended.done():
+            ended.set_result(data)
+
+    # Not one of asyncio's threads, for whose end it would wait when it is interrupted.
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        text = (await ended).decode().removesuffix("\n")
+    except UnicodeDecodeError:
+        raise OperatorError(f"the {what} on standard input is not UTF-8") from None
+    if not text:
+        raise OperatorError(f"there is no {what} on standard input")
+    return text

@@ -1,0 +1,60 @@
+"""The files that the server hands out as they are, under `web/`: read once, with a compressed form of each."""
+
+import gzip
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+WEB: Final = Path(__file__).parent.parent / "web"
+
+HTML: Final = "text/html"
+SCRIPT: Final = "text/javascript"
+
+CLIENT: Final = {
+    "/client.js": ("client.js", SCRIPT),
+    "/client.d.ts": ("client.d.ts", "application/typescript"),
+}
+"""The paths of the browser module and its types, each with its file and its media type."""
+DEMO: Final = {
+    "/demo": ("demo.html", HTML),
+    "/demo/demo.css": ("demo.css", "text/css"),
+    "/demo/demo.js": ("demo.js", SCRIPT),
+    "/demo/card.js": ("card.js", SCRIPT),
+    "/demo/talk.js": ("talk.js", SCRIPT),
+    "/demo/vendor/uqr.js": ("vendor/uqr.js", SCRIPT),
+}
+"""The same of the page to try it."""
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A file, ready to be sent.
+
+    Attributes:
+        media_type: what it is.
+        body: its bytes.
+        gzipped: the same, compressed.
+        etag: differs for other contents; weak, as it is that of both forms.
+    """
+
+    media_type: str
+    body: bytes
+    gzipped: bytes
+    etag: str
+
+
+def load(paths: Mapping[str, tuple[str, str]]) -> dict[str, Asset]:
+    """Read files.
+
+    Args:
+        paths: the path that each is served at, with its name and its media type.
+    """
+    return {path: _read(WEB / name, media_type) for path, (name, media_type) in paths.items()}
+
+
+def _read(file: Path, media_type: str) -> Asset:
+    body = file.read_bytes()
+    etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
+    return Asset(media_type, body, gzip.compress(body, 9, mtime=0), etag)

@@ -1,0 +1,294 @@
+"""How much each client may ask for. No I/O; time is an argument.
+
+A client is an IPv4 address, or the /64 of an IPv6 address: what one machine or household has. What is counted of one is
+forgotten when it has nothing open and others need the room, so the memory is bounded whatever addresses there are.
+"""
+
+import ipaddress
+import itertools
+import math
+from collections.abc import Callable, Hashable
+
+from ..errors import TooMany, Unavailable
+from ..settings.settings import Settings
+from .forwarded import parse_address, trusted
+
+CLIENTS_KEPT = 100_000
+# Beyond the most connections: for telling so many at a time why they are not served, a few of each client.
+SPARE_CONNECTIONS = 100
+SPARE_CONNECTIONS_PER_CLIENT = 4
+# A client may open twice as many connections as it may make requests, and so many more: enough to be told of its rate.
+# Beyond that it is not worth an answer.
+SPARE_ARRIVALS = 100
+# What an address may store however little room there is: the store itself says no then, and knows when there is some.
+LEAST_ROOM_BYTES = 1 << 20
+
+
+# The operator's programs are few, and what they leave open is to take no descriptors of others.
+ADMIN_CONNECTIONS = 64
+
+
+class AdminLimits:
+    """The connections of the operator's listener, wherever they are from: so many are served, a few more are told.
+
+    Attributes:
+        connections: how many are served.
+        refused: how many are being told that they are too many.
+    """
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.refused = 0
+
+    def connected(self, address: str, now_ms: int) -> int | None:
+        """Count a connection; see `Limits.connected`."""
+        if self.connections < ADMIN_CONNECTIONS:
+            self.connections += 1
+            return 0
+        if self.refused < SPARE_CONNECTIONS_PER_CLIENT:
+            self.refused += 1
+            return 503
+        return None
+
+    def disconnected(self, address: str, refusal: int) -> None:
+        """A connection that was counted is over; `refusal` is what `connected` has returned for it."""
+        if refusal:
+            self.refused -= 1
+        else:
+            self.connections -= 1
+
+
+class Bucket:
+    """Tokens that come back evenly.
+
+    Attributes:
+        tokens: how many there were at `at_ms`.
+        at_ms: when that was; Unix milliseconds.
+    """
+
+    __slots__ = ("at_ms", "tokens")
+
+    def __init__(self, most: float) -> None:
+        self.tokens = most
+        self.at_ms = 0
+
+    def take(self, most: float, per_ms: float, now_ms: int, count: int = 1) -> int:
+        """Take some, all or none.
+
+        Returns:
+            0, or when there are not so many, after how many seconds there will be.
+        """
+        tokens = min(most, self.tokens + (now_ms - self.at_ms) * per_ms)
+        self.at_ms = now_ms
+        if tokens < count:
+            self.tokens = tokens
+            return math.ceil((count - tokens) / per_ms / 1000)
+        self.tokens = tokens - count
+        return 0
+
+
+class Client:
+    """What is counted of one client.
+
+    Attributes:
+        requests: the tokens for its requests.
+        refusals: the tokens for its requests that are refused because there was none for them.
+        arrivals: the tokens for its connections.
+        sessions: the tokens for the sessions that it publishes.
+        bytes: the tokens for the bytes that it has stored.
+        connections: how many it has open.
+        refused: how many of its connections are being told that they are too many.
+        waiting: how many of its requests wait.
+    """
+
+    __slots__ = ("arrivals", "bytes", "connections", "refusals", "refused", "requests", "sessions", "waiting")
+
+    def __init__(self, settings: Settings) -> None:
+        self.requests = Bucket(settings.burst_per_address)
+        self.refusals = Bucket(settings.rate_per_address)
+        self.arrivals = Bucket(most_arrivals(settings))
+        self.sessions = Bucket(settings.max_sessions_per_address)
+        self.bytes = Bucket(settings.max_bytes_per_address)
+        self.connections = 0
+        self.refused = 0
+        self.waiting = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has nothing open."""
+        return not (self.connections or self.refused or self.waiting)
+
+
+def most_arrivals(settings: Settings) -> int:
+    """How many connections a client may open at once."""
+    return 2 * settings.burst_per_address + SPARE_ARRIVALS
+
+
+class Limits:
+    """All clients, and all that is open.
+
+    Args:
+        settings: as configured.
+        max_connections: what the process has descriptors for.
+        room_bytes: tells how much the store has room for from one address, at the moment.
+    """
+
+    def __init__(
+        self, settings: Settings, max_connections: int = 1_000_000, room_bytes: Callable[[], int] = lambda: 2**53
+    ) -> None:
+        self._settings = settings
+        self._room_bytes = room_bytes
+        self._max_connections = min(settings.max_connections, max_connections)
+        self._rate_per_ms = settings.rate_per_address / 1000
+        self._sessions_per_ms = settings.max_sessions_per_address / settings.session_timeout_ms
+        self._clients: dict[str, Client] = {}
+        self._by_address: dict[str, Client | None] = {}  # None for those that no limit is for
+        self.connections = 0
+        self.refused = 0
+        self.waiting = 0
+
+    def request(self, address: str, now_ms: int) -> int:
+        """Count a request; 0, or after how many seconds there is room for it."""
+        client = self._find(address)
+        if client is None:
+            return 0
+        return client.requests.take(self._settings.burst_per_address, self._rate_per_ms, now_ms)
+
+    def goes_on(self, address: str, now_ms: int) -> bool:
+        """Count a request that is refused for its rate; whether there have been so many that it costs a connection."""
+        client = self._find(address)
+        if client is None:
+            return False
+        return client.refusals.take(self._settings.rate_per_address, self._rate_per_ms, now_ms) > 0
+
+    def publish(self, address: str, now_ms: int) -> None:
+        """Count a session.
+
+        Raises:
+            TooMany: the client has published as many as it may in the lifetime of a session.
+        """
+        client = self._find(address)
+        if client is None:
+            return
+        wait_s = client.sessions.take(self._settings.max_sessions_per_address, self._sessions_per_ms, now_ms)
+        if wait_s:
+            raise TooMany("sessions of an address", wait_s)
+
+    def store(self, address: str, size: int, now_ms: int) -> None:
+        """Count bytes that are to be stored.
+
+        Raises:
+            TooMany: the client has stored as many as it may in the lifetime of a session.
+        """
+        client = self._find(address)
+        if client is None:
+            return
+        settings = self._settings
+        most = min(settings.max_bytes_per_address, max(self._room_bytes(), LEAST_ROOM_BYTES))
+        wait_s = client.bytes.take(most, most / settings.session_timeout_ms, now_ms, size)
+        if wait_s:
+            raise TooMany("bytes of an address", wait_s)
+
+    def wait(self, address: str) -> Callable[[], None]:
+        """Count a request that waits; call what is returned when it does not any more.
+
+        Raises:
+            TooMany: too many of this client wait.
+            Unavailable: too many wait.
+        """
+        client = self._find(address)
+        if self.waiting >= self._settings.max_waiting:
+            raise Unavailable("too many requests wait", retry_after_s=5)
+        if client is not None:
+            if client.waiting >= self._settings.max_waiting_per_address:
+                raise TooMany("waiting requests of an address", 5)
+            client.waiting += 1
+        self.waiting += 1
+
+        def done() -> None:
+            self.waiting -= 1
+            if client is not None:
+                client.waiting -= 1
+
+        return done
+
+    def connected(self, address: str, now_ms: int) -> int | None:
+        """Count a connection, which has to be `disconnected` once.
+
+        Args:
+            address: the other end's.
+            now_ms: the time by a clock that never goes back; it may be another one than that of requests.
+
+        Returns:
+            0 if it is served, the HTTP status to refuse it with, or None if there is no room even for that: it is
+            not counted then.
+        """
+        client = self._find(address)
+        settings = self._settings
+        refusal = 0
+        if client is not None:
+            if client.arrivals.take(most_arrivals(settings), 2 * self._rate_per_ms, now_ms):
+                return None
+            if client.connections >= settings.max_connections_per_address:
+                refusal = 429
+        if not refusal and self.connections >= self._max_connections:
+            refusal = 503
+        if not refusal:
+            self.connections += 1
+            if client is not None:
+                client.connections += 1
+            return 0
+        if self.refused >= SPARE_CONNECTIONS:
+            return None
+        if client is not None:
+            if client.refused >= SPARE_CONNECTIONS_PER_CLIENT:
+                return None
+            client.refused += 1
+        self.refused += 1
+        return refusal
+
+    def disconnected(self, address: str, refusal: int) -> None:
+        """A connection that was counted is over; `refusal` is what `connected` has returned for it."""
+        client = self._find(address)
+        if refusal:
+            self.refused -= 1
+            if client is not None:
+                client.refused -= 1
+        else:
+            self.connections -= 1
+            if client is not None:
+                client.connections -= 1
+
+    def client(self, address: str) -> Hashable:
+        """What stands for the client of an address: the same for all addresses of one client."""
+        return self._find(address) or address
+
+    def _find(self, address: str) -> Client | None:
+        try:
+            return self._by_address[address]
+        except KeyError:
+            client = self._by_address[address] = self._meet(address)
+            if len(self._by_address) > CLIENTS_KEPT:
+                self._forget()
+            return client
+
+    def _meet(self, address: str) -> Client | None:
+        parsed = parse_address(address)
+        if parsed is None or isinstance(parsed, str):
+            return None  # a Unix socket's, which a proxy is behind
+        if trusted(address, (*self._settings.unlimited_addresses, *self._settings.trusted_proxies)):
+            return None
+        name = str(ipaddress.ip_network((parsed, 64), strict=False)) if parsed.version == 6 else str(parsed)
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = Client(self._settings)
+        return client
+
+    def _forget(self) -> None:
+        """Make room: of the older half all that have nothing open."""
+        for address in list(itertools.islice(self._by_address, CLIENTS_KEPT // 2)):
+            client = self._by_address[address]
+            if client is None or client.idle:
+                del self._by_address[address]
+        kept = set(map(id, self._by_address.values()))
+        self._clients = {name: client for name, client in self._clients.items() if id(client) in kept}

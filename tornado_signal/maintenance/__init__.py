@@ -1,0 +1,1 @@
+"""Backup, restore, inspect, check, compact and repair: the data directory's commands."""

@@ -1,0 +1,132 @@
+"""What a database holds, in numbers: origins, topics, counts and sizes, and nothing of what the peers say.
+
+Counted entry by entry, in the order of the keys, so that it works on a directory as on a backup that is being read.
+What is kept in memory is the largest few, whatever there is.
+"""
+
+import heapq
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..stores.leveldb import layout
+
+
+@dataclass
+class Held:
+    """How many sessions there are.
+
+    Attributes:
+        sessions: all that are there, expired or not.
+        unanswered: the live ones that wait for an answer.
+        answered: the live ones that have it.
+        expired: those that the next sweep deletes.
+        candidates: what both sides of all of them have sent beside offer and answer.
+        bytes: the size of all of that, with its keys.
+    """
+
+    sessions: int = 0
+    unanswered: int = 0
+    answered: int = 0
+    expired: int = 0
+    candidates: int = 0
+    bytes: int = 0
+
+
+class Census:
+    """The numbers of a database.
+
+    Args:
+        now_ms: what has expired by now counts as expired.
+        most: how many origins and topics are named.
+    """
+
+    def __init__(self, now_ms: int, most: int) -> None:
+        self._now_ms = now_ms
+        self._most = most
+        self._entries = self._bytes = 0
+        self._total = Held()
+        self._origins = self._topics = 0
+        # Heaps: the least of the largest comes first, and makes room for a larger one.
+        self._largest_origins: list[tuple[int, str, Held]] = []
+        self._largest_topics: list[tuple[int, str, str]] = []
+        # What is being counted.
+        self._origin, self._held = "", Held()
+        self._topic, self._listed = ("", ""), 0
+        self._live = False
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions there are, expired ones included."""
+        return self._total.sessions + self._held.sessions
+
+    def add(self, key: bytes, value: bytes) -> None:
+        """Count the next entry."""
+        self._entries += 1
+        self._bytes += len(key) + len(value)
+        if key.startswith(layout.LISTING):
+            self._add_listed(key, value)
+        elif key.startswith(layout.SESSIONS):
+            self._add_part(key, value)
+
+    def end(self) -> dict[str, Any]:
+        """All numbers, once the last entry has been counted, as an object of JSON."""
+        self._end_topic()
+        self._end_origin()
+        origins = sorted(self._largest_origins, key=lambda each: (-each[0], each[1]))
+        topics = sorted(self._largest_topics, key=lambda each: (-each[0], *each[1:]))
+        return {
+            **asdict(self._total),
+            "origins": self._origins,
+            "topics": self._topics,
+            "entries": self._entries,
+            "total_bytes": self._bytes,
+            "largest_origins": [{"origin": origin, **asdict(held)} for _, origin, held in origins],
+            "largest_topics": [
+                {"origin": origin, "topic": topic, "unanswered": count} for count, origin, topic in topics
+            ],
+        }
+
+    def _add_listed(self, key: bytes, value: bytes) -> None:
+        topic = layout.unpack_listing_prefix(layout.listing_prefix(key))
+        if topic != self._topic:
+            self._end_topic()
+            self._topic = topic
+        self._listed += self._now_ms < layout.unpack_listing_value(value)[1]
+
+    def _end_topic(self) -> None:
+        if self._listed:
+            self._topics += 1
+            _keep(self._largest_topics, (self._listed, *self._topic), self._most)
+        self._listed = 0
+
+    def _add_part(self, key: bytes, value: bytes) -> None:
+        origin, _, part = layout.unpack_session_key(key)
+        if origin != self._origin:
+            self._end_origin()
+            self._origin = origin
+        held = self._held
+        held.bytes += len(key) + len(value)
+        if part == layout.HEAD:
+            self._live = self._now_ms < layout.unpack_head_gate(value)[0]
+            held.sessions += 1
+            held.unanswered += self._live
+            held.expired += not self._live
+        elif part == layout.ANSWER:
+            held.unanswered -= self._live
+            held.answered += self._live
+        elif part != layout.OFFER:
+            held.candidates += 1
+
+    def _end_origin(self) -> None:
+        held, self._held = self._held, Held()
+        if held.sessions:
+            self._origins += 1
+            for name, count in asdict(held).items():
+                setattr(self._total, name, getattr(self._total, name) + count)
+            _keep(self._largest_origins, (held.sessions, self._origin, held), self._most)
+
+
+def _keep(largest: list[Any], one: tuple[Any, ...], most: int) -> None:
+    heapq.heappush(largest, one)
+    if len(largest) > most:
+        heapq.heappop(largest)

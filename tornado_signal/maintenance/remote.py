@@ -1,0 +1,96 @@
+"""A running server, asked through its admin listener."""
+
+import contextlib
+import http.client
+import io
+import json
+import urllib.parse
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+
+from ..errors import OperatorError
+from ..settings.settings import Settings
+
+SILENCE_S = 60.0  # for which the server may say nothing in the middle of a backup
+COMPACTION_S = 3600.0
+
+
+def admin_url(settings: Settings, url: str | None) -> str | None:
+    """Where the admin listener is: at the URL that is given, or where the settings say; None for nowhere.
+
+    Raises:
+        OperatorError: the settings leave the port to the server.
+    """
+    if url is not None or settings.admin_port is None:
+        return url
+    if settings.admin_port == 0:
+        raise OperatorError("with --admin-port 0 only the server's log knows the port; name it with --admin-url")
+    return f"http://127.0.0.1:{settings.admin_port}"
+
+
+@contextlib.contextmanager
+def backup(url: str) -> Iterator[tuple[Callable[[int], bytes], int]]:
+    """A backup, as the server sends it.
+
+    Yields:
+        A function that reads so many of the next bytes, or fewer at the end, and the size of the server's directory
+        in bytes. Reading raises OperatorError if the server does not send all of it.
+
+    Raises:
+        OperatorError: there is none to be had.
+    """
+    with contextlib.closing(_connect(url, SILENCE_S)) as connection:
+        response = _post(connection, url, "/backup")
+        stream = io.BufferedReader(response, 1 << 16)
+
+        def read(size: int) -> bytes:
+            try:
+                return stream.read(size)
+            except (OSError, http.client.HTTPException) as error:
+                said = (
+                    "the server ended it; its log says why" if isinstance(error, http.client.HTTPException) else error
+                )
+                raise OperatorError(f"the backup from {url} is not whole: {said}") from error
+
+        yield read, int(response.headers["Store-Bytes"])
+
+
+def compact(url: str) -> tuple[int, int]:
+    """Have the server compact its database; its sizes before and after, in bytes.
+
+    Raises:
+        OperatorError: it could not.
+    """
+    with contextlib.closing(_connect(url, COMPACTION_S)) as connection:
+        sizes = json.load(_post(connection, url, "/compact"))
+        return sizes["before_bytes"], sizes["after_bytes"]
+
+
+def _connect(url: str, silence_s: float) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=silence_s)
+
+
+def _post(connection: http.client.HTTPConnection, url: str, path: str) -> http.client.HTTPResponse:
+    try:
+        connection.request("POST", path)
+        response = connection.getresponse()
+        reason = json.load(response)["reason"] if response.status == HTTPStatus.SERVICE_UNAVAILABLE else None
+    except OSError as error:
+        raise OperatorError(
+            f"no server answers at {url} ({error.strerror or error}); start it, or say where its admin listener is, "
+            "with --admin-port or --admin-url"
+        ) from error
+    except (http.client.HTTPException, ValueError, LookupError) as error:
+        raise _stranger(url) from error
+    if reason is not None:
+        raise OperatorError(f"the server at {url} cannot do that now: {reason}; try again, or look into its log")
+    if response.status != HTTPStatus.OK:
+        raise _stranger(url)
+    return response
+
+
+def _stranger(url: str) -> OperatorError:
+    return OperatorError(
+        f"what answers at {url} is not the admin listener of a tornado-signal; say where that is, with --admin-port or "
+        "--admin-url"
+    )

@@ -1,0 +1,1 @@
+"""What can be configured, and where it comes from."""

@@ -1,0 +1,209 @@
+# ruff: noqa: RUF009  (a default made by setting() is a value that never changes)
+"""The settings: one table. Flag, environment variable, TOML key, help and every error follow from it.
+
+A new setting is one new field of `Settings`, and a line for it in the README and in the environment file.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from .value_types import (
+    ADDRESS,
+    MODE,
+    NETWORK,
+    ORIGIN,
+    PATH,
+    PORT,
+    PROXY,
+    STUN,
+    SWITCH,
+    TURN,
+    Kind,
+    Network,
+    made,
+    one_of,
+    several,
+    whole,
+    word_or,
+)
+
+T = TypeVar("T")
+
+MANY = whole(1, 1_000_000_000)
+
+PREFIX = "TORNADO_SIGNAL_"
+"""What the name of every environment variable of this program begins with."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting and its names.
+
+    Attributes:
+        name: Its field in `Settings`, and its key in the TOML file.
+        default: What it is unless set, as it would be written in the TOML file.
+        kind: What it may be.
+        meaning: What it does, for `--help`.
+        unit: What its number counts, or empty.
+    """
+
+    name: str
+    default: object
+    kind: Kind[object]
+    meaning: str
+    unit: str
+
+    @property
+    def flag(self) -> str:
+        """Its name on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def help(self) -> str:
+        """All that `--help` says about it."""
+        unit = f"unit: {self.unit}; " if self.unit else ""
+        found = f"{unit}default: {self.default}; environment: {self.variable}"
+        return f"{self.meaning} [{self.kind.allowed}] ({found})"
+
+
+def setting(default: object, kind: Kind[T], meaning: str, unit: str = "") -> T:
+    """A field of `Settings`; the arguments are those of `Setting`."""
+    described = {"default": default, "kind": kind, "meaning": meaning, "unit": unit}
+    return dataclasses.field(default=kind.parse(default), metadata=described)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Every setting, checked. A relative path counts from the directory that the server is started in."""
+
+    address: str = setting(
+        "127.0.0.1",
+        ADDRESS,
+        "address to listen on, or a Unix socket, unix:/path; not used when systemd passes a socket",
+    )
+    port: int = setting(
+        3000, PORT, "port of that address, if it is one; 0 picks a free one, and the chosen one is logged"
+    )
+    socket_mode: int = setting(
+        "660", MODE, "permissions of the Unix socket, whatever the umask; who connects to it has to be able to write"
+    )
+    tls_certificate: Path | None = setting(
+        "none", word_or("none", None, PATH), "certificate for HTTPS, with its chain, as PEM; read again on SIGHUP"
+    )
+    tls_key: Path | None = setting("none", word_or("none", None, PATH), "key of the certificate, as PEM")
+    data_dir: Path = setting("data", PATH, "the LevelDB directory, created if missing")
+    # A tenth of a second to a week: sessions are short-lived (Specification 1), and no peer answers faster.
+    session_timeout_ms: int = setting(300_000, whole(100, 604_800_000), "lifetime of a session", "ms")
+    sweep_interval_ms: int = setting(1000, whole(10, 3_600_000), "pause between two sweeps of what has expired", "ms")
+    durability: Literal["fsync", "os"] = setting(
+        "fsync",
+        one_of("fsync", "os"),
+        "what a 200 means: on disk, safe against power loss (fsync), or safe against the process dying (os)",
+    )
+    codes: Literal["random", "content"] = setting(
+        "random",
+        one_of("random", "content"),
+        "how session codes are made: at random, or from origin, topic and offer, the same for the same",
+    )
+    allowed_origins: frozenset[str] | None = setting(
+        "any", word_or("any", None, made(frozenset, several(ORIGIN))), "the origins that are served"
+    )
+    trusted_proxies: tuple[Network | Literal["unix"], ...] = setting(
+        "none",
+        word_or("none", (), several(PROXY)),
+        "the proxies whose X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and X-Request-Id count; unix: who "
+        "connects to the Unix socket",
+    )
+    max_body_bytes: int = setting(262_144, whole(1024, 16_777_216), "the largest body", "bytes")
+    max_offer: int = setting(262_144, whole(64, 16_777_216), "the longest offer", "code points")
+    max_answer: int = setting(262_144, whole(64, 16_777_216), "the longest answer", "code points")
+    max_candidate: int = setting(262_144, whole(64, 16_777_216), "the longest candidate", "code points")
+    max_candidates: int = setting(1000, MANY, "how many candidates a side of a session may have")
+    max_side_bytes: int = setting(
+        1_048_576,
+        whole(1024, 2**53),
+        "how much a side of a session may have stored, its offer or answer included, when it sends a candidate",
+        "bytes",
+    )
+    max_sessions_per_origin: int = setting(2_000_000, MANY, "how many unanswered sessions an origin may have")
+    max_sessions_per_topic: int = setting(2_000_000, MANY, "how many unanswered sessions a topic may have")
+    max_topics_per_origin: int = setting(2_000_000, MANY, "how many topics an origin may have")
+    max_sessions_per_address: int = setting(
+        10_000, MANY, "how many sessions an address may publish in the lifetime of one"
+    )
+    max_bytes_per_address: int = setting(
+        67_108_864,
+        whole(1024, 2**53),
+        "how much an address may store in the lifetime of a session, in requests as they are sent",
+        "bytes",
+    )
+    max_store_bytes: int = setting(
+        4_294_967_296, whole(1024, 2**53), "how much the data directory may hold; then nothing is published", "bytes"
+    )
+    min_free_bytes: int = setting(
+        67_108_864,
+        whole(0, 2**53),
+        "how much of its disk stays free, of a small one a quarter, beside what merging the data takes",
+        "bytes",
+    )
+    max_connections: int = setting(
+        100_000, MANY, "how many connections may be open; not more than there are file descriptors for"
+    )
+    max_connections_per_address: int = setting(1000, MANY, "how many connections an address may have open")
+    max_unsent_bytes: int = setting(
+        67_108_864, MANY, "how much clients that read too slowly may leave unread, all together", "bytes"
+    )
+    max_read_ahead_bytes: int = setting(
+        16_777_216, MANY, "how much is read behind requests that are not answered yet, of all clients together", "bytes"
+    )
+    max_waiting: int = setting(100_000, MANY, "how many requests may wait for news")
+    max_waiting_per_address: int = setting(1000, MANY, "how many requests of an address may wait for news")
+    rate_per_address: int = setting(100, whole(1, 1_000_000), "how many requests an address may make", "1/s")
+    burst_per_address: int = setting(
+        1000, MANY, "how many requests an address may make at once, if it has made few before"
+    )
+    unlimited_addresses: tuple[Network, ...] = setting(
+        "127.0.0.0/8,::1",
+        word_or("none", (), several(NETWORK)),
+        "the addresses that no limit per address is for, like those of the trusted proxies",
+    )
+    admin_port: int | None = setting(
+        "off",
+        word_or("off", None, PORT),
+        "port of a second listener, on loopback, for /metrics, /healthz, /readyz and backups; 0 picks a free one",
+    )
+    start_empty_if_damaged: bool = setting(
+        "false", SWITCH, "whether to move a damaged database aside and serve without it, at the start and later"
+    )
+    demo: bool = setting("true", SWITCH, "whether there is a page to try it at /demo")
+    stun_servers: tuple[str, ...] = setting(
+        "none", word_or("none", (), several(STUN)), "the STUN servers that peers are told of"
+    )
+    turn_servers: tuple[str, ...] = setting(
+        "none", word_or("none", (), several(TURN)), "the TURN servers that peers are told of"
+    )
+    # Only a file: flags are seen by everybody who lists processes.
+    turn_secret_file: Path | None = setting(
+        "none", word_or("none", None, PATH), "the file that holds the secret of the TURN servers"
+    )
+    # Two minutes to a month: no shorter than an offer of the browser module lives.
+    turn_ttl_s: int = setting(86_400, whole(120, 2_592_000), "how long a password for the TURN servers is good", "s")
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", one_of("debug", "info", "warning", "error"), "the least that is worth a line in the log"
+    )
+    log_format: Literal["text", "json"] = setting(
+        "text", one_of("text", "json"), "the form of a line in the log: words, or a JSON object"
+    )
+    access_log: bool = setting("false", SWITCH, "whether every request has a line in the log, at the level info")
+    log_addresses: bool = setting("false", SWITCH, "whether those lines name the client's address")
+
+
+SETTINGS = tuple(Setting(field.name, **field.metadata) for field in dataclasses.fields(Settings))
+"""The settings, in the order of their table."""

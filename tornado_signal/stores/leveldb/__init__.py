@@ -1,0 +1,1 @@
+"""The embedded engine: sessions in one LevelDB directory."""

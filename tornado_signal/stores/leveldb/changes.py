@@ -1,0 +1,102 @@
+"""What each event in a session's life writes and deletes, in the words of `layout`. Nothing is read or written here."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ...session import Answer, Reason, Session, Side
+from . import layout
+
+
+class Change(NamedTuple):
+    """One change: deletes first, then puts, all or nothing.
+
+    Attributes:
+        puts: keys with their new values.
+        deletes: keys to remove.
+        listed: by how many entries it makes the listings longer.
+    """
+
+    puts: list[tuple[bytes, bytes]]
+    deletes: list[bytes]
+    listed: int = 0
+
+
+class Leaving(NamedTuple):
+    """How a session leaves its topic's listing.
+
+    Attributes:
+        serial: of this event.
+        reason: of it.
+        forget_ms: until when it is told to those who come back to a stream.
+    """
+
+    serial: int
+    reason: Reason
+    forget_ms: int
+
+
+def created(origin: str, session: Session, offer: str) -> Change:
+    """An offer is published: the session is listed and will expire."""
+    key = layout.pack_session_prefix(origin, session.code)
+    puts = [
+        (key + layout.HEAD, layout.pack_head(session)),
+        (key + layout.OFFER, offer.encode()),
+        (layout.pack_listing_key(origin, session), layout.pack_listing_value(session)),
+        (layout.pack_expiry_key(session.expires_ms, key), b""),
+    ]
+    return Change(puts, [], 1)
+
+
+def answered(origin: str, session: Session, answer: Answer, leaving: Leaving) -> Change:
+    """The first answer comes: the session is no longer listed."""
+    change = left(origin, session, leaving)
+    key = layout.pack_session_prefix(origin, session.code)
+    change.puts.append((key + layout.ANSWER, layout.pack_answer(answer)))
+    return change
+
+
+def candidates_added(key: bytes, side: Side, candidates: Iterable[tuple[int, str]]) -> Change:
+    """One side sends candidates, each with its number, under the key of the session."""
+    prefix = key + layout.CANDIDATE[side]
+    return Change([(prefix + layout.pack_number(number), text.encode()) for number, text in candidates], [])
+
+
+def refreshed(origin: str, before: Session, after: Session, *, listed: bool) -> Change:
+    """A session gets another expiry; its place in the listing, if it has one, stays."""
+    key = layout.pack_session_prefix(origin, after.code)
+    puts = [
+        (key + layout.HEAD, layout.pack_head(after)),
+        (layout.pack_expiry_key(after.expires_ms, key), b""),
+    ]
+    if listed:
+        puts.append((layout.pack_listing_key(origin, after), layout.pack_listing_value(after)))
+    return Change(puts, [layout.pack_expiry_key(before.expires_ms, key)])
+
+
+def left(origin: str, session: Session, leaving: Leaving) -> Change:
+    """A session leaves its topic's listing; that is remembered for a while."""
+    prefix = layout.pack_gone_prefix(origin, session.topic, expired=leaving.reason is Reason.EXPIRED)
+    gone_key = prefix + layout.pack_number(leaving.serial)
+    puts = [
+        (gone_key, layout.pack_gone_value(session, leaving.reason)),
+        (layout.pack_expiry_key(leaving.forget_ms, gone_key), b""),
+    ]
+    return Change(puts, [layout.pack_listing_key(origin, session)], -1)
+
+
+def removed(key: bytes, session: Session, parts: Iterable[bytes]) -> Change:
+    """A session is no more; its place in the listing, if it has one, goes by `left`.
+
+    Args:
+        key: the session's.
+        session: its head.
+        parts: the keys of all its parts.
+    """
+    return Change([], [*parts, layout.pack_expiry_key(session.expires_ms, key)])
+
+
+def together(*changes: Change) -> Change:
+    """Several changes as one."""
+    puts = [put for change in changes for put in change.puts]
+    deletes = [key for change in changes for key in change.deletes]
+    return Change(puts, deletes, sum(change.listed for change in changes))

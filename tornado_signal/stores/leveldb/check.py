@@ -1,0 +1,90 @@
+"""Proof that the tables of a store agree with each other and with what is kept in memory. Reads everything."""
+
+from collections import Counter
+from typing import Any
+
+from ...session import Session, Side
+from . import layout
+from .topic_index import TopicIndex
+
+
+def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
+    """Compare listing, expiry, mark and counts with the sessions themselves.
+
+    Args:
+        view: a LevelDB database or snapshot.
+        index: the counts kept beside it.
+        now_ms: the instant at which the counts are compared; sessions that have expired by then may be half swept.
+
+    Returns:
+        A sentence for each thing that does not agree; none for a sound store.
+    """
+    found: list[str] = []
+    sessions: dict[tuple[str, bytes], Session] = {}
+    parts: dict[tuple[str, bytes], set[bytes]] = {}
+    numbers: set[tuple[str, bytes, Side, int]] = set()
+    serials: list[int] = []
+    for key, value in view.iterator(prefix=layout.SESSIONS):
+        origin, code, part = layout.unpack_session_key(key)
+        parts.setdefault((origin, code), set()).add(part[:1])
+        if part == layout.HEAD:
+            sessions[origin, code] = session = layout.unpack_head(code, value)
+            serials.append(session.serial)
+        elif part != layout.OFFER:
+            side = Side.OFFERER if part[:1] == layout.OFFER_CANDIDATE else Side.ANSWERER
+            number = layout.unpack_answer(value).number if part == layout.ANSWER else layout.unpack_number(part[1:])
+            if (origin, code, side, number) in numbers:
+                found.append(f"session {code.hex()} has two parts with number {number}")
+            numbers.add((origin, code, side, number))
+    listed: dict[tuple[str, bytes], int] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for key, value in view.iterator(prefix=layout.LISTING):
+        origin, topic, created_ms, serial = layout.unpack_listing_key(key)
+        code, expires_ms = layout.unpack_listing_value(value)
+        entry = sessions.get((origin, code))
+        if entry is None or (entry.topic, entry.created_ms, entry.serial, entry.expires_ms) != (
+            topic,
+            created_ms,
+            serial,
+            expires_ms,
+        ):
+            found.append(f"listing entry {key!r} has no session like it")
+        if (origin, code) in listed:
+            found.append(f"session {code.hex()} is listed twice")
+        listed[origin, code] = expires_ms
+        counts[origin, topic] += now_ms < expires_ms
+    leavers = set()
+    for key, value in view.iterator(prefix=layout.GONE):
+        leavers.add(key)
+        serials.append(layout.unpack_number(key[-8:]))
+        if layout.unpack_gone_value(value)[1] >= serials[-1]:
+            found.append(f"{key!r} left before it came")
+    expected_expiries = [(session.expires_ms, layout.pack_session_prefix(*name)) for name, session in sessions.items()]
+    expiries = [layout.unpack_expiry_key(key) for key in view.iterator(prefix=layout.EXPIRY, include_value=False)]
+    if sorted(expected_expiries) != [entry for entry in expiries if entry[1][:1] == layout.SESSIONS]:
+        found.append("the order of expiry is not that of the sessions")
+    if sorted(leavers) != sorted(key for _, key in expiries if key[:1] == layout.GONE):
+        found.append("not every leaver will be forgotten once")
+    for name, held in parts.items():
+        owner = sessions.get(name)
+        if owner is None:
+            found.append(f"session {name[1].hex()} has parts but no head")
+        elif owner.live(now_ms) and layout.OFFER not in held:
+            found.append(f"session {name[1].hex()} has no offer")
+        elif owner.live(now_ms) and (layout.ANSWER in held) == (name in listed):
+            found.append(f"session {name[1].hex()} must be either listed or answered")
+    mark = layout.unpack_mark(view.get(layout.MARK_KEY, layout.NO_MARK))
+    if mark.listed != len(listed):
+        found.append(f"the mark says that {mark.listed} sessions are listed, there are {len(listed)}")
+    if any(session.created_ms > mark.created_ms for session in sessions.values()):
+        found.append("a session is newer than the mark")
+    if len(serials) != len(set(serials)) or max(serials, default=0) > mark.serial:
+        found.append("serials are not distinct or are beyond the mark")
+    for origin in {name[0] for name in sessions} | set(index.origins()):
+        while not index.settle(origin, now_ms, 1000):
+            pass
+        expected = sorted((topic, count) for (of, topic), count in counts.items() if of == origin and count)
+        held_counts, total = index.page(origin, 0, len(expected) + 1)
+        if held_counts != expected or total != len(expected):
+            found.append(f"counts of {origin}: {held_counts[:10]}, the listing has {expected[:10]}")
+    return found

@@ -1,0 +1,321 @@
+"""One LevelDB directory: opened, read through one view, written in groups by one thread, reopened after an error.
+
+Everything here runs on the event loop but the thread's own functions. A commit is asked for on the loop, written
+with all others that came meanwhile (one synced batch under `durability = fsync`), and confirmed on
+the loop. Reads go through `view`, a snapshot taken after the last confirmed group: nobody sees what is not yet
+durable, and what is kept in memory is never ahead of the database or behind it. A failed write ends the service until
+it has been closed and opened again: LevelDB can lose what is written after one, also when that returns normally.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ...errors import Unavailable
+from ...metrics import Writes
+from . import directory, files, layout
+from .binding import plyvel
+from .changes import Change
+from .directory import View, reason
+from .groups import Group, Settled
+from .space import Space
+
+log = logging.getLogger(__name__)
+
+GATHER_S = 0.005  # the most that a change waits for others before its group is written
+MEASURE_S = 1.0  # between two looks at the disk, at most
+REOPEN_PAUSE_S = 0.5
+REOPEN_SHARE = 10  # a try that fails is followed by a pause of so many times its duration
+
+
+class Database:
+    """A LevelDB directory in use by this process.
+
+    Args:
+        path: the directory; made if missing.
+        sync: whether a confirmed change is on disk (`fsync`) or only with the operating system (`os`).
+        load: called with each newly opened database, in the thread that opened it; what it returns is handed to
+            `loaded`, on the loop, before anyone reads the database.
+        loaded: see `load`.
+        start_empty: whether to move a damaged directory aside, wherever damage shows, and begin anew.
+        space: the room that it has.
+
+    Attributes:
+        space: see above.
+        writes: what it counts.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        sync: bool,
+        load: Callable[[Any], Any],
+        loaded: Callable[[Any], None],
+        start_empty: bool = False,
+        space: Space | None = None,
+    ) -> None:
+        self.writes = Writes()
+        self.space = space or Space(path)
+        self._path = path
+        self._sync = sync
+        self._loaded = loaded
+        self._loop = asyncio.get_running_loop()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="leveldb-writer", daemon=True)
+        self._compacting = threading.Lock()
+        self._closing = threading.Event()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._open = functools.partial(directory.open_sound, path, load, start_empty=start_empty)
+        self._db, found = self._open()
+        loaded(found)
+        self._snapshot: Any = View(self._db)
+        self._kept: set[Any] = set()  # snapshots that outlive an `await`
+        self._group = Group(self._db, sync)
+        self._writing = False
+        self.space.measure()
+        self._thread.start()
+        self._measuring = self._loop.call_later(MEASURE_S, self._measure)
+
+    @property
+    def view(self) -> Any:
+        """A snapshot of all that is committed; good until the next `await`.
+
+        Raises:
+            Unavailable: the database is being reopened, or closed.
+        """
+        if self._snapshot is None:
+            raise Unavailable("the database is being reopened")
+        return self._snapshot
+
+    @contextlib.contextmanager
+    def keep(self) -> Iterator[Callable[[], Any]]:
+        """All that is committed now, for longer than one turn of the loop.
+
+        Yields:
+            A function that returns a view of it, each time good until the next `await`; it raises Unavailable once
+            the database has been closed or reopened.
+
+        Raises:
+            Unavailable: the database is being reopened, or closed.
+        """
+        _ = self.view
+        snapshot = View(self._db)  # maybe ahead of the view, by changes that are whole
+        self._kept.add(snapshot)
+
+        def view() -> Any:
+            if snapshot not in self._kept:
+                raise Unavailable("the database was closed or reopened meanwhile")
+            return snapshot
+
+        try:
+            yield view
+        finally:
+            if snapshot in self._kept:
+                self._kept.remove(snapshot)
+                snapshot.close()
+
+    def failed(self, error: BaseException) -> bool:
+        """Tell of an error that came up where the database was read; it is out of service then until it is reopened.
+
+        Returns:
+            Whether it is the database's. If so, whoever met it was refused like everybody from now on.
+        """
+        if not isinstance(error, plyvel.Error):
+            return False
+        if self._snapshot is not None:
+            log.error("a read of %s failed (%s): refusing requests until it is open again", self._path, reason(error))
+            self._show(None)
+            if not self._writing:  # else the end of that write goes on here
+                self._writing = True
+                self._refuse(self._group)
+        return True
+
+    def commit(self, change: Change, settled: Settled) -> "asyncio.Future[None]":
+        """Write a change, together with others.
+
+        Args:
+            change: written whole or not at all.
+            settled: called on the loop, once, before whoever waits goes on: with True when the change is committed,
+                with False when it failed and may or may not be found after the reopening.
+
+        Returns:
+            A future that is done once the change is committed, or fails with Unavailable.
+        """
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        if self._snapshot is None or self._closing.is_set():
+            settled(False)
+            waiter.set_exception(Unavailable("the database is being reopened or closed"))
+            return waiter
+        try:
+            before = self._group.size
+            self._group.add(change, settled, waiter)
+            self.space.submitted(self._group.size - before)
+        except BaseException:
+            settled(False)
+            raise
+        if not self._writing:
+            self._writing = True
+            self._write_when_quiet(0, time.monotonic() + GATHER_S)
+        return waiter
+
+    async def compact(self) -> None:
+        """Give the space of deleted entries back to the disk. Reads and writes go on meanwhile.
+
+        Raises:
+            Unavailable: the database is being reopened, or closed.
+        """
+        # LevelDB merges each level into the next and leaves the last as it is: what was written and deleted in memory
+        # would stay for ever. So memory becomes a table first, and then one that spans all goes down the levels.
+        await asyncio.to_thread(self._compact, layout.AFTER_ALL)
+        await self.commit(Change([], [layout.BEFORE_ALL, layout.AFTER_ALL]), lambda committed: None)
+        await asyncio.to_thread(self._compact, layout.BEFORE_ALL)
+        await asyncio.to_thread(self._compact, layout.AFTER_ALL)  # deletes the files that readers held until now
+
+    async def close(self) -> None:
+        """Write what was asked for, then close. Later commits fail; calling again waits for the same end."""
+        if not self._closing.is_set():
+            self._closing.set()
+            self._measuring.cancel()
+            if not self._writing:
+                self._stop()
+        await asyncio.shield(self._closed)
+
+    def size_bytes(self) -> int:
+        """How much the directory holds, by its files; nothing while it is moved aside and begun anew."""
+        with contextlib.suppress(FileNotFoundError):
+            return files.size_bytes(self._path)
+        return 0
+
+    def cache_bytes(self) -> int:
+        """How much of it LevelDB keeps in memory; 0 while it is reopened, or closed."""
+        return 0 if self._snapshot is None else int(self._db.get_property(b"leveldb.approximate-memory-usage"))
+
+    # On the loop
+    def _measure(self) -> None:
+        self._measuring = self._loop.call_later(MEASURE_S, self._measure)
+        if self._snapshot is not None:  # else the thread reopens the database, for as long as that takes
+            self._jobs.put(self.space.measure)
+
+    def _write_when_quiet(self, seen: int, until_s: float) -> None:
+        # A thread that gets its work while requests come in takes the interpreter from them again and again: that cost
+        # half as much as they do. So a group leaves in the first turn of the loop that adds nothing to it.
+        count = len(self._group.changes)
+        if count == seen or time.monotonic() >= until_s:
+            group, self._group = self._group, Group(self._db, self._sync)
+            self._jobs.put(lambda: self._write(group))
+        else:
+            self._loop.call_soon(self._write_when_quiet, count, until_s)
+
+    def _written(self, group: Group) -> None:
+        self.writes.wrote(len(group.changes), group.took_s)
+        broken = self._snapshot is None  # a read has failed meanwhile
+        self._show(View(self._db))
+        for settled, _ in group.changes:
+            settled(True)
+        for _, waiter in group.changes:
+            if not waiter.done():
+                waiter.set_result(None)
+        if broken:
+            self._refuse(self._group)
+        elif self._group.changes:
+            self._write_when_quiet(0, time.monotonic() + GATHER_S)
+        else:
+            self._writing = False
+            if self._closing.is_set():
+                self._stop()
+
+    def _failed(self, group: Group, error: Exception) -> None:
+        self.writes.failed += 1
+        log.error("a write to %s failed (%s): refusing requests until it is open again", self._path, reason(error))
+        self._refuse(group, self._group)
+
+    def _refuse(self, *groups: Group) -> None:
+        """Fail changes and reopen the database."""
+        self._show(None)
+        for failed in groups:
+            for settled, _ in failed.changes:
+                settled(False)
+            for _, waiter in failed.changes:
+                if not waiter.done():
+                    waiter.set_exception(Unavailable("the database failed"))
+        self._jobs.put(self._reopen)
+
+    def _reopened(self, db: Any, loaded: Any) -> None:
+        log.warning("%s is open again", self._path)
+        self.writes.reopened += 1
+        self._db = db
+        self._loaded(loaded)
+        self._show(View(db))
+        self._group = Group(db, self._sync)
+        self._writing = False
+        if self._closing.is_set():
+            self._stop()
+
+    def _show(self, snapshot: Any) -> None:
+        # Not left to the last reference: whoever reads or frees a snapshot of a database that the thread is closing
+        # crashes the process.
+        if self._snapshot is not None:
+            self._snapshot.close()
+        self._snapshot = snapshot
+        while snapshot is None and self._kept:
+            self._kept.pop().close()
+
+    def _stop(self) -> None:
+        self._show(None)
+        self._jobs.put(None)
+
+    # In the writer's thread
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+        with self._compacting:
+            self._db.close()
+        self._loop.call_soon_threadsafe(self._closed.set_result, None)
+
+    def _write(self, group: Group) -> None:
+        try:
+            group.write()
+        except Exception as error:
+            self._loop.call_soon_threadsafe(self._failed, group, error)
+        else:
+            self.space.written(group.size)
+            self._loop.call_soon_threadsafe(self._written, group)
+            if self.space.stale:
+                self.space.measure()
+
+    def _reopen(self) -> None:
+        with self._compacting:
+            self._db.close()
+        complaint = ""
+        while True:
+            began_s = time.monotonic()
+            try:
+                self.space.give_up_ballast()
+                db, loaded = self._open()
+            except Exception as error:
+                if str(error) != complaint:
+                    complaint = str(error)
+                    log.error("still refusing requests: %s", complaint)
+                # Opening reads everything: when that is much, trying is not to keep the machine busy.
+                if self._closing.wait(REOPEN_PAUSE_S + REOPEN_SHARE * (time.monotonic() - began_s)):
+                    self._jobs.put(None)
+                    return
+            else:
+                self.space.failed()
+                self.space.measure()
+                self._loop.call_soon_threadsafe(self._reopened, db, loaded)
+                return
+
+    def _compact(self, start: bytes) -> None:
+        with self._compacting:
+            if not self._db.closed and not self._closing.is_set():
+                # Both ends are named: plyvel takes a missing one for the empty key, and nothing lies before that.
+                self._db.compact_range(start=start, stop=layout.AFTER_ALL)

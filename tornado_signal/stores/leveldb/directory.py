@@ -1,0 +1,253 @@
+"""The directory of a database: opened, found to be in use or damaged, begun anew, moved aside, handed over."""
+
+import contextlib
+import fcntl
+import functools
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ...errors import DamagedDatabase, DamagedListing, DatabaseError
+from . import files, layout, tables
+from .binding import plyvel
+
+T = TypeVar("T")
+
+MIN_WRITE_BUFFER = 1 << 19
+MAX_WRITE_BUFFER = 16 << 20
+
+log = logging.getLogger(__name__)
+
+_OPTIONS: dict[str, Any] = {
+    "paranoid_checks": True,
+    "bloom_filter_bits": 10,
+    "lru_cache_size": 32 << 20,
+    "max_open_files": 500,
+}
+
+
+def open_leveldb(path: Path) -> Any:
+    """Open a directory, or make it, and check that it holds our format.
+
+    Raises:
+        DatabaseError: it is taken, damaged, not writable, not ours or of another format; says which.
+    """
+    try:
+        make_private(path)
+        if damage := tables.damage(path):
+            raise plyvel.CorruptionError(damage)
+        try:
+            db = _open(path)
+        except plyvel.IOError as error:
+            # Opening writes before it deletes.
+            if "No space left" not in reason(error) or not files.remove_ballast(path):
+                raise
+            log.warning("the disk of %s is full: giving up the ballast", path)
+            db = _open(path)
+    except (OSError, plyvel.Error) as error:
+        said = reason(error)
+        if "lock" in said.lower() and ("held" in said or "unavailable" in said):
+            raise taken(path) from error
+        raise unusable(path, error) from error
+    try:
+        # LevelDB ends a scan at a damaged block without a word: what has tables is not empty, whatever it shows.
+        # And what has once been read without being verified is not verified later.
+        with db.iterator(include_value=False, verify_checksums=True) as keys:
+            empty = next(keys, None) is None and not db.approximate_size(layout.BEFORE_ALL, layout.AFTER_ALL)
+        if empty:
+            db.put(layout.FORMAT_KEY, layout.pack_number(layout.FORMAT), sync=True)
+        layout.check_format(db.get(layout.FORMAT_KEY, verify_checksums=True), str(path))
+        if db.get(layout.IDENTITY_KEY, verify_checksums=True) is None:
+            become_another(db)
+    except (DatabaseError, plyvel.Error) as error:
+        db.close()
+        if isinstance(error, plyvel.Error):
+            raise unusable(path, error) from error
+        raise
+    return db
+
+
+def make_private(path: Path) -> None:
+    """Make a directory for a database, for its owner alone; one that is there and holds none becomes so.
+
+    What a database holds are people's addresses.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not (path / "CURRENT").exists() and path.stat().st_uid == os.geteuid():
+        path.chmod(0o700)
+
+
+def _open(path: Path) -> Any:
+    # Where there is little room LevelDB has to get by with it: to merge all that its buffers have become, up to twelve
+    # of them, it needs as much again, and that has to fit into what is kept free.
+    write_buffer = max(MIN_WRITE_BUFFER, min(MAX_WRITE_BUFFER, shutil.disk_usage(path).free // 256))
+    return plyvel.DB(str(path), create_if_missing=True, write_buffer_size=write_buffer, **_OPTIONS)
+
+
+def open_sound(path: Path, load: Callable[[Any], T], *, start_empty: bool = False) -> tuple[Any, T]:
+    """Open a directory, or make it, and load what is kept in memory.
+
+    Args:
+        path: the directory.
+        load: reads the opened database, and raises what LevelDB does or DamagedListing if it is damaged.
+        start_empty: whether to move a damaged directory aside and begin anew.
+
+    Returns:
+        The database, and what `load` returned.
+
+    Raises:
+        DatabaseError: it cannot be used; says why.
+    """
+    try:
+        db = open_leveldb(path)
+        try:
+            return db, load(db)
+        except BaseException as error:
+            db.close()
+            if isinstance(error, plyvel.Error | DamagedListing):
+                raise unusable(path, error) from error
+            raise
+    except DamagedDatabase as error:
+        if not start_empty:
+            raise
+        log.error("%s; it is kept in %s, and the service starts empty", error, set_aside(path))
+        begin(path)
+        return open_sound(path, load)
+
+
+class View:
+    """A snapshot of a database of which every read is verified.
+
+    Otherwise LevelDB hands out what a damaged block says, or does not find what is in it.
+    """
+
+    __slots__ = ("close", "get", "iterator", "raw_iterator")
+
+    def __init__(self, db: Any) -> None:
+        snapshot = db.snapshot()
+        self.get = functools.partial(snapshot.get, verify_checksums=True)
+        self.iterator = functools.partial(snapshot.iterator, verify_checksums=True)
+        self.raw_iterator = functools.partial(snapshot.raw_iterator, verify_checksums=True)
+        self.close = snapshot.close
+
+
+def unusable(path: Path, error: Exception) -> DatabaseError:
+    """What to tell the operator about a directory that cannot be opened."""
+    said = reason(error)
+    # A table that has lost its content cannot be mapped into memory.
+    emptied = isinstance(error, plyvel.IOError) and ".ldb: Invalid argument" in said
+    if emptied or isinstance(error, plyvel.CorruptionError | DamagedListing):
+        return DamagedDatabase(
+            f"the database in {path} is damaged ({said}); stop the server and save what can be saved with "
+            f"`tornado-signal repair --data-dir {path.absolute()}`, or serve with --start-empty-if-damaged"
+        )
+    return DatabaseError(f"cannot open the database in {path}: {said}; mend that, or choose another --data-dir")
+
+
+def taken(path: Path) -> DatabaseError:
+    """What to tell the operator about a directory that another process has."""
+    return DatabaseError(f"{path} is in use by another process; stop it, or choose another --data-dir")
+
+
+def reason(error: Exception) -> str:
+    """LevelDB's message, which plyvel hands over as bytes; or what any other error says."""
+    message = error.args[0] if error.args and isinstance(error.args[0], bytes) else None
+    return message.decode(errors="replace") if message is not None else str(error)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """A database that is there, for as long as the block lasts. It still belongs to its owner then.
+
+    Raises:
+        DatabaseError: there is none, it is in use, or it cannot be opened.
+    """
+    if not exists(path):
+        raise DatabaseError(f"there is no database in {path}; name its directory with --data-dir")
+    if in_use(path):
+        raise taken(path)
+    with files.owned(path), contextlib.closing(open_leveldb(path)) as db:
+        yield db
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a database in a directory, or the remains of one."""
+    return (path / "CURRENT").exists() or tables.damage(path) is not None
+
+
+def in_use(path: Path) -> bool:
+    """Whether another process has the database open.
+
+    It is not disturbed: LevelDB itself renames the log of whoever has the database before it looks at the lock. Not
+    for a process that has it open itself, which would lose its lock.
+    """
+    try:
+        with (path / "LOCK").open("r+b") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise unusable(path, error) from error
+    return False
+
+
+def set_aside(path: Path) -> Path:
+    """Move a directory that nobody uses out of the way; returns where it is now: beside, with the time in its name.
+
+    Raises:
+        DatabaseError: it is in use, or cannot be moved.
+    """
+    if in_use(path):
+        raise taken(path)
+    path = path.resolve()
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    aside = path.with_name(f"{path.name}.damaged-{stamp}")
+    number = 1
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}.damaged-{stamp}-{number}")
+    try:
+        path.rename(aside)
+    except OSError as error:
+        raise DatabaseError(f"cannot move {path} to {aside}: {error.strerror}; move it or its files away") from error
+    files.remove_ballast(aside)
+    files.sync(path.parent)
+    return aside
+
+
+def begin(path: Path) -> None:
+    """Make a database in place of one whose end nobody knows.
+
+    Raises:
+        DatabaseError: that does not work.
+    """
+    db = open_leveldb(path)
+    try:
+        become_another(db)
+    except plyvel.Error as error:
+        raise unusable(path, error) from error
+    finally:
+        db.close()
+
+
+def become_another(db: Any) -> None:
+    """Give a database an identity of its own.
+
+    For a new one, and for one whose state is another than clients have been told of: numbers that they keep would
+    make them miss what comes now.
+    """
+    db.put(layout.IDENTITY_KEY, os.urandom(layout.IDENTITY_BYTES), sync=True)
+
+
+def compact(db: Any) -> None:
+    """Give the space of deleted entries back to the disk; as `Database.compact`, but nobody else uses the database."""
+    db.compact_range(start=layout.AFTER_ALL, stop=layout.AFTER_ALL)
+    for key in (layout.BEFORE_ALL, layout.AFTER_ALL):
+        db.delete(key)
+    db.compact_range(start=layout.BEFORE_ALL, stop=layout.AFTER_ALL)

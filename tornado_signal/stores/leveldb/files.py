@@ -1,0 +1,83 @@
+"""Files and directories, whatever is in them: made beside others, handed over, on the disk, measured."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from ...errors import OperatorError
+
+BALLAST: Final = "ballast"
+"""The file in a database's directory that only takes room; see `space`."""
+
+
+@contextlib.contextmanager
+def scratch(path: Path) -> Iterator[Path]:
+    """A directory for work that will replace another one by a rename: beside it, gone when the block ends.
+
+    Raises:
+        OperatorError: it cannot be made.
+    """
+    path = path.resolve()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except OSError as error:
+        raise OperatorError(f"cannot write beside {path}: {error.strerror}; mend that, or choose another") from error
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def owned(path: Path, owner: Path | None = None) -> Iterator[None]:
+    """When the block ends, all that is in a directory belongs to whom the directory, or another one, belongs.
+
+    For root, who looks after the directory of a service that runs as another user.
+    """
+    try:
+        yield
+    finally:
+        if os.geteuid() == 0:
+            of = (owner or path).stat()
+            for each in [path, *path.rglob("*")]:
+                with contextlib.suppress(FileNotFoundError):
+                    os.chown(each, of.st_uid, of.st_gid, follow_symlinks=False)
+
+
+def remove_ballast(path: Path) -> bool:
+    """Delete the ballast in a database's directory; whether there was one."""
+    try:
+        (path / BALLAST).unlink()
+    except OSError:
+        return False
+    return True
+
+
+def sync_all(path: Path) -> None:
+    """Have everything in a directory on the disk."""
+    for each in [*path.rglob("*"), path]:
+        sync(each)
+
+
+def sync(path: Path) -> None:
+    """Have a file or a directory on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def size_bytes(path: Path) -> int:
+    """How much a directory holds, by its files, the ballast aside."""
+    total = 0
+    with os.scandir(path) as found:
+        for file in found:
+            with contextlib.suppress(FileNotFoundError):  # LevelDB deletes files in a thread of its own
+                total += file.stat().st_size if file.name != BALLAST else 0
+    return total

@@ -1,0 +1,290 @@
+"""Bytes on disk: the one home of every key and value of the store. Nothing here reads or writes a database.
+
+The first byte of a key names its table. Strings in keys are escaped and terminated, so that byte order is the
+order of the strings and no string's keys lie among those of a string that it begins. Numbers are 8 bytes,
+big-endian, so that byte order is numeric order; `~` marks a number subtracted from 2^64 - 1: newest first.
+
+    F                                      -> format version
+    I                                      -> the identity of this store, at random
+    M                                      -> mark: newest time, last serial, number of L entries
+    S origin code HEAD                     -> created_ms expires_ms timeout_ms serial, topic, secret's hash, info
+    S origin code OFFER                    -> the offer
+    S origin code OFFER_CANDIDATE number   -> a candidate of the offerer
+    S origin code ANSWER                   -> its number, secret's hash, the answer
+    S origin code ANSWER_CANDIDATE number  -> a candidate of the answerer
+    L origin topic ~created_ms ~serial     -> code, expires_ms: the unanswered sessions of a topic
+    G origin topic expired serial          -> code, the session's serial, reason: what left that listing lately
+    E expires_ms key                       -> nothing: what to delete when, a session (S origin code) or a G key
+
+Serials order what happens in the whole store. Numbers count what one side of a session has sent, from 1: the
+offer is always its side's first, the answer takes its place among its side's candidates.
+"""
+
+import functools
+import struct
+from typing import Final, NamedTuple
+
+from ...errors import DatabaseError
+from ...session import Answer, Reason, Session, Side
+
+FORMAT: Final = 1
+
+FORMAT_KEY: Final = b"F"
+IDENTITY_KEY: Final = b"I"
+MARK_KEY: Final = b"M"
+SESSIONS: Final = b"S"
+LISTING: Final = b"L"
+GONE: Final = b"G"
+EXPIRY: Final = b"E"
+# No keys of ours: one sorts before all of them, one after.
+BEFORE_ALL: Final = b"\x00"
+AFTER_ALL: Final = b"\xff"
+
+HEAD: Final = b"\x00"
+OFFER: Final = b"\x01"
+OFFER_CANDIDATE: Final = b"\x02"
+ANSWER: Final = b"\x03"
+ANSWER_CANDIDATE: Final = b"\x04"
+# Sorts after every part of a session: where a scan of one side's news ends, and of the whole session.
+AFTER_OFFERER: Final = ANSWER
+AFTER_ANSWERER: Final = b"\x05"
+AFTER_SESSION: Final = AFTER_ANSWERER
+
+# Sorts after every number.
+AFTER_NUMBERS: Final = b"\xff" * 9
+
+DESCRIPTION: Final = {Side.OFFERER: OFFER, Side.ANSWERER: ANSWER}
+CANDIDATE: Final = {Side.OFFERER: OFFER_CANDIDATE, Side.ANSWERER: ANSWER_CANDIDATE}
+AFTER_SIDE: Final = {Side.OFFERER: AFTER_OFFERER, Side.ANSWERER: AFTER_ANSWERER}
+
+CODE_BYTES: Final = 16
+IDENTITY_BYTES: Final = 6
+_LAST: Final = 2**64 - 1
+_NUMBER: Final = struct.Struct(">Q")
+_TWO_NUMBERS: Final = struct.Struct(">QQ")
+_THREE_NUMBERS: Final = struct.Struct(">QQQ")
+_HEAD: Final = struct.Struct(">QQQQHB")
+_ANSWER: Final = struct.Struct(">QB")
+_GONE: Final = struct.Struct(">16sQB")
+
+pack_number = _NUMBER.pack
+
+
+def unpack_number(data: bytes) -> int:
+    """Inverse of `pack_number`."""
+    number: int = _NUMBER.unpack(data)[0]
+    return number
+
+
+def pack_string(data: bytes) -> bytes:
+    """Escape and terminate one component of a key.
+
+    A NUL becomes NUL FF, the end is NUL NUL: the end sorts before any continuation, and before an escaped NUL.
+    """
+    return data.replace(b"\x00", b"\x00\xff") + b"\x00\x00"
+
+
+def unpack_string(key: bytes, start: int) -> tuple[bytes, int]:
+    """Inverse of `pack_string` at an offset of a key.
+
+    Returns:
+        The component, and the offset behind its end.
+    """
+    end = key.index(b"\x00", start)
+    while key[end + 1]:
+        end = key.index(b"\x00", end + 2)
+    return key[start:end].replace(b"\x00\xff", b"\x00"), end + 2
+
+
+@functools.lru_cache(maxsize=1024)
+def pack_origin(origin: str) -> bytes:
+    """An origin as a component of a key; header values are ISO-8859-1, so this is byte for byte."""
+    return pack_string(origin.encode("latin-1"))
+
+
+# Key: M   Value: newest time, last serial, how many sessions are listed
+class Mark(NamedTuple):
+    """Where the whole store has come to.
+
+    Attributes:
+        created_ms: the latest time that the store has seen, and therefore no session is newer; 0 for none.
+        serial: of the newest event; 0 for none.
+        listed: how many entries the listings have, those that have expired and were not swept included.
+    """
+
+    created_ms: int
+    serial: int
+    listed: int
+
+
+def pack_mark(mark: Mark) -> bytes:
+    """Put with whatever moves it."""
+    return _THREE_NUMBERS.pack(*mark)
+
+
+def unpack_mark(value: bytes) -> Mark:
+    """Inverse of `pack_mark`."""
+    return Mark(*_THREE_NUMBERS.unpack(value))
+
+
+# Key: S origin code part [serial]
+def pack_session_prefix(origin: str, code: bytes) -> bytes:
+    """What all keys of one session begin with. The origin is part of it: another origin's request looks elsewhere."""
+    return SESSIONS + pack_origin(origin) + code
+
+
+def unpack_session_key(key: bytes) -> tuple[str, bytes, bytes]:
+    """The origin, code and part (with the serial behind it, if any) of a key of the session table."""
+    origin, at = unpack_string(key, 1)
+    return origin.decode("latin-1"), key[at : at + CODE_BYTES], key[at + CODE_BYTES :]
+
+
+# Value of S origin code HEAD
+def pack_head(session: Session) -> bytes:
+    """Everything of a session but its code, which its key has."""
+    topic = session.topic.encode()
+    numbers = (session.created_ms, session.expires_ms, session.timeout_ms, session.serial)
+    head = _HEAD.pack(*numbers, len(topic), len(session.secret_hash))
+    return head + topic + session.secret_hash + session.info.encode()
+
+
+def unpack_head(code: bytes, value: bytes) -> Session:
+    """Inverse of `pack_head`."""
+    created_ms, expires_ms, timeout_ms, serial, topic_length, secret_length = _HEAD.unpack_from(value)
+    secret_at = _HEAD.size + topic_length
+    info_at = secret_at + secret_length
+    topic = value[_HEAD.size : secret_at].decode()
+    secret_hash = value[secret_at:info_at]
+    return Session(code, topic, value[info_at:].decode(), created_ms, expires_ms, timeout_ms, serial, secret_hash)
+
+
+def unpack_head_gate(value: bytes) -> tuple[int, int, bytes]:
+    """The expires_ms, the serial and the secret's hash of a head: all that most requests need of it."""
+    _, expires_ms, _, serial, topic_length, secret_length = _HEAD.unpack_from(value)
+    secret_at = _HEAD.size + topic_length
+    return expires_ms, serial, value[secret_at : secret_at + secret_length]
+
+
+# Value of S origin code ANSWER
+def pack_answer(answer: Answer) -> bytes:
+    """An answer with its number among what its side has sent."""
+    return _ANSWER.pack(answer.number, len(answer.secret_hash)) + answer.secret_hash + answer.text.encode()
+
+
+def unpack_answer(value: bytes) -> Answer:
+    """Inverse of `pack_answer`."""
+    number, secret_length = _ANSWER.unpack_from(value)
+    text_at = _ANSWER.size + secret_length
+    return Answer(value[text_at:].decode(), number, value[_ANSWER.size : text_at])
+
+
+def unpack_answer_gate(value: bytes) -> bytes:
+    """The secret's hash of an answer: all that most requests need of it."""
+    return value[_ANSWER.size : _ANSWER.size + value[_ANSWER.size - 1]]
+
+
+# Key: L origin topic ~created_ms ~serial   Value: code, expires_ms
+def pack_listing_prefix(origin: str, topic: str) -> bytes:
+    """What the listing keys of one topic begin with; within it, byte order is newest first."""
+    return LISTING + pack_origin(origin) + pack_string(topic.encode())
+
+
+def pack_listing_stop(prefix: bytes) -> bytes:
+    """Sorts after every key with this listing prefix, and before every other topic's."""
+    return prefix + b"\xff" * (_TWO_NUMBERS.size + 1)
+
+
+def pack_listing_key(origin: str, session: Session) -> bytes:
+    """Where an unanswered session stands in its topic's listing."""
+    order = _TWO_NUMBERS.pack(_LAST - session.created_ms, _LAST - session.serial)
+    return pack_listing_prefix(origin, session.topic) + order
+
+
+def pack_listing_position(prefix: bytes, mark: "Mark") -> bytes:
+    """Sorts before every listing key that was there when the mark was, and behind every later one."""
+    return prefix + _TWO_NUMBERS.pack(_LAST - mark.created_ms, _LAST - mark.serial)
+
+
+def listing_prefix(key: bytes) -> bytes:
+    """The part of a listing key that names origin and topic."""
+    return key[: -_TWO_NUMBERS.size]
+
+
+def unpack_listing_prefix(prefix: bytes) -> tuple[str, str]:
+    """The origin and topic of a listing key or of its prefix."""
+    origin, at = unpack_string(prefix, 1)
+    return origin.decode("latin-1"), unpack_string(prefix, at)[0].decode()
+
+
+def unpack_listing_key(key: bytes) -> tuple[str, str, int, int]:
+    """The origin, topic, created_ms and serial of a listing key."""
+    origin, at = unpack_string(key, 1)
+    topic, at = unpack_string(key, at)
+    created, serial = _TWO_NUMBERS.unpack(key[at:])
+    return origin.decode("latin-1"), topic.decode(), _LAST - created, _LAST - serial
+
+
+def pack_listing_value(session: Session) -> bytes:
+    """Enough to pass over an expired entry without reading its session."""
+    return session.code + pack_number(session.expires_ms)
+
+
+def unpack_listing_value(value: bytes) -> tuple[bytes, int]:
+    """Inverse of `pack_listing_value`: code and expires_ms."""
+    return value[:CODE_BYTES], unpack_number(value[CODE_BYTES:])
+
+
+# Key: G origin topic expired serial   Value: code, serial, reason
+def pack_gone_prefix(origin: str, topic: str, *, expired: bool) -> bytes:
+    """What the keys of one topic's leavers begin with, those who expired apart; byte order is the order of leaving."""
+    return GONE + pack_origin(origin) + pack_string(topic.encode()) + (b"\x01" if expired else b"\x00")
+
+
+def pack_gone_value(session: Session, reason: Reason) -> bytes:
+    """Who left the listing, and why."""
+    return _GONE.pack(session.code, session.serial, reason.value)
+
+
+def unpack_gone_value(value: bytes) -> tuple[bytes, int, Reason]:
+    """Inverse of `pack_gone_value`: code, the session's serial, reason."""
+    code, serial, reason = _GONE.unpack(value)
+    return code, serial, Reason(reason)
+
+
+# Key: E expires_ms key   Value: nothing
+def pack_expiry_key(expires_ms: int, key: bytes) -> bytes:
+    """Where a session (by its prefix) or a leaver (by its key) stands in the order of deletion."""
+    return EXPIRY + pack_number(expires_ms) + key
+
+
+def pack_expired_stop(now_ms: int) -> bytes:
+    """The first key that a scan for what has expired by now must not return."""
+    return EXPIRY + pack_number(now_ms + 1)
+
+
+def unpack_expiry_key(key: bytes) -> tuple[int, bytes]:
+    """Inverse of `pack_expiry_key`."""
+    return unpack_number(key[1:9]), key[9:]
+
+
+NO_MARK: Final = pack_mark(Mark(0, 0, 0))
+
+
+def check_format(value: bytes | None, path: str) -> None:
+    """Refuse a database that this version cannot read.
+
+    Args:
+        value: what stands under the format key; None where the key is missing.
+        path: the directory, for the message.
+
+    Raises:
+        DatabaseError: the directory holds something else, or a newer format.
+    """
+    if value is None:
+        raise DatabaseError(f"{path} holds a LevelDB database that is not tornado-signal's; choose another --data-dir")
+    found = int.from_bytes(value, "big")
+    if found != FORMAT:
+        raise DatabaseError(
+            f"{path} has format {found}, this version reads format {FORMAT}; "
+            "run the version that wrote it, or choose another --data-dir"
+        )

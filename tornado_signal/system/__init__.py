@@ -1,0 +1,1 @@
+"""Sockets, the service manager, TLS, logs and the clock: what the process needs of the machine."""

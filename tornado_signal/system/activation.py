@@ -1,0 +1,55 @@
+"""Listening sockets that the service manager has opened and passes on (sd_listen_fds(3)).
+
+They outlive the process: while it is restarted, connections wait in them.
+"""
+
+import contextlib
+import os
+import socket
+from collections.abc import MutableMapping
+
+from ..errors import OperatorError
+
+FIRST = 3  # the descriptor that they begin at
+ADMIN = "admin"
+"""The name (`FileDescriptorName=`) of a socket for the admin listener; all others are for the public one."""
+
+
+def passed_sockets(environ: MutableMapping[str, str]) -> tuple[list[socket.socket], list[socket.socket]]:
+    """The sockets that were passed to this process, for the public and for the admin listener. Once.
+
+    Args:
+        environ: the environment; what speaks of the sockets is taken out of it.
+
+    Raises:
+        OperatorError: one of them does not listen for connections.
+    """
+    pid = environ.pop("LISTEN_PID", "")
+    count = environ.pop("LISTEN_FDS", "")
+    names = environ.pop("LISTEN_FDNAMES", "").split(":")
+    public: list[socket.socket] = []
+    admin: list[socket.socket] = []
+    if pid != str(os.getpid()) or not count.isdecimal():
+        return public, admin
+    names += [""] * (int(count) - len(names))
+    for descriptor, name in enumerate(names[: int(count)], FIRST):
+        (admin if name == ADMIN else public).append(listening_socket(descriptor, name))
+    return public, admin
+
+
+def listening_socket(descriptor: int, name: str) -> socket.socket:
+    """The socket behind a descriptor.
+
+    Raises:
+        OperatorError: it is none, or does not listen.
+    """
+    with contextlib.suppress(OSError):
+        passed = socket.socket(fileno=descriptor)
+        if passed.type == socket.SOCK_STREAM and passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            passed.set_inheritable(False)
+            return passed
+        passed.close()
+    raise OperatorError(
+        f"cannot listen on descriptor {descriptor} ({name or 'no name'}), which was passed at the start: "
+        "it is no listening stream socket; give its .socket unit ListenStream= and Accept=no"
+    )
