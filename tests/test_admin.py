@@ -200,7 +200,7 @@ async def test_the_store_goes_in_the_middle_of_a_backup(end, service, caplog):
         with contextlib.suppress(ConnectionError):
             assert not (await connection.reader.read()).endswith(b"0\r\n\r\n")
     await until(lambda: end == "closed" or service.store._db._snapshot)
-    (record,) = [each for each in caplog.records if each.name == "tornado_signal.handlers.admin"]
+    (record,) = [each for each in caplog.records if each.name == "tornado_signal.admin.application"]
     assert "a backup was not finished: the database was closed or reopened meanwhile" in record.getMessage()
     assert not any(each.exc_info for each in caplog.records)
     caplog.clear()

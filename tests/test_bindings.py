@@ -35,7 +35,7 @@ def test_the_suites_of_the_store(python, tmp_path):
     needed = [each for each in required(python.minor, python.machine, "test") if each.name in NEEDED]
     assert len(needed) == len(NEEDED)
     python.install(room, tmp_path / "source", *map(str, needed))
-    says = "from tornado_signal.leveldb import plyvel; print(plyvel.__name__)"
+    says = "from tornado_signal.stores.leveldb.binding import plyvel; print(plyvel.__name__)"
     assert do(room / "bin" / "python", "-I", "-c", says).strip() == python.binding.replace("-", "_")
 
     files = [f"tests/test_{name}.py" for name in SUITES]

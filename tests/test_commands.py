@@ -172,9 +172,9 @@ def test_a_refusal(server, begin):
 def test_a_defect(tmp_path, server):
     """A defect of a command is exit status 3 with a traceback."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import tornado_signal.commands.show\n"
+        "import tornado_signal.cli.show\n"
         "def line(fields): raise ZeroDivisionError('unforeseen')\n"
-        "tornado_signal.commands.show.line = line\n"
+        "tornado_signal.cli.show.line = line\n"
     )
     server.offer()
     done = run("topics", "--url", server.url, "--origin", ORIGIN, PYTHONPATH=str(tmp_path))

@@ -161,7 +161,7 @@ COMPACTING = """
 import asyncio, itertools, os, sys, time
 from pathlib import Path
 from tornado_signal.session import Side
-from tornado_signal.store import Store
+from tornado_signal.stores.leveldb.store import Store
 
 TIMEOUT_MS = 1_000_000
 begin = int(sys.argv[2])

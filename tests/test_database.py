@@ -613,7 +613,7 @@ def under_a_file(path):
 
 HOLDER = """
 import sys
-from tornado_signal.leveldb import plyvel
+from tornado_signal.stores.leveldb.binding import plyvel
 db = plyvel.DB(sys.argv[1], create_if_missing=True)
 print("open", flush=True)
 sys.stdin.read()

@@ -12,7 +12,7 @@ from tornado_signal.stores.leveldb.binding import plyvel
 
 HOLDER = """
 import sys
-from tornado_signal.leveldb import plyvel
+from tornado_signal.stores.leveldb.binding import plyvel
 db = plyvel.DB(sys.argv[1], create_if_missing=True)
 print("open", flush=True)
 sys.stdin.read()

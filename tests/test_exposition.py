@@ -237,7 +237,7 @@ def test_the_process(server):
 def test_where_proc_shows_processes_alone():
     """The process is described also where the unit hides everything but processes from it (ProcSubset=pid)."""
     code = (
-        "import json; from tornado_signal.handlers.exposition import Process; from pathlib import Path;"
+        "import json; from tornado_signal.admin.exposition import Process; from pathlib import Path;"
         "assert not Path('/proc/stat').exists();"
         "print(json.dumps({s.name: s.value for f in Process(registry=None).collect() for s in f.samples}))"
     )

@@ -27,13 +27,13 @@ LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
 
 # Python imports this before the command begins: a defect that quotes what it was asked for.
 DEFECT = """
-import tornado_signal.store
+import tornado_signal.stores.leveldb.store
 async def broken(self, *arguments, **options):
     try:
         {}[repr(arguments)]
     except KeyError as error:
         raise ValueError(f"cannot read {arguments} {options}") from error
-tornado_signal.store.Store.read = broken
+tornado_signal.stores.leveldb.store.Store.read = broken
 """
 
 

@@ -67,7 +67,8 @@ def test_installs_and_serves(python, command_of, served):
     """The README's command installs it; what is published is there after a restart, and it stops without a warning."""
     command = command_of(python)
     says = (
-        "import platform; from tornado_signal.leveldb import plyvel; print(platform.python_version(), plyvel.__name__)"
+        "import platform; from tornado_signal.stores.leveldb.binding import plyvel; "
+        "print(platform.python_version(), plyvel.__name__)"
     )
     name = python.binding.replace("-", "_")
     assert do(command.with_name("python"), "-I", "-c", says) == f"{python.version} {name}\n"

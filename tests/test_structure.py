@@ -35,7 +35,16 @@ MAY_IMPORT = {
     "_build": "setuptools",
 }
 # What these use of the standard library reads or writes nothing.
-PURE = {"errors", "session", "metrics", "limits", "api.wire", "api.schemas", "stores.leveldb.layout", "stores.leveldb.changes"}
+PURE = {
+    "errors",
+    "session",
+    "metrics",
+    "limits",
+    "api.wire",
+    "api.schemas",
+    "stores.leveldb.layout",
+    "stores.leveldb.changes",
+}
 PURE_MODULES = {
     "array",
     "base64",
