@@ -36,6 +36,14 @@ class SessionNotFound(SignalError):
         super().__init__("Session not found, expired, or origin mismatch")
 
 
+class OtherSession(Exception):
+    """A position is in an earlier session with the same code; the content of both is the same (contract B16).
+
+    No SignalError: what it means depends on the request. A cursor that says so was wrong from the beginning; for a
+    request that waits it is the end of its session.
+    """
+
+
 class AlreadyAnswered(SignalError):
     """Another answer came first, and stands (contract B9)."""
 

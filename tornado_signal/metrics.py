@@ -113,11 +113,40 @@ class Writes:
         self.changes.observe(changes)
 
 
-class Metrics:
-    """All that is counted in a process.
+class DatabaseMetrics:
+    """What the LevelDB engine has done.
 
-    Args:
-        writes: what its database counts.
+    Attributes:
+        writes: to the disk.
+        sweeps: seconds.
+        compactions: seconds.
+    """
+
+    def __init__(self) -> None:
+        self.writes = Writes()
+        self.sweeps = Histogram(_WORK_S)
+        self.compactions = Histogram(_WORK_S)
+
+
+class SessionMetrics:
+    """What has become of sessions.
+
+    Attributes:
+        created: how many were published.
+        withdrawn: how many were taken back.
+        swept: how many expired and were deleted.
+        offers_waited: for how many seconds offers that were answered had waited for it.
+    """
+
+    def __init__(self) -> None:
+        self.created = 0
+        self.withdrawn = 0
+        self.swept = 0
+        self.offers_waited = Histogram(_OFFER_S)
+
+
+class RequestMetrics:
+    """What has become of requests, and how promptly the process serves them.
 
     Attributes:
         requests: those that were answered as soon as could be.
@@ -125,28 +154,15 @@ class Metrics:
         waiting: how many wait now, by handler.
         refusals: by status and reason.
         defects: requests that failed through no fault of theirs.
-        created: sessions that were published.
-        withdrawn: sessions that were taken back.
-        swept: sessions that expired and were deleted.
-        offers_waited: for how many seconds offers that were answered had waited for it.
-        sweeps: seconds.
-        compactions: seconds.
         loop_lag: seconds by which the event loop was late.
     """
 
-    def __init__(self, writes: Writes) -> None:
-        self.writes = writes
+    def __init__(self) -> None:
         self.requests = Requests(_REQUEST_S)
         self.waits = Requests(_WAIT_S)
         self.waiting: Counter[type] = Counter()
         self.refusals: Counter[tuple[int, str]] = Counter()
         self.defects = 0
-        self.created = 0
-        self.withdrawn = 0
-        self.swept = 0
-        self.offers_waited = Histogram(_OFFER_S)
-        self.sweeps = Histogram(_WORK_S)
-        self.compactions = Histogram(_WORK_S)
         self.loop_lag = Histogram(_LAG_S)
 
     def count(self) -> None:

@@ -1,4 +1,4 @@
-"""The process: open the store, listen, sweep, tell the service manager, and on a signal drain and stop."""
+"""The process: open the store, listen, tell the service manager, and on a signal drain and stop."""
 
 import asyncio
 import contextlib
@@ -18,15 +18,12 @@ from tornado.ioloop import PeriodicCallback
 from . import COMMIT
 from .admin.application import make_admin_application
 from .api.ice import open_ice_servers
-from .errors import DamagedDatabase, OperatorError
+from .errors import DamagedDatabase, OperatorError, Unavailable
 from .http import make_application, make_refusal
 from .http.application import Application
 from .limits.per_address import AdminLimits, Limits
 from .settings.settings import Settings
-from .stores.leveldb.space import Space
-from .stores.leveldb.store import Store
-from .stores.leveldb.sweeper import Sweeper
-from .stores.quotas import Quotas
+from .stores import open_store
 from .system.activation import passed_sockets
 from .system.clock import Clock
 from .system.lag import Lag
@@ -48,29 +45,6 @@ ADDRESSES_TO_FILL = 8  # that it takes at least to fill the store
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGE_BLOCK_BYTES = 128 * 1024
 DESCRIPTORS_KEPT = 800  # for LevelDB's files and all else
-
-
-def open_store(settings: Settings) -> Store:
-    """The store as configured. Needs a running event loop.
-
-    Raises:
-        DatabaseError: the data directory cannot be used.
-    """
-    return Store(
-        settings.data_dir,
-        timeout_ms=settings.session_timeout_ms,
-        durability=settings.durability,
-        codes=settings.codes,
-        quotas=Quotas(
-            settings.max_sessions_per_origin,
-            settings.max_sessions_per_topic,
-            settings.max_topics_per_origin,
-            settings.max_candidates,
-            settings.max_side_bytes,
-        ),
-        start_empty=settings.start_empty_if_damaged,
-        space=Space(settings.data_dir, settings.max_store_bytes, settings.min_free_bytes),
-    )
 
 
 def room_for_connections() -> int:
@@ -124,7 +98,7 @@ async def check(settings: Settings) -> None:
     open_ice_servers(settings)
     try:
         # Moving a damaged database aside is not for a check to do.
-        await open_store(dataclasses.replace(settings, start_empty_if_damaged=False)).close()
+        await (await open_store(dataclasses.replace(settings, start_empty_if_damaged=False), Clock())).close()
     except DamagedDatabase as error:
         if not settings.start_empty_if_damaged:
             raise
@@ -189,7 +163,7 @@ async def drain(server: Server, admin_server: Server, application: Application) 
     """
     application.stopping = True
     await server.accept_no_more()
-    application.store.watches.end()
+    application.store.end_watches()
     await server.serve_the_rest(LAST_REQUEST_S)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(application.drain(), DRAIN_LIMIT_S)
@@ -219,12 +193,12 @@ async def serve(settings: Settings) -> None:
     notifier = Notifier(os.environ)
     room = room_for_connections()
     tls = open_tls(settings)
-    store = open_store(settings)
+    clock = Clock()
+    store = await open_store(settings, clock)
     public: list[socket.socket] = []
     try:
         public, admin = open_all_sockets(settings)
-        clock = Clock(store.created_ms)
-        limits = Limits(settings, room, lambda: store.space.capacity_bytes // ADDRESSES_TO_FILL)
+        limits = Limits(settings, room, lambda: store.capacity_bytes // ADDRESSES_TO_FILL)
         application = make_application(store, clock, settings, COMMIT, limits)
         refusal = make_refusal(settings, application.ledger)
         server = Server(
@@ -239,11 +213,7 @@ async def serve(settings: Settings) -> None:
         admin_application = make_admin_application(application, server)
         admin_server = Server(admin_application, refusal, limiter=AdminLimits())
         await admin_server.start(admin)
-        sweeper = Sweeper(store, clock)
-        periodic = [PeriodicCallback(each, settings.sweep_interval_ms) for each in (sweeper.settle, sweeper.sweep)]
-        for each in periodic:
-            each.start()
-        lag = Lag(store.metrics)
+        lag = Lag(application.metrics)
         for listening in public:
             log.info("listening on %s", url(listening, server.protocol))
         for listening in admin:
@@ -251,10 +221,18 @@ async def serve(settings: Settings) -> None:
 
         where = ", ".join(url(listening, server.protocol) for listening in public)
 
+        listed, _ = await store.counts()
+
         def status() -> str:
             if orders.stop.is_set():
                 return f"draining, {len(server.connections)} connections left"
-            return f"listening on {where}, {store.listed_count} sessions listed"
+            return f"listening on {where}, {listed} sessions listed"
+
+        async def tell() -> None:
+            nonlocal listed
+            with contextlib.suppress(Unavailable):
+                listed, _ = await store.counts()
+            notifier.alive(status())
 
         def read_again() -> None:
             if not orders.stop.is_set():
@@ -265,7 +243,7 @@ async def serve(settings: Settings) -> None:
                     notifier.ready(status())
 
         orders.reload = read_again
-        telling = PeriodicCallback(lambda: notifier.alive(status()), notifier.pause_s(STATUS_S) * 1000)
+        telling = PeriodicCallback(tell, notifier.pause_s(STATUS_S) * 1000)
         telling.start()
         notifier.ready(status())
         # What has been opened stays, and requests leave no cycles: there is little to look for, and rarely.
@@ -275,8 +253,6 @@ async def serve(settings: Settings) -> None:
         await orders.stop.wait()
         log.info("stopping: draining")
         notifier.stopping(status())
-        for each in periodic:
-            each.stop()
         lag.stop()
         await unless(orders.hurry, drain(server, admin_server, application))
         if orders.hurry.is_set():

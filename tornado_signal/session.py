@@ -3,6 +3,7 @@
 import enum
 import hashlib
 import hmac
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from .errors import AlreadyAnswered
@@ -80,6 +81,22 @@ class Answer(NamedTuple):
     secret_hash: bytes = b""
 
 
+Position = Hashable
+"""Where a reader of a topic or of its listing has come to: the engine's own business, but that equal ones are equal."""
+
+
+class SessionPosition(NamedTuple):
+    """Where a reader of one side of a session has come to.
+
+    Attributes:
+        serial: the session's own; where codes come from content it tells a session from the one before it.
+        number: that of the newest that it knows; 0 for nothing.
+    """
+
+    serial: int
+    number: int
+
+
 class News(NamedTuple):
     """What one side reads of the other (specification 4, POST /poll; contract C1).
 
@@ -88,7 +105,7 @@ class News(NamedTuple):
         description_number: its place among all that its side has sent, from 1; 0 for none.
         candidates: pairs of number and text, in the order in which they were accepted.
         expires_ms: when the session ends, as things are.
-        serial: the session's own; where codes come from content it tells a session from the one before it.
+        serial: the session's own.
     """
 
     description: str | None
@@ -107,32 +124,56 @@ class Departure(NamedTuple):
     """A session that has left its topic's listing (contract C3).
 
     Attributes:
-        serial: the place of this event in the store's order of events.
+        position: where a reader has come to that knows it.
         code: the session's.
-        session_serial: the session's own.
         reason: why it left.
     """
 
-    serial: int
+    position: Position
     code: bytes
-    session_serial: int
     reason: Reason
 
 
-class TopicPosition(NamedTuple):
-    """How far a reader of a topic has come: of all sessions up to one, it knows what had become of them by an event.
-
-    Sessions and events have their serials out of one order.
+class Arrival(NamedTuple):
+    """A session that has come to its topic's listing (contract C3).
 
     Attributes:
-        serial: of that event.
-        listed: the serial of that session; as a rule the same, and less while the first listing is still being read.
-        key: the store's own word for where that is, which saves it from looking; None if it is not known.
+        position: where a reader has come to that knows it.
+        listed: the session.
     """
 
-    serial: int
-    listed: int
-    key: bytes | None = None
+    position: Position
+    listed: ListedSession
+
+
+class TopicStep(NamedTuple):
+    """Something that has happened to a topic's listing, in this order.
+
+    Attributes:
+        departures: what has left.
+        arrivals: what has come, the oldest first.
+        position: where a reader has come to that knows it.
+        more: whether there is more to be told.
+    """
+
+    departures: list[Departure]
+    arrivals: list[Arrival]
+    position: Position
+    more: bool
+
+
+class ListingState(NamedTuple):
+    """A topic's listing at an instant (contract C2).
+
+    Attributes:
+        changed: whether it holds other sessions than at the position that was asked about.
+        position: where a reader has come to that knows it.
+        changes_ms: when the next session in it expires; None if there is none.
+    """
+
+    changed: bool
+    position: Position
+    changes_ms: int | None
 
 
 def changes_answer(current: Answer | None, answer: str) -> bool:

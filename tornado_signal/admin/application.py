@@ -20,7 +20,8 @@ from ..api import wire
 from ..errors import Unavailable
 from ..http.application import Application
 from ..maintenance.backup import Packer
-from .exposition import Transport, make_registry
+from ..stores.leveldb.store import LevelDBStore
+from .exposition import Exposition, Transport, make_registry
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +45,6 @@ class Handler(web.RequestHandler):
         error = kwargs["exc_info"][1] if "exc_info" in kwargs else None
         if isinstance(error, Unavailable):
             answer(self, 503, {"status": "unavailable", "reason": error.reason})
-        elif error is not None and self.public.store.failed(error):
-            answer(self, 503, {"status": "unavailable", "reason": "the database failed"})
         else:
             if status_code == 405:
                 self.set_header("Allow", self.methods)
@@ -55,7 +54,7 @@ class Handler(web.RequestHandler):
         self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
     ) -> None:
         """Log defects; of everything else the log knows from where it happened."""
-        if value is not None and not isinstance(value, Unavailable) and not self.public.store.failed(value):
+        if not isinstance(value, Unavailable):
             super().log_exception(typ, value, tb)
 
 
@@ -96,15 +95,25 @@ class OperatorsOwn(Handler):
             raise Unavailable("draining")
 
 
-class Backup(OperatorsOwn):
+class Maintenance(OperatorsOwn):
+    """What is done to the directory of the embedded engine."""
+
+    def initialize(self, public: Application, store: LevelDBStore | None = None) -> None:
+        """Take the engine."""
+        super().initialize(public)
+        assert store is not None
+        self.store = store
+
+
+class Backup(Maintenance):
     """POST /backup: all that is committed now, in the form of `backup`. An answer that is not whole has no end."""
 
     async def post(self) -> None:
         """Send it in steps, as fast as the client reads."""
         packer = Packer()
-        async with contextlib.aclosing(self.public.store.entries()) as steps:
+        async with contextlib.aclosing(self.store.entries()) as steps:
             self.set_header("Content-Type", "application/octet-stream")
-            self.set_header("Store-Bytes", str(self.public.store.size_bytes()))
+            self.set_header("Store-Bytes", str(self.store.database.size_bytes()))
             self.write(packer.begin())
             async for step in steps:
                 self.write(packer.pack(step))
@@ -128,14 +137,14 @@ class Backup(OperatorsOwn):
             super().log_exception(typ, value, tb)
 
 
-class Compact(OperatorsOwn):
+class Compact(Maintenance):
     """POST /compact: the space of what was deleted is given back to the disk."""
 
     async def post(self) -> None:
         """Answer when it is done, with the sizes before and after."""
-        before = self.public.store.size_bytes()
-        await self.public.store.compact()
-        answer(self, 200, {"before_bytes": before, "after_bytes": self.public.store.size_bytes()})
+        before = self.store.database.size_bytes()
+        await self.store.compact()
+        answer(self, 200, {"before_bytes": before, "after_bytes": self.store.database.size_bytes()})
 
 
 class One(Collector):
@@ -152,15 +161,20 @@ class One(Collector):
 class Metrics(Handler):
     """GET /metrics: what the server has counted, for Prometheus."""
 
-    def initialize(self, public: Application, registry: Collector | None = None) -> None:
+    def initialize(
+        self, public: Application, exposition: Exposition | None = None, registry: Collector | None = None
+    ) -> None:
         """Take what there is to show."""
         super().initialize(public)
+        assert exposition is not None
         assert registry is not None
+        self.exposition = exposition
         self.registry = registry
 
     async def get(self) -> None:
         """The numbers in Prometheus' text format."""
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
+        await self.exposition.update()
         for family in self.registry.collect():
             self.write(generate_latest(One(family)))
             await asyncio.sleep(0)  # all at once would hold up requests for milliseconds
@@ -207,7 +221,11 @@ def make_admin_application(public: Application, transport: Transport | None = No
         public: the one that it watches.
         transport: what serves it.
     """
-    handlers = {"/healthz": Alive, "/readyz": Ready, "/backup": Backup, "/compact": Compact}
-    routes: list[Any] = [(path, handler, {"public": public}) for path, handler in handlers.items()]
-    routes.append(("/metrics", Metrics, {"public": public, "registry": make_registry(public, transport)}))
+    common = {"public": public}
+    exposition = Exposition(public, transport)
+    shown = {"exposition": exposition, "registry": make_registry(exposition)}
+    routes: list[Any] = [("/healthz", Alive, common), ("/readyz", Ready, common), ("/metrics", Metrics, common | shown)]
+    if isinstance(public.store, LevelDBStore):
+        own = {**common, "store": public.store}
+        routes += [("/backup", Backup, own), ("/compact", Compact, own)]
     return web.Application(routes, default_handler_class=Unknown, log_function=lambda handler: None)

@@ -14,6 +14,7 @@ from prometheus_client.utils import floatToGoString
 
 from ..http.application import Application
 from ..metrics import Histogram
+from ..stores.leveldb.store import LevelDBStore
 
 PREFIX: Final = "tornado_signal_"
 METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST")  # there are some thirty more, which nobody means
@@ -49,12 +50,18 @@ class Exposition(Collector):
     def __init__(self, public: Application, transport: Transport | None) -> None:
         self._public = public
         self._transport = transport
+        self._counts = (0, 0)
+
+    async def update(self) -> None:
+        """Ask the store for what it has to look up; to be called before `collect`."""
+        self._counts = await self._public.store.counts()
 
     def collect(self) -> Iterator[Metric]:
         """Every number, as it is now."""
         yield from self._of_requests()
         yield from self._of_sessions()
-        yield from self._of_the_store()
+        if isinstance(self._public.store, LevelDBStore):
+            yield from self._of_leveldb(self._public.store)
         yield gauge("build_info", "The commit that the server was built from.", {(self._public.version,): 1}, "version")
         ending = self._public.stopping or self._public.draining
         ready = self._public.store.available and not ending
@@ -63,7 +70,7 @@ class Exposition(Collector):
         )
         if self._transport is not None:
             yield from self._of_connections(self._transport)
-        lag = self._public.store.metrics.loop_lag
+        lag = self._public.metrics.loop_lag
         yield histogram("event_loop_lag_seconds", "How late what is due gets its turn.", {(): lag})
 
     def _of_connections(self, transport: Transport) -> Iterator[Metric]:
@@ -74,7 +81,7 @@ class Exposition(Collector):
         yield counter("connections_ended", "Connections that were ended without a word, and why.", ended, "reason")
 
     def _of_requests(self) -> Iterator[Metric]:
-        metrics = self._public.store.metrics
+        metrics = self._public.metrics
         metrics.count()
         endpoints = self._public.ledger.endpoints
         numbers: Counter[tuple[str, ...]] = Counter()
@@ -103,25 +110,24 @@ class Exposition(Collector):
         yield counter("defects", "Requests that failed through a defect of the server.", metrics.defects)
 
     def _of_sessions(self) -> Iterator[Metric]:
-        store = self._public.store
-        metrics = store.metrics
-        yield gauge("sessions_unanswered", "Sessions that are listed.", store.listed_count)
-        yield gauge("topics", "Topics that have such sessions.", store.topic_count)
+        metrics = self._public.store.metrics
+        listed, topics = self._counts
+        yield gauge("sessions_unanswered", "Sessions that are listed.", listed)
+        yield gauge("topics", "Topics that have such sessions.", topics)
         yield counter("sessions_created", "Sessions that were published.", metrics.created)
         yield counter("sessions_answered", "Sessions that were answered.", sum(metrics.offers_waited.counts))
         yield counter("sessions_withdrawn", "Sessions that were taken back.", metrics.withdrawn)
         yield counter("sessions_swept", "Sessions that expired and were deleted.", metrics.swept)
         yield histogram("offer_wait_seconds", "How long offers waited that were answered.", {(): metrics.offers_waited})
 
-    def _of_the_store(self) -> Iterator[Metric]:
-        store = self._public.store
-        metrics = store.metrics
+    def _of_leveldb(self, store: LevelDBStore) -> Iterator[Metric]:
+        metrics = store.database_metrics
         yield gauge("store_available", "Whether the store can be read and written.", store.available)
-        yield gauge("store_size_bytes", "What the data directory holds.", store.size_bytes())
+        yield gauge("store_size_bytes", "What the data directory holds.", store.database.size_bytes())
         yield gauge("store_max_bytes", "What the data directory may hold.", store.space.most_bytes)
         yield gauge("store_free_bytes", "What is free on its disk.", store.space.free_bytes)
         yield gauge("store_full", "Whether nothing is published for want of room.", store.space.full)
-        yield gauge("store_cache_bytes", "What LevelDB keeps of it in memory.", store.cache_bytes())
+        yield gauge("store_cache_bytes", "What LevelDB keeps of it in memory.", store.database.cache_bytes())
         yield histogram(
             "store_write_duration_seconds",
             "How long writes took, each with its sync if there is one.",
@@ -145,10 +151,10 @@ class Process(ProcessCollector):
         return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def make_registry(public: Application, transport: Transport | None) -> CollectorRegistry:
-    """Everything that `/metrics` shows; see `Exposition`."""
+def make_registry(exposition: Exposition) -> CollectorRegistry:
+    """Everything that `/metrics` shows."""
     registry = CollectorRegistry()
-    registry.register(Exposition(public, transport))
+    registry.register(exposition)
     Process(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)

@@ -8,7 +8,7 @@ from tornado.httputil import HTTPHeaders
 from ..api.ice import open_ice_servers
 from ..limits.per_address import Limits
 from ..settings.settings import Settings
-from ..stores.leveldb.store import Store
+from ..stores import Store
 from ..system.clock import Clock
 from . import assets, discovery, pages, signaling, streams
 from .application import Application

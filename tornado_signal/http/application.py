@@ -14,8 +14,9 @@ from ..api.ice import IceServers
 from ..limits import forwarded
 from ..limits.fair_queue import FairQueue
 from ..limits.per_address import Limits
+from ..metrics import RequestMetrics
 from ..settings.settings import Settings
-from ..stores.leveldb.store import Store
+from ..stores import Store
 from ..system.clock import Clock
 from .assets import Asset
 from .request_log import Ledger
@@ -133,6 +134,7 @@ class Application(web.Application):
         draining: whether every further request is refused.
         unfinished_bytes: what is kept of bodies that have not come whole.
         ledger: what becomes of the requests.
+        metrics: the numbers of that.
     """
 
     def __init__(
@@ -163,7 +165,8 @@ class Application(web.Application):
         self.ice = ice
         self.draining = False
         self.unfinished_bytes = 0
-        self.ledger = Ledger(settings, store.metrics, name_endpoints(fixed, by_topic, fallback))
+        self.metrics = RequestMetrics()
+        self.ledger = Ledger(settings, self.metrics, name_endpoints(fixed, by_topic, fallback))
         self.queue = FairQueue()
         self.topic_steps = TopicSteps()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -184,7 +187,7 @@ class Application(web.Application):
     async def drain(self) -> None:
         """Take no more requests (503) and wait for the answers of those that are being worked on."""
         self.draining = True
-        self.store.watches.end()
+        self.store.end_watches()
         if self._running:
             await self._idle.wait()
 

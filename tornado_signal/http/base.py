@@ -252,8 +252,6 @@ class Handler(web.RequestHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """The one way from an exception to a response (specification 7)."""
         error: Any = kwargs["exc_info"][1] if "exc_info" in kwargs else None
-        if error is not None and not isinstance(error, errors.SignalError) and self.store.failed(error):
-            error = errors.Unavailable("the database failed")
         status = STATUS.get(type(error), 500)
         self.set_status(status)
         self._count(error)
@@ -277,12 +275,8 @@ class Handler(web.RequestHandler):
         value: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Log defects, and nothing of what the request carries: it is people's addresses.
-
-        What comes from the database is in the log already, once.
-        """
-        expected = errors.SignalError | StreamClosedError
-        if value is not None and not isinstance(value, expected) and not self.store.failed(value):
+        """Log defects, and nothing of what the request carries: it is people's addresses."""
+        if value is not None and not isinstance(value, errors.SignalError | StreamClosedError):
             name = type(self).__name__
             self.application.ledger.failed()
             said = (self.request.method, name, self.request_id)

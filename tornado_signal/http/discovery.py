@@ -3,14 +3,13 @@
 import contextlib
 
 from ..api import wire
-from ..stores.leveldb.reader import ListingState
+from ..session import ListingState, Position
 from . import openapi
 from .base import Handler
 from .pages import Page
 from .waiting import WaitingHandler
 
 PIECE_BYTES = 64 * 1024  # of a listing that is not sent in one piece
-NO_LISTING = (-1, -1)  # what a cursor of another store stands for: every listing differs from it
 
 
 class Version(Handler):
@@ -36,7 +35,7 @@ class Topics(Handler):
         """A page of the topics that have unanswered sessions."""
         page = self.whole("page", 1)
         limit = min(self.whole("limit", wire.DEFAULT_LIMIT), wire.MAX_LIMIT)
-        topics, total = await self.store.topics(self.origin, (page - 1) * limit, limit, self.now_ms)
+        topics, total = await self.store.topics(self.origin, (page - 1) * limit, limit)
         self.reply(wire.topics_page(page, limit, topics, total))
 
 
@@ -52,14 +51,15 @@ class Sessions(WaitingHandler):
         end = b"]}"
         if wait_s is not None or since is not None:
             about = self.about(topic)
-            before = None if since is None else self.parse_cursor(about, since, "since") or NO_LISTING
-            state = await self.wait_for_change(topic, before, wait_s or 0)
-            cursor = self.format_cursor(about, state.serial, state.live)
+            before = None if since is None else self.parse_cursor(about, since, "since", self.store.parse_position)
+            foreign = since is not None and before is None  # another store's: every listing differs from it
+            state = await self.wait_for_change(topic, before, 0 if foreign else wait_s or 0)
+            cursor = self.format_cursor(about, state.position)
             end = b'],"cursor":%b}' % wire.encode(cursor)
         written = b'{"sessions":['
         between = b""
         most = min(limit, wire.MAX_LIMIT) or None
-        async with contextlib.aclosing(self.store.sessions(self.origin, topic, self.now_ms, most)) as steps:
+        async with contextlib.aclosing(self.store.sessions(self.origin, topic, most)) as steps:
             async for step in steps:
                 written += between + b",".join(wire.encode(wire.listed_session(listed)) for listed in step)
                 between = b","
@@ -77,14 +77,13 @@ class Sessions(WaitingHandler):
         else:
             self.finish(written + end)
 
-    async def wait_for_change(self, topic: str, before: tuple[int, int] | None, wait_s: float) -> ListingState:
-        """Wait until a topic's listing is not what it was; what it was before the first look is empty."""
+    async def wait_for_change(self, topic: str, before: Position | None, wait_s: float) -> ListingState:
+        """Wait until a topic's listing is not what it was."""
         with self.watching(self.store.watch_topic(self.origin, topic)) as watch:
             until_s = watch.now_s() + wait_s
             while True:
-                state = await self.store.listing_state(self.origin, topic, self.now_ms)
-                changed = state.live > 0 if before is None else state.serial > before[0] or state.live != before[1]
-                if changed or watch.now_s() >= until_s or watch.over:
+                state = await self.store.listing_state(self.origin, topic, before)
+                if state.changed or watch.now_s() >= until_s or watch.over:
                     return state
                 await self.look_again(watch, until_s, state.changes_ms)
 

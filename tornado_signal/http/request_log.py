@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from ..limits import forwarded
-from ..metrics import Metrics
+from ..metrics import RequestMetrics
 from ..settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Ledger:
         endpoints: the patterns of paths, by handler.
     """
 
-    def __init__(self, settings: Settings, metrics: Metrics, endpoints: Mapping[type, str]) -> None:
+    def __init__(self, settings: Settings, metrics: RequestMetrics, endpoints: Mapping[type, str]) -> None:
         self.metrics = metrics
         self.endpoints = endpoints
         self._requests = metrics.requests

@@ -3,8 +3,8 @@
 from typing import Any
 
 from ..api import wire
-from ..errors import InvalidParameter, SessionNotFound
-from ..session import News, Side
+from ..errors import InvalidParameter, OtherSession, SessionNotFound
+from ..session import News, SessionPosition, Side
 from .base import Handler
 from .waiting import WaitingHandler
 
@@ -39,9 +39,7 @@ class Offer(Publisher):
         secret_hash = wire.parse_secret(fields)
         self.application.limits.publish(self.request.client_address, self.now_ms)
         self.count_bytes(OFFER_ENTRIES, len(topic))
-        code = await self.store.create(
-            self.origin, topic, info, offer, self.now_ms, ttl_ms=ttl_ms, secret_hash=secret_hash
-        )
+        code = await self.store.create(self.origin, topic, info, offer, ttl_ms=ttl_ms, secret_hash=secret_hash)
         self.reply({"code": wire.format_code(code)})
 
 
@@ -65,9 +63,9 @@ class Answer(Publisher):
         session = found(code)
         self.count_bytes(len(texts))
         if given == "answer":
-            await self.store.answer(self.origin, session, texts[0], self.now_ms, secret_hash=secret_hash)
+            await self.store.answer(self.origin, session, texts[0], secret_hash=secret_hash)
         else:
-            await self.store.add_candidates(self.origin, session, side, texts, self.now_ms, secret_hash=secret_hash)
+            await self.store.add_candidates(self.origin, session, side, texts, secret_hash=secret_hash)
         self.reply({"success": True})
 
 
@@ -83,32 +81,32 @@ class Poll(WaitingHandler):
         cursor = wire.parse_optional(fields, "since")
         if wait_s is None and cursor is None:
             secret_hash = wire.parse_secret(fields)
-            news = await self.store.read(self.origin, found(code), side, self.now_ms, secret_hash=secret_hash)
+            news = await self.store.read(self.origin, found(code), side, secret_hash=secret_hash)
             self.reply(wire.news(side, news))
             return
         about = self.about(code.lower(), side.value)
         # A cursor of another store says nothing of what this one holds: then everything is news.
-        serial, since = (cursor and self.parse_cursor(about, cursor, "since")) or (None, 0)
+        since = self.parse_cursor(about, cursor, "since", self.store.parse_session_position) if cursor else None
         secret_hash = wire.parse_secret(fields)
         session = found(code)
-        news = await self.wait_for_news(session, side, serial, since, secret_hash, wait_s or 0)
-        self.reply(wire.news(side, news) | {"cursor": self.format_cursor(about, news.serial, max(news.last, since))})
+        news = await self.wait_for_news(session, side, since, secret_hash, wait_s or 0)
+        position = SessionPosition(news.serial, max(news.last, since.number if since else 0))
+        self.reply(wire.news(side, news) | {"cursor": self.format_cursor(about, position)})
 
     async def wait_for_news(
-        self, session: bytes, side: Side, serial: int | None, since: int, secret_hash: bytes, wait_s: float
+        self, session: bytes, side: Side, since: SessionPosition | None, secret_hash: bytes, wait_s: float
     ) -> News:
-        """Wait until there is anything newer than `since` in the session with this serial, or it ends."""
+        """Wait until there is anything newer than a position, or the session ends."""
         looked = False
         with self.watching(self.store.watch_session(self.origin, session)) as watch:
             until_s = watch.now_s() + wait_s
             while True:
-                news = await self.store.read(
-                    self.origin, session, side, self.now_ms, since=since, secret_hash=secret_hash
-                )
-                if serial not in (None, news.serial):  # the same content, published anew
-                    raise SessionNotFound if looked else InvalidParameter("since")
-                serial, looked = news.serial, True
-                if news.last > since or watch.now_s() >= until_s or watch.over:
+                try:
+                    news = await self.store.read(self.origin, session, side, since=since, secret_hash=secret_hash)
+                except OtherSession:
+                    raise (SessionNotFound() if looked else InvalidParameter("since")) from None
+                since, looked = since or SessionPosition(news.serial, 0), True
+                if news.last > since.number or watch.now_s() >= until_s or watch.over:
                     return news
                 await self.look_again(watch, until_s, news.expires_ms)
 
@@ -119,7 +117,7 @@ class Withdraw(Handler):
     async def post(self) -> None:
         """End a session at once."""
         session, side, secret_hash = parse_owner(self.body())
-        await self.store.withdraw(self.origin, session, side, self.now_ms, secret_hash=secret_hash)
+        await self.store.withdraw(self.origin, session, side, secret_hash=secret_hash)
         self.reply({"success": True})
 
 
@@ -129,7 +127,7 @@ class Refresh(Handler):
     async def post(self) -> None:
         """Let a session live on."""
         session, side, secret_hash = parse_owner(self.body())
-        expires_ms = await self.store.refresh(self.origin, session, side, self.now_ms, secret_hash=secret_hash)
+        expires_ms = await self.store.refresh(self.origin, session, side, secret_hash=secret_hash)
         self.reply({"expiresAt": expires_ms})
 
 

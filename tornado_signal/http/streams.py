@@ -1,16 +1,19 @@
 """Server-Sent Events: the listing of a topic, and what the other peer sends, as they change (contract C3)."""
 
+import asyncio
 import random
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 from ..api import wire
-from ..errors import InvalidParameter, SessionNotFound
-from ..session import News, Reason, Side, TopicPosition
-from ..stores.leveldb.reader import TopicStep
+from ..errors import InvalidParameter, OtherSession, SessionNotFound
+from ..session import News, Position, Reason, SessionPosition, Side, TopicStep
 from ..stores.watches import Watch
 from .signaling import parse_owner
 from .topic_steps import NEVER_MS, SentStep
 from .waiting import WaitingHandler
+
+T = TypeVar("T")
 
 HEARTBEAT_S = 15.0
 RETRY_MS = 2000  # after which a client whose stream broke off comes back
@@ -28,14 +31,14 @@ class Stream(WaitingHandler):
         if "Upgrade" in self.request.headers:
             raise InvalidParameter("Upgrade")
 
-    def last_event(self, about: bytes) -> tuple[int, int] | None:
-        """The numbers that Last-Event-ID says; None if the client begins.
+    def last_event(self, about: bytes, parse: Callable[[str], T | None]) -> T | None:
+        """The position that Last-Event-ID says; None if the client begins.
 
         Raises:
             InvalidParameter: `Last-Event-ID` is no id of this stream.
         """
         cursor = self.request.headers.get("Last-Event-ID")
-        return self.parse_cursor(about, cursor, "Last-Event-ID") if cursor else None
+        return self.parse_cursor(about, cursor, "Last-Event-ID", parse) if cursor else None
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """An EventSource that is refused never comes back, one that is cut off does: at a stop the latter is right."""
@@ -65,7 +68,7 @@ class Stream(WaitingHandler):
             Whether to go on.
         """
         until_s = self._sent_s + HEARTBEAT_S
-        going_on = await watch.wait(self.next_look_s(until_s, expires_ms))
+        going_on = await watch.wait(self.next_look_s(watch, until_s, expires_ms))
         if going_on and watch.now_s() >= until_s:
             await self.send(b":\n\n")
         if going_on:
@@ -82,18 +85,18 @@ class TopicEvents(Stream):
         """Tell what comes and what goes."""
         topic = wire.parse_topic(segment)
         about = self.about("topic", topic)
-        last = self.last_event(about)
+        since = self.last_event(about, self.store.parse_position)
         with self.watching(self.store.watch_topic(self.origin, topic)) as watch:
             await self.begin()
             if self.request.method == "HEAD":
                 return
-            position = TopicPosition(*last) if last else None
-            if position is None or not self.store.knows(position):
-                position, more = await self.store.begin_topic(self.application.clock.now_ms()), True
+            position, known = await self.store.begin_topic(since)
+            if not known:
+                more = True
                 while more:
                     position, more = await self.advance(topic, about, position)
                 # A client that comes back from here has seen all of it, also what the listing no longer held.
-                await self.send(b"id: %b\n\n" % self.format_cursor(about, position.serial, position.listed).encode())
+                await self.send(b"id: %b\n\n" % self.format_cursor(about, position).encode())
             going_on = True
             while going_on:
                 more = True
@@ -101,7 +104,7 @@ class TopicEvents(Stream):
                     position, more = await self.advance(topic, about, position)
                 going_on = await self.pause(watch)
 
-    async def advance(self, topic: str, about: bytes, position: TopicPosition) -> tuple[TopicPosition, bool]:
+    async def advance(self, topic: str, about: bytes, position: Position) -> tuple[Position, bool]:
         """Send what has happened since a position, a step of it.
 
         Returns:
@@ -116,30 +119,34 @@ class TopicEvents(Stream):
                 await self.application.queue.turn(self.client)
         return position, more
 
-    async def next_step(self, topic: str, about: bytes, position: TopicPosition) -> tuple[SentStep, bool]:
+    async def next_step(self, topic: str, about: bytes, position: Position) -> tuple[SentStep, bool]:
         """What has happened since a position, as it is sent, and whether there is more."""
-        now_ms = self.application.clock.now_ms()
-        await self.store.settle(now_ms)  # first: else all that wait for it would make the same step after it
-        key = (self.origin, topic, position.serial, position.listed)
-        sent = self.application.topic_steps.get(key)
-        if sent is not None and now_ms < sent.until_ms:
+        steps = self.application.topic_steps
+        key = (self.origin, topic, position)
+        while making := steps.making.get(key):  # else all that wait would make the same step
+            await making.wait()
+        sent = steps.get(key)
+        if sent is not None and self.store.now_ms() < sent.until_ms:
             return sent, True  # more may have happened since it was made for another stream
-        step = await self.store.topic_step(self.origin, topic, position, now_ms)
-        until_ms = min((listed.session.expires_ms for listed in step.arrived), default=NEVER_MS)
-        sent = SentStep(self.encode(about, position, step), step.position, until_ms)
-        if sent.events:  # else the next look may find some
-            self.application.topic_steps.keep(key, sent)
+        made = steps.making[key] = asyncio.Event()
+        try:
+            step = await self.store.topic_step(self.origin, topic, position)
+            until_ms = min((arrival.listed.session.expires_ms for arrival in step.arrivals), default=NEVER_MS)
+            sent = SentStep(self.encode(about, step), step.position, until_ms)
+            if sent.events:  # else the next look may find some
+                steps.keep(key, sent)
+        finally:
+            del steps.making[key]
+            made.set()
         return sent, step.more
 
-    def encode(self, about: bytes, position: TopicPosition, step: TopicStep) -> bytes:
+    def encode(self, about: bytes, step: TopicStep) -> bytes:
         """The events of a step, each with the position after it as its id."""
         pieces = []
-        for left in step.left:
-            cursor = self.format_cursor(about, left.serial, position.listed)
-            pieces.append(wire.event("gone", wire.gone(left.code, left.reason), cursor))
-        for listed in step.arrived:
-            cursor = self.format_cursor(about, step.position.serial, listed.session.serial)
-            pieces.append(wire.event("session", wire.listed_session(listed), cursor))
+        for position, code, reason in step.departures:
+            pieces.append(wire.event("gone", wire.gone(code, reason), self.format_cursor(about, position)))
+        for position, listed in step.arrivals:
+            pieces.append(wire.event("session", wire.listed_session(listed), self.format_cursor(about, position)))
         return b"".join(pieces)
 
 
@@ -151,35 +158,31 @@ class SessionEvents(Stream):
         fields: dict[str, Any] = {name: self.once(name) for name in ("code", "side", "secret")}
         session, side, secret_hash = parse_owner(fields)
         about = self.about(wire.format_code(session), side.value)
-        serial, since = self.last_event(about) or (None, 0)
+        since = self.last_event(about, self.store.parse_session_position)
         with self.watching(self.store.watch_session(self.origin, session)) as watch:
             begun = False
             expires_ms = 0
             going_on = True
             while going_on:
-                now_ms = self.application.clock.now_ms()
+                now_ms = self.store.now_ms()
                 try:
-                    news = await self.store.read(
-                        self.origin, session, side, now_ms, since=since, secret_hash=secret_hash
-                    )
-                    if serial not in (None, news.serial):  # the same content, published anew
-                        raise SessionNotFound if begun else InvalidParameter("Last-Event-ID")
-                except SessionNotFound:
-                    if not begun:
-                        raise
+                    news = await self.store.read(self.origin, session, side, since=since, secret_hash=secret_hash)
+                except (OtherSession, SessionNotFound) as error:
+                    if since is None or not begun:
+                        raise (InvalidParameter("Last-Event-ID") if type(error) is OtherSession else error) from None
                     reason = Reason.EXPIRED if now_ms >= expires_ms else Reason.WITHDRAWN
-                    cursor = self.format_cursor(about, serial or 0, since)
+                    cursor = self.format_cursor(about, since)
                     await self.send(wire.event("gone", wire.gone(session, reason), cursor))
                     return
-                serial = news.serial
+                since = since or SessionPosition(news.serial, 0)
                 if not begun:
                     await self.begin()
                     begun = True
                     if self.request.method == "HEAD":
                         return
                 expires_ms = news.expires_ms
-                if self.write_news(about, side, news, since):
-                    since = news.last
+                if self.write_news(about, side, news, since.number):
+                    since = SessionPosition(news.serial, news.last)
                     del news
                     await self.send(b"")
                 going_on = await self.pause(watch, expires_ms)
@@ -191,5 +194,5 @@ class SessionEvents(Stream):
             name = "answer" if side is Side.OFFERER else "offer"
             items.append((news.description_number, name, news.description))
         for number, name, text in sorted(items):
-            self.write(wire.event(name, {name: text}, self.format_cursor(about, news.serial, number)))
+            self.write(wire.event(name, {name: text}, self.format_cursor(about, SessionPosition(news.serial, number))))
         return bool(items)

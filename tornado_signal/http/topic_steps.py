@@ -1,8 +1,9 @@
 """Steps of topics' events as they are sent: made once, however many streams send them."""
 
+import asyncio
 from typing import NamedTuple
 
-from ..session import TopicPosition
+from ..session import Position
 
 STEPS_KEPT = 8  # of all topics, at most a megabyte or two each
 NEVER_MS = 2**63
@@ -18,14 +19,26 @@ class SentStep(NamedTuple):
     """
 
     events: bytes
-    position: TopicPosition
+    position: Position
     until_ms: int
 
 
-class TopicSteps(dict[tuple[str, str, int, int], SentStep]):
-    """The latest steps, by origin, topic and the position that they go on from: a thousand streams may need each."""
+StepKey = tuple[str, str, Position]
+"""The origin, the topic and the position that a step goes on from."""
 
-    def keep(self, key: tuple[str, str, int, int], step: SentStep) -> None:
+
+class TopicSteps(dict[StepKey, SentStep]):
+    """The latest steps: a thousand streams may need each.
+
+    Attributes:
+        making: those that are being made, each with what tells of its end.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.making: dict[StepKey, asyncio.Event] = {}
+
+    def keep(self, key: StepKey, step: SentStep) -> None:
         """Keep one more."""
         self[key] = step
         if len(self) > STEPS_KEPT:

@@ -1,13 +1,17 @@
 """What requests that wait for news have in common, whatever they wait for."""
 
-from typing import Any, cast
+import zlib
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 from tornado.httputil import HTTPHeaders
 
-from ..errors import SignalError
-from ..stores import cursors
+from ..errors import InvalidParameter, SignalError
+from ..session import Position, SessionPosition
 from ..stores.watches import Watch
 from .base import Handler
+
+T = TypeVar("T")
 
 NO_HEADERS = HTTPHeaders()
 
@@ -44,38 +48,59 @@ class WaitingHandler(Handler):
 
     async def look_again(self, watch: Watch, until_s: float, expires_ms: int | None) -> None:
         """Wait for a change, or until it is time to look; from then on the time of this request is a new one."""
-        await watch.wait(self.next_look_s(until_s, expires_ms))
+        await watch.wait(self.next_look_s(watch, until_s, expires_ms))
         await self.application.queue.turn(self.client)
         self.now_ms = self.application.clock.now_ms()
         self.set_header("Date", self.application.clock.http_date(self.now_ms))
 
-    def next_look_s(self, until_s: float, expires_ms: int | None) -> float:
+    def next_look_s(self, watch: Watch, until_s: float, expires_ms: int | None) -> float:
         """When to look again, by the loop's clock, if nothing changes: at the next expiry, which is a change too.
 
         Args:
+            watch: what waits.
             until_s: by the loop's clock, when waiting ends.
-            expires_ms: when something is going to expire, by the server's clock; None for nothing.
+            expires_ms: when something is going to expire, by the store's clock; None for nothing.
         """
         if expires_ms is None:
             return until_s
-        left_s = (expires_ms - self.application.clock.now_ms()) / 1000
-        return min(until_s, self.store.watches.loop.time() + left_s)
+        left_s = (expires_ms - self.store.now_ms()) / 1000
+        return min(until_s, watch.now_s() + left_s)
 
-    # Cursors: the numbers of this store, about the origin and what is read.
+    # Cursors: positions with a tag that ties them to what they are about, so that a damaged one, or one of another
+    # session or topic, is recognised. The tag guards against mistakes; it is no secret and protects nothing.
 
     def about(self, *names: str) -> bytes:
         """What the cursors of this request are about: the origin and the names of what is read."""
         return "\0".join((self.origin, *names)).encode("utf-8", "replace")
 
-    def format_cursor(self, about: bytes, *numbers: int) -> str:
-        """A cursor of this store; see `cursors`."""
-        return cursors.format_cursor(self.store.identity, about, *numbers)
+    def format_cursor(self, about: bytes, position: Position | SessionPosition) -> str:
+        """A position as a client keeps it."""
+        text = self.store.format_position(position)
+        return f"{text}.{_tag(about, text)}"
 
-    def parse_cursor(self, about: bytes, cursor: str, parameter: str) -> tuple[int, int] | None:
-        """The two numbers of a cursor of this store; None for another store's.
+    def parse_cursor(self, about: bytes, cursor: str, parameter: str, parse: Callable[[str], T | None]) -> T | None:
+        """Inverse of `format_cursor`.
+
+        Args:
+            about: as it was given to `format_cursor`.
+            cursor: as the client shows it.
+            parameter: what it is called, for the error.
+            parse: of the store, for this kind of position.
+
+        Returns:
+            The position; None for another store's.
 
         Raises:
-            InvalidParameter: it is none, or about something else.
+            InvalidParameter: it is damaged, or about something else.
         """
-        numbers = cursors.parse_cursor(self.store.identity, about, cursor, parameter, 2)
-        return None if numbers is None else (numbers[0], numbers[1])
+        text, _, tag = cursor.rpartition(".")
+        if tag != _tag(about, text):
+            raise InvalidParameter(parameter)
+        try:
+            return parse(text)
+        except ValueError:
+            raise InvalidParameter(parameter) from None
+
+
+def _tag(about: bytes, text: str) -> str:
+    return f"{zlib.crc32(text.encode('utf-8', 'replace'), zlib.crc32(about)):08x}"

@@ -107,7 +107,7 @@ class Census:
         held = self._held
         held.bytes += len(key) + len(value)
         if part == layout.HEAD:
-            self._live = self._now_ms < layout.unpack_head_gate(value)[0]
+            self._live = self._now_ms < layout.unpack_head_access(value)[0]
             held.sessions += 1
             held.unanswered += self._live
             held.expired += not self._live

@@ -151,7 +151,7 @@ def flaws(db: Any) -> list[str]:
         loaded = records.load(db)
     except (DamagedListing, plyvel.Error) as error:
         return [directory.reason(error)]
-    return problems(db, loaded.counts, max(now_ms(), loaded.mark.created_ms))
+    return problems(db, loaded.topics, max(now_ms(), loaded.counters.created_ms))
 
 
 def _fill(db: Any, entries: Iterable[Entry]) -> int:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ..session import Reason, Session, Side
 from ..stores.leveldb import layout
-from ..stores.leveldb.layout import Mark
+from ..stores.leveldb.layout import StoreCounters
 
 FILL_BYTES = 1 << 20
 
@@ -49,22 +49,22 @@ class Saved(NamedTuple):
 
 
 def salvage(damaged: Any, new: Any) -> Saved:
-    """Take over every whole session and who left the listings lately; listings, expiries and mark are made anew.
+    """Take over every whole session and the departures of late; listings, expiries and counters are made anew.
 
     Args:
         damaged: a database of ours in which entries may be missing, or be there again although they were deleted.
         new: an empty one.
     """
     writer = Filler(new)
-    mark = layout.unpack_mark(damaged.get(layout.MARK_KEY, layout.NO_MARK))
-    created_ms, serial, listed = mark.created_ms, mark.serial, 0
+    counters = layout.unpack_counters(damaged.get(layout.COUNTERS_KEY, layout.NO_COUNTERS))
+    created_ms, serial, listed = counters.created_ms, counters.serial, 0
     left: set[tuple[bytes, int]] = set()
     with damaged.iterator(prefix=layout.EXPIRY, include_value=False, verify_checksums=True) as entries:
         for entry in entries:
             key = layout.unpack_expiry_key(entry)[1]
-            value = damaged.get(key) if key.startswith(layout.GONE) else None
+            value = damaged.get(key) if key.startswith(layout.DEPARTURES) else None
             if value is not None:
-                code, came, reason = layout.unpack_gone_value(value)
+                code, came, reason = layout.unpack_departure_value(value)
                 if reason is not Reason.EXPIRED:
                     left.add((code, came))
                 serial = max(serial, layout.unpack_number(key[-8:]))
@@ -87,7 +87,7 @@ def salvage(damaged: Any, new: Any) -> Saved:
             if layout.ANSWER not in parts:
                 listed += 1
                 writer.put([(layout.pack_listing_key(origin, session), layout.pack_listing_value(session))])
-    writer.put([(layout.MARK_KEY, layout.pack_mark(Mark(created_ms, serial, listed)))])
+    writer.put([(layout.COUNTERS_KEY, layout.pack_counters(StoreCounters(created_ms, serial, listed)))])
     writer.flush()
     return Saved(saved, halves)
 

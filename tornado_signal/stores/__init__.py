@@ -1,1 +1,232 @@
-"""Where sessions live."""
+"""Where sessions live: what every engine answers, and which one is opened."""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol
+
+from ..metrics import SessionMetrics
+from ..session import ListedSession, ListingState, News, Position, SessionPosition, Side, TopicStep
+from ..settings.settings import Settings
+from ..system.clock import Clock
+from .quotas import Quotas
+from .watches import Watch
+
+
+class Store(Protocol):
+    """The sessions. Every operation comes under the origin that asks for it, and sees that origin's sessions only.
+
+    What an operation has acknowledged is kept; one that raises has changed nothing. An engine raises nothing but
+    `errors`: `Unavailable` from any of these, whenever it cannot serve. The time is its own clock's. Secrets are shown
+    by their hashes. A code is 16 bytes.
+
+    Attributes:
+        metrics: what has become of the sessions.
+    """
+
+    metrics: SessionMetrics
+
+    async def open(self) -> None:
+        """Make ready, and begin the work in the background.
+
+        Raises:
+            DatabaseError: it cannot be used; the message says why and what to do.
+        """
+
+    async def close(self) -> None:
+        """End the work in the background, finish what was asked for, and let go of everything."""
+
+    def now_ms(self) -> int:
+        """The time by its clock, Unix milliseconds; what it gives as a time is to be compared with this."""
+
+    @property
+    def available(self) -> bool:
+        """Whether it can serve now, as far as it knows."""
+
+    @property
+    def capacity_bytes(self) -> int:
+        """How much it may hold."""
+
+    async def probe(self) -> None:
+        """Write and read, as a request would."""
+
+    async def counts(self) -> tuple[int, int]:
+        """How many sessions are unanswered and how many topics have such, of all origins; some may have expired."""
+
+    # Publishing and connecting
+
+    async def create(
+        self, origin: str, topic: str, info: str, offer: str, *, ttl_ms: int | None = None, secret_hash: bytes = b""
+    ) -> bytes:
+        """Publish an offer (specification 4, POST /:topic/offer).
+
+        Args:
+            origin: whose.
+            topic: where.
+            info: the peer's own words.
+            offer: its signaling data.
+            ttl_ms: how long the session lives, if not as long as configured (contract C6).
+            secret_hash: of the secret that the offerer will show (contract C5).
+
+        Returns:
+            The session's code.
+
+        Raises:
+            SessionNotFound: the same content was published before with another secret (contract B16).
+            TooMany: the origin or the topic has as many as it may.
+        """
+
+    async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
+        """Answer a session; it is no longer listed (contract B9).
+
+        Raises:
+            SessionNotFound: it does not exist, has expired, is another origin's, or was answered with another secret.
+            AlreadyAnswered: with another answer.
+        """
+
+    async def add_candidates(
+        self, origin: str, code: bytes, side: Side, candidates: Sequence[str], *, secret_hash: bytes = b""
+    ) -> None:
+        """Append candidates of one side, all or none, in their order.
+
+        Raises:
+            SessionNotFound: as `read`.
+            TooMany: that side has as many candidates, or as much, as it may.
+        """
+
+    async def read(
+        self,
+        origin: str,
+        code: bytes,
+        reader: Side,
+        *,
+        since: SessionPosition | None = None,
+        secret_hash: bytes = b"",
+    ) -> News:
+        """What the other side has sent so far (specification 4, POST /poll).
+
+        Args:
+            origin: the session's.
+            code: its code.
+            reader: who asks.
+            since: only candidates after this position.
+            secret_hash: of the secret that the reader shows.
+
+        Raises:
+            SessionNotFound: it does not exist, has expired, is another origin's, or the secret is not the reader's.
+            OtherSession: `since` is a position in an earlier session with this code.
+        """
+
+    async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
+        """End a session at once (contract C6).
+
+        Raises:
+            SessionNotFound: as `read`.
+        """
+
+    async def refresh(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> int:
+        """Move a session's expiry to now and its timeout (contract C6).
+
+        Returns:
+            The new expiry, Unix milliseconds.
+
+        Raises:
+            SessionNotFound: as `read`.
+        """
+
+    # Discovery
+
+    async def topics(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
+        """A page of the topics that have unanswered sessions, in the order of their code points.
+
+        Returns:
+            Pairs of topic and number of unanswered sessions, and the number of topics in all.
+        """
+
+    def sessions(self, origin: str, topic: str, limit: int | None = None) -> AsyncGenerator[list[ListedSession], None]:
+        """The unanswered sessions of a topic, newest first.
+
+        Yields:
+            Steps of the listing, none of them empty, each the work of one turn of the event loop and each as of
+            its own turn: what is answered meanwhile may be left out, nothing comes twice.
+        """
+
+    async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
+        """Whether a topic's listing holds other sessions than at a position (contract C2); None is an empty listing."""
+
+    # Events of a topic (contract C3)
+
+    async def begin_topic(self, since: Position | None) -> tuple[Position, bool]:
+        """Where a reader of a topic begins.
+
+        Args:
+            since: where it has come to; None if it knows nothing.
+
+        Returns:
+            The position to go on from, and whether that is `since`. If not, the reader has to be told the listing
+            anew, as it may be after a loss of power.
+        """
+
+    async def topic_step(self, origin: str, topic: str, position: Position) -> TopicStep:
+        """What has happened to a topic's listing since a position, a step of it.
+
+        First what has left of the sessions that the reader knows, in that order, then what has come and is still
+        there. What came and left since is not mentioned.
+        """
+
+    # Waiting
+
+    def watch_session(self, origin: str, code: bytes) -> Watch:
+        """Watch what both sides of a session send, and its end; not its expiry, which its news tell."""
+
+    def watch_topic(self, origin: str, topic: str) -> Watch:
+        """Watch the listing of a topic, expiries included."""
+
+    def end_watches(self) -> None:
+        """End every wait, spread over two seconds; no other begins."""
+
+    # Positions as text
+
+    def format_position(self, position: Position | SessionPosition) -> str:
+        """A position as text: digits, lower-case letters and dots; it names the store."""
+
+    def parse_position(self, text: str) -> Position | None:
+        """Inverse of `format_position`, for topics and listings.
+
+        Returns:
+            The position; None for another store's, such as the one before a backup was restored.
+
+        Raises:
+            ValueError: it is no position.
+        """
+
+    def parse_session_position(self, text: str) -> SessionPosition | None:
+        """As `parse_position`, for sessions."""
+
+
+async def open_store(settings: Settings, clock: Clock) -> Store:
+    """The store as configured, opened.
+
+    Raises:
+        DatabaseError: it cannot be used.
+    """
+    from .leveldb.space import Space
+    from .leveldb.store import LevelDBStore
+
+    store = LevelDBStore(
+        settings.data_dir,
+        clock,
+        timeout_ms=settings.session_timeout_ms,
+        durability=settings.durability,
+        codes=settings.codes,
+        quotas=Quotas(
+            settings.max_sessions_per_origin,
+            settings.max_sessions_per_topic,
+            settings.max_topics_per_origin,
+            settings.max_candidates,
+            settings.max_side_bytes,
+        ),
+        start_empty=settings.start_empty_if_damaged,
+        space=Space(settings.data_dir, settings.max_store_bytes, settings.min_free_bytes),
+        sweep_interval_ms=settings.sweep_interval_ms,
+    )
+    await store.open()
+    return store

@@ -13,22 +13,24 @@ class Clock:
     sessions still expire (contract B10, B11).
 
     Args:
-        floor_ms: the earliest time it may show.
         wall_ns: Unix time in nanoseconds.
         monotonic_ns: time in nanoseconds from any beginning.
     """
 
     def __init__(
         self,
-        floor_ms: int = 0,
         wall_ns: Callable[[], int] = time.time_ns,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
-        self._ahead_ns = floor_ms * 1_000_000 - monotonic_ns()
+        self._ahead_ns = -monotonic_ns()
         self._date_s = 0
         self._date = ""
+
+    def advance_to(self, floor_ms: int) -> None:
+        """Show no earlier time than this one from now on."""
+        self._ahead_ns = max(self._ahead_ns, floor_ms * 1_000_000 - self._monotonic_ns())
 
     def now_ms(self) -> int:
         """The time now."""

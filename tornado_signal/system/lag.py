@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from ..metrics import Metrics
+from ..metrics import RequestMetrics
 
 PAUSE_S = 0.1
 
@@ -15,7 +15,7 @@ class Lag:
         metrics: where it counts.
     """
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: RequestMetrics) -> None:
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._book()

@@ -10,7 +10,7 @@ KEPT = 10_000
 
 
 @dataclass(slots=True)
-class Gate:
+class SessionAccess:
     """Who may act in a session, and until when, as it is committed.
 
     Attributes:
@@ -35,20 +35,20 @@ class Gate:
         return self.answer_hash if side is Side.ANSWERER else self.offer_hash
 
 
-class Gates(dict[bytes, Gate]):
-    """Those of some sessions, by their keys.
+class AccessCache(dict[bytes, SessionAccess]):
+    """That of some sessions, by their keys.
 
     Args:
-        busy: says of a key whether its session has changes on their way to the disk; its gate is not forgotten.
+        busy: says of a key whether its session has changes on their way to the disk; it is not forgotten then.
     """
 
     def __init__(self, busy: Callable[[bytes], bool]) -> None:
         super().__init__()
         self._busy = busy
 
-    def keep(self, key: bytes, gate: Gate) -> None:
+    def keep(self, key: bytes, access: SessionAccess) -> None:
         """Keep one more; when they are too many, forget the older half."""
-        self[key] = gate
+        self[key] = access
         if len(self) > KEPT:
             for old in list(itertools.islice(self, KEPT // 2)):
                 if old != key and not self._busy(old):

@@ -75,11 +75,11 @@ def refreshed(origin: str, before: Session, after: Session, *, listed: bool) -> 
 
 def left(origin: str, session: Session, leaving: Leaving) -> Change:
     """A session leaves its topic's listing; that is remembered for a while."""
-    prefix = layout.pack_gone_prefix(origin, session.topic, expired=leaving.reason is Reason.EXPIRED)
-    gone_key = prefix + layout.pack_number(leaving.serial)
+    prefix = layout.pack_departure_prefix(origin, session.topic, expired=leaving.reason is Reason.EXPIRED)
+    departure_key = prefix + layout.pack_number(leaving.serial)
     puts = [
-        (gone_key, layout.pack_gone_value(session, leaving.reason)),
-        (layout.pack_expiry_key(leaving.forget_ms, gone_key), b""),
+        (departure_key, layout.pack_departure_value(session, leaving.reason)),
+        (layout.pack_expiry_key(leaving.forget_ms, departure_key), b""),
     ]
     return Change(puts, [layout.pack_listing_key(origin, session)], -1)
 

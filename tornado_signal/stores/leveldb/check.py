@@ -9,7 +9,7 @@ from .topic_index import TopicIndex
 
 
 def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
-    """Compare listing, expiry, mark and counts with the sessions themselves.
+    """Compare listing, expiry, counters and counts with the sessions themselves.
 
     Args:
         view: a LevelDB database or snapshot.
@@ -53,18 +53,18 @@ def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
             found.append(f"session {code.hex()} is listed twice")
         listed[origin, code] = expires_ms
         counts[origin, topic] += now_ms < expires_ms
-    leavers = set()
-    for key, value in view.iterator(prefix=layout.GONE):
-        leavers.add(key)
+    departures = set()
+    for key, value in view.iterator(prefix=layout.DEPARTURES):
+        departures.add(key)
         serials.append(layout.unpack_number(key[-8:]))
-        if layout.unpack_gone_value(value)[1] >= serials[-1]:
+        if layout.unpack_departure_value(value)[1] >= serials[-1]:
             found.append(f"{key!r} left before it came")
     expected_expiries = [(session.expires_ms, layout.pack_session_prefix(*name)) for name, session in sessions.items()]
     expiries = [layout.unpack_expiry_key(key) for key in view.iterator(prefix=layout.EXPIRY, include_value=False)]
     if sorted(expected_expiries) != [entry for entry in expiries if entry[1][:1] == layout.SESSIONS]:
         found.append("the order of expiry is not that of the sessions")
-    if sorted(leavers) != sorted(key for _, key in expiries if key[:1] == layout.GONE):
-        found.append("not every leaver will be forgotten once")
+    if sorted(departures) != sorted(key for _, key in expiries if key[:1] == layout.DEPARTURES):
+        found.append("not every departure will be forgotten once")
     for name, held in parts.items():
         owner = sessions.get(name)
         if owner is None:
@@ -73,13 +73,13 @@ def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
             found.append(f"session {name[1].hex()} has no offer")
         elif owner.live(now_ms) and (layout.ANSWER in held) == (name in listed):
             found.append(f"session {name[1].hex()} must be either listed or answered")
-    mark = layout.unpack_mark(view.get(layout.MARK_KEY, layout.NO_MARK))
-    if mark.listed != len(listed):
-        found.append(f"the mark says that {mark.listed} sessions are listed, there are {len(listed)}")
-    if any(session.created_ms > mark.created_ms for session in sessions.values()):
-        found.append("a session is newer than the mark")
-    if len(serials) != len(set(serials)) or max(serials, default=0) > mark.serial:
-        found.append("serials are not distinct or are beyond the mark")
+    counters = layout.unpack_counters(view.get(layout.COUNTERS_KEY, layout.NO_COUNTERS))
+    if counters.listed != len(listed):
+        found.append(f"the counters say that {counters.listed} sessions are listed, there are {len(listed)}")
+    if any(session.created_ms > counters.created_ms for session in sessions.values()):
+        found.append("a session is newer than the counters")
+    if len(serials) != len(set(serials)) or max(serials, default=0) > counters.serial:
+        found.append("serials are not distinct or are beyond the counters")
     for origin in {name[0] for name in sessions} | set(index.origins()):
         while not index.settle(origin, now_ms, 1000):
             pass

@@ -21,7 +21,6 @@ from typing import Any
 from ...errors import Unavailable
 from ...metrics import Writes
 from . import directory, files, layout
-from .binding import plyvel
 from .changes import Change
 from .directory import View, reason
 from .groups import Group, Settled
@@ -33,10 +32,11 @@ GATHER_S = 0.005  # the most that a change waits for others before its group is 
 MEASURE_S = 1.0  # between two looks at the disk, at most
 REOPEN_PAUSE_S = 0.5
 REOPEN_SHARE = 10  # a try that fails is followed by a pause of so many times its duration
+FAILED = "the database failed"
 
 
 class Database:
-    """A LevelDB directory in use by this process.
+    """A LevelDB directory in use by this process, once it is opened.
 
     Args:
         path: the directory; made if missing.
@@ -46,10 +46,7 @@ class Database:
         loaded: see `load`.
         start_empty: whether to move a damaged directory aside, wherever damage shows, and begin anew.
         space: the room that it has.
-
-    Attributes:
-        space: see above.
-        writes: what it counts.
+        writes: where it counts.
     """
 
     def __init__(
@@ -60,10 +57,11 @@ class Database:
         load: Callable[[Any], Any],
         loaded: Callable[[Any], None],
         start_empty: bool = False,
-        space: Space | None = None,
+        space: Space,
+        writes: Writes,
     ) -> None:
-        self.writes = Writes()
-        self.space = space or Space(path)
+        self._space = space
+        self._writes = writes
         self._path = path
         self._sync = sync
         self._loaded = loaded
@@ -73,14 +71,24 @@ class Database:
         self._compacting = threading.Lock()
         self._closing = threading.Event()
         self._closed: asyncio.Future[None] = self._loop.create_future()
-        self._open = functools.partial(directory.open_sound, path, load, start_empty=start_empty)
-        self._db, found = self._open()
-        loaded(found)
-        self._snapshot: Any = View(self._db)
-        self._kept: set[Any] = set()  # snapshots that outlive an `await`
-        self._group = Group(self._db, sync)
+        self._open_sound = functools.partial(directory.open_sound, path, load, start_empty=start_empty)
+        self._db: Any = None
+        self._snapshot: Any = None
+        self._pinned: set[Any] = set()  # snapshots that outlive an `await`
+        self._group: Group
         self._writing = False
-        self.space.measure()
+        self._measuring: asyncio.TimerHandle
+
+    async def open(self) -> None:
+        """Open the directory and load what is kept in memory, in a thread; then it can be read and written.
+
+        Raises:
+            DatabaseError: it cannot be used.
+        """
+        self._db, found = await asyncio.to_thread(self._open_measured)
+        self._loaded(found)
+        self._show(View(self._db))
+        self._group = Group(self._db, self._sync)
         self._thread.start()
         self._measuring = self._loop.call_later(MEASURE_S, self._measure)
 
@@ -95,8 +103,13 @@ class Database:
             raise Unavailable("the database is being reopened")
         return self._snapshot
 
+    @property
+    def available(self) -> bool:
+        """Whether there is a view."""
+        return self._snapshot is not None
+
     @contextlib.contextmanager
-    def keep(self) -> Iterator[Callable[[], Any]]:
+    def pinned_snapshot(self) -> Iterator[Callable[[], Any]]:
         """All that is committed now, for longer than one turn of the loop.
 
         Yields:
@@ -108,42 +121,40 @@ class Database:
         """
         _ = self.view
         snapshot = View(self._db)  # maybe ahead of the view, by changes that are whole
-        self._kept.add(snapshot)
+        self._pinned.add(snapshot)
 
         def view() -> Any:
-            if snapshot not in self._kept:
+            if snapshot not in self._pinned:
                 raise Unavailable("the database was closed or reopened meanwhile")
             return snapshot
 
         try:
             yield view
         finally:
-            if snapshot in self._kept:
-                self._kept.remove(snapshot)
+            if snapshot in self._pinned:
+                self._pinned.remove(snapshot)
                 snapshot.close()
 
-    def failed(self, error: BaseException) -> bool:
-        """Tell of an error that came up where the database was read; it is out of service then until it is reopened.
+    def failed(self, error: Exception) -> Unavailable:
+        """Tell of LevelDB's error where the database was read; it is out of service then until it is reopened.
 
         Returns:
-            Whether it is the database's. If so, whoever met it was refused like everybody from now on.
+            What the request that met it is refused with, as every other from now on.
         """
-        if not isinstance(error, plyvel.Error):
-            return False
         if self._snapshot is not None:
             log.error("a read of %s failed (%s): refusing requests until it is open again", self._path, reason(error))
             self._show(None)
             if not self._writing:  # else the end of that write goes on here
                 self._writing = True
                 self._refuse(self._group)
-        return True
+        return Unavailable(FAILED)
 
     def commit(self, change: Change, settled: Settled) -> "asyncio.Future[None]":
         """Write a change, together with others.
 
         Args:
             change: written whole or not at all.
-            settled: called on the loop, once, before whoever waits goes on: with True when the change is committed,
+            settled: called on the loop, once, before what waits for it goes on: with True when the change is committed,
                 with False when it failed and may or may not be found after the reopening.
 
         Returns:
@@ -157,7 +168,7 @@ class Database:
         try:
             before = self._group.size
             self._group.add(change, settled, waiter)
-            self.space.submitted(self._group.size - before)
+            self._space.submitted(self._group.size - before)
         except BaseException:
             settled(False)
             raise
@@ -181,6 +192,8 @@ class Database:
 
     async def close(self) -> None:
         """Write what was asked for, then close. Later commits fail; calling again waits for the same end."""
+        if self._thread.ident is None:
+            return  # it was never opened
         if not self._closing.is_set():
             self._closing.set()
             self._measuring.cancel()
@@ -202,7 +215,7 @@ class Database:
     def _measure(self) -> None:
         self._measuring = self._loop.call_later(MEASURE_S, self._measure)
         if self._snapshot is not None:  # else the thread reopens the database, for as long as that takes
-            self._jobs.put(self.space.measure)
+            self._jobs.put(self._space.measure)
 
     def _write_when_quiet(self, seen: int, until_s: float) -> None:
         # A thread that gets its work while requests come in takes the interpreter from them again and again: that cost
@@ -215,7 +228,7 @@ class Database:
             self._loop.call_soon(self._write_when_quiet, count, until_s)
 
     def _written(self, group: Group) -> None:
-        self.writes.wrote(len(group.changes), group.took_s)
+        self._writes.wrote(len(group.changes), group.took_s)
         broken = self._snapshot is None  # a read has failed meanwhile
         self._show(View(self._db))
         for settled, _ in group.changes:
@@ -233,7 +246,7 @@ class Database:
                 self._stop()
 
     def _failed(self, group: Group, error: Exception) -> None:
-        self.writes.failed += 1
+        self._writes.failed += 1
         log.error("a write to %s failed (%s): refusing requests until it is open again", self._path, reason(error))
         self._refuse(group, self._group)
 
@@ -245,12 +258,12 @@ class Database:
                 settled(False)
             for _, waiter in failed.changes:
                 if not waiter.done():
-                    waiter.set_exception(Unavailable("the database failed"))
+                    waiter.set_exception(Unavailable(FAILED))
         self._jobs.put(self._reopen)
 
     def _reopened(self, db: Any, loaded: Any) -> None:
         log.warning("%s is open again", self._path)
-        self.writes.reopened += 1
+        self._writes.reopened += 1
         self._db = db
         self._loaded(loaded)
         self._show(View(db))
@@ -265,12 +278,18 @@ class Database:
         if self._snapshot is not None:
             self._snapshot.close()
         self._snapshot = snapshot
-        while snapshot is None and self._kept:
-            self._kept.pop().close()
+        while snapshot is None and self._pinned:
+            self._pinned.pop().close()
 
     def _stop(self) -> None:
         self._show(None)
         self._jobs.put(None)
+
+    # In another thread
+    def _open_measured(self) -> tuple[Any, Any]:
+        opened = self._open_sound()
+        self._space.measure()
+        return opened
 
     # In the writer's thread
     def _run(self) -> None:
@@ -286,10 +305,10 @@ class Database:
         except Exception as error:
             self._loop.call_soon_threadsafe(self._failed, group, error)
         else:
-            self.space.written(group.size)
+            self._space.written(group.size)
             self._loop.call_soon_threadsafe(self._written, group)
-            if self.space.stale:
-                self.space.measure()
+            if self._space.stale:
+                self._space.measure()
 
     def _reopen(self) -> None:
         with self._compacting:
@@ -298,8 +317,8 @@ class Database:
         while True:
             began_s = time.monotonic()
             try:
-                self.space.give_up_ballast()
-                db, loaded = self._open()
+                self._space.give_up_ballast()
+                db, loaded = self._open_sound()
             except Exception as error:
                 if str(error) != complaint:
                     complaint = str(error)
@@ -309,8 +328,8 @@ class Database:
                     self._jobs.put(None)
                     return
             else:
-                self.space.failed()
-                self.space.measure()
+                self._space.failed()
+                self._space.measure()
                 self._loop.call_soon_threadsafe(self._reopened, db, loaded)
                 return
 

@@ -6,14 +6,14 @@ big-endian, so that byte order is numeric order; `~` marks a number subtracted f
 
     F                                      -> format version
     I                                      -> the identity of this store, at random
-    M                                      -> mark: newest time, last serial, number of L entries
+    M                                      -> counters: newest time, last serial, number of L entries
     S origin code HEAD                     -> created_ms expires_ms timeout_ms serial, topic, secret's hash, info
     S origin code OFFER                    -> the offer
     S origin code OFFER_CANDIDATE number   -> a candidate of the offerer
     S origin code ANSWER                   -> its number, secret's hash, the answer
     S origin code ANSWER_CANDIDATE number  -> a candidate of the answerer
     L origin topic ~created_ms ~serial     -> code, expires_ms: the unanswered sessions of a topic
-    G origin topic expired serial          -> code, the session's serial, reason: what left that listing lately
+    G origin topic expired serial          -> code, the session's serial, reason: what has left that listing lately
     E expires_ms key                       -> nothing: what to delete when, a session (S origin code) or a G key
 
 Serials order what happens in the whole store. Numbers count what one side of a session has sent, from 1: the
@@ -31,10 +31,10 @@ FORMAT: Final = 1
 
 FORMAT_KEY: Final = b"F"
 IDENTITY_KEY: Final = b"I"
-MARK_KEY: Final = b"M"
+COUNTERS_KEY: Final = b"M"
 SESSIONS: Final = b"S"
 LISTING: Final = b"L"
-GONE: Final = b"G"
+DEPARTURES: Final = b"G"
 EXPIRY: Final = b"E"
 # No keys of ours: one sorts before all of them, one after.
 BEFORE_ALL: Final = b"\x00"
@@ -65,7 +65,7 @@ _TWO_NUMBERS: Final = struct.Struct(">QQ")
 _THREE_NUMBERS: Final = struct.Struct(">QQQ")
 _HEAD: Final = struct.Struct(">QQQQHB")
 _ANSWER: Final = struct.Struct(">QB")
-_GONE: Final = struct.Struct(">16sQB")
+_DEPARTURE: Final = struct.Struct(">16sQB")
 
 pack_number = _NUMBER.pack
 
@@ -103,7 +103,7 @@ def pack_origin(origin: str) -> bytes:
 
 
 # Key: M   Value: newest time, last serial, how many sessions are listed
-class Mark(NamedTuple):
+class StoreCounters(NamedTuple):
     """Where the whole store has come to.
 
     Attributes:
@@ -117,14 +117,14 @@ class Mark(NamedTuple):
     listed: int
 
 
-def pack_mark(mark: Mark) -> bytes:
-    """Put with whatever moves it."""
-    return _THREE_NUMBERS.pack(*mark)
+def pack_counters(counters: StoreCounters) -> bytes:
+    """Put with whatever moves them."""
+    return _THREE_NUMBERS.pack(*counters)
 
 
-def unpack_mark(value: bytes) -> Mark:
-    """Inverse of `pack_mark`."""
-    return Mark(*_THREE_NUMBERS.unpack(value))
+def unpack_counters(value: bytes) -> StoreCounters:
+    """Inverse of `pack_counters`."""
+    return StoreCounters(*_THREE_NUMBERS.unpack(value))
 
 
 # Key: S origin code part [serial]
@@ -158,7 +158,7 @@ def unpack_head(code: bytes, value: bytes) -> Session:
     return Session(code, topic, value[info_at:].decode(), created_ms, expires_ms, timeout_ms, serial, secret_hash)
 
 
-def unpack_head_gate(value: bytes) -> tuple[int, int, bytes]:
+def unpack_head_access(value: bytes) -> tuple[int, int, bytes]:
     """The expires_ms, the serial and the secret's hash of a head: all that most requests need of it."""
     _, expires_ms, _, serial, topic_length, secret_length = _HEAD.unpack_from(value)
     secret_at = _HEAD.size + topic_length
@@ -178,7 +178,7 @@ def unpack_answer(value: bytes) -> Answer:
     return Answer(value[text_at:].decode(), number, value[_ANSWER.size : text_at])
 
 
-def unpack_answer_gate(value: bytes) -> bytes:
+def unpack_answer_access(value: bytes) -> bytes:
     """The secret's hash of an answer: all that most requests need of it."""
     return value[_ANSWER.size : _ANSWER.size + value[_ANSWER.size - 1]]
 
@@ -200,9 +200,9 @@ def pack_listing_key(origin: str, session: Session) -> bytes:
     return pack_listing_prefix(origin, session.topic) + order
 
 
-def pack_listing_position(prefix: bytes, mark: "Mark") -> bytes:
-    """Sorts before every listing key that was there when the mark was, and behind every later one."""
-    return prefix + _TWO_NUMBERS.pack(_LAST - mark.created_ms, _LAST - mark.serial)
+def pack_listing_position(prefix: bytes, counters: StoreCounters) -> bytes:
+    """Sorts before every listing key that was there when the counters were, and behind every later one."""
+    return prefix + _TWO_NUMBERS.pack(_LAST - counters.created_ms, _LAST - counters.serial)
 
 
 def listing_prefix(key: bytes) -> bytes:
@@ -235,25 +235,25 @@ def unpack_listing_value(value: bytes) -> tuple[bytes, int]:
 
 
 # Key: G origin topic expired serial   Value: code, serial, reason
-def pack_gone_prefix(origin: str, topic: str, *, expired: bool) -> bytes:
-    """What the keys of one topic's leavers begin with, those who expired apart; byte order is the order of leaving."""
-    return GONE + pack_origin(origin) + pack_string(topic.encode()) + (b"\x01" if expired else b"\x00")
+def pack_departure_prefix(origin: str, topic: str, *, expired: bool) -> bytes:
+    """What the keys of one topic's departures begin with, expiries apart; byte order is the order of leaving."""
+    return DEPARTURES + pack_origin(origin) + pack_string(topic.encode()) + (b"\x01" if expired else b"\x00")
 
 
-def pack_gone_value(session: Session, reason: Reason) -> bytes:
-    """Who left the listing, and why."""
-    return _GONE.pack(session.code, session.serial, reason.value)
+def pack_departure_value(session: Session, reason: Reason) -> bytes:
+    """What has left the listing, and why."""
+    return _DEPARTURE.pack(session.code, session.serial, reason.value)
 
 
-def unpack_gone_value(value: bytes) -> tuple[bytes, int, Reason]:
-    """Inverse of `pack_gone_value`: code, the session's serial, reason."""
-    code, serial, reason = _GONE.unpack(value)
+def unpack_departure_value(value: bytes) -> tuple[bytes, int, Reason]:
+    """Inverse of `pack_departure_value`: code, the session's serial, reason."""
+    code, serial, reason = _DEPARTURE.unpack(value)
     return code, serial, Reason(reason)
 
 
 # Key: E expires_ms key   Value: nothing
 def pack_expiry_key(expires_ms: int, key: bytes) -> bytes:
-    """Where a session (by its prefix) or a leaver (by its key) stands in the order of deletion."""
+    """Where a session (by its prefix) or a departure (by its key) stands in the order of deletion."""
     return EXPIRY + pack_number(expires_ms) + key
 
 
@@ -267,7 +267,7 @@ def unpack_expiry_key(key: bytes) -> tuple[int, bytes]:
     return unpack_number(key[1:9]), key[9:]
 
 
-NO_MARK: Final = pack_mark(Mark(0, 0, 0))
+NO_COUNTERS: Final = pack_counters(StoreCounters(0, 0, 0))
 
 
 def check_format(value: bytes | None, path: str) -> None:

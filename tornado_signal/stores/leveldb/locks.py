@@ -1,16 +1,16 @@
-"""Whose turn it is: keeps the changes of one session from overtaking each other on their way to the disk."""
+"""Locks of sessions: they keep the changes of one session from overtaking each other on their way to the disk."""
 
 import asyncio
 from collections.abc import Iterable
 
 
-class _Line:
-    """Who has the turn of one session, and who waits for it, the first to come first.
+class _Lock:
+    """The lock of one session: the changes that hold it, and those that wait, the first to come first.
 
     Attributes:
-        appends: whether those who have it only append.
+        appends: whether those that hold it only append.
         count: how many they are.
-        waiting: a future for each who waits, and whether that one only appends.
+        waiting: a future for each that waits, and whether that one only appends.
     """
 
     __slots__ = ("appends", "count", "waiting")
@@ -21,7 +21,7 @@ class _Line:
         self.waiting: list[tuple[asyncio.Future[None], bool]] = []
 
     def advance(self) -> None:
-        """Give the turn to the first who waits, and if that one only appends, to those who may join it."""
+        """Give it to the first that waits, and if that one only appends, to those that may join it."""
         while self.waiting and (not self.count or (self.appends and self.waiting[0][1])):
             turn, self.appends = self.waiting.pop(0)
             if not turn.done():
@@ -29,49 +29,49 @@ class _Line:
                 turn.set_result(None)
 
 
-class Turns:
+class SessionLocks:
     """The sessions that have changes asked for but not yet settled.
 
-    A change that only appends may join others that only append; any other has the session to itself. Nobody
+    A change that only appends may join others that only append; any other has the session to itself. None
     overtakes: appends without end would shut out an answer for ever.
     """
 
     def __init__(self) -> None:
-        self._lines: dict[bytes, _Line] = {}
+        self._locks: dict[bytes, _Lock] = {}
 
-    async def mine(self, key: bytes, *, appends: bool = False) -> None:
-        """Wait until a change of this session may be decided. It must be taken before the next `await`."""
-        line = self._lines.get(key)
-        if line is None or (appends and line.appends and not line.waiting):
+    async def acquire(self, key: bytes, *, appends: bool = False) -> None:
+        """Wait until a change of this session may be decided. It must be held before the next `await`."""
+        lock = self._locks.get(key)
+        if lock is None or (appends and lock.appends and not lock.waiting):
             return
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
-        line.waiting.append((turn, appends))
+        lock.waiting.append((turn, appends))
         try:
             await turn
         finally:
             if turn.done() and not turn.cancelled():
-                # Held for whoever waited here, until that one has taken it or has decided to change nothing.
+                # Held for the one that waited here, until that has held it itself or has decided to change nothing.
                 loop.call_soon(self.release, (key,))
 
-    def taken(self, key: bytes) -> bool:
-        """Whether anyone has a change of this session on its way."""
-        return key in self._lines
+    def held(self, key: bytes) -> bool:
+        """Whether a change of this session is on its way."""
+        return key in self._locks
 
-    def take(self, keys: Iterable[bytes], *, appends: bool = False) -> None:
+    def hold(self, keys: Iterable[bytes], *, appends: bool = False) -> None:
         """Count a change of these sessions as on its way; goes with one `release`."""
         for key in keys:
-            line = self._lines.get(key)
-            if line is None:
-                line = self._lines[key] = _Line(appends)
-            line.count += 1
+            lock = self._locks.get(key)
+            if lock is None:
+                lock = self._locks[key] = _Lock(appends)
+            lock.count += 1
 
     def release(self, keys: Iterable[bytes]) -> None:
-        """A change that was taken has been committed, or has failed."""
+        """A change for which they were held has been committed, or has failed."""
         for key in keys:
-            line = self._lines[key]
-            line.count -= 1
-            if line.waiting:
-                line.advance()
-            if not line.count:
-                del self._lines[key]
+            lock = self._locks[key]
+            lock.count -= 1
+            if lock.waiting:
+                lock.advance()
+            if not lock.count:
+                del self._locks[key]

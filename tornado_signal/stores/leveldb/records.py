@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ...errors import DamagedListing
-from ...session import Answer, Departure, ListedSession, News, Session, Side
+from ...session import Answer, ListedSession, News, Reason, Session, Side
 from . import layout
-from .access import Gate
-from .layout import Mark
+from .access import SessionAccess
+from .layout import StoreCounters
 from .topic_index import TopicIndex
 
 # How much is read in one turn of the event loop: a millisecond or two.
@@ -47,13 +47,13 @@ def find(view: Any, key: bytes, code: bytes) -> Session | None:
     return None if head is None else layout.unpack_head(code, head)
 
 
-def find_gate(view: Any, key: bytes) -> Gate | None:
+def find_access(view: Any, key: bytes) -> SessionAccess | None:
     """Who may act in a session, expired or not, by its key; None where there is none."""
     head = view.get(key + layout.HEAD)
     if head is None:
         return None
     answer = view.get(key + layout.ANSWER)
-    return Gate(*layout.unpack_head_gate(head), layout.unpack_answer_gate(answer) if answer else b"")
+    return SessionAccess(*layout.unpack_head_access(head), layout.unpack_answer_access(answer) if answer else b"")
 
 
 def find_answer(view: Any, key: bytes) -> Answer | None:
@@ -62,35 +62,40 @@ def find_answer(view: Any, key: bytes) -> Answer | None:
     return None if value is None else layout.unpack_answer(value)
 
 
+def is_listed(view: Any, origin: str, session: Session) -> bool:
+    """Whether a session stands in its topic's listing."""
+    return view.get(layout.pack_listing_key(origin, session)) is not None
+
+
 def part_keys(view: Any, key: bytes, most: int | None = None) -> list[bytes]:
     """The keys of a session's parts, the head first, at most so many."""
     with view.iterator(start=key, stop=key + layout.AFTER_SESSION, include_value=False) as parts:
         return list(itertools.islice(parts, most))
 
 
-def news(view: Any, key: bytes, gate: Gate, side: Side, since: int) -> News:
+def news(view: Any, key: bytes, access: SessionAccess, side: Side, since: int) -> News:
     """What one side of a session has sent.
 
     Args:
         view: where to read.
         key: the session's.
-        gate: the session's; if it says that there is nothing new, then that is not looked for.
+        access: the session's; if it says that there is nothing new, then that is not looked for.
         side: who has sent it.
         since: only candidates with a number after this one.
     """
     description_key = key + layout.DESCRIPTION[side]
     start = key + layout.CANDIDATE[side] + layout.pack_number(since + 1) if since else description_key
     description = view.get(description_key) if since else None
-    parts = span(view, start, key + layout.AFTER_SIDE[side]) if gate.numbers.get(side) != since else []
+    parts = span(view, start, key + layout.AFTER_SIDE[side]) if access.numbers.get(side) != since else []
     if parts and parts[0][0] == description_key:
         description = parts.pop(0)[1]
     candidates = [(layout.unpack_number(part_key[-8:]), value.decode()) for part_key, value in parts]
     if description is None:
-        return News(None, 0, candidates, gate.expires_ms, gate.serial)
+        return News(None, 0, candidates, access.expires_ms, access.serial)
     if side is Side.OFFERER:
-        return News(description.decode(), 1, candidates, gate.expires_ms, gate.serial)
+        return News(description.decode(), 1, candidates, access.expires_ms, access.serial)
     answer = layout.unpack_answer(description)
-    return News(answer.text, answer.number, candidates, gate.expires_ms, gate.serial)
+    return News(answer.text, answer.number, candidates, access.expires_ms, access.serial)
 
 
 class Sent(NamedTuple):
@@ -172,7 +177,7 @@ def newest_serial(view: Any, origin: str, topic: str) -> int:
     came = layout.pack_listing_prefix(origin, topic)
     with view.iterator(prefix=came, include_value=False) as entries:
         newest = next(entries, None)
-    taken = layout.pack_gone_prefix(origin, topic, expired=False)
+    taken = layout.pack_departure_prefix(origin, topic, expired=False)
     with view.iterator(prefix=taken, include_value=False, reverse=True) as entries:
         last = next(entries, None)
     return max(
@@ -181,9 +186,9 @@ def newest_serial(view: Any, origin: str, topic: str) -> int:
     )
 
 
-def mark(view: Any) -> Mark:
+def counters(view: Any) -> StoreCounters:
     """Where the store has come to."""
-    return layout.unpack_mark(view.get(layout.MARK_KEY, layout.NO_MARK))
+    return layout.unpack_counters(view.get(layout.COUNTERS_KEY, layout.NO_COUNTERS))
 
 
 def listing_position(view: Any, start: bytes, stop: bytes, serial: int) -> tuple[bytes, bool]:
@@ -206,16 +211,32 @@ def listing_position(view: Any, start: bytes, stop: bytes, serial: int) -> tuple
         return (start, False) if next(entries, None) else (stop, True)
 
 
-def departures(view: Any, origin: str, topic: str, since: int) -> tuple[list[Departure], bool]:
+class StoredDeparture(NamedTuple):
+    """A session that has left its topic's listing.
+
+    Attributes:
+        serial: the place of that in the store's order of events.
+        code: the session's.
+        session_serial: the session's own.
+        reason: why it left.
+    """
+
+    serial: int
+    code: bytes
+    session_serial: int
+    reason: Reason
+
+
+def departures(view: Any, origin: str, topic: str, since: int) -> tuple[list[StoredDeparture], bool]:
     """What has left a topic's listing after a serial, in the order of leaving, and whether there is more."""
     with contextlib.ExitStack() as open_iterators:
         some = []
         for expired in (False, True):
-            prefix = layout.pack_gone_prefix(origin, topic, expired=expired)
+            prefix = layout.pack_departure_prefix(origin, topic, expired=expired)
             start, stop = prefix + layout.pack_number(since), prefix + layout.AFTER_NUMBERS
             some.append(open_iterators.enter_context(view.iterator(start=start, include_start=False, stop=stop)))
         left = [
-            Departure(layout.unpack_number(key[-8:]), *layout.unpack_gone_value(value))
+            StoredDeparture(layout.unpack_number(key[-8:]), *layout.unpack_departure_value(value))
             for key, value in itertools.islice(heapq.merge(*some, key=lambda entry: entry[0][-8:]), DEPARTURES_STEP + 1)
         ]
     return left[:DEPARTURES_STEP], len(left) > DEPARTURES_STEP
@@ -251,13 +272,13 @@ class Loaded(NamedTuple):
 
     Attributes:
         identity: the store's, in hexadecimal.
-        counts: those of unanswered sessions.
-        mark: where the store's own clock and order of events have come to, and how many sessions are listed.
+        topics: the unanswered sessions of each topic.
+        counters: where the store's own clock and order of events have come to, and how many sessions are listed.
     """
 
     identity: str
-    counts: TopicIndex
-    mark: Mark
+    topics: TopicIndex
+    counters: StoreCounters
 
 
 def load(db: Any) -> Loaded:
@@ -280,7 +301,7 @@ def load(db: Any) -> Loaded:
 
     index = TopicIndex()
     index.fill(topics())
-    found = layout.unpack_mark(db.get(layout.MARK_KEY, layout.NO_MARK, verify_checksums=True))
+    found = layout.unpack_counters(db.get(layout.COUNTERS_KEY, layout.NO_COUNTERS, verify_checksums=True))
     if listed != found.listed:
         raise DamagedListing(listed, found.listed)
     return Loaded(db.get(layout.IDENTITY_KEY, verify_checksums=True).hex(), index, found)

@@ -1,4 +1,4 @@
-"""The sessions on LevelDB: what may be changed, each change under the origin that asks for it.
+"""The sessions on LevelDB: what may be asked and changed, each under the origin that asks for it.
 
 Every change is decided against what is committed, without an `await` between reading and asking for the write.
 While a change of a session is on its way to the disk, a second one waits for it, unless both only append
@@ -10,46 +10,102 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from ...errors import SessionNotFound
-from ...session import Answer, Reason, Session, Side, changes_answer, content_code, make_uuid, owns
+from ...errors import OtherSession, SessionNotFound, TooMany
+from ...metrics import DatabaseMetrics, SessionMetrics
+from ...session import (
+    Answer,
+    Arrival,
+    Departure,
+    ListedSession,
+    ListingState,
+    News,
+    Position,
+    Reason,
+    Session,
+    SessionPosition,
+    Side,
+    TopicStep,
+    changes_answer,
+    content_code,
+    make_uuid,
+    owns,
+)
+from ...system.clock import Clock
+from .. import cursors
 from ..quotas import Quotas
+from ..watches import Watch, Watches
 from . import changes, layout, records
+from .access import SessionAccess
+from .binding import plyvel
 from .changes import Change, Leaving
+from .check import problems
+from .committer import Committer
+from .database import Database
+from .expiry import Expiry
+from .locks import SessionLocks
+from .memory import Memory
+from .positions import TopicPosition
+from .reservations import Reservations
 from .space import Space
-from .writer import Writer
+from .sweeper import Sweeper
 
-SETTLING_STEP = 2  # topics whose counts are brought up to date by each session that comes
-# What is swept in one turn of the event loop. A session with more keys than that takes several of them.
-SWEEP_STEP = 1000  # keys
-SWEEP_STEP_S = 0.002
+# Topics whose counts are brought up to date: in one turn of the event loop, and by each session that comes.
+SETTLING_STEP = 500
+SETTLING_BY_CREATE = 2
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-class Store(Writer):
-    """The sessions in one LevelDB directory.
+def _refusing(
+    operation: Callable[Concatenate["LevelDBStore", P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["LevelDBStore", P], Coroutine[Any, Any, T]]:
+    """An operation that raises Unavailable instead of LevelDB's errors."""
 
-    Time is an argument (`now_ms`, Unix milliseconds). Creation times never go backwards (contract B11): a session
-    is never older than the newest one before it, whatever `now_ms` says. Secrets are shown by their hashes.
+    @functools.wraps(operation)
+    async def refusing(self: "LevelDBStore", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await operation(self, *args, **kwargs)
+        except plyvel.Error as error:
+            raise self.database.failed(error) from error
+
+    return refusing
+
+
+class LevelDBStore:
+    """The sessions in one LevelDB directory; see `Store` for its operations. Belongs to the event loop that runs.
 
     Args:
         path: the directory; made if missing.
-        timeout_ms: how long a session lives, and who left a listing is remembered.
+        clock: the time; it shows none before the newest session's.
+        timeout_ms: how long a session lives, and its departure from a listing is remembered.
         durability: `fsync` (acknowledged means on disk) or `os` (with the operating system).
         codes: `random` or `content` (contract B16).
         quotas: how much there may be.
         start_empty: whether to move a damaged directory aside and begin anew.
         space: the room that it has on the disk; without it there is no bound.
+        sweep_interval_ms: the pause between two looks for what has expired.
 
-    Raises:
-        DatabaseError: the directory cannot be used; the message says why and what to do.
+    Attributes:
+        metrics: what has become of the sessions.
+        database_metrics: what it has done for that.
+        space: see above.
+        database: what is on the disk.
+        memory: what is kept beside it.
+        locks: the sessions that are being changed.
+        watches: what waits for a session or a topic.
+        expiry: what ends by itself.
+        sweeper: its work in the background.
     """
 
     def __init__(
         self,
         path: Path,
+        clock: Clock,
         *,
         timeout_ms: int,
         durability: Literal["fsync", "os"] = "fsync",
@@ -57,42 +113,75 @@ class Store(Writer):
         quotas: Quotas = Quotas(),  # noqa: B008 (it never changes)
         start_empty: bool = False,
         space: Space | None = None,
+        sweep_interval_ms: int = 1000,
     ) -> None:
-        sync = durability == "fsync"
-        super().__init__(path, sync=sync, timeout_ms=timeout_ms, quotas=quotas, start_empty=start_empty, space=space)
+        self._clock = clock
+        self._timeout_ms = timeout_ms
         self._codes = codes
-        self._settling = asyncio.Lock()
+        self._quotas = quotas
+        self._reservations = Reservations(quotas)
+        self.metrics = SessionMetrics()
+        self.database_metrics = DatabaseMetrics()
+        self.space = space or Space(path)
+        self.watches = Watches()
+        self.locks = SessionLocks()
+        self.memory = Memory(self.watches, self.locks.held)
+        self.database = Database(
+            path,
+            sync=durability == "fsync",
+            load=records.load,
+            loaded=self.memory.load,
+            start_empty=start_empty,
+            space=self.space,
+            writes=self.database_metrics.writes,
+        )
+        self._committer = Committer(self.database, self.memory, self.locks)
+        self.expiry = Expiry(self.database, self.memory, self.locks, self._committer, self.metrics, timeout_ms)
+        self.sweeper = Sweeper(self.expiry, self.database, clock, self.space, self.database_metrics, sweep_interval_ms)
 
+    async def open(self) -> None:
+        """See `Store`."""
+        await self.database.open()
+        self._clock.advance_to(self.memory.created_ms)
+        self.sweeper.start()
+
+    async def close(self) -> None:
+        """See `Store`."""
+        await self.sweeper.stop()
+        await self.database.close()
+
+    def now_ms(self) -> int:
+        """See `Store`."""
+        return self._clock.now_ms()
+
+    @property
+    def available(self) -> bool:
+        """See `Store`."""
+        return self.database.available
+
+    @property
+    def capacity_bytes(self) -> int:
+        """See `Store`."""
+        return self.space.capacity_bytes
+
+    @_refusing
+    async def probe(self) -> None:
+        """See `Store`."""
+        await self._committer.commit([], Change([], []), lambda: None, counted=True)
+        records.counters(self.database.view)
+
+    async def counts(self) -> tuple[int, int]:
+        """See `Store`."""
+        return self.memory.listed, self.memory.index.topic_count
+
+    # Publishing and connecting
+
+    @_refusing
     async def create(
-        self,
-        origin: str,
-        topic: str,
-        info: str,
-        offer: str,
-        now_ms: int,
-        *,
-        ttl_ms: int | None = None,
-        secret_hash: bytes = b"",
+        self, origin: str, topic: str, info: str, offer: str, *, ttl_ms: int | None = None, secret_hash: bytes = b""
     ) -> bytes:
-        """Publish an offer (specification 4, POST /:topic/offer).
-
-        Args:
-            origin: whose.
-            topic: where.
-            info: the peer's own words.
-            offer: its signaling data.
-            now_ms: the time.
-            ttl_ms: how long the session lives, if not as long as configured (contract C6).
-            secret_hash: of the secret that the offerer will show (contract C5).
-
-        Returns:
-            The session's code, 16 bytes.
-
-        Raises:
-            SessionNotFound: the same content was published before by who showed another secret (contract B16).
-            TooMany: the origin or the topic has as many as it may.
-            Unavailable: the store is full.
-        """
+        """See `Store`."""
+        now_ms = self._clock.now_ms()
         self.space.admit(len(offer) + len(info))
         timeout_ms = ttl_ms or self._timeout_ms
         ended: Change | None = None
@@ -102,244 +191,369 @@ class Store(Writer):
         else:
             code = content_code(origin, [topic], offer)
             key = layout.pack_session_prefix(origin, code)
-            await self._turns.mine(key)
-            before = records.find(self._db.view, key, code)
+            await self.locks.acquire(key)
+            before = records.find(self.database.view, key, code)
             if before is not None and before.live(now_ms):
                 if not owns(before.secret_hash, secret_hash):
                     raise SessionNotFound
-                if records.find_answer(self._db.view, key) is None:
+                if records.find_answer(self.database.view, key) is None:
                     await self._move(origin, key, before, now_ms + before.timeout_ms)
                 return code
             keys = [key]
             if before is not None:
                 ended, _ = self._removal(origin, key, before, Reason.EXPIRED, now_ms)
-        self._index.settle(origin, now_ms, SETTLING_STEP)
-        self._rooms.take(self._index, origin, topic)
+        memory = self.memory
+        memory.index.settle(origin, now_ms, SETTLING_BY_CREATE)
+        self._reservations.reserve(memory.index, origin, topic)
         try:
-            session = self._new_session(code, topic, info, timeout_ms, secret_hash, now_ms)
+            created_ms = memory.see(now_ms)
+            expires_ms = created_ms + timeout_ms
+            serial = memory.next_serial()
+            session = Session(code, topic, info, created_ms, expires_ms, timeout_ms, serial, secret_hash)
             change = changes.created(origin, session, offer)
             if ended is not None:  # the old one leaves before the new one comes: both have this code
                 change = changes.together(ended, change)
-            await self._commit(keys, change, lambda: self._came(origin, session, offer), marked=True)
+
+            def applied() -> None:
+                self.metrics.created += 1
+                memory.on_created(origin, session, offer)
+
+            await self._committer.commit(keys, change, applied, counted=True)
         finally:
-            self._rooms.give_back(origin, topic)
+            self._reservations.release(origin, topic)
         return code
 
-    async def answer(self, origin: str, code: bytes, answer: str, now_ms: int, *, secret_hash: bytes = b"") -> None:
-        """Answer a session; it is no longer listed (contract B9).
-
-        Raises:
-            SessionNotFound: it does not exist, has expired, is another origin's, or was answered by who showed
-                another secret.
-            AlreadyAnswered: with another answer.
-            Unavailable: the store is full.
-        """
+    @_refusing
+    async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
+        """See `Store`."""
+        now_ms = self._clock.now_ms()
         self.space.admit(len(answer))
-        key, session, gate = await self._turn(origin, code, Side.ANSWERER, secret_hash, now_ms)
-        if changes_answer(records.find_answer(self._db.view, key), answer):
-            number = self._take_numbers(key, gate, Side.ANSWERER, [answer], candidates=False)
-            leaving = Leaving(self._next_serial(), Reason.ANSWERED, now_ms + self._timeout_ms)
+        key, session, access = await self._acquire(origin, code, Side.ANSWERER, secret_hash, now_ms)
+        if changes_answer(records.find_answer(self.database.view, key), answer):
+            number = self._take_numbers(key, access, Side.ANSWERER, [answer], candidates=False)
+            leaving = self._leaving(Reason.ANSWERED, now_ms)
             change = changes.answered(origin, session, Answer(answer, number, secret_hash), leaving)
 
             def applied() -> None:
                 self.metrics.offers_waited.observe(max(0, now_ms - session.created_ms) / 1000)
-                gate.answer_hash = secret_hash
-                self._gates.keep(key, gate)
-                self._went(origin, session, leaving)
+                access.answer_hash = secret_hash
+                self.memory.accesses.keep(key, access)
+                self.memory.on_removed(origin, session, leaving)
 
-            await self._commit([key], change, applied, marked=True)
+            await self._committer.commit([key], change, applied, counted=True)
 
+    @_refusing
     async def add_candidates(
+        self, origin: str, code: bytes, side: Side, candidates: Sequence[str], *, secret_hash: bytes = b""
+    ) -> None:
+        """See `Store`."""
+        now_ms = self._clock.now_ms()
+        self.space.admit(sum(map(len, candidates)))
+        key = layout.pack_session_prefix(origin, code)
+        await self.locks.acquire(key, appends=True)
+        access = self._admit(key, side, secret_hash, now_ms)
+        first = self._take_numbers(key, access, side, candidates, candidates=True)
+        change = changes.candidates_added(key, side, enumerate(candidates, first))
+        await self._committer.commit([key], change, functools.partial(self.watches.changed, key), appends=True)
+
+    @_refusing
+    async def read(
         self,
         origin: str,
         code: bytes,
-        side: Side,
-        candidates: Sequence[str],
-        now_ms: int,
+        reader: Side,
         *,
+        since: SessionPosition | None = None,
         secret_hash: bytes = b"",
-    ) -> None:
-        """Append candidates of one side, all or none, in their order.
-
-        Raises:
-            SessionNotFound: it does not exist, has expired, is another origin's, or the secret is not that side's.
-            TooMany: that side has as many candidates, or as much, as it may.
-            Unavailable: the store is full.
-        """
-        self.space.admit(sum(map(len, candidates)))
+    ) -> News:
+        """See `Store`."""
         key = layout.pack_session_prefix(origin, code)
-        await self._turns.mine(key, appends=True)
-        gate = self._admit(key, side, secret_hash, now_ms)
-        first = self._take_numbers(key, gate, side, candidates, candidates=True)
-        change = changes.candidates_added(key, side, enumerate(candidates, first))
-        await self._commit([key], change, functools.partial(self.watches.changed, key), appends=True)
+        access = self._admit(key, reader, secret_hash, self._clock.now_ms())
+        if since is None:
+            return records.news(self.database.view, key, access, reader.other, 0)
+        if since.serial != access.serial:
+            raise OtherSession
+        return records.news(self.database.view, key, access, reader.other, since.number)
 
-    async def withdraw(self, origin: str, code: bytes, side: Side, now_ms: int, *, secret_hash: bytes = b"") -> None:
-        """End a session at once (contract C6).
-
-        Raises:
-            SessionNotFound: it does not exist, has expired, is another origin's, or the secret is not that side's.
-        """
-        key, session, _ = await self._turn(origin, code, side, secret_hash, now_ms)
+    @_refusing
+    async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
+        """See `Store`."""
+        now_ms = self._clock.now_ms()
+        key, session, _ = await self._acquire(origin, code, side, secret_hash, now_ms)
         change, leaving = self._removal(origin, key, session, Reason.WITHDRAWN, now_ms)
 
         def applied() -> None:
             self.metrics.withdrawn += 1
-            self._went(origin, session, leaving)
+            self.memory.on_removed(origin, session, leaving)
 
-        await self._commit([key], change, applied, marked=True)
+        await self._committer.commit([key], change, applied, counted=True)
 
-    async def refresh(self, origin: str, code: bytes, side: Side, now_ms: int, *, secret_hash: bytes = b"") -> int:
-        """Move a session's expiry to now + its timeout (contract C6).
-
-        Returns:
-            The new expiry, Unix milliseconds.
-
-        Raises:
-            SessionNotFound: it does not exist, has expired, is another origin's, or the secret is not that side's.
-        """
-        key, session, _ = await self._turn(origin, code, side, secret_hash, now_ms)
+    @_refusing
+    async def refresh(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> int:
+        """See `Store`."""
+        now_ms = self._clock.now_ms()
+        key, session, _ = await self._acquire(origin, code, side, secret_hash, now_ms)
         expires_ms = now_ms + session.timeout_ms
         if expires_ms != session.expires_ms:
             await self._move(origin, key, session, expires_ms)
         return expires_ms
 
-    async def settle(self, now_ms: int) -> None:
-        """Have all that has expired by now leave its listing: from then on its departure is an event like others.
+    # Discovery
 
-        What else there is of an expired session is swept later.
+    @_refusing
+    async def topics(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
+        """See `Store`."""
+        now_ms = self._clock.now_ms()
+        while not self.memory.index.settle(origin, now_ms, SETTLING_STEP):  # noqa: ASYNC110 (others get their turn)
+            await asyncio.sleep(0)
+        _ = self.database.view  # counts of a database that cannot be read are no answer
+        return self.memory.index.page(origin, offset, limit)
+
+    async def sessions(
+        self, origin: str, topic: str, limit: int | None = None
+    ) -> AsyncGenerator[list[ListedSession], None]:
+        """See `Store`."""
+        now_ms = self._clock.now_ms()
+        prefix = layout.pack_listing_prefix(origin, topic)
+        stop = layout.pack_listing_stop(prefix)
+        at: bytes | None = prefix
+        left = limit
+        try:
+            if not self.memory.index.sizes(origin, topic)[2]:
+                _ = self.database.view  # counts of a database that cannot be read are no answer
+                at = None  # what was listed once would be passed over entry by entry
+            while at is not None and left != 0:
+                most = records.LISTING_STEP if left is None else min(left, records.LISTING_STEP)
+                step, at = records.listing_step(self.database.view, origin, at, stop, now_ms, most)
+                left = None if left is None else left - len(step)
+                if step:
+                    steps = [step]
+                    del step  # a reader may be slow, and many: what it has got is not kept here
+                    yield steps.pop()
+                if at is not None:
+                    await asyncio.sleep(0)
+        except plyvel.Error as error:
+            raise self.database.failed(error) from error
+
+    @_refusing
+    async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
+        """See `Store`."""
+        prefix = layout.pack_listing_prefix(origin, topic)
+        view = self.database.view
+        serial = self.memory.newest_serial(prefix, lambda: records.newest_serial(view, origin, topic))
+        live, changes_ms = self.memory.index.counted(origin, topic, self._clock.now_ms())
+        if since is None:
+            return ListingState(live > 0, (serial, live), changes_ms)
+        assert isinstance(since, tuple)
+        serial_then, live_then = since
+        return ListingState(serial > serial_then or live != live_then, (serial, live), changes_ms)
+
+    # Events of a topic
+
+    @_refusing
+    async def begin_topic(self, since: Position | None) -> tuple[Position, bool]:
+        """See `Store`."""
+        if since is not None:
+            assert isinstance(since, TopicPosition)
+            # Not after a loss of power under `durability = os`.
+            if since.listed <= since.serial <= records.counters(self.database.view).serial:
+                return since, True
+        await self.expiry.settle(self._clock.now_ms())
+        return TopicPosition(records.counters(self.database.view).serial, 0), False
+
+    @_refusing
+    async def topic_step(self, origin: str, topic: str, position: Position) -> TopicStep:
+        """See `Store`."""
+        assert isinstance(position, TopicPosition)
+        now_ms = self._clock.now_ms()
+        await self.expiry.settle(now_ms)  # what has expired has left then: it is in no listing, and is not passed over
+        prefix = layout.pack_listing_prefix(origin, topic)
+        at = await self._place(prefix, position)
+        view = self.database.view
+        counters = records.counters(view)
+        found, more = records.departures(view, origin, topic, max(position.serial, self.memory.forgotten))
+        departures = [
+            Departure(TopicPosition(each.serial, position.listed), each.code, each.reason)
+            for each in found
+            if each.session_serial <= position.listed
+        ]
+        if more:
+            return TopicStep(departures, [], TopicPosition(found[-1].serial, position.listed).at(at), more=True)
+        arrived: list[ListedSession] = []
+        behind = None
+        if self.memory.index.sizes(origin, topic)[2]:
+            arrived, behind = records.listing_step(
+                view, origin, prefix, at, now_ms, records.LISTING_STEP, oldest_first=True
+            )
+        if behind is None:
+            end = TopicPosition(counters.serial, counters.serial).at(layout.pack_listing_position(prefix, counters))
+        else:
+            end = TopicPosition(counters.serial, layout.unpack_listing_key(behind)[3]).at(behind)
+        arrivals = [Arrival(TopicPosition(counters.serial, each.session.serial), each) for each in arrived]
+        return TopicStep(departures, arrivals, end, more=behind is not None)
+
+    async def _place(self, prefix: bytes, position: TopicPosition) -> bytes:
+        """The listing key up to which the reader knows a listing."""
+        stop = layout.pack_listing_stop(prefix)
+        if position.key is not None or not position.listed:
+            return position.key or stop
+        at, found = prefix, False
+        while not found:
+            at, found = records.listing_position(self.database.view, at, stop, position.listed)
+            if not found:
+                await asyncio.sleep(0)
+        return at
+
+    # Waiting
+
+    def watch_session(self, origin: str, code: bytes) -> Watch:
+        """See `Store`."""
+        return self.watches.watch(layout.pack_session_prefix(origin, code))
+
+    def watch_topic(self, origin: str, topic: str) -> Watch:
+        """See `Store`."""
+        return self.watches.watch(layout.pack_listing_prefix(origin, topic))
+
+    def end_watches(self) -> None:
+        """See `Store`."""
+        self.watches.end()
+
+    # Positions as text
+
+    def format_position(self, position: Position | SessionPosition) -> str:
+        """See `Store`."""
+        assert isinstance(position, tuple)
+        return cursors.format_numbers(self.memory.identity, *position)
+
+    def parse_position(self, text: str) -> Position | None:
+        """See `Store`."""
+        numbers = cursors.parse_numbers(self.memory.identity, text)
+        return None if numbers is None else TopicPosition(*numbers)
+
+    def parse_session_position(self, text: str) -> SessionPosition | None:
+        """See `Store`."""
+        numbers = cursors.parse_numbers(self.memory.identity, text)
+        return None if numbers is None else SessionPosition(*numbers)
+
+    # LevelDB's own
+
+    async def entries(self) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
+        """Every key and value that is committed when the first step is asked for, in the order of the keys.
+
+        Yields:
+            Steps, each the work of one turn of the event loop, with a pause longer than the step after each:
+            requests come first.
 
         Raises:
-            Unavailable: that does not work now.
+            Unavailable: the database is closed or reopened, also in the middle.
         """
-        stop = layout.pack_expired_stop(now_ms)
-        if self._unsettled >= stop and not self._settling.locked():
-            return
-        async with self._settling:  # what another one settles has left once that is committed
-            mine: bytes | None = None
-            while self._unsettled < stop:
-                blocked = await self._settle_some(stop, now_ms, mine)
-                if blocked is not None:  # as by a refresh that began before the expiry: it may live on
-                    await self._turns.mine(blocked)
-                mine = blocked
+        try:
+            with self.database.pinned_snapshot() as view:
+                began_s = time.monotonic()
+                step = records.entries_step(view(), layout.BEFORE_ALL)
+                while step:
+                    pause_s = 2 * (time.monotonic() - began_s)
+                    yield step
+                    await asyncio.sleep(pause_s)
+                    began_s = time.monotonic()
+                    step = records.entries_step(view(), step[-1][0])
+        except plyvel.Error as error:
+            raise self.database.failed(error) from error
 
-    async def _settle_some(self, stop: bytes, now_ms: int, mine: bytes | None) -> bytes | None:
-        """Settle a step.
-
-        Args:
-            stop: where what has expired ends.
-            now_ms: the time.
-            mine: the key of a session whose turn it is; others that are being changed cannot be settled now.
-
-        Returns:
-            The key of a session that could not be settled; None if none was in the way.
-        """
-        until_s = time.monotonic() + SWEEP_STEP_S
-        leavings: list[tuple[bytes, str, Session, Leaving]] = []
-        blocked: bytes | None = None
-        position = self._unsettled
-        reached = stop
-        with self._db.view.iterator(start=position, stop=stop, include_value=False) as entries:
-            for entry in entries:
-                key = layout.unpack_expiry_key(entry)[1]
-                if not key.startswith(layout.GONE):
-                    if key != mine and self._turns.taken(key):
-                        blocked, reached = key, entry
-                        break
-                    origin, code, _ = layout.unpack_session_key(key)
-                    session = self._must_find(key, code)
-                    if self._is_listed(origin, session):
-                        leaving = Leaving(self._next_serial(), Reason.EXPIRED, now_ms + self._timeout_ms)
-                        leavings.append((key, origin, session, leaving))
-                if time.monotonic() >= until_s:
-                    reached = entry + b"\x00"
-                    break
-        self._unsettled = reached
-        if leavings:
-            self._created_ms = max(self._created_ms, now_ms)  # what has expired stays so, whatever a clock says
-
-            def applied() -> None:
-                for _, origin, session, leaving in leavings:
-                    self._went(origin, session, leaving)
-
-            change = changes.together(
-                *(changes.left(origin, session, leaving) for _, origin, session, leaving in leavings)
-            )
-            try:
-                await self._commit([key for key, *_ in leavings], change, applied, marked=True)
-            except BaseException:
-                self._unsettled = min(self._unsettled, position)
-                raise
-        elif reached != stop and blocked is None:
-            await asyncio.sleep(0)
-        return blocked
-
-    async def sweep(self, now_ms: int) -> int:
-        """Delete one step of what has expired, listings first.
-
-        Returns:
-            How many keys were deleted; 0 when nothing is left to do.
-        """
-        await self.settle(now_ms)
-        until_s = time.monotonic() + SWEEP_STEP_S
-        deletes: list[bytes] = []
-        swept: list[tuple[bytes, str, Session]] = []
-        forgotten = self._forgotten
-        whole = 0  # sessions of which nothing is left
-        left: bytes | None = None  # the first entry that this step does not delete
-        view = self._db.view
-        stop = layout.pack_expired_stop(now_ms)
-        with view.iterator(start=self._unswept, stop=stop, include_value=False) as entries:
-            for entry in entries:
-                key = layout.unpack_expiry_key(entry)[1]
-                if key.startswith(layout.GONE):
-                    deletes += key, entry
-                    forgotten = max(forgotten, layout.unpack_number(key[-8:]))
-                elif self._turns.taken(key):
-                    left = left or entry
-                else:
-                    origin, code, _ = layout.unpack_session_key(key)
-                    session = self._must_find(key, code)
-                    if self._is_listed(origin, session):  # it has expired since this sweep settled what had
-                        left = left or entry
-                        continue
-                    parts = records.part_keys(view, key, SWEEP_STEP)
-                    if len(parts) == SWEEP_STEP:
-                        # Its head and its offer stay: it is found again by the head, and sound by what still reads it.
-                        deletes += parts[2:]
-                        left = left or entry
-                    else:
-                        deletes += *parts, entry
-                        whole += 1
-                    swept.append((key, origin, session))
-                if len(deletes) >= SWEEP_STEP or time.monotonic() >= until_s:
-                    break
-        if deletes:
-            self._created_ms = max(self._created_ms, now_ms)
-
-            def applied() -> None:
-                self.metrics.swept += whole
-                self._forgotten = max(self._forgotten, forgotten)
-                for _, origin, session in swept:
-                    self._went(origin, session, None)
-
-            self._unswept = left or entry
-            await self._commit([key for key, _, _ in swept], Change([], deletes), applied, marked=True)
-        return len(deletes)
-
+    @_refusing
     async def compact(self) -> None:
         """Give the space of what was swept back to the disk; requests go on meanwhile.
 
         Raises:
             Unavailable: that does not work now.
         """
-        await self._db.compact()
+        await self.database.compact()
 
-    async def probe(self) -> None:
-        """Write to the store and read from it, as a request would.
+    def check(self) -> None:
+        """Prove that every index agrees with the records. Reads the whole store; for tests and for repair.
 
         Raises:
-            Unavailable: that does not work now.
+            AssertionError: lists what does not agree.
         """
-        await self._commit([], Change([], []), lambda: None, marked=True)
-        records.mark(self._db.view)
+        view = self.database.view
+        found = problems(view, self.memory.index, self._clock.now_ms())
+        for key, access in self.memory.accesses.items():
+            sent = {side: records.sent(view, key, side) for side in access.numbers}
+            known = {side: records.Sent(number, access.sizes[side]) for side, number in access.numbers.items()}
+            if access != records.find_access(view, key) or (known != sent and not self.locks.held(key)):
+                found.append(f"what is known of {key!r} is not what is stored")
+        if found:
+            raise AssertionError("\n".join(found))
+
+    # What operations have in common
+
+    def _admit(self, key: bytes, side: Side, secret_hash: bytes, now_ms: int) -> SessionAccess:
+        """Let a side of a live session act."""
+        view = self.database.view
+        access = self.memory.accesses.get(key)
+        if access is None:
+            access = records.find_access(view, key)
+            if access is None:
+                raise SessionNotFound
+            self.memory.accesses.keep(key, access)
+        if not owns(access.secret_hash(side), secret_hash) or now_ms >= access.expires_ms:
+            view.get(key + layout.HEAD)  # takes the time of one that does not exist
+            raise SessionNotFound
+        return access
+
+    async def _acquire(
+        self, origin: str, code: bytes, side: Side, secret_hash: bytes, now_ms: int
+    ) -> tuple[bytes, Session, SessionAccess]:
+        """Wait until a session may be changed by one of its sides; it must be before the next `await`."""
+        key = layout.pack_session_prefix(origin, code)
+        await self.locks.acquire(key)
+        access = self._admit(key, side, secret_hash, now_ms)
+        session = records.find(self.database.view, key, code)
+        if session is None:
+            raise SessionNotFound
+        return key, session, access
+
+    def _take_numbers(
+        self, key: bytes, access: SessionAccess, side: Side, texts: Sequence[str], *, candidates: bool
+    ) -> int:
+        """The first of the next numbers of a side, also while earlier ones are on their way to the disk.
+
+        Raises:
+            TooMany: candidates that would be more, or larger, than the quotas allow, with the description.
+        """
+        if side not in access.numbers:
+            access.numbers[side], access.sizes[side] = records.sent(self.database.view, key, side)
+        last = access.numbers[side] + len(texts)
+        size = access.sizes[side] + sum(len(text.encode()) for text in texts)
+        if candidates:
+            if last > self._quotas.candidates + 1:
+                raise TooMany("candidates of a session", self._timeout_ms // 1000 or 1)
+            if size > self._quotas.side_bytes:
+                raise TooMany("bytes of a session", self._timeout_ms // 1000 or 1)
+        access.numbers[side], access.sizes[side] = last, size
+        return last - len(texts) + 1
+
+    def _leaving(self, reason: Reason, now_ms: int) -> Leaving:
+        return Leaving(self.memory.next_serial(), reason, now_ms + self._timeout_ms)
+
+    def _removal(
+        self, origin: str, key: bytes, session: Session, reason: Reason, now_ms: int
+    ) -> tuple[Change, Leaving | None]:
+        """The end of a session, and how it leaves its listing if it is there."""
+        view = self.database.view
+        change = changes.removed(key, session, records.part_keys(view, key))
+        if not records.is_listed(view, origin, session):
+            return change, None
+        leaving = self._leaving(reason, now_ms)
+        return changes.together(change, changes.left(origin, session, leaving)), leaving
+
+    async def _move(self, origin: str, key: bytes, before: Session, expires_ms: int) -> None:
+        """Give a session another expiry."""
+        after = before._replace(expires_ms=expires_ms)
+        listed = records.is_listed(self.database.view, origin, before)
+
+        def applied() -> None:
+            if listed:
+                self.memory.on_moved(origin, before, after)
+
+        await self._committer.commit([key], changes.refreshed(origin, before, after, listed=listed), applied)

@@ -1,0 +1,67 @@
+"""How a change gets to the disk with all that goes with it: locks, counters, and what is kept in memory."""
+
+import asyncio
+from collections.abc import Callable
+
+from . import layout
+from .changes import Change
+from .database import Database
+from .layout import StoreCounters
+from .locks import SessionLocks
+from .memory import Memory
+
+
+class Committer:
+    """Commits changes.
+
+    Args:
+        database: where to.
+        memory: what is brought up to date.
+        locks: those of the sessions that change.
+    """
+
+    def __init__(self, database: Database, memory: Memory, locks: SessionLocks) -> None:
+        self._database = database
+        self._memory = memory
+        self._locks = locks
+
+    def commit(
+        self,
+        keys: list[bytes],
+        change: Change,
+        apply: Callable[[], None],
+        *,
+        appends: bool = False,
+        counted: bool = False,
+    ) -> "asyncio.Future[None]":
+        """Commit a change and hold the locks of the sessions with these keys until it is settled.
+
+        Args:
+            keys: sessions whose locks were acquired; none for a session that no other request can know of yet.
+            change: what to write.
+            apply: brings what is kept in memory up to date once it is committed.
+            appends: whether it only appends candidates.
+            counted: whether it moves the store's time, its order of events or the number of those that are listed.
+
+        Returns:
+            A future that is done once it is committed, or fails with Unavailable.
+        """
+        memory, locks = self._memory, self._locks
+        listed = memory.listed + change.listed
+        if counted:
+            counters = StoreCounters(memory.created_ms, memory.serial, listed)
+            change.puts.append((layout.COUNTERS_KEY, layout.pack_counters(counters)))
+        locks.hold(keys, appends=appends)
+
+        def settled(committed: bool) -> None:
+            locks.release(keys)
+            if committed:
+                if not appends:  # candidates have no expiry of their own, and change nothing for others
+                    for key in keys:
+                        memory.accesses.pop(key, None)
+                    memory.on_expiries(put for put, _ in change.puts if put.startswith(layout.EXPIRY))
+                apply()
+
+        waiter = self._database.commit(change, settled)
+        memory.listed = listed  # once the change is on its way: one that the database does not take changes nothing
+        return waiter

@@ -1,0 +1,180 @@
+"""How sessions end by themselves: they leave their listings as soon as they expire, and are deleted in steps later."""
+
+import asyncio
+import time
+
+from ...errors import SessionNotFound
+from ...metrics import SessionMetrics
+from ...session import Reason, Session
+from . import changes, layout, records
+from .changes import Change, Leaving
+from .committer import Committer
+from .database import Database
+from .locks import SessionLocks
+from .memory import Memory
+
+# What is done in one turn of the event loop. A session with more keys than that takes several of them.
+STEP = 1000  # keys
+STEP_S = 0.002
+
+
+class Expiry:
+    """Settles and sweeps what has expired.
+
+    Args:
+        database: where it is.
+        memory: what is kept beside it.
+        locks: those of the sessions.
+        committer: writes changes.
+        metrics: where swept sessions are counted.
+        remember_ms: how long departures are remembered.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        memory: Memory,
+        locks: SessionLocks,
+        committer: Committer,
+        metrics: SessionMetrics,
+        remember_ms: int,
+    ) -> None:
+        self._database = database
+        self._memory = memory
+        self._locks = locks
+        self._committer = committer
+        self._metrics = metrics
+        self._remember_ms = remember_ms
+        self._settling = asyncio.Lock()
+
+    async def settle(self, now_ms: int) -> None:
+        """Have all that has expired by now leave its listing: from then on its departure is an event like others.
+
+        What else there is of an expired session is swept later.
+
+        Raises:
+            Unavailable: that does not work now.
+        """
+        stop = layout.pack_expired_stop(now_ms)
+        if self._memory.unsettled >= stop and not self._settling.locked():
+            return
+        async with self._settling:  # what another one settles has left once that is committed
+            acquired: bytes | None = None
+            while self._memory.unsettled < stop:
+                blocked = await self._settle_some(stop, now_ms, acquired)
+                if blocked is not None:  # as by a refresh that began before the expiry: it may live on
+                    await self._locks.acquire(blocked)
+                acquired = blocked
+
+    async def _settle_some(self, stop: bytes, now_ms: int, acquired: bytes | None) -> bytes | None:
+        """Settle a step.
+
+        Args:
+            stop: where what has expired ends.
+            now_ms: the time.
+            acquired: the key of a session whose lock was acquired; others that are being changed cannot be settled now.
+
+        Returns:
+            The key of a session that could not be settled; None if none was in the way.
+        """
+        memory, view = self._memory, self._database.view
+        until_s = time.monotonic() + STEP_S
+        leavings: list[tuple[bytes, str, Session, Leaving]] = []
+        blocked: bytes | None = None
+        position = memory.unsettled
+        reached = stop
+        with view.iterator(start=position, stop=stop, include_value=False) as entries:
+            for entry in entries:
+                key = layout.unpack_expiry_key(entry)[1]
+                if not key.startswith(layout.DEPARTURES):
+                    if key != acquired and self._locks.held(key):
+                        blocked, reached = key, entry
+                        break
+                    origin, session = self._find(key)
+                    if records.is_listed(view, origin, session):
+                        leaving = Leaving(memory.next_serial(), Reason.EXPIRED, now_ms + self._remember_ms)
+                        leavings.append((key, origin, session, leaving))
+                if time.monotonic() >= until_s:
+                    reached = entry + b"\x00"
+                    break
+        memory.unsettled = reached
+        if leavings:
+            memory.see(now_ms)  # what has expired stays so, whatever a clock says
+
+            def applied() -> None:
+                for _, origin, session, leaving in leavings:
+                    memory.on_removed(origin, session, leaving)
+
+            change = changes.together(
+                *(changes.left(origin, session, leaving) for _, origin, session, leaving in leavings)
+            )
+            try:
+                await self._committer.commit([key for key, *_ in leavings], change, applied, counted=True)
+            except BaseException:
+                memory.unsettled = min(memory.unsettled, position)
+                raise
+        elif reached != stop and blocked is None:
+            await asyncio.sleep(0)
+        return blocked
+
+    async def sweep(self, now_ms: int) -> int:
+        """Delete one step of what has expired, listings first.
+
+        Returns:
+            How many keys were deleted; 0 when nothing is left to do.
+
+        Raises:
+            Unavailable: that does not work now.
+        """
+        await self.settle(now_ms)
+        memory, view = self._memory, self._database.view
+        until_s = time.monotonic() + STEP_S
+        deletes: list[bytes] = []
+        swept: list[tuple[bytes, str, Session]] = []
+        forgotten = memory.forgotten
+        whole = 0  # sessions of which nothing is left
+        left: bytes | None = None  # the first entry that this step does not delete
+        stop = layout.pack_expired_stop(now_ms)
+        with view.iterator(start=memory.unswept, stop=stop, include_value=False) as entries:
+            for entry in entries:
+                key = layout.unpack_expiry_key(entry)[1]
+                if key.startswith(layout.DEPARTURES):
+                    deletes += key, entry
+                    forgotten = max(forgotten, layout.unpack_number(key[-8:]))
+                elif self._locks.held(key):
+                    left = left or entry
+                else:
+                    origin, session = self._find(key)
+                    if records.is_listed(view, origin, session):  # it has expired since this sweep settled what had
+                        left = left or entry
+                        continue
+                    parts = records.part_keys(view, key, STEP)
+                    if len(parts) == STEP:
+                        # Its head and its offer stay: it is found again by the head, and sound by what still reads it.
+                        deletes += parts[2:]
+                        left = left or entry
+                    else:
+                        deletes += *parts, entry
+                        whole += 1
+                    swept.append((key, origin, session))
+                if len(deletes) >= STEP or time.monotonic() >= until_s:
+                    break
+        if deletes:
+            memory.see(now_ms)
+
+            def applied() -> None:
+                self._metrics.swept += whole
+                memory.forgotten = max(memory.forgotten, forgotten)
+                for _, origin, session in swept:
+                    memory.on_removed(origin, session, None)
+
+            memory.unswept = left or entry
+            await self._committer.commit([key for key, _, _ in swept], Change([], deletes), applied, counted=True)
+        return len(deletes)
+
+    def _find(self, key: bytes) -> tuple[str, Session]:
+        origin, code, _ = layout.unpack_session_key(key)
+        session = records.find(self._database.view, key, code)
+        if session is None:
+            raise SessionNotFound
+        return origin, session

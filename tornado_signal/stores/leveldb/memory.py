@@ -1,0 +1,114 @@
+"""What the engine keeps in memory beside the database: as it is committed, never ahead of it. No I/O."""
+
+import itertools
+from collections.abc import Callable, Iterable
+
+from ...session import Reason, Session, Side
+from ..watches import Watches
+from . import layout
+from .access import AccessCache, SessionAccess
+from .changes import Leaving
+from .layout import StoreCounters
+from .records import Loaded
+from .topic_index import TopicIndex
+
+NEWEST_KEPT = 10_000  # topics whose newest serial is kept
+
+
+class Memory:
+    """Counts, positions and what requests ask for again and again; loaded anew whenever the database is opened.
+
+    Args:
+        watches: what waits for a session or for a topic, by its key.
+        busy: says of a session's key whether it has changes on their way to the disk.
+
+    Attributes:
+        identity: the store's, in hexadecimal.
+        index: the unanswered sessions of each topic.
+        accesses: what requests for a session need of it, of some.
+        created_ms: the latest time that the store has seen; no session is newer.
+        serial: of the newest event.
+        listed: how many sessions are unanswered, expired ones included until they are settled.
+        forgotten: departures up to this serial need not be looked for.
+        unswept: no expiry entry comes before this key: what has been deleted is not passed over again and again.
+        unsettled: none of a session that is listed comes before this one.
+    """
+
+    def __init__(self, watches: Watches, busy: Callable[[bytes], bool]) -> None:
+        self._watches = watches
+        self._busy = busy
+        self.load(Loaded("", TopicIndex(), StoreCounters(0, 0, 0)))
+
+    def load(self, loaded: Loaded) -> None:
+        """Begin with what was read from the database."""
+        self.accesses = AccessCache(self._busy)
+        self.index = loaded.topics
+        self.identity = loaded.identity
+        self.created_ms, self.serial, self.listed = loaded.counters
+        self.forgotten = 0
+        self.unswept = self.unsettled = layout.EXPIRY
+        self._newest: dict[bytes, int] = {}  # by the prefix of a listing
+
+    def see(self, now_ms: int) -> int:
+        """Let the store's time not go back behind this one (contract B11); returns what it is."""
+        self.created_ms = max(self.created_ms, now_ms)
+        return self.created_ms
+
+    def next_serial(self) -> int:
+        """The place of one more event."""
+        self.serial += 1
+        return self.serial
+
+    def newest_serial(self, prefix: bytes, read: Callable[[], int]) -> int:
+        """The serial of the newest session that came to, or was taken from, a listing.
+
+        Args:
+            prefix: of the listing.
+            read: finds it in the database.
+        """
+        serial = self._newest.get(prefix)
+        if serial is None:
+            serial = self._newest[prefix] = read()
+            if len(self._newest) > NEWEST_KEPT:
+                for old in list(itertools.islice(self._newest, NEWEST_KEPT // 2)):
+                    del self._newest[old]
+        return serial
+
+    # What follows from a committed change
+
+    def on_created(self, origin: str, session: Session, offer: str) -> None:
+        """A session is published."""
+        self.index.add(origin, session.topic, session.expires_ms)
+        self._on_listing_changed(origin, session.topic, session.serial)
+        key = layout.pack_session_prefix(origin, session.code)
+        numbers, sizes = {Side.OFFERER: 1, Side.ANSWERER: 0}, {Side.OFFERER: len(offer.encode()), Side.ANSWERER: 0}
+        access = SessionAccess(session.expires_ms, session.serial, session.secret_hash, b"", numbers, sizes)
+        self.accesses.keep(key, access)
+        # For what still waits for the one before it, whose code is the same because its content is.
+        self._watches.changed(key)
+
+    def on_removed(self, origin: str, session: Session, leaving: Leaving | None) -> None:
+        """A session has left its listing, if it was there, or is deleted."""
+        if leaving is not None:  # else it has been counted out before, and would take another one with it
+            self.index.remove(origin, session.topic, session.expires_ms)
+            # Expiry alone does not count: a listing is known to be another one by how many are live.
+            serial = 0 if leaving.reason is Reason.EXPIRED else leaving.serial
+            self._on_listing_changed(origin, session.topic, serial)
+        self._watches.changed(layout.pack_session_prefix(origin, session.code))
+
+    def on_moved(self, origin: str, before: Session, after: Session) -> None:
+        """A listed session has got another expiry."""
+        self.index.remove(origin, before.topic, before.expires_ms)
+        self.index.add(origin, after.topic, after.expires_ms)
+
+    def on_expiries(self, keys: Iterable[bytes]) -> None:
+        """The database has more expiry entries."""
+        for key in keys:
+            self.unswept = min(self.unswept, key)
+            self.unsettled = min(self.unsettled, key)
+
+    def _on_listing_changed(self, origin: str, topic: str, serial: int) -> None:
+        prefix = layout.pack_listing_prefix(origin, topic)
+        if prefix in self._newest:
+            self._newest[prefix] = max(self._newest[prefix], serial)
+        self._watches.changed(prefix)
