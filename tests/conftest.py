@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import signal
-from types import SimpleNamespace
 
 import hypothesis
 import pytest
@@ -11,10 +10,9 @@ import pytest
 pytest.register_assert_rewrite("support")  # before any of it is imported
 
 from support.command import Server
-from support.stores import TIMEOUT_MS, HandClock, Under
+from support.stores import ENGINES, HandClock, Under
 
 from tornado_signal.errors import Unavailable
-from tornado_signal.stores.leveldb.store import Store
 
 # How long an example takes says something about the machine, not about the code; nothing is left behind.
 hypothesis.settings.register_profile(
@@ -49,25 +47,30 @@ def clock():
     return HandClock()
 
 
+@pytest.fixture(params=sorted(ENGINES))
+def engine(request, tmp_path, clock):
+    """What makes stores of one engine; a test that uses it runs with each."""
+    return ENGINES[request.param](tmp_path, clock)
+
+
 @pytest.fixture
-def open_store(io_loop, tmp_path, clock):
+def open_store(io_loop, engine):
     """A function that opens a store; when the test ends each store is checked, reopened and checked again."""
     opened = {}
 
-    def open_one(name="data", **options):
-        path = tmp_path / name
-        options = {"timeout_ms": TIMEOUT_MS, "durability": "os"} | options
-        opened[path] = SimpleNamespace(store=Store(path, **options), options=options)
-        return opened[path].store
+    async def open_one(name="data", **options):
+        store = await engine.open(name, **options)
+        opened[name] = (store, options)
+        return store
 
     async def prove():
-        for path, each in opened.items():
+        for name, (store, options) in opened.items():
             with contextlib.suppress(Unavailable):  # the test has closed it
-                each.store.check(clock.ms)
-            await each.store.close()
-            again = Store(path, **each.options)
+                await engine.check(store)
+            await store.close()
+            again = await engine.open(name, **options)
             try:
-                again.check(clock.ms)
+                await engine.check(again)
             finally:
                 await again.close()
 
@@ -78,17 +81,13 @@ def open_store(io_loop, tmp_path, clock):
 @pytest.fixture
 def store(io_loop, open_store):
     """A fresh store with random codes, under `TIMEOUT_MS`."""
-
-    async def opening():
-        return open_store()
-
-    return io_loop.run_sync(opening)
+    return io_loop.run_sync(open_store)
 
 
 @pytest.fixture
-def under(clock):
-    """A function that makes a store speak for one origin, at the time of the clock: `under(store, origin)`."""
-    return lambda store, origin="https://one.example": Under(store, clock, origin)
+def under():
+    """A function that makes a store speak for one origin: `under(store, origin)`."""
+    return lambda store, origin="https://one.example": Under(store, origin)
 
 
 @pytest.fixture

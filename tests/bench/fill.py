@@ -44,7 +44,7 @@ def fill(path: Path, sessions: int, a_topic: int, now_ms: int, expires_ms: int) 
                     batch.put(key, value)
                 if number % 100 == 0:
                     sample.append(str(uuid.UUID(bytes=session.code)))
-    db.put(layout.MARK_KEY, layout.pack_mark(layout.Mark(now_ms, sessions, sessions)))
+    db.put(layout.COUNTERS_KEY, layout.pack_counters(layout.StoreCounters(now_ms, sessions, sessions)))
     db.close()
     return sample
 
@@ -52,8 +52,8 @@ def fill(path: Path, sessions: int, a_topic: int, now_ms: int, expires_ms: int) 
 def set_clock(path: Path, now_ms: int) -> None:
     """Make the server's clock begin here: it is never behind the newest session that its store has seen."""
     db = open_leveldb(path)
-    mark = layout.unpack_mark(db.get(layout.MARK_KEY))
-    db.put(layout.MARK_KEY, layout.pack_mark(mark._replace(created_ms=now_ms)))
+    mark = layout.unpack_counters(db.get(layout.COUNTERS_KEY))
+    db.put(layout.COUNTERS_KEY, layout.pack_counters(mark._replace(created_ms=now_ms)))
     db.close()
 
 

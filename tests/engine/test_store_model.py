@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -18,18 +19,16 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from support.stores import HandClock, Under, sweep
+from support.stores import ENGINES, HandClock, Under, sweep
 
 from tornado_signal.errors import AlreadyAnswered, SessionNotFound
-from tornado_signal.session import Side, TopicPosition, content_code, hash_secret
-from tornado_signal.stores.leveldb import layout, reader, records
-from tornado_signal.stores.leveldb import store as store_module
-from tornado_signal.stores.leveldb.store import Store
+from tornado_signal.session import Position, SessionPosition, Side, content_code, hash_secret
 
 ORIGINS = ["https://one.example", "https://one.example\x00", "null"]
 TOPICS = ["a", "a\x00", "a\x00\xff", "b", "\U0010ffff"]
 TIMEOUTS_MS = [40, 100]
 LATER_S = 10**9
+STATES = 8  # of a listing, with which its next one is compared
 SETTINGS = hypothesis.settings(max_examples=100, stateful_step_count=50)
 
 texts = st.sampled_from(["x", "y", "ö\x00", "\U0001f600"])
@@ -50,7 +49,7 @@ class Follower:
 
     origin: str
     topic: str
-    position: TopicPosition
+    position: Position
     known: set
 
 
@@ -85,17 +84,17 @@ class Expected:
 
 
 class Model(RuleBasedStateMachine):
-    """A store and a dict that are told the same."""
+    """A store of an engine and a dict that are told the same."""
 
     codes = Bundle("codes")
 
-    def __init__(self, folder):
+    def __init__(self, make_engine, folder):
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.path = folder / str(len(list(folder.iterdir())))
         self.clock = HandClock()
+        self.name = str(len(list(folder.iterdir())))
+        self.engine = make_engine(folder, self.clock)
         self.sessions = {}
-        self.newest_ms = 0
         self.places = itertools.count()
         # When a session left its topic's listing the last time.
         self.left_ms = {}
@@ -113,15 +112,13 @@ class Model(RuleBasedStateMachine):
         return self.loop.run_until_complete(operation)
 
     def open(self, timeout_ms, by_content):
-        async def opening():
-            return Store(self.path, timeout_ms=timeout_ms, durability="os", codes="content" if by_content else "random")
-
+        codes = "content" if by_content else "random"
         self.timeout_ms, self.by_content = timeout_ms, by_content
-        self.store = self.run(opening())
+        self.store = self.run(self.engine.open(self.name, timeout_ms=timeout_ms, codes=codes))
         self.touched, self.waits = set(), {}
 
     def under(self, origin):
-        return Under(self.store, self.clock, origin)
+        return Under(self.store, origin)
 
     def live(self, origin, code):
         session = self.sessions.get((origin, code))
@@ -169,8 +166,9 @@ class Model(RuleBasedStateMachine):
             return type(error)
         return None
 
-    def created(self, origin, code, topic, info, offer, now_ms, ttl_ms=None, secret=b""):
-        """Tell the dict that this has been published at this time."""
+    def created(self, origin, code, topic, info, offer, ttl_ms=None, secret=b""):
+        """Tell the dict that this has been published."""
+        now_ms = self.clock.ms
         before = self.sessions.get((origin, code))
         if before and now_ms < before.expires_ms:
             if before.answer is None:
@@ -179,12 +177,9 @@ class Model(RuleBasedStateMachine):
         if before and before.answer is None:
             self.left_ms[origin, code] = before.expires_ms
         self.moved(origin, topic)
-        self.newest_ms = created_ms = max(self.store.created_ms, now_ms)
         timeout_ms = ttl_ms or self.timeout_ms
         secrets = {Side.OFFERER: secret, Side.ANSWERER: b""}
-        session = Expected(
-            topic, info, offer, created_ms, created_ms + timeout_ms, timeout_ms, next(self.places), secrets
-        )
+        session = Expected(topic, info, offer, now_ms, now_ms + timeout_ms, timeout_ms, next(self.places), secrets)
         self.sessions[origin, code] = session
 
     # What may happen
@@ -199,19 +194,15 @@ class Model(RuleBasedStateMachine):
         topic=st.sampled_from(TOPICS),
         info=texts,
         offer=texts,
-        late_ms=st.just(0) | moments,
         ttl_ms=st.none() | st.sampled_from([1, 70]),
         secret=secrets,
     )
-    def create(self, origin, topic, info, offer, late_ms, ttl_ms, secret):
-        """Publish something, maybe by a clock that was put back."""
-        now_ms = self.clock.ms - late_ms
+    def create(self, origin, topic, info, offer, ttl_ms, secret):
+        """Publish something."""
         code = content_code(origin, [topic], offer)
-        before = self.sessions.get((origin, code)) if self.by_content else None
-        if before and now_ms < before.expires_ms <= self.clock.ms:
-            return multiple()  # whether it is still there depends on the sweep
-        create = self.store.create(origin, topic, info, offer, now_ms, ttl_ms=ttl_ms, secret_hash=secret)
-        if before and now_ms < before.expires_ms and before.secrets[Side.OFFERER] not in (b"", secret):
+        before = self.live(origin, code) if self.by_content else None
+        create = self.store.create(origin, topic, info, offer, ttl_ms=ttl_ms, secret_hash=secret)
+        if before and before.secrets[Side.OFFERER] not in (b"", secret):
             assert self.attempt(create) is SessionNotFound
             return multiple()
         made = self.run(create)
@@ -219,7 +210,7 @@ class Model(RuleBasedStateMachine):
             assert made == code
         else:
             assert (origin, made) not in self.sessions
-        self.created(origin, made, topic, info, offer, now_ms, ttl_ms, secret)
+        self.created(origin, made, topic, info, offer, ttl_ms, secret)
         return origin, made
 
     @rule(name=codes, offers=st.lists(texts, max_size=4))
@@ -235,7 +226,7 @@ class Model(RuleBasedStateMachine):
             return await asyncio.gather(*publish)
 
         for number, (made, offer) in enumerate(zip(self.run(at_once()), offers, strict=True)):
-            self.created(origin, made, topic, f"info {number}", offer, self.clock.ms)
+            self.created(origin, made, topic, f"info {number}", offer)
 
     @rule(name=codes, foreign=foreign, answer=texts, secret=secrets)
     def answer(self, name, foreign, answer, secret):
@@ -305,7 +296,7 @@ class Model(RuleBasedStateMachine):
         tried = [one.answer(code, answer, **shown[Side.ANSWERER]) for answer in answers]
 
         async def at_once():
-            parts = [await_all(others), self.store.sweep(self.clock.ms), await_all(tried)]
+            parts = [await_all(others), self.engine.sweep_some(self.store), await_all(tried)]
             results = await asyncio.gather(*(parts if late else parts[::-1]))
             return results if late else results[::-1]
 
@@ -327,8 +318,9 @@ class Model(RuleBasedStateMachine):
         """From any number on: what came after it, and whatever describes the side."""
         session = self.live(*name)
         if session:
-            reading = self.under(name[0]).read(name[1], side, since=since, secret_hash=session.secrets[side.other])
-            news = self.run(reading)
+            shown = {"secret_hash": session.secrets[side.other]}
+            serial = self.run(self.under(name[0]).read(name[1], side, **shown)).serial
+            news = self.run(self.under(name[0]).read(name[1], side, since=SessionPosition(serial, since), **shown))
             assert news.candidates == [each for each in session.candidates[side] if each[0] > since]
             assert news.description == (session.offer if side is Side.OFFERER else session.answer)
 
@@ -366,8 +358,9 @@ class Model(RuleBasedStateMachine):
         origin, topic, known = follower.origin, follower.topic, follower.known
         events = self.run(self.under(origin).events(follower.position, topic))
         for position, code, reason in events[:most]:
-            assert position[:2] > follower.position[:2]
-            follower.position = position
+            assert position != follower.position
+            follower.position = self.store.parse_position(self.store.format_position(position))
+            assert follower.position == position
             if reason is not None:
                 assert code in known
                 known.discard(code)
@@ -392,7 +385,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(all_of_it=st.booleans())
     def sweep(self, all_of_it):
-        self.run(sweep(self.store, self.clock.ms) if all_of_it else self.store.sweep(self.clock.ms))
+        self.run(sweep(self.store) if all_of_it else self.engine.sweep_some(self.store))
 
     @rule(timeout_ms=st.sampled_from(TIMEOUTS_MS), by_content=st.booleans(), back_ms=st.just(0) | moments)
     def reopen(self, timeout_ms, by_content, back_ms):
@@ -400,11 +393,10 @@ class Model(RuleBasedStateMachine):
         if back_ms:
             self.sweep(True)
             self.sessions = {name: session for name, session in self.sessions.items() if self.live(*name)}
-        self.store.check(self.clock.ms)
+        self.run(self.engine.check(self.store))
         self.run(self.store.close())
         self.clock.ms -= back_ms
         self.open(timeout_ms, by_content)
-        self.clock.ms = max(self.clock.ms, self.store.created_ms)
 
     @rule(origin=st.sampled_from(ORIGINS), offset=st.integers(0, 6), limit=st.integers(1, 6))
     def topics(self, origin, offset, limit):
@@ -423,7 +415,6 @@ class Model(RuleBasedStateMachine):
         """Every listing, count and session is what the dict says."""
         if not hasattr(self, "store"):
             return
-        assert self.store.created_ms >= self.newest_ms
         for origin in ORIGINS:
             one, counts = self.under(origin), self.counts(origin)
             assert self.run(one.topics()) == (counts, len(counts))
@@ -463,14 +454,18 @@ class Model(RuleBasedStateMachine):
         """A listing is told from each one before it if it is another, and not if nothing has happened."""
         state = self.run(self.under(origin).state(topic))
         ends = [session.expires_ms for _, session in listed]
-        assert (state.live, state.changes_ms) == (len(ends), min(ends, default=None))
+        assert (state.changed, state.changes_ms) == (bool(ends), min(ends, default=None))
         names, moves = {session.place for _, session in listed}, self.moves[origin, topic]
-        for serial, live, names_then, moves_then in self.states[origin, topic]:
-            told_apart = state.serial > serial or state.live != live
+        before = self.states[origin, topic]
+
+        async def changes():
+            return [(await self.under(origin).state(topic, each[0])).changed for each in before]
+
+        for told_apart, (_, names_then, moves_then) in zip(self.run(changes()), before, strict=True):
             assert told_apart or names == names_then
             assert not told_apart or names != names_then or moves != moves_then
-        if self.states[origin, topic][-1:] != [(state.serial, state.live, names, moves)]:
-            self.states[origin, topic].append((state.serial, state.live, names, moves))
+        if (state.position, names, moves) not in before:
+            self.states[origin, topic] = [*before, (state.position, names, moves)][-STATES:]
 
     @invariant()
     def who_watches_is_told(self):
@@ -503,15 +498,14 @@ class Model(RuleBasedStateMachine):
         try:
             if hasattr(self, "store"):
                 self.reopen(self.timeout_ms, self.by_content, 0)
-                self.store.check(self.clock.ms)
+                self.run(self.engine.check(self.store))
                 self.all_is_as_expected()
                 ends = [session.expires_ms for session in self.sessions.values()]
                 for _ in range(2):  # first the sessions, then that they were there
                     self.clock.ms = max([self.clock.ms, *ends]) + max(TIMEOUTS_MS)
                     self.sweep(True)
-                    self.store.check(self.clock.ms)
-                left = set(self.store._db.view.iterator(include_value=False))
-                assert left <= {layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.MARK_KEY}
+                    self.run(self.engine.check(self.store))
+                assert self.run(self.engine.holds_nothing(self.store))
                 self.run(self.store.close())
         finally:
             self.run(self.loop.shutdown_asyncgens())
@@ -519,10 +513,8 @@ class Model(RuleBasedStateMachine):
             self.loop.close()
 
 
-def test_the_store_is_a_dict_that_forgets(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", sorted(ENGINES))
+def test_the_store_is_a_dict_that_forgets(name, tmp_path, monkeypatch):
     """Whatever is done with a store, it answers as a dict would; its steps are made so small that all are taken."""
-    monkeypatch.setattr(records, "LISTING_STEP", 3)
-    monkeypatch.setattr(records, "PASSING_STEP", 2)
-    monkeypatch.setattr(reader, "SETTLING_STEP", 1)
-    monkeypatch.setattr(store_module, "SWEEP_STEP", 8)
-    run_state_machine_as_test(functools.partial(Model, tmp_path), settings=SETTINGS)
+    ENGINES[name].take_small_steps(monkeypatch)
+    run_state_machine_as_test(functools.partial(Model, ENGINES[name], tmp_path), settings=SETTINGS)

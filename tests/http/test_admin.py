@@ -116,7 +116,7 @@ def entries(response):
 async def test_a_backup_is_all_that_is_committed(service):
     """A backup has every key and value of the store, also those of a large one, in many steps."""
     codes = [await service.offer(offer=str(number) + "x" * 3000) for number in range(200)]
-    held = dict(service.store._db.view.iterator())
+    held = dict(service.store.database.view.iterator())
     response = await post(service, "/backup")
     assert entries(response) == held
     assert len(held) == 3 * len(codes) + 203
@@ -199,7 +199,7 @@ async def test_the_store_goes_in_the_middle_of_a_backup(end, service, caplog):
             assert service.store.failed(plyvel.CorruptionError(b"bad block"))
         with contextlib.suppress(ConnectionError):
             assert not (await connection.reader.read()).endswith(b"0\r\n\r\n")
-    await until(lambda: end == "closed" or service.store._db._snapshot)
+    await until(lambda: end == "closed" or service.store.database._snapshot)
     (record,) = [each for each in caplog.records if each.name == "tornado_signal.admin.application"]
     assert "a backup was not finished: the database was closed or reopened meanwhile" in record.getMessage()
     assert not any(each.exc_info for each in caplog.records)
@@ -210,8 +210,8 @@ async def test_a_client_that_leaves_in_the_middle(service, caplog):
     """What was kept for a backup is given back when its client goes, without a word of complaint."""
     async with service.connect(service.admin_port) as connection:
         await begun(service, connection)
-        assert len(service.store._db._kept) == 1
-    await until(lambda: not service.store._db._kept)
+        assert len(service.store.database._pinned) == 1
+    await until(lambda: not service.store.database._pinned)
     assert not any(each.levelno >= logging.ERROR for each in caplog.records)
     assert (await post(service, "/backup")).status == 200
 

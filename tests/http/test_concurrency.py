@@ -175,7 +175,7 @@ async def test_everybody_at_once(durable):
         if number == 299:
             durable.clock.ms += durable.settings.session_timeout_ms
     pairs = asyncio.gather(*map(pair, range(20)))
-    while await durable.store.sweep(durable.clock.ms):
+    while await durable.store.expiry.sweep(durable.clock.ms):
         pass
     await pairs
     assert await durable.topics() == []

@@ -404,7 +404,7 @@ async def test_sweeping_changes_no_answer(service):
     service.clock.ms = NOW_MS + TIMEOUT_MS
     before = await service.topics(), await service.sessions("a"), await service.sessions("b")
     assert before[0] == [("b", 1)]
-    while await service.store.sweep(service.clock.ms):
+    while await service.store.expiry.sweep(service.clock.ms):
         pass
     assert (await service.topics(), await service.sessions("a"), await service.sessions("b")) == before
 

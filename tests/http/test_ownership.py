@@ -338,14 +338,14 @@ async def test_refresh(side, unanswered, service):
         assert list(listed) == ([newer, code] if unanswered else [newer])
         if unanswered:
             assert (listed[code]["createdAt"], listed[code]["expiresAt"]) == (NOW_MS, expires_ms)
-        await service.store.sweep(service.clock.ms)
+        await service.store.expiry.sweep(service.clock.ms)
     service.clock.ms += TIMEOUT_MS - 1
     found = await service.post("/poll", code=code, side="offerer")
     assert found == {"answer": None if unanswered else "a", "answerCandidates": []}
     service.clock.ms += 1
     assert refused(await service.call("POST", "/poll", {"code": code, "side": "offerer"})) == (404, NOT_FOUND)
     assert await service.topics() == []
-    await service.store.sweep(service.clock.ms)
+    await service.store.expiry.sweep(service.clock.ms)
 
 
 @pytest.mark.parametrize("ttl", [1000, 1001, TIMEOUT_MS - 1, TIMEOUT_MS])
@@ -397,5 +397,5 @@ async def test_short_lives_are_told_in_their_order(service):
             left = [code for each, code in codes.items() if each > ttl]
             assert sorted(each["code"] for each in await service.sessions()) == sorted(left)
             assert await service.topics() == ([("lobby", len(left))] if left else [])
-            await service.store.sweep(service.clock.ms)
+            await service.store.expiry.sweep(service.clock.ms)
             assert told(await stream.take()) == [("gone", codes[ttl], "expired")]

@@ -317,4 +317,4 @@ async def test_no_generator_is_left_open(goodbye, service):
         sys.set_asyncgen_hooks(*hooks)
     assert begun.count("sessions") == 5
     assert "sessions" not in abandoned
-    assert not service.store._db._kept
+    assert not service.store.database._pinned

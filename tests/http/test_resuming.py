@@ -240,7 +240,7 @@ async def test_streams_that_are_cut_off_at_any_point(seed, service):
         service.clock.ms += rng.choice([500, 1000, 7000])
         drop_expired()
         if rng.random() < 0.3:
-            await service.store.sweep(service.clock.ms)
+            await service.store.expiry.sweep(service.clock.ms)
 
     async def cut():
         await rng.choice(followers).cut()
@@ -273,7 +273,7 @@ async def test_a_stream_beside_its_end(service):
     service.clock.ms += 1
     async with open_stream(service.port, "/lobby/events") as stream:
         assert told(await stream.listing()) == [("session", code)]
-        while await service.store.sweep(service.clock.ms):
+        while await service.store.expiry.sweep(service.clock.ms):
             pass
         last = await service.offer()
         assert told(await stream.take()) == [("session", last)]

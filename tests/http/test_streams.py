@@ -46,7 +46,7 @@ def step_of(service):
 
     async def expire(after_ms=TIMEOUT_MS):
         service.clock.ms += after_ms
-        while await service.store.sweep(service.clock.ms):
+        while await service.store.expiry.sweep(service.clock.ms):
             pass
 
     return come, answer, withdraw, expire
@@ -401,7 +401,7 @@ async def test_a_client_that_comes_and_goes(seed, service, follow):
                         await service.call("POST", "/withdraw", {"code": live.pop(0), "side": "offerer"})
                     case "t":
                         service.clock.ms += 700
-                        await service.store.sweep(service.clock.ms)
+                        await service.store.expiry.sweep(service.clock.ms)
             shown = len(stream.events) + rng.randrange(5)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.05):
@@ -409,7 +409,7 @@ async def test_a_client_that_comes_and_goes(seed, service, follow):
         for event in stream.events:
             audience.apply(event)
         last = stream.last or last
-    await service.store.sweep(service.clock.ms)
+    await service.store.expiry.sweep(service.clock.ms)
     code = await come()
     async with follow(last=last) as stream:
         await stream.until(lambda: stream.events and stream.events[-1].data["code"] == code)
@@ -473,7 +473,7 @@ async def test_a_session_expires(how, service, follow):
         await stream.take()
         service.clock.ms += TIMEOUT_MS if how == "swept" else 200
         if how == "swept":
-            await service.store.sweep(service.clock.ms)
+            await service.store.expiry.sweep(service.clock.ms)
         assert told(await stream.rest()) == [("gone", code, "expired")]
 
 

@@ -332,7 +332,7 @@ async def test_swept_while_waiting(service, poll):
     waiter = poll(code, wait=LONG_S)
     await waiting(service, 1)
     service.clock.ms += TIMEOUT_MS
-    await service.store.sweep(service.clock.ms)
+    await service.store.expiry.sweep(service.clock.ms)
     assert refused(await waiter.response()) == (404, NOT_FOUND)
 
 
@@ -606,7 +606,7 @@ async def test_a_listing_comes_when_it_changes(case, limit, service, look):
             service.clock.ms += 150
         case "sweep":
             service.clock.ms += 150
-            await service.store.sweep(service.clock.ms)
+            await service.store.expiry.sweep(service.clock.ms)
     for waiter in waiters:
         found = await waiter.found()
         assert [each["code"] for each in found["sessions"]] == expected[:limit]
@@ -713,7 +713,7 @@ async def test_a_listing_is_followed_through_anything(seed, service, look):
             case "t":
                 service.clock.ms += rng.choice([1, 500, 1000])
             case "s":
-                await service.store.sweep(service.clock.ms)
+                await service.store.expiry.sweep(service.clock.ms)
         found = await look(wait=0, **({"since": cursor} if cursor else {})).found()
         now = [each["code"] for each in await service.sessions()]
         assert [each["code"] for each in found["sessions"]] == now

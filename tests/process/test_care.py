@@ -21,11 +21,11 @@ from support import writers
 from support.caring import LONG_MS, OTHER, SECRETS, data_files, done, entries, fill, names, noise, refused, servers
 from support.command import BOUND_S, COMMAND, ORIGIN, Server, environment, run
 from support.disks import mounted
+from support.stores import open_leveldb
 
 from tornado_signal.maintenance.backup import Packer, unpack
 from tornado_signal.session import Side
 from tornado_signal.stores.leveldb import directory, layout
-from tornado_signal.stores.leveldb.store import Store
 
 
 @pytest.fixture
@@ -43,14 +43,13 @@ async def holds(path, before, now):
         before: the sessions as the writers knew them then.
         now: the same, later.
     """
-    store = Store(path, timeout_ms=LONG_MS)
+    store = await open_leveldb(path, timeout_ms=LONG_MS)
     try:
-        now_ms = max(time.time_ns() // 1_000_000, store.created_ms)
-        store.check(now_ms)
+        store.check()
         for old, new in zip(before, now, strict=False):
             if old.code is None:
                 continue
-            answerer, offerer = [await store.read(old.origin, old.code, side, now_ms) for side in Side]
+            answerer, offerer = [await store.read(old.origin, old.code, side) for side in Side]
             assert offerer.description == old.offer
             assert answerer.description == old.answer if old.answered else answerer.description in (None, new.answer)
             for side, news in ((Side.OFFERER, offerer), (Side.ANSWERER, answerer)):
@@ -420,9 +419,8 @@ def test_names_do_nothing_to_a_terminal(tmp_path):
     """Whoever names a topic or an origin cannot write to the operator's terminal; long names are cut."""
 
     async def filling():
-        store = Store(tmp_path / "data", timeout_ms=LONG_MS)
-        now_ms = time.time_ns() // 1_000_000
-        await store.create("\x9b31m", "\x1b]0;owned\x07\r\n\0é" + "x" * 200, "i", "o", now_ms)
+        store = await open_leveldb(tmp_path / "data", timeout_ms=LONG_MS)
+        await store.create("\x9b31m", "\x1b]0;owned\x07\r\n\0é" + "x" * 200, "i", "o")
         await store.close()
 
     asyncio.run(filling())

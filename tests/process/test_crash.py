@@ -15,10 +15,10 @@ import pytest
 import uvloop
 from support import writers
 from support.command import BOUND_S, ORIGIN, Server
+from support.stores import open_leveldb
 from support.writers import NO_LIMIT_MS
 
 from tornado_signal.session import Side
-from tornado_signal.stores.leveldb.store import Store
 
 pytestmark = pytest.mark.slow
 
@@ -152,35 +152,33 @@ def test_killed_among_sweeps_and_merges(timeout_ms, tmp_path):
 
 async def check_directory(path):
     """Open what a killed server left behind, as it will be opened next, and prove that its tables agree."""
-    store = Store(path, timeout_ms=3_600_000)
-    store.check(time.time_ns() // 1_000_000)
+    store = await open_leveldb(path, timeout_ms=3_600_000)
+    store.check()
     await store.close()
 
 
 COMPACTING = """
-import asyncio, itertools, os, sys, time
+import asyncio, itertools, os, sys
 from pathlib import Path
 from tornado_signal.session import Side
-from tornado_signal.stores.leveldb.store import Store
+from tornado_signal.stores.leveldb.store import LevelDBStore
+from tornado_signal.system.clock import Clock
 
-TIMEOUT_MS = 1_000_000
 begin = int(sys.argv[2])
-
-def now_ms():
-    return time.time_ns() // 1_000_000
 
 async def write(store, numbers):
     # Every second session is taken back at once, so that there is always something to compact.
     for number in numbers:
         offer = f"{number} {os.urandom(4000).hex()}"
-        code = await store.create("o", "t", str(number), offer, now_ms())
+        code = await store.create("o", "t", str(number), offer)
         if number % 2:
-            await store.withdraw("o", code, Side.OFFERER, now_ms())
+            await store.withdraw("o", code, Side.OFFERER)
         else:
             print("kept", code.hex(), offer[:40], flush=True)
 
 async def main():
-    store = Store(Path(sys.argv[1]), timeout_ms=TIMEOUT_MS)
+    store = LevelDBStore(Path(sys.argv[1]), Clock(), timeout_ms=1_000_000)
+    await store.open()
     numbers = itertools.count(begin)
     writing = [asyncio.create_task(write(store, numbers)) for _ in range(8)]
     while True:
@@ -227,12 +225,11 @@ def test_killed_in_the_middle_of_a_compaction(tmp_path):
 
 async def find_all(path, kept):
     """Open, check, and find everything that was acknowledged."""
-    store = Store(path, timeout_ms=1_000_000)
-    now_ms = time.time_ns() // 1_000_000
+    store = await open_leveldb(path, timeout_ms=1_000_000)
     try:
-        store.check(now_ms)
+        store.check()
         for code, begun in kept.items():
-            news = await store.read("o", code, Side.ANSWERER, now_ms)
+            news = await store.read("o", code, Side.ANSWERER)
             assert news.description.startswith(begun), (code, begun)
     finally:
         await store.close()

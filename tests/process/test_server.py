@@ -733,7 +733,7 @@ def test_sweeping(start, tmp_path):
         server.stop()
         with plyvel.DB(str(tmp_path / "data")) as db:
             keys = list(db.iterator(include_value=False))
-        if keys == [layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.MARK_KEY]:
+        if keys == [layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY]:
             break
         assert time.monotonic() < deadline_s, keys
         server = start("--session-timeout-ms", 100, "--sweep-interval-ms", 10, "--durability", "os")

@@ -3,11 +3,10 @@
 import asyncio
 import contextlib
 import random
-import time
 
+from support.stores import open_leveldb
 from tornado_signal.session import Side
 from tornado_signal.stores.leveldb import directory, layout
-from tornado_signal.stores.leveldb.store import Store
 
 from .command import ORIGIN, Server, run
 
@@ -53,19 +52,18 @@ def fill(path, sessions, *, offer="their offer", seed=1, timeout_ms=LONG_MS):
     """Make a directory with so many sessions, in parts answered and with candidates; their codes by origin."""
 
     async def filling():
-        store = Store(path, timeout_ms=timeout_ms, durability="os")
+        store = await open_leveldb(path, timeout_ms=timeout_ms, durability="os")
         rng = random.Random(seed)
-        now_ms = time.time_ns() // 1_000_000
         codes = []
         for number in range(sessions):
             origin = rng.choice([ORIGIN, OTHER])
             text = offer() if callable(offer) else offer
-            code = await store.create(origin, f"topic {number % 50}", SECRETS["info"], text, now_ms)
+            code = await store.create(origin, f"topic {number % 50}", SECRETS["info"], text)
             codes.append((origin, code))
             if number % 2:
-                await store.add_candidates(origin, code, Side.OFFERER, [SECRETS["candidate"]] * 2, now_ms)
+                await store.add_candidates(origin, code, Side.OFFERER, [SECRETS["candidate"]] * 2)
             if number % 3 == 0:
-                await store.answer(origin, code, SECRETS["answer"], now_ms)
+                await store.answer(origin, code, SECRETS["answer"])
         await store.close()
         return codes
 
@@ -81,7 +79,7 @@ def noise(size):
 def entries(path):
     """All that a stopped directory holds but the mark and its identity."""
     with directory.opened(path) as db:
-        return {key: value for key, value in db.iterator() if key not in (layout.MARK_KEY, layout.IDENTITY_KEY)}
+        return {key: value for key, value in db.iterator() if key not in (layout.COUNTERS_KEY, layout.IDENTITY_KEY)}
 
 
 def names(path):

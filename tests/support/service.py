@@ -16,8 +16,8 @@ from tornado.netutil import bind_sockets
 from tornado_signal import transport
 from tornado_signal.admin.application import make_admin_application
 from tornado_signal.http import make_application, make_refusal
-from tornado_signal.server import open_store
 from tornado_signal.settings.settings import Settings
+from tornado_signal.stores import open_store
 from tornado_signal.system.clock import Clock
 
 HOST = "signal.example"
@@ -25,6 +25,7 @@ ORIGIN = "https://app.example"
 OTHER = "https://other.example"
 NOW_MS = 1_900_000_000_000
 TIMEOUT_MS = 300_000
+NEVER_MS = 3_600_000  # for work in the background
 VERSION = "0123456789abcdef0123456789abcdef01234567"
 NO_SUCH_CODE = "00000000-0000-4000-8000-000000000000"
 
@@ -45,6 +46,9 @@ class HandClock(Clock):
 
     def now_ms(self):
         return self.ms
+
+    def advance_to(self, floor_ms):
+        self.ms = max(self.ms, floor_ms)
 
 
 # The transports: how each serves an application on a socket, and how it is stopped.
@@ -164,13 +168,15 @@ class Service:
 
     def __init__(self, path, transport="own", clock=None, **settings):
         self.clock = clock or HandClock()
-        self.settings = Settings(data_dir=path, **{"durability": "os", "port": 0, **settings})
+        self.settings = Settings(
+            data_dir=path, **{"durability": "os", "port": 0, "sweep_interval_ms": NEVER_MS, **settings}
+        )
         self._transport = TRANSPORTS[transport]
         self._stack = contextlib.AsyncExitStack()
 
     async def start(self):
         """Open the store and listen."""
-        self.store = open_store(self.settings)
+        self.store = await open_store(self.settings, self.clock)
         self.application = make_application(self.store, self.clock, self.settings, VERSION)
         refusal = make_refusal(self.settings, self.application.ledger)
         ports = []
@@ -184,7 +190,7 @@ class Service:
         """Stop listening, prove that the store is sound, and close it."""
         await self._stack.aclose()
         if not self.store_closed:
-            self.store.check(self.clock.ms)
+            self.store.check()
         await self.store.close()
 
     store_closed = False

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from urllib.parse import urlsplit
 
+from support.stores import open_leveldb
 from tornado_signal.errors import SessionNotFound
 from tornado_signal.session import Side
-from tornado_signal.stores.leveldb.store import Store
 
 from .command import BOUND_S
 
@@ -137,24 +137,23 @@ async def compare(path, sessions, timeout_ms=NO_LIMIT_MS):
     Returns:
         How many sessions were found, and how many of them had never been acknowledged.
     """
-    store = Store(path, timeout_ms=timeout_ms)
+    store = await open_leveldb(path, timeout_ms=timeout_ms)
     try:
-        now_ms = max(time.time_ns() // 1_000_000, store.created_ms)
-        store.check(now_ms)
+        store.check()
         listed = {}
         for origin in ORIGINS:
-            counts, total = await store.topics(origin, 0, 1000, now_ms)
+            counts, total = await store.topics(origin, 0, 1000)
             assert total == len(counts)
             for topic in TOPICS:
-                found = [each async for step in store.sessions(origin, topic, now_ms) for each in step]
+                found = [each async for step in store.sessions(origin, topic) for each in step]
                 listed |= {(origin, topic, each.session.code): each for each in found}
                 assert dict(counts).get(topic, 0) == len(found)
         by_code = {session.code: session for session in sessions if session.code}
         for session in by_code.values():
             try:
-                answerer, offerer = [await store.read(session.origin, session.code, side, now_ms) for side in Side]
+                answerer, offerer = [await store.read(session.origin, session.code, side) for side in Side]
             except SessionNotFound:
-                assert session.sent_ms + timeout_ms <= now_ms, f"lost: {session}"
+                assert session.sent_ms + timeout_ms <= store.now_ms(), f"lost: {session}"
                 continue
             assert offerer.description == session.offer
             assert answerer.description in ({session.answer} if session.answered else {session.answer, None}), session

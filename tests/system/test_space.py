@@ -217,7 +217,7 @@ def test_what_was_never_written(tmp_path):
 async def test_changes_that_wait_for_their_write_count(open_store, under, tmp_path):
     """What gathers while a write is slow does not go beyond the bound, however much comes at one moment."""
     (tmp_path / "data").mkdir()
-    store = open_store(space=Space(tmp_path / "data", most_bytes=4 * MIB))
+    store = await open_store(space=Space(tmp_path / "data", most_bytes=4 * MIB))
     one = under(store)
     waiting = [one.create(offer=f"{number} " + "o" * 100_000) for number in range(200)]
     found = await asyncio.gather(*waiting, return_exceptions=True)
@@ -230,7 +230,7 @@ async def test_a_full_store_and_back(open_store, under, clock, tmp_path):
     """Offers, answers and candidates are refused; all else goes on; once all has expired there is room again."""
     (tmp_path / "data").mkdir()
     space = Space(tmp_path / "data", most_bytes=3 * MIB)
-    store = open_store(space=space)
+    store = await open_store(space=space)
     one = under(store)
     code = await one.create()
     other = await one.create()
@@ -264,17 +264,17 @@ async def test_a_failed_write_is_not_counted_for_ever(open_store, under, tmp_pat
     """Once the database is open again, what had been on its way takes no room."""
     (tmp_path / "data").mkdir()
     space = Space(tmp_path / "data", most_bytes=10 * MIB)
-    store = open_store(space=space)
+    store = await open_store(space=space)
     one = under(store)
     failing = True
-    write = type(store._db._group).write
+    write = type(store.database._group).write
 
     def failed(group):
         if failing:
             raise OSError("No space left on device")
         write(group)
 
-    monkeypatch.setattr(type(store._db._group), "write", failed)
+    monkeypatch.setattr(type(store.database._group), "write", failed)
     for _ in range(4):
         with pytest.raises(Unavailable):
             await one.create(offer="o" * 3 * MIB)

@@ -15,7 +15,9 @@ class Machine:
         self.wall_ns, self.monotonic_ns = wall_ns, monotonic_ns
 
     def clock(self, floor_ms=0):
-        return Clock(floor_ms, lambda: self.wall_ns, lambda: self.monotonic_ns)
+        clock = Clock(lambda: self.wall_ns, lambda: self.monotonic_ns)
+        clock.advance_to(floor_ms)
+        return clock
 
     def pass_ns(self, ns, jump_ns=0):
         self.monotonic_ns += ns
@@ -64,7 +66,7 @@ def test_a_pause_between_looking_at_the_clocks_is_not_kept():
         machine.pass_ns(next(pauses_ns))
         return getattr(machine, name)
 
-    clock = Clock(0, lambda: look("wall_ns"), lambda: look("monotonic_ns"))
+    clock = Clock(lambda: look("wall_ns"), lambda: look("monotonic_ns"))
     for _ in range(2):
         began_ms = machine.wall_ns // 10**6
         assert began_ms <= clock.now_ms() <= machine.wall_ns // 10**6

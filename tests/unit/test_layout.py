@@ -33,9 +33,9 @@ PACKED = b"https://o\x00\x00"
         (layout.FORMAT_KEY, b"F"),
         (layout.IDENTITY_KEY, b"I"),
         (layout.pack_number(layout.FORMAT), bytes(7) + b"\x01"),
-        (layout.MARK_KEY, b"M"),
-        (layout.pack_mark(Mark(1, 2, 259)), bytes(7) + b"\x01" + bytes(7) + b"\x02" + bytes(6) + b"\x01\x03"),
-        (layout.NO_MARK, bytes(24)),
+        (layout.COUNTERS_KEY, b"M"),
+        (layout.pack_counters(Mark(1, 2, 259)), bytes(7) + b"\x01" + bytes(7) + b"\x02" + bytes(6) + b"\x01\x03"),
+        (layout.NO_COUNTERS, bytes(24)),
         (layout.pack_session_prefix("https://o", SESSION.code), b"S" + PACKED + SESSION.code),
         (
             layout.pack_head(SESSION),
@@ -60,16 +60,16 @@ PACKED = b"https://o\x00\x00"
         ),
         (layout.pack_listing_value(SESSION), SESSION.code + bytes(6) + b"\x01\x02"),
         (
-            layout.pack_gone_prefix("https://o", "tö\x00", expired=False),
+            layout.pack_departure_prefix("https://o", "tö\x00", expired=False),
             b"G" + PACKED + b"t\xc3\xb6\x00\xff\x00\x00\x00",
         ),
         (
-            layout.pack_gone_prefix("https://o", "tö\x00", expired=True),
+            layout.pack_departure_prefix("https://o", "tö\x00", expired=True),
             b"G" + PACKED + b"t\xc3\xb6\x00\xff\x00\x00\x01",
         ),
-        (layout.pack_gone_value(SESSION, Reason.ANSWERED), SESSION.code + bytes(7) + b"\x03" + b"\x01"),
-        (layout.pack_gone_value(SESSION, Reason.EXPIRED), SESSION.code + bytes(7) + b"\x03" + b"\x02"),
-        (layout.pack_gone_value(SESSION, Reason.WITHDRAWN), SESSION.code + bytes(7) + b"\x03" + b"\x03"),
+        (layout.pack_departure_value(SESSION, Reason.ANSWERED), SESSION.code + bytes(7) + b"\x03" + b"\x01"),
+        (layout.pack_departure_value(SESSION, Reason.EXPIRED), SESSION.code + bytes(7) + b"\x03" + b"\x02"),
+        (layout.pack_departure_value(SESSION, Reason.WITHDRAWN), SESSION.code + bytes(7) + b"\x03" + b"\x03"),
         (
             layout.pack_expiry_key(258, b"S" + PACKED + SESSION.code),
             b"E" + bytes(6) + b"\x01\x02S" + PACKED + SESSION.code,
@@ -122,13 +122,13 @@ def test_leavers_are_by_origin_then_topic_then_order(one, other):
     """Keys of leavers sort by origin, topic, kind and serial; a scan since a serial has only later ones of a topic."""
 
     def key(origin, topic, expired, serial):
-        return layout.pack_gone_prefix(origin, topic, expired=expired) + layout.pack_number(serial)
+        return layout.pack_departure_prefix(origin, topic, expired=expired) + layout.pack_number(serial)
 
     def order(origin, topic, expired, serial):
         return origin.encode("latin-1"), topic.encode(), expired, serial
 
     assert (key(*one) < key(*other)) == (order(*one) < order(*other))
-    prefix = layout.pack_gone_prefix(other[0], other[1], expired=other[2])
+    prefix = layout.pack_departure_prefix(other[0], other[1], expired=other[2])
     within = key(*other) <= key(*one) < prefix + layout.AFTER_NUMBERS
     assert within == (one[:3] == other[:3] and one[3] >= other[3])
     assert key(*one).startswith(prefix) == (one[:3] == other[:3])
@@ -169,20 +169,20 @@ def test_values_come_back(session):
     """A session's head and its listing entry hold all that was put in, also of 256 astral characters."""
     assert layout.unpack_head(session.code, layout.pack_head(session)) == session
     assert layout.unpack_listing_value(layout.pack_listing_value(session)) == (session.code, session.expires_ms)
-    assert layout.unpack_head_gate(layout.pack_head(session)) == (
+    assert layout.unpack_head_access(layout.pack_head(session)) == (
         session.expires_ms,
         session.serial,
         session.secret_hash,
     )
     for reason in Reason:
-        gone = layout.unpack_gone_value(layout.pack_gone_value(session, reason))
+        gone = layout.unpack_departure_value(layout.pack_departure_value(session, reason))
         assert gone == (session.code, session.serial, reason)
 
 
 @given(st.builds(Mark, numbers, numbers, numbers), st.builds(Answer, topics, numbers, hashes))
 def test_marks_and_answers_come_back(mark, answer):
     """A mark and an answer hold all that was put in."""
-    assert layout.unpack_mark(layout.pack_mark(mark)) == mark
+    assert layout.unpack_counters(layout.pack_counters(mark)) == mark
     assert layout.unpack_answer(layout.pack_answer(answer)) == answer
 
 
@@ -203,10 +203,10 @@ def test_tables_do_not_meet():
     tables = [
         layout.FORMAT_KEY,
         layout.IDENTITY_KEY,
-        layout.MARK_KEY,
+        layout.COUNTERS_KEY,
         layout.SESSIONS,
         layout.LISTING,
-        layout.GONE,
+        layout.DEPARTURES,
         layout.EXPIRY,
     ]
     assert len({table[:1] for table in tables}) == len(tables)

@@ -1,6 +1,5 @@
 """What requests that wait for news have in common, whatever they wait for."""
 
-import zlib
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -9,6 +8,7 @@ from tornado.httputil import HTTPHeaders
 from ..errors import InvalidParameter, SignalError
 from ..session import Position, SessionPosition
 from ..stores.watches import Watch
+from . import cursors
 from .base import Handler
 
 T = TypeVar("T")
@@ -66,8 +66,7 @@ class WaitingHandler(Handler):
         left_s = (expires_ms - self.store.now_ms()) / 1000
         return min(until_s, watch.now_s() + left_s)
 
-    # Cursors: positions with a tag that ties them to what they are about, so that a damaged one, or one of another
-    # session or topic, is recognised. The tag guards against mistakes; it is no secret and protects nothing.
+    # Cursors
 
     def about(self, *names: str) -> bytes:
         """What the cursors of this request are about: the origin and the names of what is read."""
@@ -75,8 +74,7 @@ class WaitingHandler(Handler):
 
     def format_cursor(self, about: bytes, position: Position | SessionPosition) -> str:
         """A position as a client keeps it."""
-        text = self.store.format_position(position)
-        return f"{text}.{_tag(about, text)}"
+        return cursors.tag(about, self.store.format_position(position))
 
     def parse_cursor(self, about: bytes, cursor: str, parameter: str, parse: Callable[[str], T | None]) -> T | None:
         """Inverse of `format_cursor`.
@@ -93,14 +91,7 @@ class WaitingHandler(Handler):
         Raises:
             InvalidParameter: it is damaged, or about something else.
         """
-        text, _, tag = cursor.rpartition(".")
-        if tag != _tag(about, text):
-            raise InvalidParameter(parameter)
         try:
-            return parse(text)
+            return parse(cursors.untag(about, cursor))
         except ValueError:
             raise InvalidParameter(parameter) from None
-
-
-def _tag(about: bytes, text: str) -> str:
-    return f"{zlib.crc32(text.encode('utf-8', 'replace'), zlib.crc32(about)):08x}"

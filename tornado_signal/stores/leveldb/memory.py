@@ -29,6 +29,7 @@ class Memory:
         created_ms: the latest time that the store has seen; no session is newer.
         serial: of the newest event.
         listed: how many sessions are unanswered, expired ones included until they are settled.
+        newest: of some listings, by their prefix, the serial of the newest that came or was taken from it.
         forgotten: departures up to this serial need not be looked for.
         unswept: no expiry entry comes before this key: what has been deleted is not passed over again and again.
         unsettled: none of a session that is listed comes before this one.
@@ -47,7 +48,7 @@ class Memory:
         self.created_ms, self.serial, self.listed = loaded.counters
         self.forgotten = 0
         self.unswept = self.unsettled = layout.EXPIRY
-        self._newest: dict[bytes, int] = {}  # by the prefix of a listing
+        self.newest: dict[bytes, int] = {}
 
     def see(self, now_ms: int) -> int:
         """Let the store's time not go back behind this one (contract B11); returns what it is."""
@@ -66,12 +67,12 @@ class Memory:
             prefix: of the listing.
             read: finds it in the database.
         """
-        serial = self._newest.get(prefix)
+        serial = self.newest.get(prefix)
         if serial is None:
-            serial = self._newest[prefix] = read()
-            if len(self._newest) > NEWEST_KEPT:
-                for old in list(itertools.islice(self._newest, NEWEST_KEPT // 2)):
-                    del self._newest[old]
+            serial = self.newest[prefix] = read()
+            if len(self.newest) > NEWEST_KEPT:
+                for old in list(itertools.islice(self.newest, NEWEST_KEPT // 2)):
+                    del self.newest[old]
         return serial
 
     # What follows from a committed change
@@ -109,6 +110,6 @@ class Memory:
 
     def _on_listing_changed(self, origin: str, topic: str, serial: int) -> None:
         prefix = layout.pack_listing_prefix(origin, topic)
-        if prefix in self._newest:
-            self._newest[prefix] = max(self._newest[prefix], serial)
+        if prefix in self.newest:
+            self.newest[prefix] = max(self.newest[prefix], serial)
         self._watches.changed(prefix)

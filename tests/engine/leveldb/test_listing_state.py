@@ -10,7 +10,7 @@ from support.service import ORIGIN
 from support.stores import TIMEOUT_MS, Under, sweep
 
 from tornado_signal.session import Side
-from tornado_signal.stores.leveldb import reader, records
+from tornado_signal.stores.leveldb import memory, records
 
 pytest_plugins = ["support.http_fixtures"]
 
@@ -21,16 +21,16 @@ FRESH = "z"  # no keys of the worn one come behind its own
 
 def stored(store, one, topic):
     """The newest serial of a topic by what is on the disk."""
-    return records.newest_serial(store._db.view, one.origin, topic)
+    return records.newest_serial(store.database.view, one.origin, topic)
 
 
 @pytest.mark.parametrize("kept", [2, 10_000])
 @pytest.mark.parametrize("seed", range(5))
 async def test_it_is_what_is_stored(seed, kept, open_store, under, clock, monkeypatch):
     """After every change, whatever is kept in memory of it and over restarts, a listing's state is that of the disk."""
-    monkeypatch.setattr(reader, "NEWEST_KEPT", kept)
+    monkeypatch.setattr(memory, "NEWEST_KEPT", kept)
     rng = random.Random(seed)
-    store = open_store()
+    store = await open_store()
     one = under(store)
     live = {}
     for _ in range(150):
@@ -40,11 +40,11 @@ async def test_it_is_what_is_stored(seed, kept, open_store, under, clock, monkey
             live[await one.create(topic)] = (topic, clock.ms + TIMEOUT_MS)
         elif step == "pass":
             clock.ms += TIMEOUT_MS // 5
-            await store.settle(clock.ms)
+            await store.expiry.settle(clock.ms)
             live = {code: each for code, each in live.items() if each[1] > clock.ms}
         elif step == "restart" and rng.random() < 0.2:
             await store.close()
-            store = open_store()
+            store = await open_store()
             one = under(store)
         elif step in ("answer", "withdraw") and live:
             code = rng.choice(list(live))
@@ -52,10 +52,10 @@ async def test_it_is_what_is_stored(seed, kept, open_store, under, clock, monkey
             await (one.answer(code) if step == "answer" else one.withdraw(code))
         for topic in rng.sample(TOPICS, 2):
             state = await one.state(topic)
-            assert state.serial == stored(store, one, topic)
             expiries = [expires_ms for name, expires_ms in live.values() if name == topic]
-            assert (state.live, state.changes_ms) == (len(expiries), min(expiries, default=None))
-        assert len(store._newest) <= max(kept, 3)
+            assert state.position == (stored(store, one, topic), len(expiries))
+            assert state.changes_ms == min(expiries, default=None)
+        assert len(store.memory.newest) <= max(kept, 3)
 
 
 async def test_what_is_forgotten_does_not_come_back(store, under, clock):
@@ -64,13 +64,13 @@ async def test_what_is_forgotten_does_not_come_back(store, under, clock):
     await one.withdraw(await one.create())
     before = await one.state()
     clock.ms += TIMEOUT_MS
-    await sweep(store, clock.ms)
+    await sweep(store)
     assert stored(store, one, "topic") == 0
     assert (await one.state()) == before
-    store._newest.clear()
-    assert (await one.state()).serial <= before.serial
+    store.memory.newest.clear()
+    assert (await one.state()).position <= before.position
     await one.create()
-    assert (await one.state()).serial > before.serial
+    assert (await one.state()).position > before.position
 
 
 async def test_a_change_that_fails_is_no_news(store, under, monkeypatch):
@@ -83,7 +83,7 @@ async def test_a_change_that_fails_is_no_news(store, under, monkeypatch):
         raise ValueError("for a test")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(store._db._group), "add", failing)
+        patch.setattr(type(store.database._group), "add", failing)
         with pytest.raises(ValueError, match="for a test"):
             await one.create()
     assert await one.state() == before
@@ -95,10 +95,9 @@ def worn(io_loop, start_service):
 
     async def wearing():
         service = await start_service()
-        now_ms = service.clock.ms
         for _ in range(WITHDRAWN // 300):
-            codes = await asyncio.gather(*[service.store.create(ORIGIN, "worn", "i", "o", now_ms) for _ in range(300)])
-            await asyncio.gather(*[service.store.withdraw(ORIGIN, code, Side.OFFERER, now_ms) for code in codes])
+            codes = await asyncio.gather(*[service.store.create(ORIGIN, "worn", "i", "o") for _ in range(300)])
+            await asyncio.gather(*[service.store.withdraw(ORIGIN, code, Side.OFFERER) for code in codes])
         return service
 
     return io_loop.run_sync(wearing)
@@ -115,10 +114,9 @@ async def shortest_s(times, work):
 
 
 @pytest.mark.parametrize("asked", ["state", "sessions"])
-async def test_an_empty_topic_that_was_busy(asked, worn, clock):
+async def test_an_empty_topic_that_was_busy(asked, worn):
     """The listing of a topic that thousands have left costs about as much as that of a new one, and so its state."""
-    clock.ms = worn.clock.ms
-    one = Under(worn.store, clock, ORIGIN)
+    one = Under(worn.store, ORIGIN)
     await one.state("worn")  # the first look is at the disk
     took_s = {topic: await shortest_s(20, functools.partial(getattr(one, asked), topic)) for topic in ("worn", FRESH)}
     assert took_s["worn"] < 5 * took_s[FRESH] + 0.0001

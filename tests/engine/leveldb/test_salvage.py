@@ -7,13 +7,12 @@ import shutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stores import BEGIN_MS, TIMEOUT_MS
+from support.stores import BEGIN_MS, TIMEOUT_MS, HandClock, open_leveldb
 
 from tornado_signal.maintenance.salvage import salvage
 from tornado_signal.session import Reason, Session, Side
 from tornado_signal.stores.leveldb import check, directory, layout, records
 from tornado_signal.stores.leveldb.binding import plyvel
-from tornado_signal.stores.leveldb.store import Store
 
 ORIGINS = ["https://a.example", "https://b.example"]
 
@@ -33,18 +32,20 @@ def without_identity(db):
 
 
 async def fill(path):
-    store = Store(path, timeout_ms=TIMEOUT_MS, durability="os")
+    clock = HandClock()
+    store = await open_leveldb(path, clock, durability="os")
     rng = random.Random(1)
     for number in range(40):
+        clock.ms = BEGIN_MS + number
         origin = rng.choice(ORIGINS)
-        code = await store.create(origin, rng.choice("xyz"), f"info {number}", f"offer {number}", BEGIN_MS + number)
+        code = await store.create(origin, rng.choice("xyz"), f"info {number}", f"offer {number}")
         for side in rng.choices(list(Side), k=rng.randrange(4)):
-            await store.add_candidates(origin, code, side, ["c", "d"], BEGIN_MS + number)
+            await store.add_candidates(origin, code, side, ["c", "d"])
         if number % 4 == 1:
-            await store.answer(origin, code, "answer", BEGIN_MS + number)
+            await store.answer(origin, code, "answer")
         elif number % 4 == 2:
-            await store.withdraw(origin, code, Side.OFFERER, BEGIN_MS + number)
-    store.check(BEGIN_MS + 40)
+            await store.withdraw(origin, code, Side.OFFERER)
+    store.check()
     await store.close()
 
 
@@ -57,7 +58,7 @@ def saved_of(path, entries):
         try:
             said = salvage(damaged, db)
             loaded = records.load(db)
-            assert check.problems(db, loaded.counts, BEGIN_MS + 40) == []
+            assert check.problems(db, loaded.topics, BEGIN_MS + 40) == []
             return said, without_identity(db)
         finally:
             db.close()
@@ -86,16 +87,16 @@ def test_derived_entries_are_made_anew(sound, tmp_path):
     lost = {
         key
         for key in sound
-        if key.startswith((layout.LISTING, layout.MARK_KEY, layout.EXPIRY))
-        and not (key.startswith(layout.EXPIRY) and layout.unpack_expiry_key(key)[1].startswith(layout.GONE))
+        if key.startswith((layout.LISTING, layout.COUNTERS_KEY, layout.EXPIRY))
+        and not (key.startswith(layout.EXPIRY) and layout.unpack_expiry_key(key)[1].startswith(layout.DEPARTURES))
     }
     assert len(lost) == 1 + 20 + 30
     said, saved = saved_of(tmp_path, {key: value for key, value in sound.items() if key not in lost})
     assert said == (30, 0)
-    assert {key: value for key, value in saved.items() if key != layout.MARK_KEY} == {
-        key: value for key, value in sound.items() if key != layout.MARK_KEY
+    assert {key: value for key, value in saved.items() if key != layout.COUNTERS_KEY} == {
+        key: value for key, value in sound.items() if key != layout.COUNTERS_KEY
     }
-    before, after = (layout.unpack_mark(each[layout.MARK_KEY]) for each in (sound, saved))
+    before, after = (layout.unpack_counters(each[layout.COUNTERS_KEY]) for each in (sound, saved))
     assert after.listed == before.listed == 20
     assert after.serial == before.serial
 
@@ -110,9 +111,9 @@ def test_half_sessions_are_left_out(sound, tmp_path_factory, lost):
     shutil.rmtree(path)
     originally, there, kept = sessions(sound), sessions(left), sessions(saved)
     leavers = {
-        layout.unpack_gone_value(value)[0]
+        layout.unpack_departure_value(value)[0]
         for key, value in left.items()
-        if key.startswith(layout.GONE)
+        if key.startswith(layout.DEPARTURES)
         and any(each.startswith(layout.EXPIRY) and layout.unpack_expiry_key(each)[1] == key for each in left)
     }
     for name, parts in there.items():
@@ -126,9 +127,9 @@ def test_half_sessions_are_left_out(sound, tmp_path_factory, lost):
 def test_what_was_withdrawn_does_not_come_back(sound, tmp_path):
     """Entries that LevelDB brings back from the dead are known by who left: a withdrawn session stays away."""
     withdrawn = [
-        (key, *layout.unpack_gone_value(value))
+        (key, *layout.unpack_departure_value(value))
         for key, value in sound.items()
-        if key.startswith(layout.GONE) and layout.unpack_gone_value(value)[2] is Reason.WITHDRAWN
+        if key.startswith(layout.DEPARTURES) and layout.unpack_departure_value(value)[2] is Reason.WITHDRAWN
     ]
     assert len(withdrawn) == 10
     key, code, serial, _ = withdrawn[0]

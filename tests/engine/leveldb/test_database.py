@@ -1,4 +1,4 @@
-"""One LevelDB directory: groups that share a write, failures that everybody hears of, and every way not to open."""
+"""One LevelDB directory: groups that share a write, failures that all hear of, and every way not to open."""
 
 import asyncio
 import os
@@ -11,10 +11,12 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from tornado_signal.errors import DamagedListing, DatabaseError, Unavailable
+from tornado_signal.metrics import Writes
 from tornado_signal.stores.leveldb import database, layout
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.changes import Change
 from tornado_signal.stores.leveldb.database import Database
+from tornado_signal.stores.leveldb.space import Space
 
 
 class Disk:
@@ -87,7 +89,15 @@ class Held:
         self.told = []
         self.loads = []
         self.opened = asyncio.Event()
-        self.db = Database(path, load=lambda db: dict(db.iterator()), loaded=self.loaded, **({"sync": False} | options))
+        self.writes = Writes()
+        options = {"load": lambda db: dict(db.iterator()), "sync": False, "start_empty": False} | options
+        self.db = Database(path, loaded=self.loaded, space=Space(path), writes=self.writes, **options)
+
+    @classmethod
+    async def open(cls, path, **options):
+        made = cls(path, **options)
+        await made.db.open()
+        return made
 
     def loaded(self, found):
         self.loads.append(found)
@@ -107,11 +117,7 @@ class Held:
 @pytest.fixture
 def held(io_loop, tmp_path, disk):
     """A database that is closed in the end, which has to work."""
-
-    async def opening():
-        return Held(tmp_path / "data")
-
-    made = io_loop.run_sync(opening)
+    made = io_loop.run_sync(lambda: Held.open(tmp_path / "data"))
     yield made
     disk.failing = disk.unopenable = False
     disk.go.set()
@@ -193,7 +199,7 @@ async def test_changes_that_come_during_a_write_share_the_next(held, disk):
 @pytest.mark.parametrize("sync", [True, False])
 async def test_durability_reaches_every_write(io_loop, tmp_path, disk, sync):
     """Under fsync every group is a synced batch, otherwise none is."""
-    held = Held(tmp_path / "data", sync=sync)
+    held = await Held.open(tmp_path / "data", sync=sync)
     for key in (b"a", b"b"):
         await held.put(key)
     await held.db.close()
@@ -290,8 +296,8 @@ async def test_a_failed_write_fails_everybody_once(held, disk, caplog):
     said = [record.levelname for record in caplog.records if record.name == database.__name__]
     assert said == ["ERROR", "ERROR", "WARNING"]  # it failed, it cannot be opened (said once), it is open again
     assert "No space left" in caplog.text
-    assert (held.db.writes.failed, held.db.writes.reopened) == (1, 1)
-    assert held.db.writes.changes.sum == sum(held.db.writes.changes.counts) == 2  # what failed is not among them
+    assert (held.writes.failed, held.writes.reopened) == (1, 1)
+    assert held.writes.changes.sum == sum(held.writes.changes.counts) == 2  # what failed is not among them
     assert str(held.db._path) in caplog.text
 
 
@@ -305,7 +311,7 @@ async def test_failures_one_after_another(held, disk):
         await held.opened.wait()
         assert await outcomes(held.put(b"kept %d" % number)) == [True]
     assert held.keys() == [b"kept %d" % number for number in range(5)]
-    assert (held.db.writes.failed, held.db.writes.reopened) == (5, 5)
+    assert (held.writes.failed, held.writes.reopened) == (5, 5)
 
 
 def damaged_block():
@@ -328,7 +334,7 @@ async def test_a_failed_read_ends_the_service_until_it_is_open_again(during, hel
             waiters.append(held.put(b"late"))
         disk.failing = during == "a write that fails"
         for _ in range(3):
-            assert held.db.failed(damaged_block())
+            assert type(held.db.failed(damaged_block())) is Unavailable
         with pytest.raises(Unavailable):
             _ = held.db.view
         assert await outcomes(held.put(b"refused")) == [False]
@@ -352,34 +358,38 @@ async def test_a_failed_read_ends_the_service_until_it_is_open_again(during, hel
 @pytest.mark.parametrize("writing", [True, False])
 async def test_closing_after_a_failed_read(io_loop, tmp_path, disk, writing):
     """The closing comes to its end also when a read has failed, and what was confirmed is there."""
-    held = Held(tmp_path / "data")
+    held = await Held.open(tmp_path / "data")
     with held_up(disk):
         waiters = [held.put(b"a")] if writing else []
         await turns(3)
-        assert held.db.failed(damaged_block())
+        assert type(held.db.failed(damaged_block())) is Unavailable
         closing = asyncio.create_task(held.db.close())
         await asyncio.sleep(0)
     assert await outcomes(*waiters) == [True] * writing
     await asyncio.wait_for(closing, 10)
-    assert held.db.failed(damaged_block())
-    again = Held(tmp_path / "data")
+    assert type(held.db.failed(damaged_block())) is Unavailable
+    again = await Held.open(tmp_path / "data")
     assert again.keys() == [b"a"] * writing
     await again.db.close()
 
 
-async def test_other_errors_are_not_the_databases(held):
-    """A defect is none of its business."""
-    assert [held.db.failed(error) for error in (ZeroDivisionError(), Unavailable("x"), RuntimeError())] == [False] * 3
-    await held.put(b"a")
-    assert held.keys() == [b"a"]
+async def test_before_it_is_opened(io_loop, tmp_path):
+    """A database that was never opened has nothing on the disk, refuses everything, and is closed at once."""
+    held = Held(tmp_path / "data")
+    assert await outcomes(held.put(b"a")) == [False]
+    with pytest.raises(Unavailable):
+        _ = held.db.view
+    assert (held.db.available, held.db.size_bytes(), held.db.cache_bytes()) == (False, 0, 0)
+    await held.db.close()
+    assert not (tmp_path / "data").exists()
 
 
 async def test_what_is_kept_stays_as_it_was(held):
     """What is kept does not change with the database, however long it is kept, and several may keep what they like."""
     await held.put(b"a")
-    with held.db.keep() as first:
+    with held.db.pinned_snapshot() as first:
         await held.put(b"b")
-        with held.db.keep() as second:
+        with held.db.pinned_snapshot() as second:
             await held.db.commit(Change([], [b"a"]), lambda ok: None)
             await held.db.compact()
             found = [[key for key, _ in view().iterator()] for view in (first, second, lambda: held.db.view)]
@@ -393,9 +403,9 @@ async def test_what_is_kept_stays_as_it_was(held):
 
 @pytest.mark.parametrize("end", ["a failed write", "a failed read", "the closing"])
 async def test_what_is_kept_ends_with_the_database(end, held, disk):
-    """Nobody touches a snapshot of a database that is being closed: who kept one is refused, and leaves in peace."""
+    """Nobody touches a snapshot of a database that is being closed: what kept one is refused, and leaves in peace."""
     await held.put(b"a")
-    with held.db.keep() as view, held.db.keep() as other:
+    with held.db.pinned_snapshot() as view, held.db.pinned_snapshot() as other:
         assert view().get(b"a") == other().get(b"a") == b"value"
         held.opened.clear()
         if end == "the closing":
@@ -414,10 +424,10 @@ async def test_what_is_kept_ends_with_the_database(end, held, disk):
         with pytest.raises(Unavailable):
             view()
     if end == "the closing":
-        with pytest.raises(Unavailable), held.db.keep():
+        with pytest.raises(Unavailable), held.db.pinned_snapshot():
             pass
     else:
-        with held.db.keep() as view:
+        with held.db.pinned_snapshot() as view:
             assert view().get(b"a") == b"value"
 
 
@@ -425,11 +435,11 @@ async def test_damage_that_shows_later_can_begin_anew(io_loop, tmp_path, monkeyp
     """With `start_empty` a database that is found damaged when it is reopened is kept aside, and service goes on."""
     monkeypatch.setattr(database, "REOPEN_PAUSE_S", 0.001)
     path = tmp_path / "data"
-    held = Held(path, start_empty=True)
+    held = await Held.open(path, start_empty=True)
     await held.put(b"old")
     held.opened.clear()
     (path / "CURRENT").write_bytes(b"nonsense")
-    assert held.db.failed(damaged_block())
+    assert type(held.db.failed(damaged_block())) is Unavailable
     await held.opened.wait()
     assert held.keys() == []
     assert await outcomes(held.put(b"new")) == [True]
@@ -441,7 +451,7 @@ async def test_damage_that_shows_later_can_begin_anew(io_loop, tmp_path, monkeyp
 
 async def test_closing_writes_what_was_asked_for(io_loop, tmp_path, disk):
     """What came before the closing is committed, what comes after is refused, and reads never break."""
-    held = Held(tmp_path / "data")
+    held = await Held.open(tmp_path / "data")
     with held_up(disk):
         before = [held.put(b"a")]
         await turns(3)
@@ -456,7 +466,7 @@ async def test_closing_writes_what_was_asked_for(io_loop, tmp_path, disk):
     assert sorted(held.told) == [(b"a", True), (b"b", True), (b"late", False), (b"later", False)]
     with pytest.raises(Unavailable):
         _ = held.db.view
-    again = Held(tmp_path / "data")
+    again = await Held.open(tmp_path / "data")
     assert again.keys() == [b"a", b"b"]
     await again.db.close()
 
@@ -464,7 +474,7 @@ async def test_closing_writes_what_was_asked_for(io_loop, tmp_path, disk):
 async def test_reads_during_the_closing_are_refused_in_words(io_loop, tmp_path):
     """Between the call and the end of the closing a read is served or Unavailable, never an error of the database."""
     for _ in range(20):
-        held = Held(tmp_path / "data")
+        held = await Held.open(tmp_path / "data")
         closing = asyncio.create_task(held.db.close())
         while not closing.done():
             await asyncio.sleep(0)
@@ -475,7 +485,7 @@ async def test_reads_during_the_closing_are_refused_in_words(io_loop, tmp_path):
 @pytest.mark.parametrize("unopenable", [False, True])
 async def test_closing_while_a_write_fails(io_loop, tmp_path, disk, unopenable):
     """The closing comes to its end also when the last write fails, and when the database cannot be opened again."""
-    held = Held(tmp_path / "data")
+    held = await Held.open(tmp_path / "data")
     await held.put(b"kept")
     with held_up(disk):
         disk.failing, disk.unopenable = True, unopenable
@@ -486,7 +496,7 @@ async def test_closing_while_a_write_fails(io_loop, tmp_path, disk, unopenable):
     assert await outcomes(waiter) == [False]
     await asyncio.wait_for(closing, 10)
     disk.failing = disk.unopenable = False
-    again = Held(tmp_path / "data")
+    again = await Held.open(tmp_path / "data")
     assert again.keys() == [b"kept"]
     await again.db.close()
 
@@ -494,7 +504,7 @@ async def test_closing_while_a_write_fails(io_loop, tmp_path, disk, unopenable):
 async def test_closing_while_it_cannot_be_opened(io_loop, tmp_path, disk, monkeypatch):
     """The closing does not wait for the next try."""
     monkeypatch.setattr(database, "REOPEN_PAUSE_S", 3600)
-    held = Held(tmp_path / "data")
+    held = await Held.open(tmp_path / "data")
     disk.failing = disk.unopenable = True
     assert await outcomes(held.put(b"lost")) == [False]
     await asyncio.wait_for(held.db.close(), 10)
@@ -503,7 +513,7 @@ async def test_closing_while_it_cannot_be_opened(io_loop, tmp_path, disk, monkey
 @pytest.mark.parametrize("first", ["compact", "close", "fail"])
 async def test_closing_and_failing_during_a_compaction(io_loop, tmp_path, disk, first):
     """Compactions, closings and reopenings wait for each other, and a compaction that comes too late says so."""
-    held = Held(tmp_path / "data")
+    held = await Held.open(tmp_path / "data")
     await asyncio.gather(*[held.put(b"%d" % number, value=bytes(1000)) for number in range(1000)])
     held.opened.clear()
     others = {"compact": [held.db.close], "close": [held.db.compact], "fail": []}[first]
@@ -647,14 +657,14 @@ REPAIR = "`tornado-signal repair --data-dir "
 async def test_what_cannot_be_opened(io_loop, tmp_path, harm, said, advice):
     """A directory that cannot be used is refused in one sentence: which, why, and what to do."""
     path = tmp_path / "parent" / "data"
-    held = Held(path)
+    held = await Held.open(path)
     await asyncio.gather(*[held.put(b"%d" % number, value=os.urandom(40)) for number in range(200)])
     await held.db.compact()
     await asyncio.gather(*[held.put(b"more %d" % number, value=os.urandom(40)) for number in range(50)])
     await held.db.close()
     harm(path)
     with pytest.raises(DatabaseError) as refused:
-        Held(path)
+        await Held.open(path)
     message = str(refused.value)
     assert (str(path) in message, said in message, advice in message) == (True, True, True), message
     assert "\n" not in message
@@ -674,16 +684,16 @@ async def test_in_use_by_another_process(io_loop, tmp_path, holder):
     """A second process is told that there is a first; when that one has gone the directory is free."""
     path = tmp_path / "data"
     with pytest.raises(DatabaseError, match="in use by another process; stop it, or choose another --data-dir"):
-        Held(path)
+        await Held.open(path)
     holder.communicate()
     await Held(path).db.close()
 
 
 async def test_in_use_by_this_process(io_loop, tmp_path):
     """The same within one process, and the first one goes on."""
-    held = Held(tmp_path / "data")
+    held = await Held.open(tmp_path / "data")
     with pytest.raises(DatabaseError, match="in use"):
-        Held(tmp_path / "data")
+        await Held.open(tmp_path / "data")
     await held.put(b"a")
     assert held.keys() == [b"a"]
     await held.db.close()
@@ -698,7 +708,7 @@ async def test_a_directory_that_must_not_be_written(io_loop, tmp_path):
         os.seteuid(65534)  # root may write everywhere
     try:
         with pytest.raises(DatabaseError, match=r"Permission denied.*choose another --data-dir") as refused:
-            Held(path)
+            await Held.open(path)
     finally:
         os.seteuid(user)
         tmp_path.chmod(0o700)
@@ -709,11 +719,11 @@ async def test_a_first_start_that_was_cut_short(io_loop, tmp_path):
     """A database that was killed between its making and its first entry opens like a new one."""
     path = tmp_path / "data"
     plyvel.DB(str(path), create_if_missing=True).close()
-    held = Held(path)
+    held = await Held.open(path)
     assert held.keys() == []
     await held.put(b"a")
     await held.db.close()
-    again = Held(path)
+    again = await Held.open(path)
     assert again.keys() == [b"a"]
     await again.db.close()
 
@@ -725,7 +735,7 @@ async def test_a_first_start_that_was_cut_short_earlier(io_loop, tmp_path):
     for file in path.iterdir():
         if not file.name.startswith("MANIFEST"):
             file.unlink()
-    held = Held(path)
+    held = await Held.open(path)
     await held.put(b"a")
     assert held.keys() == [b"a"]
     await held.db.close()
@@ -740,7 +750,7 @@ async def test_what_the_load_finds_damaged(io_loop, tmp_path, damaged):
 
     reason = "3 sessions are listed, there should be 5" if damaged else "bad block"
     with pytest.raises(DatabaseError, match=rf"is damaged \({reason}\); .*tornado-signal repair"):
-        Database(tmp_path / "data", sync=False, load=load, loaded=lambda found: None)
+        await Held.open(tmp_path / "data", load=load)
     await Held(tmp_path / "data").db.close()
 
 
@@ -751,5 +761,5 @@ async def test_a_load_that_fails_leaves_nothing_behind(io_loop, tmp_path):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        Database(tmp_path / "data", sync=False, load=load, loaded=lambda found: None)
+        await Held.open(tmp_path / "data", load=load)
     await Held(tmp_path / "data").db.close()

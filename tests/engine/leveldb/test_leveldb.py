@@ -1,0 +1,511 @@
+"""The LevelDB engine's own: steps and turns, the sweep, what is kept in memory, damage, and what a check finds."""
+
+import asyncio
+import os
+import shutil
+
+import pytest
+from support.stores import BEGIN_MS, TIMEOUT_MS, Under, open_leveldb, sweep
+
+from tornado_signal.errors import DatabaseError, Unavailable
+from tornado_signal.session import Answer, Reason, Side
+from tornado_signal.stores.leveldb import access as access_module
+from tornado_signal.stores.leveldb import expiry, layout, records
+from tornado_signal.stores.leveldb.binding import plyvel
+from tornado_signal.stores.leveldb.positions import TopicPosition
+
+ORIGIN = "https://one.example"
+OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
+
+
+def tables(store):
+    """To which tables the keys belong that a store holds."""
+    return {key[:1] for key in store.database.view.iterator(include_value=False)}
+
+
+async def test_creation_never_goes_backwards(open_store, under, clock):
+    """A clock that is put back, also across a restart, makes nothing older than what there was (contract B11)."""
+    store = await open_store()
+    one = under(store)
+    codes = [await one.create()]
+    clock.ms -= 500
+    codes.append(await one.create())
+    assert store.memory.created_ms == BEGIN_MS
+    await store.close()
+    store = await open_store()
+    assert store.memory.created_ms == BEGIN_MS
+    one = under(store)
+    clock.ms -= 100_000
+    codes.append(await one.create())
+    found = await one.sessions()
+    assert [listed.session.code for listed in found] == codes[::-1]
+    assert {(each.session.created_ms, each.session.expires_ms) for each in found} == {(BEGIN_MS, BEGIN_MS + TIMEOUT_MS)}
+
+
+async def test_a_listing_of_many_steps(store, under, clock):
+    """A listing longer than one turn of the loop comes whole and in order, the expired ones in between left out."""
+    one = under(store)
+    length = 4 * records.LISTING_STEP + 1
+    codes = [await one.create() for _ in range(length)]
+    for code in codes[::3]:
+        await one.answer(code)
+    expected = [code for code in codes if code not in codes[::3]][::-1]
+    steps = [step async for step in store.sessions(ORIGIN, "topic")]
+    assert [listed.session.code for step in steps for listed in step] == expected
+    assert all(0 < len(step) <= records.LISTING_STEP for step in steps)
+    clock.ms += 1
+    fresh = [await one.create() for _ in range(records.LISTING_STEP)]
+    clock.ms += TIMEOUT_MS - 1
+    assert await one.codes() == fresh[::-1]
+
+
+async def test_a_listing_passes_over_the_expired_in_turns(store, under, clock, monkeypatch):
+    """Thousands of expired entries, unswept, before and between the live ones, do not hold the loop in one turn."""
+    monkeypatch.setattr(records, "PASSING_STEP", 10)
+    one = under(store)
+    for _ in range(3):
+        await asyncio.gather(*[one.create() for _ in range(35)])
+    clock.ms += TIMEOUT_MS
+    assert await one.sessions() == []
+    turns = 0
+    listing = asyncio.create_task(one.sessions())
+    while not listing.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 10
+
+
+async def test_accesses_are_not_kept_for_ever(store, under, monkeypatch):
+    """What is kept of sessions in memory is bounded and goes with them; when it is read again it is the same."""
+    monkeypatch.setattr(access_module, "KEPT", 10)
+    one = under(store)
+    codes = [await one.create() for _ in range(20)]
+    for text in "abc":
+        for code in codes:
+            await asyncio.gather(one.add(code, OFFERER, text), one.add(code, ANSWERER, text))
+            assert len(store.memory.accesses) <= 11
+            store.check()
+    for code in codes:
+        await one.answer(code)
+        for side in (OFFERER, ANSWERER):
+            news = await one.read(code, side)
+            assert sorted([news.description_number, *(number for number, _ in news.candidates)]) == [1, 2, 3, 4]
+    for code in codes:
+        await one.withdraw(code)
+    assert store.memory.accesses == {}
+
+
+async def test_a_sweep_goes_in_bounded_steps(store, under, clock):
+    """However much has expired, also of one session, a step deletes a bounded number of keys, and in the end all."""
+    one = under(store)
+    big = await one.create()
+    await one.add(big, OFFERER, *map(str, range(3000)))
+    await one.answer(big)
+    await one.add(big, ANSWERER, *map(str, range(2000)))
+    await asyncio.gather(*[one.create(f"topic {number % 7}") for number in range(400)])
+    clock.ms += 1
+    fresh = await one.create()
+    clock.ms += TIMEOUT_MS - 1
+    steps = await sweep(store)
+    # The answered one had left the listing, and that is forgotten; the others have left it before they are swept.
+    assert sum(steps) == 5000 + 4 + 2 + 3 * 400
+    assert max(steps) < 2 * expiry.STEP
+    assert await one.codes() == [fresh]
+    assert len([key for key in store.database.view.iterator(include_value=False) if key[:1] in b"SL"]) == 3
+    assert await store.expiry.sweep(clock.ms) == 0
+    clock.ms += TIMEOUT_MS
+    assert sum(await sweep(store)) == 3 + 2 * 400
+    clock.ms += TIMEOUT_MS
+    assert await sweep(store) == [2]
+    assert tables(store) == {b"F", b"I", b"M"}
+
+
+async def test_a_listing_that_began_before_the_end_of_a_session(store, under, clock):
+    """A long listing goes on as of its own time while the sweep takes what it lists, and finds nothing torn."""
+    one = under(store)
+    big = await one.create(info="big")
+    await one.add(big, OFFERER, *map(str, range(5 * expiry.STEP)))
+    clock.ms += TIMEOUT_MS - 1
+    fresh = [await one.create() for _ in range(records.LISTING_STEP)]
+    listing = store.sessions(ORIGIN, "topic")
+    seen = await anext(listing)
+    clock.ms += 1
+    assert await store.expiry.sweep(clock.ms) > 0
+    seen += [listed async for step in listing for listed in step]
+    assert {listed.offer for listed in seen} == {"offer"}
+    assert set(fresh) <= {listed.session.code for listed in seen} <= {big, *fresh}
+    assert (await one.codes()) == fresh[::-1]
+
+
+async def test_a_sweep_finds_what_expires_earlier_than_what_it_swept(open_store, under, clock):
+    """Also what comes in before the place that the sweep has come to is swept: a clock put back, a shorter timeout."""
+    store = await open_store(codes="content")
+    one = under(store)
+    for number in range(30):
+        await one.create(offer=f"swept {number}")
+    refreshed = await one.create(offer="refreshed")
+    clock.ms += 200
+    assert await one.create(offer="refreshed") == refreshed
+    clock.ms = BEGIN_MS + TIMEOUT_MS
+    assert await sweep(store) != []
+    clock.ms = BEGIN_MS - 500
+    await one.create(offer="refreshed")  # expires now before what is gone
+    for number in range(30):
+        await one.create(offer=f"new {number}")  # as early as the sweep was, with smaller and greater codes
+    clock.ms = BEGIN_MS + 2 * TIMEOUT_MS
+    await sweep(store)
+    await store.close()
+    store = await open_store(codes="content", timeout_ms=TIMEOUT_MS // 2)
+    assert not tables(store) & {b"S", b"L"}
+
+
+async def test_compaction_gives_the_space_back(store, under, clock):
+    """What was swept takes no space after a compaction, and requests go on during it."""
+    one = under(store)
+    await asyncio.gather(*[one.create(offer=os.urandom(4000).hex()) for _ in range(3000)])
+    clock.ms += 1
+    kept = await one.create()
+    full = store.database.size_bytes()
+    clock.ms += TIMEOUT_MS - 1
+    await sweep(store)
+    compaction = asyncio.create_task(store.compact())
+    for number in range(50):
+        assert [text for _, text in (await one.read(kept, OFFERER)).candidates] == ["c"] * number
+        await one.add(kept, OFFERER, "c")
+    await compaction
+    assert full > 20_000_000
+    assert store.database.size_bytes() < full / 100
+
+
+async def test_probing_changes_nothing(store, under):
+    """The readiness probe writes and reads, and no request sees a difference."""
+    one = under(store)
+    code = await one.create()
+    before = list(store.database.view.iterator())
+    await store.probe()
+    assert list(store.database.view.iterator()) == before
+    assert await one.codes() == [code]
+
+
+async def test_a_directory_that_cannot_be_used(io_loop, clock, tmp_path):
+    """A store says like its database why it does not open."""
+    (tmp_path / "data").write_text("a file")
+    path = tmp_path / "data"
+    with pytest.raises(DatabaseError, match=str(path)):
+        await open_leveldb(path, clock)
+
+
+def turn_around(file, start):
+    """Turn eight bytes of a file around."""
+    data = bytearray(file.read_bytes())
+    data[start : start + 8] = bytes(byte ^ 0xFF for byte in data[start : start + 8])
+    file.write_bytes(data)
+
+
+async def fill(store, count):
+    """Sessions of all kinds, in tables."""
+    one = Under(store, ORIGIN)
+    codes = await asyncio.gather(*[one.create(f"topic {number % 7}", offer=f"{number}") for number in range(count)])
+    await asyncio.gather(*[one.add(code, OFFERER, "a", "b") for code in codes])
+    await asyncio.gather(*[one.answer(code) for code in codes[::3]])
+    await store.compact()
+    await one.create("in no table")
+
+
+@pytest.mark.parametrize("count", [1, 20, 2000])
+async def test_damage_of_a_table_is_noticed(io_loop, tmp_path, clock, count):
+    """Wherever eight bytes of a table are wrong, the store does not open, and says why; or it holds all it held."""
+    options = {"durability": "os"}
+    store = await open_leveldb(tmp_path / "sound", clock, **options)
+    await fill(store, count)
+    held = list(store.database.view.iterator())
+    await store.close()
+    (table,) = (tmp_path / "sound").glob("*.ldb")
+    size = table.stat().st_size
+    refusals = []
+    for start in (*range(0, size - 56, size // 60), *range(size - 56, size)):  # the footer byte by byte
+        path = tmp_path / str(start)
+        shutil.copytree(tmp_path / "sound", path)
+        turn_around(path / table.name, start)
+        try:
+            store = await open_leveldb(path, clock, **options)
+        except DatabaseError as error:
+            refusals.append((str(path), str(error)))
+        else:
+            assert list(store.database.view.iterator()) == held
+            await store.close()
+    assert len(refusals) > 30
+    for path, said in refusals:
+        assert (path in said, "\n" in said, "'" in said) == (True, False, False)
+        assert f"{path} is damaged (" in said or f"{table.name}: Invalid argument" in said
+
+
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize("compacted", [False, True])
+async def test_a_directory_without_its_current_file(io_loop, tmp_path, clock, count, compacted):
+    """Where the file is missing that names all others, LevelDB would begin anew and delete them; that is refused."""
+    path = tmp_path / "data"
+    store = await open_leveldb(path, clock)
+    one = Under(store, ORIGIN)
+    await asyncio.gather(*[one.create() for _ in range(count)])
+    if compacted:
+        await store.compact()
+    await store.close()
+    current = (path / "CURRENT").read_bytes()
+    (path / "CURRENT").unlink()
+    with pytest.raises(
+        DatabaseError, match=r"is damaged \(there are tables or logs, but no CURRENT\); .*tornado-signal repair"
+    ):
+        await open_leveldb(path, clock)
+    (path / "CURRENT").write_bytes(current)
+    store = await open_leveldb(path, clock)
+    assert len(await Under(store, ORIGIN).codes()) == count
+    await store.close()
+
+
+@pytest.mark.parametrize("listed", [0, 1, 3, 2**40])
+async def test_listings_that_are_not_as_long_as_they_were(io_loop, tmp_path, clock, listed):
+    """A store that does not list as many sessions as it did when it was closed is refused, with both numbers."""
+    path = tmp_path / "data"
+    store = await open_leveldb(path, clock)
+    one = Under(store, ORIGIN)
+    codes = [await one.create() for _ in range(3)]
+    await one.answer(codes[1])
+    await store.close()
+    with plyvel.DB(str(path)) as db:
+        change_counters(db, listed=listed)
+    with pytest.raises(DatabaseError, match=rf"damaged \(2 sessions are listed, there should be {listed}\); stop"):
+        await open_leveldb(path, clock)
+
+
+def change_counters(db, **fields):
+    db.put(
+        layout.COUNTERS_KEY,
+        layout.pack_counters(layout.unpack_counters(db.get(layout.COUNTERS_KEY))._replace(**fields)),
+    )
+
+
+def harm_listing(db, key, session):
+    db.delete(layout.pack_listing_key(ORIGIN, session))
+    change_counters(db, listed=1)
+
+
+def harm_head(db, key, session):
+    db.delete(key + layout.HEAD)
+
+
+def harm_offer(db, key, session):
+    db.delete(key + layout.OFFER)
+
+
+def harm_answer(db, key, session):
+    db.put(key + layout.ANSWER, layout.pack_answer(Answer("not by the rules", 1)))
+
+
+def harm_expiry(db, key, session):
+    db.delete(layout.pack_expiry_key(session.expires_ms, key))
+
+
+def harm_another_expiry(db, key, session):
+    db.put(layout.pack_expiry_key(5, key), b"")
+
+
+def harm_another_listing(db, key, session):
+    db.put(layout.pack_listing_prefix(ORIGIN, "elsewhere") + bytes(16), layout.pack_listing_value(session))
+    change_counters(db, listed=3)
+
+
+def harm_counters(db, key, session):
+    change_counters(db, created_ms=session.created_ms - 1)
+
+
+def harm_serial(db, key, session):
+    change_counters(db, serial=0)
+
+
+def harm_candidate(db, key, session):
+    db.put(key + layout.ANSWER_CANDIDATE + layout.pack_number(1), b"the same number")
+    harm_answer(db, key, session)
+    db.delete(layout.pack_listing_key(ORIGIN, session))
+    change_counters(db, listed=1)
+
+
+def harm_departure(db, key, session):
+    db.put(layout.pack_departure_prefix(ORIGIN, "topic", expired=False) + layout.pack_number(1), bytes(24) + b"\x01")
+
+
+def harm_forgetting(db, key, session):
+    db.put(
+        layout.pack_expiry_key(5, layout.pack_departure_prefix(ORIGIN, "topic", expired=False) + layout.pack_number(1)),
+        b"",
+    )
+
+
+def harm_order_of_leaving(db, key, session):
+    gone = layout.pack_departure_prefix(ORIGIN, "topic", expired=False) + layout.pack_number(session.serial - 1)
+    db.put(gone, layout.pack_departure_value(session, Reason.ANSWERED))
+    db.put(layout.pack_expiry_key(2**60, gone), b"")
+
+
+@pytest.mark.parametrize(
+    ("harm", "found"),
+    [
+        (harm_listing, "must be either listed or answered"),
+        (harm_head, "has no session like it"),
+        (harm_head, "has parts but no head"),
+        (harm_offer, "has no offer"),
+        (harm_answer, "must be either listed or answered"),
+        (harm_expiry, "the order of expiry is not that of the sessions"),
+        (harm_another_expiry, "the order of expiry is not that of the sessions"),
+        (harm_another_listing, "is listed twice"),
+        (harm_counters, "a session is newer than the counters"),
+        (harm_serial, "serials are not distinct or are beyond the counters"),
+        (harm_candidate, "has two parts with number 1"),
+        (harm_departure, "not every departure will be forgotten once"),
+        (harm_forgetting, "not every departure will be forgotten once"),
+        (harm_order_of_leaving, "left before it came"),
+    ],
+)
+async def test_a_check_finds_what_does_not_agree(io_loop, tmp_path, clock, under, harm, found):
+    """Each kind of disagreement between the tables fails the check by its name; a sound store passes it."""
+    store = await open_leveldb(tmp_path / "data", clock)
+    await under(store).create("another")
+    code = await under(store).create()
+    store.check()
+    (listed,) = await under(store).sessions()
+    await store.close()
+    with plyvel.DB(str(tmp_path / "data")) as db:
+        harm(db, layout.pack_session_prefix(ORIGIN, code), listed.session)
+    store = await open_leveldb(tmp_path / "data", clock)
+    with pytest.raises(AssertionError, match=found):
+        store.check()
+    await store.close()
+
+
+async def test_a_check_finds_counts_that_are_off(io_loop, tmp_path, clock, under):
+    """A count in memory that the listing does not bear out fails the check."""
+    store = await open_leveldb(tmp_path / "data", clock)
+    await under(store).create()
+    store.memory.index.add(ORIGIN, "topic", clock.ms + 1)
+    with pytest.raises(AssertionError, match="counts of"):
+        store.check()
+    await store.close()
+
+
+async def test_a_long_absence_is_told_in_steps(store, under, clock, monkeypatch):
+    """However much has happened, others get their turn while it is read, and all of it comes, in order, once."""
+    one = under(store)
+    codes = [await one.create() for _ in range(60)]
+    begun = await one.knowing()
+    for code in codes[:20]:
+        await one.answer(code)
+    for code in codes[20:30]:
+        await one.withdraw(code)
+    codes += [await one.create() for _ in range(30)]
+    clock.ms += 1
+    whole = await one.news(begun)
+    assert [code for code, _ in whole] == codes[:30] + codes[60:]
+    monkeypatch.setattr(records, "DEPARTURES_STEP", 7)
+    monkeypatch.setattr(records, "LISTING_STEP", 7)
+    monkeypatch.setattr(records, "PASSING_STEP", 7)
+    position, found, steps, more = begun, [], 0, True
+    while more:
+        step = await store.topic_step(ORIGIN, "topic", position)
+        found += [(each.code, each.reason) for each in step.departures]
+        found += [(each.listed.session.code, None) for each in step.arrivals]
+        position, more, steps = step.position, step.more, steps + 1
+    assert found == whole
+    assert steps >= 60 // 7
+
+
+async def test_a_step_ends_at_so_many_bytes(store, under, clock, monkeypatch):
+    """A step of a listing, in either direction, ends once it holds a quarter of a megabyte, with candidates."""
+    one = under(store)
+    for _ in range(12):
+        code = await one.create(offer="o" * 50_000)
+        await one.add(code, OFFERER, "c" * 50_000)
+    newest_first = [len(step) async for step in store.sessions(ORIGIN, "topic")]
+    assert newest_first == [3, 3, 3, 3]
+    position, oldest_first, more = await one.begin(), [], True
+    while more:
+        step = await store.topic_step(ORIGIN, "topic", position)
+        position, more = step.position, step.more
+        oldest_first.append(len(step.arrivals))
+    assert [count for count in oldest_first if count] == [3, 3, 3, 3]
+
+
+async def test_states_only_go_on(store, under, clock):
+    """Also when those by whom a state is told are swept and forgotten, what was told a later one is not misled.
+
+    A waiter takes what has an earlier serial and as many sessions for what it has seen (contract C2).
+    """
+    one = under(store)
+    stays = await one.create(ttl_ms=TIMEOUT_MS * 10)
+    newest = await one.create(ttl_ms=10)
+    serial, live = seen = (await one.state()).position
+    clock.ms += 10
+    after = (await one.state()).position
+    assert after == (serial, live - 1)
+    await sweep(store)
+    clock.ms += TIMEOUT_MS
+    await sweep(store)
+    forgotten = (await one.state()).position
+    assert (forgotten[0] <= after[0], forgotten[1]) == (True, 1)
+    new = await one.create()
+    await one.withdraw(stays)
+    assert (await one.state()).position[0] > serial
+    assert (await one.state(since=seen)).changed
+    assert await one.codes() == [new]
+    assert newest not in await one.codes()
+
+
+# What leaves the engine.
+
+
+@pytest.mark.parametrize(
+    "error", [plyvel.CorruptionError(b"bad block"), ZeroDivisionError()], ids=["leveldb", "defect"]
+)
+@pytest.mark.parametrize("question", ["read", "sessions", "state", "events", "answer", "entries"])
+async def test_an_error_in_the_middle_of_a_question(store, under, monkeypatch, caplog, question, error):
+    """LevelDB's errors are Unavailable, in the log once, and the database is opened again; defects pass as they are."""
+    one = under(store)
+    code = await one.create()
+    position = await one.begin()
+
+    def failing(*arguments, **options):
+        raise error
+
+    async def all_entries():
+        return [step async for step in store.entries()]
+
+    with monkeypatch.context() as patch:
+        for name in ("news", "listing_step", "newest_serial", "departures", "find_answer", "entries_step"):
+            patch.setattr(records, name, failing)
+        asked = {
+            "read": lambda: one.read(code, OFFERER),
+            "sessions": one.sessions,
+            "state": one.state,
+            "events": lambda: one.events(position),
+            "answer": lambda: one.answer(code),
+            "entries": all_entries,
+        }[question]
+        with pytest.raises((Unavailable, ZeroDivisionError)) as raised:
+            await asked()
+    defect = isinstance(error, ZeroDivisionError)
+    assert raised.value is error if defect else raised.value.reason == "the database failed"
+    assert store.available == defect
+    async with asyncio.timeout(30):
+        while not store.available:  # noqa: ASYNC110 (there is no event for that)
+            await asyncio.sleep(0.01)
+    await asked()
+    assert sum("bad block" in record.getMessage() for record in caplog.records) == (not defect)
+
+
+async def test_a_position_that_is_yet_to_come(store, under):
+    """After a loss of power under `durability = os` a reader may know more than the store: it begins anew."""
+    one = under(store)
+    await asyncio.gather(*[one.create() for _ in range(8)])
+    for serial, listed, known in [(8, 8, True), (8, 3, True), (9, 9, False), (9, 3, False), (3, 4, False)]:
+        position = TopicPosition(serial, listed)
+        begun = await store.begin_topic(position)
+        assert begun == ((position, True) if known else (TopicPosition(8, 0), False))

@@ -1,0 +1,225 @@
+"""The work in the background: all that has expired goes, step by step, compactions not too often, failures survived."""
+
+import asyncio
+import os
+
+import pytest
+from support.stores import BEGIN_MS, TIMEOUT_MS
+
+from tornado_signal.session import Reason, Side
+from tornado_signal.stores.leveldb import sweeper as sweeper_module
+from tornado_signal.stores.leveldb.binding import plyvel
+from tornado_signal.stores.leveldb.space import UNLIMITED
+
+
+@pytest.fixture
+def compactions(store, monkeypatch):
+    """How often the store has compacted its database, as a list of one number."""
+    count = [0]
+    compact = store.database.compact
+
+    async def counted():
+        count[0] += 1
+        await compact()
+
+    monkeypatch.setattr(store.database, "compact", counted)
+    return count
+
+
+@pytest.fixture
+def monotonic(monkeypatch):
+    """The machine's monotonic clock, turned by hand: `monotonic[0] += 1.0`."""
+    seconds = [1000.0]
+    monkeypatch.setattr(sweeper_module.time, "monotonic", lambda: seconds[0])
+    return seconds
+
+
+async def fill(one, bytes_each=20_000, number=100):
+    """Publish over a megabyte, as long as nothing else is said."""
+    await asyncio.gather(*[one.create(offer=os.urandom(bytes_each // 2).hex()) for _ in range(number)])
+
+
+async def test_it_deletes_all_that_has_expired(store, under, clock):
+    """One call takes all that has expired, in however many steps, and nothing else."""
+    one = under(store)
+    await asyncio.gather(*[one.create() for _ in range(500)])
+    clock.ms += 1
+    kept = await one.create()
+    await store.sweeper.sweep()
+    assert len(await one.codes()) == 501
+    clock.ms += TIMEOUT_MS - 1
+    await store.sweeper.sweep()
+    assert await one.codes() == [kept]
+    assert await store.expiry.sweep(clock.ms) == 0
+
+
+async def test_others_come_in_between(store, under, clock):
+    """While a long sweep goes on, a request waits for a step of it at most."""
+    one = under(store)
+    await asyncio.gather(*[one.create("old") for _ in range(2000)])
+    clock.ms += TIMEOUT_MS
+    sweeping = asyncio.create_task(store.sweeper.sweep())
+    served = 0
+    while not sweeping.done():
+        assert len(await one.sessions("new")) == served
+        await one.create("new")
+        served += 1
+    await sweeping
+    assert served > 10
+
+
+async def test_it_compacts_once_something_was_swept(store, under, clock, compactions):
+    """The disk shrinks after a sweep that deleted something, and is left alone otherwise."""
+    await fill(under(store))
+    full = store.database.size_bytes()
+    await store.sweeper.sweep()
+    assert compactions == [0]
+    clock.ms += TIMEOUT_MS
+    await store.sweeper.sweep()
+    assert compactions == [1]
+    assert store.database.size_bytes() < full / 10
+    await store.sweeper.sweep()
+    assert compactions == [1]
+    assert sum(store.database_metrics.compactions.counts) == 1
+    assert sum(store.database_metrics.sweeps.counts) == 3
+
+
+async def test_every_session_is_counted_once(store, under, clock):
+    """A session with so much in it that it takes several steps counts like any other; what was swept counts at all."""
+    one = under(store)
+    large = await one.create()
+    for _ in range(5):
+        await one.add(large, Side.OFFERER, *map(str, range(100)))
+    await asyncio.gather(*[one.create() for _ in range(120)])
+    gone = await one.create()
+    await one.withdraw(gone)
+    assert (store.metrics.created, store.metrics.withdrawn, store.metrics.swept) == (122, 1, 0)
+    clock.ms += TIMEOUT_MS
+    await store.sweeper.sweep()
+    assert (store.metrics.created, store.metrics.withdrawn, store.metrics.swept) == (122, 1, 121)
+    assert await store.counts() == (0, 0)
+
+
+async def test_a_small_store_is_not_worth_a_compaction(store, under, clock, compactions):
+    """Below a megabyte nothing is compacted, but what was swept is remembered until it is worth it."""
+    await fill(under(store), number=20)
+    clock.ms += TIMEOUT_MS
+    await store.sweeper.sweep()
+    assert compactions == [0]
+    await fill(under(store))
+    await store.sweeper.sweep()
+    assert compactions == [1]
+
+
+async def test_it_does_not_compact_too_often(store, under, clock, monotonic, compactions):
+    """Between two compactions there is a pause, after which what has been swept meanwhile is made up for."""
+    for passed_s, expected in [(0.0, 1), (59.9, 1), (0.0, 1), (0.1, 2), (59.0, 2)]:
+        monotonic[0] += passed_s
+        await fill(under(store))
+        clock.ms += TIMEOUT_MS
+        await store.sweeper.sweep()
+        assert compactions == [expected]
+    monotonic[0] += 1.0
+    await store.sweeper.sweep()
+    assert compactions == [3]
+
+
+async def test_it_compacts_sooner_while_the_store_is_full(store, under, clock, monotonic, compactions):
+    """When room is short, what has expired gives its own back after seconds."""
+    for passed_s, most_bytes, expected in [(0.0, UNLIMITED, 1), (5.1, UNLIMITED, 1), (0.0, 1, 2), (4.9, 1, 2)]:
+        store.space.most_bytes = UNLIMITED
+        await fill(under(store))
+        store.space.most_bytes = most_bytes
+        monotonic[0] += passed_s
+        clock.ms += TIMEOUT_MS
+        await store.sweeper.sweep()
+        assert compactions == [expected]
+
+
+async def test_a_long_compaction_is_followed_by_a_long_pause(store, under, clock, monotonic, compactions, monkeypatch):
+    """Compactions take at most a twentieth or so of the time, however long one takes."""
+    monkeypatch.setattr(sweeper_module, "COMPACT_PAUSE_S", 1.0)
+    compact = store.database.compact
+
+    async def slow():
+        await compact()
+        monotonic[0] += 10.0
+
+    monkeypatch.setattr(store.database, "compact", slow)
+    for passed_s, expected in [(0.0, 1), (199.0, 1), (1.0, 2)]:
+        monotonic[0] += passed_s
+        await fill(under(store))
+        clock.ms += TIMEOUT_MS
+        await store.sweeper.sweep()
+        assert compactions == [expected]
+
+
+async def test_it_asks_the_clock_at_every_step(store, under, clock, monkeypatch):
+    """What expires during a long sweep is taken by the same one."""
+    one = under(store)
+    for number in range(200):
+        clock.ms = BEGIN_MS + number // 50
+        await one.create()
+    clock.ms = BEGIN_MS + TIMEOUT_MS - 1
+    sweep = store.expiry.sweep
+
+    async def slow(now_ms):
+        clock.ms += 1
+        return await sweep(now_ms + 1)
+
+    monkeypatch.setattr(store.expiry, "sweep", slow)
+    await store.sweeper.sweep()
+    left = {key[:1] for key in store.database.view.iterator(include_value=False)}
+    assert left == {b"E", b"F", b"G", b"I", b"M"}  # departures are remembered for a while
+
+
+async def test_what_has_expired_leaves_while_others_sweep(store, under, clock):
+    """Departures do not wait for a compaction; what else there is of the sessions is left to the sweep."""
+    one = under(store)
+    position = await one.begin()
+    code = await one.create()
+    (arrival,) = await one.events(position)
+    clock.ms += TIMEOUT_MS
+    await store.sweeper.settle()
+    assert await store.counts() == (0, 0)
+    assert await one.news(arrival[0]) == [(code, Reason.EXPIRED)]
+    assert sum(store.database_metrics.sweeps.counts) == 0
+
+
+@pytest.mark.parametrize("failing", ["read", "defect"])
+async def test_it_goes_on_by_itself(failing, open_store, under, clock, monkeypatch, caplog):
+    """Once the store is open it sweeps again and again, whatever has failed before; it ends with the store."""
+    store = await open_store(sweep_interval_ms=10)
+    one = under(store)
+    await one.create()
+    settle, failed = store.expiry.settle, asyncio.Event()
+
+    async def failing_once(now_ms):
+        monkeypatch.setattr(store.expiry, "settle", settle)
+        failed.set()
+        raise plyvel.CorruptionError(b"bad block") if failing == "read" else ZeroDivisionError
+
+    monkeypatch.setattr(store.expiry, "settle", failing_once)
+    await failed.wait()
+    clock.ms += TIMEOUT_MS
+    async with asyncio.timeout(30):
+        while store.metrics.swept < 1:  # noqa: ASYNC110 (there is no event for that)
+            await asyncio.sleep(0.01)
+    assert store.database_metrics.writes.reopened == (failing == "read")
+    assert ("work in the background failed" in caplog.text) == (failing == "defect")
+    assert len([task for task in asyncio.all_tasks() if "Sweeper" in repr(task.get_coro())]) == 2
+    await store.close()
+    assert not [task for task in asyncio.all_tasks() if "Sweeper" in repr(task.get_coro())]
+
+
+async def test_a_store_that_cannot_serve(open_store, under, clock, caplog):
+    """What cannot be done now is done once the database is open again, without a word more."""
+    store = await open_store(sweep_interval_ms=10)
+    one = under(store)
+    await one.create()
+    store.database.failed(plyvel.CorruptionError(b"bad block"))
+    clock.ms += TIMEOUT_MS
+    async with asyncio.timeout(30):
+        while store.metrics.swept < 1:  # noqa: ASYNC110 (there is no event for that)
+            await asyncio.sleep(0.01)
+    assert not [record for record in caplog.records if record.name == sweeper_module.__name__ and record.levelno > 20]
