@@ -120,7 +120,7 @@ async def test_a_backup_is_all_that_is_committed(service):
     response = await post(service, "/backup")
     assert entries(response) == held
     assert len(held) == 3 * len(codes) + 203
-    assert int(response.headers["Store-Bytes"]) == service.store.size_bytes()
+    assert int(response.headers["Store-Bytes"]) == service.store.database.size_bytes()
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:9000", "127.8.8.8", "[::1]", "[::1]:80"])
@@ -196,7 +196,7 @@ async def test_the_store_goes_in_the_middle_of_a_backup(end, service, caplog):
         if end == "closed":
             await service.close_store()
         else:
-            assert service.store.failed(plyvel.CorruptionError(b"bad block"))
+            service.store.database.failed(plyvel.CorruptionError(b"bad block"))
         with contextlib.suppress(ConnectionError):
             assert not (await connection.reader.read()).endswith(b"0\r\n\r\n")
     await until(lambda: end == "closed" or service.store.database._snapshot)
@@ -237,7 +237,7 @@ async def test_compaction(service):
     response = await post(service, "/compact")
     assert response.status == 200
     assert set(response.json) == {"before_bytes", "after_bytes"}
-    assert response.json["after_bytes"] == service.store.size_bytes()
+    assert response.json["after_bytes"] == service.store.database.size_bytes()
     assert [each["code"] for each in await service.sessions()] == [code]
 
 

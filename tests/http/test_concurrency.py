@@ -5,7 +5,7 @@ import json
 from collections import Counter
 
 import pytest
-from support.service import NOW_MS, ORIGIN, TRANSPORTS, head, refused, with_origin
+from support.service import ORIGIN, TRANSPORTS, head, refused, with_origin
 
 pytest_plugins = ["support.http_fixtures"]
 
@@ -171,7 +171,7 @@ async def test_everybody_at_once(durable):
         assert code not in [each["code"] for each in await durable.sessions()]
 
     for number in range(300):
-        await durable.store.create(ORIGIN, "old", "i", "o", NOW_MS)
+        await durable.store.create(ORIGIN, "old", "i", "o")
         if number == 299:
             durable.clock.ms += durable.settings.session_timeout_ms
     pairs = asyncio.gather(*map(pair, range(20)))
@@ -187,7 +187,7 @@ async def test_everybody_at_once(durable):
 async def fill(service, count=400, size=5000):
     """So many sessions that a listing of them cannot be sent in one go."""
     for number in range(count):
-        await service.store.create(ORIGIN, "lobby", str(number), "o" * size, NOW_MS)
+        await service.store.create(ORIGIN, "lobby", str(number), "o" * size)
 
 
 async def test_a_slow_reader_keeps_nobody_waiting(service):

@@ -267,7 +267,7 @@ async def test_pages(service):
 async def test_page_defaults_and_maximum(service):
     """A page is 100 topics unless said otherwise and at most 1000, whatever is asked for (contract B8)."""
     for number in range(1005):
-        await service.store.create(ORIGIN, f"{number:04}", "i", "o", NOW_MS)
+        await service.store.create(ORIGIN, f"{number:04}", "i", "o")
     for query, limit, more in [
         ("", 100, True),
         ("?page=1", 100, True),
@@ -308,7 +308,7 @@ async def test_long_listings(count, service):
     made = []
     for number in range(count):
         service.clock.ms += number % 2
-        code = await service.store.create(ORIGIN, "lobby", f"info {number}", "o" * 300, service.clock.ms)
+        code = await service.store.create(ORIGIN, "lobby", f"info {number}", "o" * 300)
         made.insert(0, (str(uuid.UUID(bytes=code)), f"info {number}", service.clock.ms))
     found = await service.sessions()
     assert [(each["code"], each["info"], each["createdAt"]) for each in found] == made

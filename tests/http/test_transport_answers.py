@@ -16,7 +16,6 @@ from support.raw_http import answers, echo_application, read_all, serving
 from tornado import web
 
 from tornado_signal.http import make_application
-from tornado_signal.metrics import Metrics, Writes
 from tornado_signal.settings.settings import Settings
 from tornado_signal.system.clock import Clock
 from tornado_signal.transport import connection
@@ -128,7 +127,7 @@ def echoing(loop):
 @pytest.fixture
 def real(loop):
     """A server with this product's handlers, with nothing of a store but what it counts: no request comes that far."""
-    store = SimpleNamespace(metrics=Metrics(Writes()))
+    store = SimpleNamespace()
     with serving(lambda: make_application(store, Clock(), Settings(), "test"), loop=loop) as running:
         yield running
 

@@ -689,7 +689,7 @@ async def test_limits_of_a_listing(limit, service, look):
 
 async def test_more_than_a_thousand(service, look):
     """A limit over 1000 counts as 1000; without one a listing is whole."""
-    await asyncio.gather(*(service.store.create(ORIGIN, "lobby", "i", "o", NOW_MS) for _ in range(1010)))
+    await asyncio.gather(*(service.store.create(ORIGIN, "lobby", "i", "o") for _ in range(1010)))
     assert len((await look(limit=5000).found())["sessions"]) == 1000
     assert len((await look().found())["sessions"]) == 1010
 

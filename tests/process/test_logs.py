@@ -32,7 +32,7 @@ async def broken(self, *arguments, **options):
         {}[repr(arguments)]
     except KeyError as error:
         raise ValueError(f"cannot read {arguments} {options}") from error
-tornado_signal.stores.leveldb.store.Store.read = broken
+tornado_signal.stores.leveldb.store.LevelDBStore.read = broken
 """
 
 

@@ -11,9 +11,9 @@ from tornado_signal.stores.leveldb.binding import plyvel
 
 # The longest first: two of them run at a time.
 SUITES = ["process/test_crash.py", "process/test_rescue.py", "engine/test_store_model.py", "system/test_disk_full.py"]
-SUITES += ["engine/test_store.py", "engine/test_database.py", "http/test_concurrency.py"]
-SUITES += ["engine/test_store_additions.py", "engine/test_salvage.py", "engine/test_directory.py"]
-SUITES += ["engine/test_tables.py"]
+SUITES += ["engine/test_store.py", "engine/leveldb/test_database.py", "http/test_concurrency.py"]
+SUITES += ["engine/test_store_additions.py", "engine/leveldb/test_salvage.py", "engine/leveldb/test_directory.py"]
+SUITES += ["engine/leveldb/test_tables.py", "engine/leveldb/test_leveldb.py"]
 NEEDED = {"hypothesis", "pytest", "pytest-timeout", "pytest-tornasync", "pytest-xdist"}
 OURS = plyvel.__name__.replace("_", "-")
 # For each other binding the newest Python that takes it.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tornado_signal.errors import DatabaseError
 from tornado_signal.session import Answer, Reason, Session, Side
 from tornado_signal.stores.leveldb import layout
-from tornado_signal.stores.leveldb.layout import Mark
+from tornado_signal.stores.leveldb.layout import StoreCounters
 
 # Mostly the characters that could do harm: the terminator, what it is escaped with, both ends of every range.
 awkward = st.sampled_from("\x00\x01ab/\x7f\x80\xff\u0100\ud7ff\ue000\uffff\U00010000\U0010ffff")
@@ -34,7 +34,10 @@ PACKED = b"https://o\x00\x00"
         (layout.IDENTITY_KEY, b"I"),
         (layout.pack_number(layout.FORMAT), bytes(7) + b"\x01"),
         (layout.COUNTERS_KEY, b"M"),
-        (layout.pack_counters(Mark(1, 2, 259)), bytes(7) + b"\x01" + bytes(7) + b"\x02" + bytes(6) + b"\x01\x03"),
+        (
+            layout.pack_counters(StoreCounters(1, 2, 259)),
+            bytes(7) + b"\x01" + bytes(7) + b"\x02" + bytes(6) + b"\x01\x03",
+        ),
         (layout.NO_COUNTERS, bytes(24)),
         (layout.pack_session_prefix("https://o", SESSION.code), b"S" + PACKED + SESSION.code),
         (
@@ -179,7 +182,7 @@ def test_values_come_back(session):
         assert gone == (session.code, session.serial, reason)
 
 
-@given(st.builds(Mark, numbers, numbers, numbers), st.builds(Answer, topics, numbers, hashes))
+@given(st.builds(StoreCounters, numbers, numbers, numbers), st.builds(Answer, topics, numbers, hashes))
 def test_marks_and_answers_come_back(mark, answer):
     """A mark and an answer hold all that was put in."""
     assert layout.unpack_counters(layout.pack_counters(mark)) == mark

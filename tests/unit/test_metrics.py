@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_signal.metrics import Histogram, Metrics, Requests, Writes
+from tornado_signal.metrics import Histogram, RequestMetrics, Requests
 from tornado_signal.system.lag import PAUSE_S, Lag
 
 BOUNDS = (0.5, 1.0, 2.0)
@@ -73,7 +73,7 @@ def test_requests_are_counted_once():
 
 async def test_a_loop_that_is_held_up():
     """The time that somebody keeps the loop for himself is seen, and requests are counted meanwhile."""
-    metrics = Metrics(Writes())
+    metrics = RequestMetrics()
     metrics.requests[int, "GET", 200].append(0.1)
     metrics.waits[int, "GET", 200].append(0.1)
     lag = Lag(metrics)

@@ -12,22 +12,27 @@ import tornado_signal
 PACKAGE = Path(tornado_signal.__file__).parent
 
 # Each folder, or file at the top, with what it may import of the package and of other packages. What stands above
-# `stores` knows none of the engines, but for what makes them and what looks after their files.
+# `stores` knows none of the engines, but for what shows and looks after their files.
 MAY_IMPORT = {
     "errors": "",
     "session": "errors",
     "metrics": "",
-    "stores": "errors",
-    "stores.leveldb": "errors metrics session stores system plyvel plyvel_next sortedcontainers",
+    "stores": "metrics session settings stores.leveldb stores.quotas stores.watches system",
+    "stores.cursors": "",
+    "stores.quotas": "",
+    "stores.watches": "",
+    "stores.leveldb": (
+        "errors metrics session stores.cursors stores.quotas stores.watches system plyvel plyvel_next sortedcontainers"
+    ),
     "limits": "errors settings",
     "api": "errors session settings orjson",
-    "http": "api errors limits metrics session settings stores stores.leveldb system tornado",
-    "admin": "api errors http maintenance metrics prometheus_client tornado",
+    "http": "api errors limits metrics session settings stores stores.watches system tornado",
+    "admin": "api errors http maintenance metrics stores.leveldb prometheus_client tornado",
     "transport": "httptools tornado",
     "maintenance": "errors session settings stores.leveldb",
     "settings": "",
     "system": "errors metrics settings tornado",
-    "server": "admin api errors http limits settings stores stores.leveldb system transport package tornado",
+    "server": "admin api errors http limits settings stores system transport package tornado",
     "client": "aiortc httpx",
     "cli": "client errors settings shtab",
     "__main__": "cli errors maintenance server settings system package uvloop",
