@@ -17,11 +17,14 @@ from tornado.ioloop import PeriodicCallback
 
 from . import COMMIT
 from .admin.application import make_admin_application
+from .api.call import Service
 from .api.ice import open_ice_servers
 from .errors import DamagedDatabase, OperatorError, Unavailable
-from .http import make_application, make_refusal
-from .http.application import Application
+from .http.errors import make_refusal
+from .http.routes import make_application
+from .http.site import Site
 from .limits.per_address import AdminLimits, Limits
+from .metrics import RequestMetrics
 from .settings.settings import Settings
 from .stores import open_store
 from .system.activation import passed_sockets
@@ -155,18 +158,18 @@ class Orders:
         (self.hurry if self.stop.is_set() else self.stop).set()
 
 
-async def drain(server: Server, admin_server: Server, application: Application) -> None:
+async def drain(server: Server, admin_server: Server, site: Site) -> None:
     """Let nobody in any more, and answer everybody who is.
 
     Who waits for news gets an ordinary answer, and whoever was accepted has time for a request. New connections
     are for the next process, if something holds the sockets meanwhile.
     """
-    application.stopping = True
+    site.stopping = True
     await server.accept_no_more()
-    application.store.end_watches()
+    site.service.store.end_watches()
     await server.serve_the_rest(LAST_REQUEST_S)
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(application.drain(), DRAIN_LIMIT_S)
+        await asyncio.wait_for(site.drain(), DRAIN_LIMIT_S)
     await server.close(CLOSE_LIMIT_S)
     await admin_server.close(CLOSE_LIMIT_S)
 
@@ -199,8 +202,11 @@ async def serve(settings: Settings) -> None:
     try:
         public, admin = open_all_sockets(settings)
         limits = Limits(settings, room, lambda: store.capacity_bytes // ADDRESSES_TO_FILL)
-        application = make_application(store, clock, settings, COMMIT, limits)
-        refusal = make_refusal(settings, application.ledger)
+        metrics = RequestMetrics()
+        service = Service(store, settings, clock, open_ice_servers(settings), COMMIT)
+        application = make_application(service, limits, metrics)
+        site = application.site
+        refusal = make_refusal(settings, site.log)
         server = Server(
             application,
             refusal,
@@ -210,10 +216,10 @@ async def serve(settings: Settings) -> None:
             max_read_ahead_bytes=settings.max_read_ahead_bytes,
         )
         await server.start(public)
-        admin_application = make_admin_application(application, server)
+        admin_application = make_admin_application(site, server)
         admin_server = Server(admin_application, refusal, limiter=AdminLimits())
         await admin_server.start(admin)
-        lag = Lag(application.metrics)
+        lag = Lag(metrics.loop_lag)
         for listening in public:
             log.info("listening on %s", url(listening, server.protocol))
         for listening in admin:
@@ -254,7 +260,7 @@ async def serve(settings: Settings) -> None:
         log.info("stopping: draining")
         notifier.stopping(status())
         lag.stop()
-        await unless(orders.hurry, drain(server, admin_server, application))
+        await unless(orders.hurry, drain(server, admin_server, site))
         if orders.hurry.is_set():
             log.info("stopping at once")
         await server.close(0)

@@ -11,9 +11,8 @@ import pytest
 from support.browsers import listed, until
 from support.service import refused
 
-from tornado_signal import http as handlers
 from tornado_signal.http import assets
-from tornado_signal.http.pages import POLICY
+from tornado_signal.http.files import POLICY
 
 pytest_plugins = ["support.http_fixtures", "support.browser_fixtures"]
 
@@ -89,7 +88,7 @@ async def test_it_can_be_turned_off(start_service):
     """Without the page none of its files is there, and the document does not speak of it; the module is there."""
     service = await start_service(demo=False)
     document = await service.get("/openapi.json")
-    for path in handlers.DEMO:
+    for path in assets.DEMO:
         assert refused(await service.call("GET", path)) == (404, "Not found")
         assert path not in document["paths"]
     assert "/client.js" in document["paths"]

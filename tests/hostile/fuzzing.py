@@ -22,7 +22,7 @@ from support.service import Service
 
 from tornado_signal import transport
 from tornado_signal.admin.application import make_admin_application
-from tornado_signal.http import make_refusal
+from tornado_signal.http.errors import make_refusal
 
 from .inputs import Input, Maker
 
@@ -176,7 +176,7 @@ class Fuzzer:
         service = Service(self._room / "data")
         await service.start()
         application = service.application
-        refusal = make_refusal(service.settings, application.ledger)
+        refusal = make_refusal(service.settings, application.site.log)
         public = transport.Server(application, refusal, limiter=getattr(application, "limits", None))
         admin = transport.Server(make_admin_application(application), refusal)
         for name, server in (("public", public), ("admin", admin)):

@@ -52,7 +52,7 @@ async def test_ready_writes_to_the_store(service, ask):
 
 async def test_draining(service, ask):
     """A server that stops is alive, but not ready."""
-    service.application.draining = True
+    service.site.draining = True
     assert await ask("GET", "/healthz") == (200, {"status": "ok"})
     assert await ask("GET", "/readyz") == (503, {"status": "unavailable", "reason": "draining"})
 
@@ -163,10 +163,10 @@ async def test_care_by_other_methods(path, ask):
 @pytest.mark.parametrize("path", ["/backup", "/compact"])
 async def test_care_while_there_is_no_service(path, service):
     """While the server stops, or its store is out of service, there is none of it, and the reason is told."""
-    service.application.draining = True
+    service.site.draining = True
     response = await post(service, path)
     assert (response.status, response.json) == (503, {"status": "unavailable", "reason": "draining"})
-    service.application.draining = False
+    service.site.draining = False
     await service.close_store()
     response = await post(service, path)
     assert response.status == 503

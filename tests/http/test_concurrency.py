@@ -237,7 +237,7 @@ async def test_leaving_in_the_middle_of_a_listing(read, service):
         leaver.writer.transport.abort()
     for _ in range(3):
         assert len(await service.sessions()) == 400
-    await asyncio.wait_for(service.application.drain(), 5)
+    await asyncio.wait_for(service.site.drain(), 5)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -259,7 +259,7 @@ async def test_a_listing_that_cannot_go_on(service, monkeypatch):
         await connection.send(head("GET", "/lobby/sessions", with_origin(ORIGIN)))
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError, ValueError)):
             await connection.receive()
-    await asyncio.wait_for(service.application.drain(), 5)
+    await asyncio.wait_for(service.site.drain(), 5)
 
 
 @pytest.mark.parametrize("cut", [1, 30, -20, -1])
@@ -270,7 +270,7 @@ async def test_leaving_in_the_middle_of_a_request(cut, service):
         async with service.connect() as leaver:
             await leaver.send(data[:cut])
     assert await service.sessions() == []
-    await asyncio.wait_for(service.application.drain(), 5)
+    await asyncio.wait_for(service.site.drain(), 5)
 
 
 async def test_leaving_before_the_answer(service, monkeypatch):
@@ -283,7 +283,7 @@ async def test_leaving_before_the_answer(service, monkeypatch):
     gate.opened.set()
     assert await service.offer(info="next")
     assert [each["info"] for each in await service.sessions()] == ["next", "i"]
-    await asyncio.wait_for(service.application.drain(), 5)
+    await asyncio.wait_for(service.site.drain(), 5)
 
 
 # The end.
@@ -295,7 +295,7 @@ async def test_the_drain_waits_for_what_is_under_way(service, monkeypatch):
     gate = Gate(service.store, "answer", monkeypatch)
     answering = asyncio.create_task(service.call("POST", "/answer", {"code": code, "side": "answerer", "answer": "a"}))
     await gate.entered.wait()
-    draining = asyncio.create_task(service.application.drain())
+    draining = asyncio.create_task(service.site.drain())
     await settle()
     late = await service.call("POST", "/poll", {"code": code, "side": "offerer"})
     assert refused(late) == (503, "Service unavailable")
@@ -311,4 +311,4 @@ async def test_an_idle_server_drains_at_once(service):
         await idle.send(head("GET", "/", with_origin(ORIGIN)))
         assert (await idle.receive()).status == 200
         async with service.connect():
-            await asyncio.wait_for(service.application.drain(), 5)
+            await asyncio.wait_for(service.site.drain(), 5)

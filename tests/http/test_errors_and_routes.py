@@ -13,6 +13,7 @@ from support.service import (
     TRANSPORTS,
     allowed_origin,
     check_every_response,
+    declared,
     head,
     invalid,
     refused,
@@ -21,8 +22,7 @@ from support.service import (
 from support.sse import open_stream
 
 from tornado_signal import errors
-from tornado_signal import http as handlers
-from tornado_signal.http.base import STATUS
+from tornado_signal.http.errors import STATUS
 from tornado_signal.settings.settings import Settings
 
 pytest_plugins = ["support.http_fixtures"]
@@ -93,8 +93,9 @@ def without(fields, *names):
 
 def test_the_routes_are_those_of_the_contract():
     """The table of routes has the specification's seven endpoints, the contract's additions and no others."""
-    assert set(handlers.FIXED) == {path for path in ROUTES if path.count("/") == 1}
-    assert set(handlers.BY_TOPIC) == {"sessions", "offer", "events"}
+    paths = set(declared())
+    assert {path for path in paths if path.count("/") == 1} == {path for path in ROUTES if path.count("/") == 1}
+    assert paths - {*ROUTES} == {"/{topic}/sessions", "/{topic}/offer", "/{topic}/events"}
 
 
 def test_every_error_has_a_status():
@@ -324,7 +325,7 @@ async def test_credentials(listed, start_service):
         assert (response.status, credentials(response), allowed_origin(response)) == (status, expected, ORIGIN)
     async with open_stream(service.port, "/lobby/events") as stream:
         assert stream.headers.get("Access-Control-Allow-Credentials") == expected
-    service.application.draining = True
+    service.site.draining = True
     response = await service.call("GET", "/topics")
     assert (response.status, credentials(response)) == (503, expected)
 
@@ -738,7 +739,7 @@ async def test_origin_and_path_come_before_the_size(service):
 @pytest.mark.parametrize("path", [*ROUTES, "/nowhere"])
 async def test_draining(path, service):
     """A server that stops answers 503 with Retry-After, in JSON and with CORS, to what still comes."""
-    service.application.draining = True
+    service.site.draining = True
     for method in ("GET", "POST", "DELETE", "REPORT", "OPTIONS"):
         response = await service.call(method, path, b"[")
         assert refused(response) == (503, "Service unavailable"), method

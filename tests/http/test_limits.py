@@ -367,7 +367,7 @@ async def test_waiting_requests(serving, kind, setting, status):
         async with service.connect() as third:
             await third.send(request)
             await until(lambda: len(service.store.watches) == 2)
-    await until(lambda: len(service.store.watches) == service.application.limits.waiting == 0)
+    await until(lambda: len(service.store.watches) == service.site.limits.waiting == 0)
 
 
 async def test_waiting_that_ends_by_itself(serving):
@@ -376,7 +376,7 @@ async def test_waiting_that_ends_by_itself(serving):
     for _ in range(3):
         assert (await service.call("GET", "/empty/sessions?wait=0.001")).status == 200
     assert (await service.call("POST", "/poll", {"code": NO_SUCH_CODE, "side": "offerer", "wait": 1})).status == 404
-    await until(lambda: service.application.limits.waiting == 0)
+    await until(lambda: service.site.limits.waiting == 0)
 
 
 @pytest.mark.parametrize(("setting", "status"), [("max_connections_per_address", 429), ("max_connections", 503)])
@@ -396,7 +396,7 @@ async def test_connections(serving, setting, status):
             assert await third.receive() is None
         await first.send(request)
         assert (await first.receive()).status == 200
-    limits = service.application.limits
+    limits = service.site.limits
     await until(lambda: limits.connections == 0)
     assert (await service.call("GET", "/")).status == 200
 
@@ -409,7 +409,7 @@ async def connect_from(service, address):
 async def test_a_connection_too_many_that_is_silent(serving):
     """It is closed within a second, so that the next one can be told; those that are served may be silent for long."""
     service = await serving(max_connections_per_address=1)
-    limits = service.application.limits
+    limits = service.site.limits
     request = head("GET", "/", with_origin(ORIGIN))
     async with service.connect() as served:
         await until(lambda: limits.connections == 1)
@@ -429,7 +429,7 @@ async def test_a_connection_too_many_that_is_silent(serving):
 async def test_a_connection_too_many_that_goes_on(serving):
     """One that is told, and neither reads nor closes, or that sends byte after byte, is closed within a second too."""
     service = await serving(max_connections_per_address=1)
-    limits = service.application.limits
+    limits = service.site.limits
     request = head("GET", "/", with_origin(ORIGIN))
     async with service.connect(), service.connect() as told, service.connect() as slow:
         await until(lambda: limits.refused == 2)
@@ -445,7 +445,7 @@ async def test_a_connection_too_many_that_goes_on(serving):
 async def test_silent_connections_of_one_address_keep_nobody_out(serving):
     """Seventy silent connections of one address take no more room than is its, and another is served."""
     service = await serving(max_connections_per_address=5, max_connections=60)
-    limits = service.application.limits
+    limits = service.site.limits
     async with contextlib.AsyncExitStack() as ends:
         silent = [await ends.enter_async_context(service.connect()) for _ in range(70)]
         await until(lambda: limits.connections == 5)
@@ -500,8 +500,8 @@ async def test_who_connects_again_and_again(serving):
     await other.send(request)
     assert (await other.receive()).status == 200
     other.close()
-    assert service.application.limits.refused == 0
-    await until(lambda: service.application.limits.connections == 0)
+    assert service.site.limits.refused == 0
+    await until(lambda: service.site.limits.connections == 0)
 
 
 async def test_behind_a_proxy(serving):

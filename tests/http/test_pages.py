@@ -6,7 +6,6 @@ import logging
 import pytest
 from support.service import ORIGIN, OTHER, allowed_origin, refused
 
-from tornado_signal import http as handlers
 from tornado_signal.http import assets
 
 pytest_plugins = ["support.http_fixtures"]
@@ -37,7 +36,7 @@ def ask(service):
 
 def test_every_file_is_here():
     """The table of files is that of the routes."""
-    assert {*handlers.FILES, *handlers.DEMO} == {*TYPES}
+    assert {*assets.CLIENT, *assets.DEMO} == {*TYPES}
 
 
 @pytest.mark.parametrize("origin", [None, ORIGIN, "null"])
@@ -147,7 +146,7 @@ async def test_an_origin_that_is_not_allowed(path, start_service, caplog):
 
 async def test_draining(service):
     """A server that is stopping hands out nothing any more."""
-    service.application.draining = True
+    service.site.draining = True
     for origin in (None, ORIGIN):
         response = await service.call("GET", "/client.js", origin=origin)
         assert (response.status, response.headers["Retry-After"]) == (503, "1")

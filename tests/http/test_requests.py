@@ -4,6 +4,7 @@ import asyncio
 import collections
 import contextlib
 import contextvars
+import dataclasses
 import gc
 import logging
 import socket
@@ -14,9 +15,9 @@ import types
 import pytest
 from support.service import ORIGIN, head, refused, with_origin
 
-from tornado_signal.http import application as request
-from tornado_signal.http import discovery
+from tornado_signal.api import wire
 from tornado_signal.http.base import Handler
+from tornado_signal.http.request import Request
 from tornado_signal.transport import connection, exchange
 
 pytest_plugins = ["support.http_fixtures"]
@@ -27,13 +28,19 @@ DEFECT = (500, "Internal server error")
 
 
 @pytest.fixture
-def handle(monkeypatch):
-    """A function that has GET / handled by a coroutine function of a test."""
+def handle(service):
+    """A function that has GET / answered by a coroutine function of a test."""
 
     def replace(get):
-        monkeypatch.setattr(discovery.Version, "get", get)
+        fixed = service.application.fixed
+        fixed["/"] = dataclasses.replace(fixed["/"], answer=get)
 
     return replace
+
+
+def reply(request, fields):
+    """Answer a request."""
+    request.respond(wire.encode(fields))
 
 
 @pytest.fixture
@@ -61,14 +68,14 @@ async def reaches(found, expected):
 async def test_a_timeout(service, handle):
     """`asyncio.timeout` works in a handler, whether it ends in time or not."""
 
-    async def get(handler):
+    async def get(request):
         async with asyncio.timeout(BOUND_S):
             await asyncio.sleep(0)
         try:
             async with asyncio.timeout(0.01):
                 await asyncio.sleep(BOUND_S)
         except TimeoutError:
-            handler.reply({"task": asyncio.current_task() is not None})
+            reply(request, {"task": asyncio.current_task() is not None})
 
     handle(get)
     assert await service.get("/") == {"task": True}
@@ -77,10 +84,10 @@ async def test_a_timeout(service, handle):
 async def test_tasks_within_a_handler(service, handle, defects):
     """A group of tasks works in a handler: what fails in it ends the others, and is one defect."""
 
-    async def get(handler):
+    async def get(request):
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(asyncio.sleep(0, number)) for number in range(3)]
-        handler.reply({"sum": sum(task.result() for task in tasks)})
+        reply(request, {"sum": sum(task.result() for task in tasks)})
 
     handle(get)
     assert await service.get("/") == {"sum": 3}
@@ -88,7 +95,7 @@ async def test_tasks_within_a_handler(service, handle, defects):
     async def fail():
         raise ZeroDivisionError
 
-    async def failing(handler):
+    async def failing(request):
         async with asyncio.TaskGroup() as group:
             group.create_task(asyncio.sleep(BOUND_S))
             group.create_task(fail())
@@ -104,7 +111,7 @@ async def test_a_future_that_is_cancelled(when, service, handle, defects):
     awaited = asyncio.get_running_loop().create_future()
     begun = asyncio.Event()
 
-    async def get(handler):
+    async def get(request):
         begun.set()
         await awaited
 
@@ -119,21 +126,21 @@ async def test_a_future_that_is_cancelled(when, service, handle, defects):
             assert refused(await client.receive()) == DEFECT
         await client.send(head("GET", "/health", with_origin(ORIGIN)))
         assert (await client.receive()).status == 200
-    assert service.application.running == 0
+    assert service.site.running == 0
     assert defects() == [asyncio.CancelledError]
 
 
 async def test_draining_waits_for_nobody_who_was_cancelled(service, handle, defects):
     """A request that ended by a cancellation is not waited for when the server stops."""
 
-    async def get(handler):
+    async def get(request):
         asyncio.current_task().cancel()
         await asyncio.sleep(BOUND_S)
 
     handle(get)
     assert refused(await service.call("GET", "/")) == DEFECT
     async with asyncio.timeout(BOUND_S):
-        await service.application.drain()
+        await service.site.drain()
     assert defects() == [asyncio.CancelledError]
 
 
@@ -142,12 +149,12 @@ async def test_a_defect_drops_nobody_else(count, service, handle, defects):
     """An exception in one handler's first step leaves those alone that came in the same turn of the loop."""
     asked = 0
 
-    async def get(handler):
+    async def get(request):
         nonlocal asked
         asked += 1
         if asked % 2:
             raise ZeroDivisionError
-        handler.reply({"asked": asked})
+        reply(request, {"asked": asked})
 
     handle(get)
     async with contextlib.AsyncExitStack() as ends:
@@ -160,26 +167,17 @@ async def test_a_defect_drops_nobody_else(count, service, handle, defects):
     assert defects() == [ZeroDivisionError] * count
 
 
-async def test_a_defect_before_the_first_step(service, monkeypatch, caplog):
-    """A handler that cannot even be made holds up no other request, of the same client neither."""
-    made = discovery.Version.__init__
-    told = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
-    failing = True
+async def test_a_defect_before_the_first_step(service, monkeypatch, defects):
+    """A request whose work cannot even begin is answered, and holds up no other."""
 
-    def make(*arguments):
-        if failing:
-            raise ZeroDivisionError
-        made(*arguments)
+    def begin(request):
+        raise ZeroDivisionError
 
-    monkeypatch.setattr(discovery.Version, "__init__", make)
-    async with service.connect() as client:
-        await client.send(ASK)
-        await reaches(lambda: len(told), 1)
-        failing = False
-        async with asyncio.timeout(BOUND_S):
-            assert (await service.call("GET", "/")).status == 200
-    caplog.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(Request, "begin", begin)
+        assert refused(await service.call("GET", "/")) == DEFECT
+    assert (await service.call("GET", "/")).status == 200
+    assert defects() == [ZeroDivisionError]
 
 
 KEPT = contextvars.ContextVar("KEPT", default="nothing")
@@ -189,15 +187,15 @@ async def test_context_variables(service, handle):
     """What one request sets in its context no other one sees, on the same connection, on others, and meanwhile."""
     met = asyncio.Event()
 
-    async def get(handler):
+    async def get(request):
         before = KEPT.get()
-        said = handler.request.query
+        said = request.query
         KEPT.set(said)
         if said == "first":
             await met.wait()
         met.set()
         await asyncio.sleep(0)
-        handler.reply({"before": before, "after": KEPT.get()})
+        reply(request, {"before": before, "after": KEPT.get()})
 
     handle(get)
     async with service.connect() as one, service.connect() as other:
@@ -235,7 +233,7 @@ def without_garbage_collection():
     gc.collect()
 
 
-KINDS = (connection.Connection, exchange.Exchange, request.Request, Handler)
+KINDS = (connection.Connection, exchange.Exchange, Request, Handler)
 
 
 def left():
@@ -278,9 +276,9 @@ async def test_a_client_leaves_in_the_middle(target, goodbye, start_service, wit
         await asyncio.sleep(0.05)
         goodbye(client)
     await reaches(lambda: left() - before, collections.Counter())
-    assert len(service.store.watches) == service.application.limits.waiting == 0
+    assert len(service.store.watches) == service.site.limits.waiting == 0
     assert rss_bytes() - before_bytes < 40_000_000
-    assert service.application.running == 0
+    assert service.site.running == 0
 
 
 @pytest.mark.parametrize("goodbye", [socket.socket.close, reset], ids=["close", "reset"])
@@ -311,7 +309,7 @@ async def test_no_generator_is_left_open(goodbye, service):
             await loop.sock_recv(client, 10)
             await asyncio.sleep(0.05)
             goodbye(client)
-        await reaches(lambda: service.application.running, 0)
+        await reaches(lambda: service.site.running, 0)
         gc.collect()
     finally:
         sys.set_asyncgen_hooks(*hooks)

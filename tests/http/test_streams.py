@@ -11,7 +11,6 @@ from support.service import NO_SUCH_CODE, NOT_FOUND, ORIGIN, OTHER, TIMEOUT_MS, 
 from support.sse import open_stream, told
 
 from tornado_signal import session as sessions
-from tornado_signal.api import wire
 from tornado_signal.http import streams
 
 pytest_plugins = ["support.http_fixtures"]
@@ -192,7 +191,7 @@ async def test_the_server_drains(whose, service, follow):
         for stream in opened:
             await stream.take()
             assert stream.retry_ms == streams.RETRY_MS
-        await service.application.drain()
+        await service.site.drain()
         for stream in opened:
             assert await stream.rest() == []
         told_ms = {stream.retry_ms for stream in opened}
@@ -204,7 +203,7 @@ async def test_the_server_drains(whose, service, follow):
 
 async def test_an_event_source_that_comes_too_late(service):
     """While the server drains an EventSource is cut off, so that it tries again; whoever else asks is told 503."""
-    await service.application.drain()
+    await service.site.drain()
     request = head("GET", "/lobby/events", with_origin(ORIGIN, [("Accept", "text/event-stream")]))
     assert await service.raw(request, "GET") is None
     assert (await service.call("GET", "/lobby/events")).status == 503
@@ -559,13 +558,13 @@ STREAMS = 100
 def encoded(monkeypatch):
     """The events that have been made, in their order."""
     made = []
-    make = wire.event
+    encode = streams.encode
 
-    def event(name, *arguments):
-        made.append(name)
-        return make(name, *arguments)
+    def encoding(event):
+        made.extend(filter(None, [event.type]))  # but for the mark behind a listing, which is each stream's own
+        return encode(event)
 
-    monkeypatch.setattr(wire, "event", event)
+    monkeypatch.setattr(streams, "encode", encoding)
     return made
 
 

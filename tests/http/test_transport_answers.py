@@ -5,7 +5,6 @@ import ipaddress
 import socket
 import ssl
 import time
-from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
@@ -13,9 +12,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from support.raw_http import answers, echo_application, read_all, serving
+from support.service import applying
 from tornado import web
 
-from tornado_signal.http import make_application
 from tornado_signal.settings.settings import Settings
 from tornado_signal.system.clock import Clock
 from tornado_signal.transport import connection
@@ -126,9 +125,8 @@ def echoing(loop):
 
 @pytest.fixture
 def real(loop):
-    """A server with this product's handlers, with nothing of a store but what it counts: no request comes that far."""
-    store = SimpleNamespace()
-    with serving(lambda: make_application(store, Clock(), Settings(), "test"), loop=loop) as running:
+    """A server with this product's handlers, without a store: no request comes that far."""
+    with serving(lambda: applying(None, Clock(), Settings()), loop=loop) as running:
         yield running
 
 

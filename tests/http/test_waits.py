@@ -354,7 +354,7 @@ async def test_the_server_drains(service, poll, look):
     listed = await look(wait=0).found()
     waiters = [poll(code, wait=LONG_S), look(wait=LONG_S, since=listed["cursor"])]
     await waiting(service, 2)
-    await service.application.drain()
+    await service.site.drain()
     assert (await waiters[0].found())["answer"] is None
     assert await waiters[1].found() == listed
     response = await poll(code, wait=LONG_S).response()

@@ -13,12 +13,11 @@ from urllib.parse import urlsplit
 import pytest
 from support.command import BOUND_S, ORIGIN, Server
 from support.scraping import Scrape, scrape
-from support.service import head
+from support.service import declared, head
 from support.sse import Stream
 from support.traffic import SECRETS, offer, traffic
 
 from tornado_signal import COMMIT
-from tornado_signal import http as handlers
 
 pytest_plugins = ["support.http_fixtures"]
 
@@ -112,7 +111,7 @@ def test_nothing_is_said_of_anybody(server):
     ours = [family for name, family in found.families.items() if name.startswith("tornado_signal_")]
     labels = {label for family in ours for sample in family.samples for label in sample.labels}
     assert labels == {"endpoint", "method", "status", "reason", "version", "le"}
-    routes = {*handlers.FIXED, *(f"/:topic/{last}" for last in handlers.BY_TOPIC), "unknown"}
+    routes = {*(path.replace("{topic}", ":topic") for path in declared()), "unknown"}
     assert {endpoint for endpoint, *_ in found.all("requests")} <= routes
     assert {method for _, method, _ in found.all("requests")} == {"GET", "HEAD", "POST", "OPTIONS", "other"}
 
@@ -232,11 +231,11 @@ async def test_the_store_out_of_service(service):
 
 async def test_draining(service):
     """A server that stops shows that it is not ready, though its store is."""
-    service.application.stopping = True
+    service.site.stopping = True
     assert (await service.call("GET", "/topics")).status == 200
     assert (await scraped(service)).one("ready") == 0
-    service.application.stopping = False
-    service.application.draining = True
+    service.site.stopping = False
+    service.site.draining = True
     assert (await service.call("GET", "/topics")).status == 503
     found = await scraped(service)
     assert (found.one("ready"), found.one("store_available")) == (0, 1)

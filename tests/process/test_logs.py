@@ -383,7 +383,7 @@ async def test_every_answer_names_its_request(start_service):
 
 async def test_names_say_nothing(service):
     """Thousands of requests have names of their own, and from these a client cannot count the requests of others."""
-    one = service.application.ledger
+    one = service.site.log
     names = [one.name(None) for _ in range(10_000)]
     assert len(set(names)) == 10_000
     assert all(len({name[place] for name in names}) == 16 for place in range(16))

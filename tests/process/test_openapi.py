@@ -10,15 +10,17 @@ import schemathesis
 from hypothesis import strategies as st
 from schemathesis import GenerationMode, checks
 from support.command import ORIGIN, Server
+from support.service import declared
 
-from tornado_signal import http as handlers
-from tornado_signal.http import assets, openapi, streams
+from tornado_signal.api.operations import SUBSCRIPTIONS, declare
+from tornado_signal.http import assets, openapi
+from tornado_signal.settings.settings import Settings
 
 pytest_plugins = ["support.http_fixtures"]
 
 TIMEOUT_MS = 300_000
 FILES = {path: media_type for path, (_, media_type) in (assets.CLIENT | assets.DEMO).items()}
-DOCUMENT = openapi.make_document(TIMEOUT_MS, FILES)
+DOCUMENT = openapi.make_document(declare(Settings(session_timeout_ms=TIMEOUT_MS)), FILES)
 
 # What is no HTTP is refused with statuses that `default` stands for; with it, any status would be right.
 STRICT = json.loads(json.dumps(DOCUMENT))
@@ -47,16 +49,11 @@ async def test_it_is_served(service):
 
 def test_it_has_every_route():
     """Each route is in the document and nothing else is, with the methods that it has."""
-    routes = (
-        handlers.FIXED
-        | handlers.FILES
-        | handlers.DEMO
-        | {f"/{{topic}}/{last}": each for last, each in handlers.BY_TOPIC.items()}
-    )
-    implied = {"HEAD", "OPTIONS"}  # whatever has GET has HEAD, and everything has OPTIONS
-    expected = {path: set(handler.methods) - implied for path, handler in routes.items()}
-    assert {path: {method.upper() for method in each} for path, each in DOCUMENT["paths"].items()} == expected
-    assert {label for label in OPERATIONS if issubclass(routes[label.split(" ")[1]], streams.Stream)} == STREAMS
+    routes = declared() | dict.fromkeys(FILES, "GET")  # whatever has GET has HEAD, and everything has OPTIONS
+    assert {path: [method.upper() for method in each] for path, each in DOCUMENT["paths"].items()} == {
+        path: [method] for path, method in routes.items()
+    }
+    assert {f"GET {each.path}" for each in SUBSCRIPTIONS} == STREAMS
     names = [operation["operationId"] for each in DOCUMENT["paths"].values() for operation in each.values()]
     assert len(names) == len(set(names)) == len(OPERATIONS)
 
@@ -139,7 +136,7 @@ async def refuse_all(service, status):
 async def test_what_everything_may_be_refused_with(status, settings, start_service):
     """Each operation has the answers of a server that takes no such origin, no such body, no more, or nothing now."""
     service = await start_service(**settings)
-    service.application.draining = status == 503
+    service.site.draining = status == 503
     if status == 429:
         await service.get("/health")
     await refuse_all(service, status)

@@ -14,10 +14,11 @@ from support.command import BOUND_S, COMMAND, Server, environment
 from support.networks import NETWORK
 from support.paths import ROOT
 from support.readme import ADDRESS, README, blocks, sections
+from support.service import declared
 
 from tornado_signal import errors
-from tornado_signal import http as handlers
-from tornado_signal.http.base import STATUS
+from tornado_signal.http import assets
+from tornado_signal.http.errors import STATUS
 from tornado_signal.settings import settings
 from tornado_signal.stores.leveldb import layout
 
@@ -305,17 +306,10 @@ def test_work_on_it():
 def test_endpoints():
     """The README's endpoints are those of the table of routes, with their methods."""
     rows = [re.fullmatch(r"`([A-Z]+) (\S+)`", cells[0]).groups() for cells in table("The API", "endpoint")]
-    routes = {
-        **handlers.FIXED,
-        **handlers.FILES,
-        "/demo": handlers.DEMO["/demo"],
-        **{f"/:topic/{last}": handler for last, handler in handlers.BY_TOPIC.items()},
-    }
+    routes = {path.replace("{topic}", ":topic"): method for path, method in declared().items()}
+    routes |= dict.fromkeys([*assets.CLIENT, "/demo"], "GET")
     assert len(rows) == len(routes)
-    assert {path: method for method, path in rows} == {
-        path: next(method for method in ("GET", "POST") if method in handler.methods)
-        for path, handler in routes.items()
-    }
+    assert {path: method for method, path in rows} == routes
 
 
 def test_errors():

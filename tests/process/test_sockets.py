@@ -12,10 +12,10 @@ import stat
 
 import pytest
 from support.command import BOUND_S, ORIGIN, Server, run
+from support.service import WHO
 
 from tornado_signal.errors import OperatorError
-from tornado_signal.http import make_refusal
-from tornado_signal.http.base import Handler
+from tornado_signal.http.errors import make_refusal
 from tornado_signal.system.sockets import open_sockets, url
 from tornado_signal.transport import Server as Listener
 
@@ -293,13 +293,6 @@ def test_the_port_does_not_count(start, connect):
 # Who is believed.
 
 
-class Who(Handler):
-    """GET /who: who the server thinks that the client is."""
-
-    def get(self):
-        self.reply({"client": self.request.client_address})
-
-
 @pytest.mark.parametrize(
     ("trusted", "client", "own"),
     [
@@ -312,8 +305,8 @@ class Who(Handler):
 async def test_a_unix_socket_is_trusted_if_it_is_named(trusted, client, own, start_service, open_one, connect):
     """Over a Unix socket only `unix` among --trusted-proxies makes what is said about the client count."""
     service = await start_service(trusted_proxies=trusted)
-    service.application.fixed["/who"] = Who
-    listener = Listener(service.application, make_refusal(service.settings, service.application.ledger))
+    service.application.fixed["/who"] = WHO
+    listener = Listener(service.application, make_refusal(service.settings, service.site.log))
     await listener.start([open_one()])
     said = {
         "X-Forwarded-For": "192.0.2.1, 198.51.100.7",

@@ -15,8 +15,8 @@ from tornado import httputil, web
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
-from tornado_signal.http import make_refusal
-from tornado_signal.http.request_log import Ledger
+from tornado_signal.http.errors import make_refusal
+from tornado_signal.http.request_log import RequestLog
 from tornado_signal.metrics import RequestMetrics
 from tornado_signal.settings.settings import Settings
 from tornado_signal.transport import Server, connection, listener
@@ -98,7 +98,7 @@ class Running:
             self.server = HTTPServer(self.application)
             self.server.add_sockets(sockets)
         else:
-            refusal = make_refusal(Settings(), Ledger(Settings(), RequestMetrics(), {}))
+            refusal = make_refusal(Settings(), RequestLog(Settings(), RequestMetrics()))
             self.server = Server(self.application, refusal, self.tls, self.limiter)
             await self.server.start(sockets)
 

@@ -15,7 +15,15 @@ from tornado.netutil import bind_sockets
 
 from tornado_signal import transport
 from tornado_signal.admin.application import make_admin_application
-from tornado_signal.http import make_application, make_refusal
+from tornado_signal.api import wire
+from tornado_signal.api.call import Service as Shared
+from tornado_signal.api.ice import open_ice_servers
+from tornado_signal.api.operations import SUBSCRIPTIONS, declare
+from tornado_signal.http.errors import make_refusal
+from tornado_signal.http.request import Endpoint
+from tornado_signal.http.routes import make_application
+from tornado_signal.limits.per_address import Limits
+from tornado_signal.metrics import RequestMetrics
 from tornado_signal.settings.settings import Settings
 from tornado_signal.stores import open_store
 from tornado_signal.system.clock import Clock
@@ -56,7 +64,7 @@ class HandClock(Clock):
 
 @contextlib.asynccontextmanager
 async def _own(application, listening, refusal):
-    server = transport.Server(application, refusal, limiter=getattr(application, "limits", None))
+    server = transport.Server(application, refusal, limiter=getattr(getattr(application, "site", None), "limits", None))
     await server.start(listening)
     yield
     await server.close(1.0)
@@ -154,11 +162,32 @@ def segment(topic):
     return quote(topic, safe="")
 
 
+async def who(request):
+    """Answers GET /who: which client the server takes the request for."""
+    request.respond(wire.encode({"client": request.client_address}))
+
+
+WHO = Endpoint("/who", ("GET", "HEAD", "OPTIONS"), who)
+
+
+def declared():
+    """The methods of the interface's paths, as they are declared."""
+    methods = {each.path: each.method for each in declare(Settings())}
+    return methods | {each.path: "GET" for each in SUBSCRIPTIONS} | {"/openapi.json": "GET"}
+
+
+def applying(store, clock, settings):
+    """The application on a store."""
+    shared = Shared(store, settings, clock, open_ice_servers(settings), VERSION)
+    return make_application(shared, Limits(settings), RequestMetrics())
+
+
 class Service:
     """A server in this process, with its store and its clock, and the client to ask it.
 
     Attributes:
-        application: the Tornado application.
+        application: the application.
+        site: what its requests share.
         store: what it stores in.
         clock: a HandClock.
         settings: its settings.
@@ -177,10 +206,11 @@ class Service:
     async def start(self):
         """Open the store and listen."""
         self.store = await open_store(self.settings, self.clock)
-        self.application = make_application(self.store, self.clock, self.settings, VERSION)
-        refusal = make_refusal(self.settings, self.application.ledger)
+        self.application = applying(self.store, self.clock, self.settings)
+        self.site = self.application.site
+        refusal = make_refusal(self.settings, self.site.log)
         ports = []
-        for application in (self.application, make_admin_application(self.application)):
+        for application in (self.application, make_admin_application(self.site)):
             listening = bind_sockets(0, "127.0.0.1")
             ports.append(listening[0].getsockname()[1])
             await self._stack.enter_async_context(self._transport(application, listening, refusal))

@@ -12,11 +12,10 @@ import pytest
 from support.certificates import client_context, make_pair
 from support.paths import SYSTEMD
 from support.proxies import PROXIES
-from support.service import ORIGIN, Connection, allowed_origin, head, invalid, refused, segment, with_origin
+from support.service import ORIGIN, WHO, Connection, allowed_origin, head, invalid, refused, segment, with_origin
 from support.sse import open_stream
 
-from tornado_signal.http import make_refusal
-from tornado_signal.http.base import Handler
+from tornado_signal.http.errors import make_refusal
 from tornado_signal.settings.settings import SETTINGS
 from tornado_signal.system.sockets import open_sockets
 from tornado_signal.transport import Server as Listener
@@ -54,13 +53,6 @@ TOPICS = [
     "é日本🙂",
     "\x01\x7f",
 ]
-
-
-class Who(Handler):
-    """GET /who: who the server thinks that the client is."""
-
-    def get(self):
-        self.reply({"client": self.request.client_address})
 
 
 class Through:
@@ -151,11 +143,11 @@ def start_through(io_loop, start_service, start_proxy, pair, tmp_path):
 
     async def start(kind, hop="tcp", **settings):
         service = await start_service(**{"trusted_proxies": TRUSTED, **settings})
-        service.application.fixed["/who"] = Who
+        service.application.fixed["/who"] = WHO
         upstream = service.port
         if hop == "unix":
             upstream = tmp_path / "signal.sock"
-            listener = Listener(service.application, make_refusal(service.settings, service.application.ledger))
+            listener = Listener(service.application, make_refusal(service.settings, service.site.log))
             sockets = open_sockets(f"unix:{upstream}", 0, "--port", 0o600)
             await listener.start(sockets)
             listeners.append((listener, *sockets))
@@ -341,7 +333,7 @@ async def test_who_leaves_is_let_go(through):
 
 def waits(through):
     """How many wait or listen at the server."""
-    return len(through.service.application.store.watches)
+    return len(through.service.store.watches)
 
 
 async def until(true):

@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -18,7 +18,7 @@ from tornado.iostream import StreamClosedError
 
 from ..api import wire
 from ..errors import Unavailable
-from ..http.application import Application
+from ..http.site import Site
 from ..maintenance.backup import Packer
 from ..stores.leveldb.store import LevelDBStore
 from .exposition import Exposition, Transport, make_registry
@@ -31,9 +31,9 @@ class Handler(web.RequestHandler):
 
     methods = "GET, HEAD"
 
-    def initialize(self, public: Application) -> None:
+    def initialize(self, site: Site) -> None:
         """Take the application that is watched."""
-        self.public = public
+        self.site = site
 
     def prepare(self) -> None:
         """Refuse what came by another name: a page in a browser can have its own name lead to this address."""
@@ -73,9 +73,9 @@ class Ready(Handler):
 
     async def get(self) -> None:
         """Answer 200 or 503."""
-        if self.public.stopping or self.public.draining:
+        if self.site.stopping or self.site.draining:
             raise Unavailable("draining")
-        await self.public.store.probe()
+        await self.site.service.store.probe()
         answer(self, 200, {"status": "ok"})
 
     head = get
@@ -91,22 +91,24 @@ class OperatorsOwn(Handler):
         headers = self.request.headers
         if "Origin" in headers or "Sec-Fetch-Site" in headers or not is_loopback(headers.get("Host", "")):
             raise web.HTTPError(403)
-        if self.public.draining:
+        if self.site.draining:
             raise Unavailable("draining")
 
 
 class Maintenance(OperatorsOwn):
     """What is done to the directory of the embedded engine."""
 
-    def initialize(self, public: Application, store: LevelDBStore | None = None) -> None:
+    def initialize(self, site: Site, store: LevelDBStore | None = None) -> None:
         """Take the engine."""
-        super().initialize(public)
+        super().initialize(site)
         assert store is not None
         self.store = store
 
 
 class Backup(Maintenance):
     """POST /backup: all that is committed now, in the form of `backup`. An answer that is not whole has no end."""
+
+    begun = False
 
     async def post(self) -> None:
         """Send it in steps, as fast as the client reads."""
@@ -120,14 +122,18 @@ class Backup(Maintenance):
                 await self.flush()
             self.finish(packer.end())
 
+    def flush(self, include_footers: bool = False) -> "asyncio.Future[None]":
+        """Send what was written so far."""
+        self.begun = True
+        return super().flush(include_footers)
+
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         """After a part has been sent, only the end of the connection can tell that there is no more."""
-        if not self._headers_written:
+        if not self.begun:
             super().send_error(status_code, **kwargs)
             return
         log.warning("a backup was not finished: %s", getattr(kwargs["exc_info"][1], "reason", "see above"))
-        self.request.connection.close()  # type: ignore[union-attr]  # Tornado's own name for it
-        self._finished = True
+        cast(Any, self.request.connection).close()  # the transport's can be closed
 
     def log_exception(
         self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
@@ -161,11 +167,9 @@ class One(Collector):
 class Metrics(Handler):
     """GET /metrics: what the server has counted, for Prometheus."""
 
-    def initialize(
-        self, public: Application, exposition: Exposition | None = None, registry: Collector | None = None
-    ) -> None:
+    def initialize(self, site: Site, exposition: Exposition | None = None, registry: Collector | None = None) -> None:
         """Take what there is to show."""
-        super().initialize(public)
+        super().initialize(site)
         assert exposition is not None
         assert registry is not None
         self.exposition = exposition
@@ -214,18 +218,18 @@ def answer(handler: web.RequestHandler, status: int, fields: dict[str, Any]) -> 
     handler.finish(wire.encode(fields))
 
 
-def make_admin_application(public: Application, transport: Transport | None = None) -> web.Application:
+def make_admin_application(site: Site, transport: Transport | None = None) -> web.Application:
     """The application of the admin listener.
 
     Args:
-        public: the one that it watches.
+        site: what it watches.
         transport: what serves it.
     """
-    common = {"public": public}
-    exposition = Exposition(public, transport)
+    common = {"site": site}
+    exposition = Exposition(site, transport)
     shown = {"exposition": exposition, "registry": make_registry(exposition)}
     routes: list[Any] = [("/healthz", Alive, common), ("/readyz", Ready, common), ("/metrics", Metrics, common | shown)]
-    if isinstance(public.store, LevelDBStore):
-        own = {**common, "store": public.store}
+    if isinstance(site.service.store, LevelDBStore):
+        own = {**common, "store": site.service.store}
         routes += [("/backup", Backup, own), ("/compact", Compact, own)]
     return web.Application(routes, default_handler_class=Unknown, log_function=lambda handler: None)

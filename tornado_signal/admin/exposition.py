@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from ..http.application import Application
+from ..http.site import Site
 from ..metrics import Histogram
 from ..stores.leveldb.store import LevelDBStore
 
@@ -43,34 +43,36 @@ class Exposition(Collector):
     """All numbers of a server, its process aside.
 
     Args:
-        public: the application.
+        site: what the requests share.
         transport: what serves it; None for another one's.
     """
 
-    def __init__(self, public: Application, transport: Transport | None) -> None:
-        self._public = public
+    def __init__(self, site: Site, transport: Transport | None) -> None:
+        self._site = site
         self._transport = transport
         self._counts = (0, 0)
 
     async def update(self) -> None:
         """Ask the store for what it has to look up; to be called before `collect`."""
-        self._counts = await self._public.store.counts()
+        self._counts = await self._site.service.store.counts()
 
     def collect(self) -> Iterator[Metric]:
         """Every number, as it is now."""
         yield from self._of_requests()
         yield from self._of_sessions()
-        if isinstance(self._public.store, LevelDBStore):
-            yield from self._of_leveldb(self._public.store)
-        yield gauge("build_info", "The commit that the server was built from.", {(self._public.version,): 1}, "version")
-        ending = self._public.stopping or self._public.draining
-        ready = self._public.store.available and not ending
+        if isinstance(self._site.service.store, LevelDBStore):
+            yield from self._of_leveldb(self._site.service.store)
+        yield gauge(
+            "build_info", "The commit that the server was built from.", {(self._site.service.version,): 1}, "version"
+        )
+        ending = self._site.stopping or self._site.draining
+        ready = self._site.service.store.available and not ending
         yield gauge(
             "ready", "Whether the server serves: not while it stops, nor while its store cannot be used.", ready
         )
         if self._transport is not None:
             yield from self._of_connections(self._transport)
-        lag = self._public.metrics.loop_lag
+        lag = self._site.log.metrics.loop_lag
         yield histogram("event_loop_lag_seconds", "How late what is due gets its turn.", {(): lag})
 
     def _of_connections(self, transport: Transport) -> Iterator[Metric]:
@@ -81,36 +83,34 @@ class Exposition(Collector):
         yield counter("connections_ended", "Connections that were ended without a word, and why.", ended, "reason")
 
     def _of_requests(self) -> Iterator[Metric]:
-        metrics = self._public.metrics
-        metrics.count()
-        endpoints = self._public.ledger.endpoints
+        metrics = self._site.log.metrics
         numbers: Counter[tuple[str, ...]] = Counter()
         for requests in (metrics.requests, metrics.waits):
-            for (handler, method, status), seconds in requests.seconds.items():
+            for (pattern, method, status), seconds in requests.items():
                 name = method if method in METHODS else "other"
-                numbers[endpoints[handler], name, str(status)] += sum(seconds.counts)
+                numbers[pattern, name, str(status)] += sum(seconds.counts)
         yield counter("requests", "Requests that have been answered.", numbers, "endpoint", "method", "status")
         yield histogram(
             "request_duration_seconds",
             "How long requests took that did not wait for news.",
-            {(endpoints[handler],): seconds for handler, seconds in metrics.requests.by_handler().items()},
+            {(pattern,): seconds for pattern, seconds in metrics.requests.by_pattern().items()},
             "endpoint",
         )
         yield histogram(
             "wait_duration_seconds",
             "How long requests took that waited for news, or were streams of it.",
-            {(endpoints[handler],): seconds for handler, seconds in metrics.waits.by_handler().items()},
+            {(pattern,): seconds for pattern, seconds in metrics.waits.by_pattern().items()},
             "endpoint",
         )
-        waiting: Values = {(endpoints[handler],): number for handler, number in metrics.waiting.items()}
+        waiting: Values = {(pattern,): number for pattern, number in metrics.waiting.items()}
         yield gauge("waiting_requests", "Requests that wait for news now, streams among them.", waiting, "endpoint")
-        yield gauge("running_requests", "Requests that are being worked on now, or wait.", self._public.running)
+        yield gauge("running_requests", "Requests that are being worked on now, or wait.", self._site.running)
         refusals: Values = {(str(status), reason): number for (status, reason), number in metrics.refusals.items()}
         yield counter("refusals", "Requests that were refused, and why.", refusals, "status", "reason")
         yield counter("defects", "Requests that failed through a defect of the server.", metrics.defects)
 
     def _of_sessions(self) -> Iterator[Metric]:
-        metrics = self._public.store.metrics
+        metrics = self._site.service.store.metrics
         listed, topics = self._counts
         yield gauge("sessions_unanswered", "Sessions that are listed.", listed)
         yield gauge("topics", "Topics that have such sessions.", topics)

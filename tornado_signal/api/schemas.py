@@ -1,9 +1,21 @@
-"""What the OpenAPI document is made of: the schemas of fields, bodies and answers, and the shape of an operation."""
+"""What the documents say of parameters, bodies and results: JSON schemas, and the limits in them."""
 
 from typing import Any, Final
 
 from .. import errors
-from . import wire
+from .wire import JSON
+
+MAX_TOPIC: Final = 256  # code points
+MAX_INFO: Final = 1024  # code points
+MAX_ORIGIN: Final = 512  # bytes, which are the code points of a header value
+DEFAULT_LIMIT: Final = 100
+MAX_LIMIT: Final = 1000
+MAX_NUMBER: Final = 2**53  # what a JavaScript number counts to
+MAX_WAIT_S: Final = 60
+MIN_SECRET: Final = 16  # code points
+MAX_SECRET: Final = 256  # code points
+MAX_CANDIDATES: Final = 100  # in a batch
+MIN_TTL_MS: Final = 1000
 
 Schema = dict[str, Any]
 
@@ -29,7 +41,7 @@ def list_of(items: Schema, **limits: int) -> Schema:
     return {"type": "array", "items": items, **limits}
 
 
-def whole(most: int = wire.MAX_NUMBER) -> Schema:
+def positive_int(most: int = MAX_NUMBER) -> Schema:
     """A whole number from 1 up."""
     return {"type": "integer", "minimum": 1, "maximum": most}
 
@@ -38,17 +50,12 @@ TEXT: Final[Schema] = {"type": "string"}
 FILLED: Final[Schema] = {"type": "string", "minLength": 1}
 TEXTS: Final = list_of(TEXT)
 TIME: Final[Schema] = {"type": "integer", "description": "Milliseconds since the Unix epoch."}
-WAIT: Final[Schema] = {"minimum": 0, "maximum": wire.MAX_WAIT_S, "description": "Seconds to wait for news."}
+WAIT: Final[Schema] = {"minimum": 0, "maximum": MAX_WAIT_S, "description": "Seconds to wait for news."}
 SINCE: Final[Schema] = {"minLength": 1, "description": "The `cursor` of an earlier answer."}
 SECRET: Final[Schema] = {
-    "minLength": wire.MIN_SECRET,
-    "maxLength": wire.MAX_SECRET,
+    "minLength": MIN_SECRET,
+    "maxLength": MAX_SECRET,
     "description": "Shown in a side's first offer or answer, it must be shown in all that the side does.",
-}
-OWNER: Final[Schema] = {
-    "code": ref("Code"),
-    "side": ref("Side"),
-    "secret": {**SECRET, "type": ["string", "null"]},
 }
 CURSOR: Final[Schema] = {
     "type": "string",
@@ -60,11 +67,11 @@ SCHEMAS: Final[Schema] = {
     "Code": {**FILLED, "description": "The UUID of a session. What is no UUID belongs to no session: 404."},
     "Side": {"type": "string", "enum": ["offerer", "answerer"], "description": "Which peer is speaking."},
     "Version": object_of({"version": TEXT}),
-    "Topic": object_of({"topic": TEXT, "count": whole()}),
+    "Topic": object_of({"topic": TEXT, "count": positive_int()}),
     "Pagination": object_of(
         {
-            "page": whole(),
-            "limit": whole(wire.MAX_LIMIT),
+            "page": positive_int(),
+            "limit": positive_int(MAX_LIMIT),
             "total": {"type": "integer", "minimum": 0},
             "hasMore": {"type": "boolean"},
         }
@@ -82,22 +89,6 @@ SCHEMAS: Final[Schema] = {
     ),
     "Listing": object_of({"sessions": list_of(ref("Session")), "cursor": CURSOR}, ["sessions"]),
     "Offered": object_of({"code": ref("Code")}),
-    "AnswerRequest": object_of(
-        {**OWNER, "side": {"type": "string", "const": "answerer"}, "answer": FILLED},
-        ["code", "side", "answer"],
-        closed=False,
-    ),
-    "CandidateRequest": object_of({**OWNER, "candidate": FILLED}, ["code", "side", "candidate"], closed=False),
-    "CandidatesRequest": object_of(
-        {**OWNER, "candidates": list_of(FILLED, minItems=1, maxItems=wire.MAX_CANDIDATES)},
-        ["code", "side", "candidates"],
-        closed=False,
-    ),
-    "PollRequest": object_of(
-        {**OWNER, "wait": {**WAIT, "type": ["number", "null"]}, "since": {**SINCE, "type": ["string", "null"]}},
-        ["code", "side"],
-        closed=False,
-    ),
     "OffererNews": object_of(
         {"answer": {"type": ["string", "null"]}, "answerCandidates": TEXTS, "cursor": CURSOR},
         ["answer", "answerCandidates"],
@@ -105,7 +96,6 @@ SCHEMAS: Final[Schema] = {
     "AnswererNews": object_of(
         {"offer": TEXT, "offerCandidates": TEXTS, "cursor": CURSOR}, ["offer", "offerCandidates"]
     ),
-    "OwnerRequest": object_of(OWNER, ["code", "side"], closed=False),
     "Success": object_of({"success": {"type": "boolean", "const": True}}),
     "Refreshed": object_of({"expiresAt": TIME}),
     "Health": object_of({"status": {"type": "string", "const": "ok"}, "timestamp": TIME}),
@@ -122,7 +112,7 @@ PARAMETERS: Final[Schema] = {
         "name": "topic",
         "in": "path",
         "required": True,
-        "schema": {**FILLED, "maxLength": wire.MAX_TOPIC},
+        "schema": {**FILLED, "maxLength": MAX_TOPIC},
     },
     "LastEventId": {
         "name": "Last-Event-ID",
@@ -155,54 +145,6 @@ REFUSALS: Final[dict[int, tuple[str, str, Schema]]] = {
 """The name, the meaning and the headers of each answer that is an error."""
 MALFORMED: Final = ("Malformed", "What is no HTTP, or ambiguous as HTTP: the status that HTTP has for it.", ALWAYS)
 RESPONSES: Final[Schema] = {
-    name: {"description": meaning, "headers": headers, "content": {wire.JSON: {"schema": ref("Error")}}}
+    name: {"description": meaning, "headers": headers, "content": {JSON: {"schema": ref("Error")}}}
     for name, meaning, headers in [*REFUSALS.values(), MALFORMED]
 }
-
-
-def query(name: str, schema: Schema, description: str = "", *, required: bool = False) -> Schema:
-    """A parameter of the query."""
-    parameter = {"name": name, "in": "query", "required": required, "schema": schema}
-    return {**parameter, "description": description} if description else parameter
-
-
-def operation(
-    name: str,
-    tag: str,
-    summary: str,
-    schema: Schema,
-    *,
-    media_type: str = wire.JSON,
-    parameters: list[Schema] | None = None,
-    body: Schema | None = None,
-    failures: tuple[int, ...] = (),
-) -> Schema:
-    """One operation, with the answers that every one may give."""
-    statuses = {400, 403, 429, 500, 503, *failures} | ({413} if body else set())
-    found: Schema = {"operationId": name, "tags": [tag], "summary": summary}
-    if parameters:
-        found["parameters"] = parameters
-    if body:
-        found["requestBody"] = {"required": True, "content": {wire.JSON: {"schema": body}}}
-    found["responses"] = {
-        "200": {"description": "Done.", "headers": ALWAYS, "content": {media_type: {"schema": schema}}},
-        **{str(status): ref(REFUSALS[status][0], "responses") for status in sorted(statuses)},
-        "default": ref(MALFORMED[0], "responses"),
-    }
-    return found
-
-
-def stream(name: str, tag: str, summary: str, parameters: list[Schema], failures: tuple[int, ...] = ()) -> Schema:
-    """One operation that answers with Server-Sent Events."""
-    parameters = [*parameters, ref("LastEventId", "parameters")]
-    found = operation(name, tag, summary, TEXT, media_type=EVENT_STREAM, parameters=parameters, failures=failures)
-    return {**found, "description": "A request with an `Upgrade` header is refused with 400."}
-
-
-def file(path: str, media_type: str) -> Schema:
-    """One file."""
-    first, *others = path.replace(".", "/").strip("/").split("/")
-    name = first + "".join(map(str.title, others))
-    found = operation(name, "files", "A file; it needs no `Origin`.", TEXT, media_type=media_type)
-    found["responses"]["304"] = {"description": "The client has it already.", "headers": ALWAYS}
-    return found

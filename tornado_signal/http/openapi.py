@@ -1,47 +1,69 @@
-"""The interface as OpenAPI 3.1 (contract C8): served at /openapi.json, and held to the truth by the tests."""
+"""The interface as OpenAPI 3.1, made from the declarations (contract C8); the tests hold it to the truth."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ..api import wire
+from ..api.operations import SUBSCRIPTIONS, Operation
+from ..api.parameters import Parameter
 from ..api.schemas import (
-    FILLED,
+    ALWAYS,
+    EVENT_STREAM,
     HEADERS,
+    MALFORMED,
+    MAX_ORIGIN,
     PARAMETERS,
+    REFUSALS,
     RESPONSES,
     SCHEMAS,
-    SECRET,
-    SINCE,
-    WAIT,
+    TEXT,
     Schema,
-    file,
     object_of,
-    operation,
-    query,
     ref,
-    stream,
-    whole,
 )
+from ..api.wire import JSON
 
 DESCRIPTION: Final = f"""\
 Signaling and topic discovery for peer-to-peer applications.
 
-Every request is isolated by its `Origin` header, of at most {wire.MAX_ORIGIN} characters: it sees and touches the
+Every request is isolated by its `Origin` header, of at most {MAX_ORIGIN} characters: it sees and touches the
 sessions of that origin only. Browsers send the header by themselves and let no page set it, so no operation has it
 among its parameters. Every other client adds it to each request, as a default header of its HTTP client; a request
 without it is answered 400. Only the files and this document need none.
 """
-TOPIC: Final = ref("Topic", "parameters")
-CLAMPED: Final = f"More than {wire.MAX_LIMIT} counts as {wire.MAX_LIMIT}."
 
 
-def make_document(max_ttl_ms: int, files: Mapping[str, str]) -> Schema:
+def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> Schema:
     """The document.
 
     Args:
-        max_ttl_ms: the longest lifetime that an offer may ask for: the configured timeout.
+        operations: every operation.
         files: the media type of each file that the server hands out, by its path.
     """
+    bodies: Schema = {}
+    paths: Schema = {}
+    for each in operations:
+        parameters = [describe(parameter) for parameter in each.parameters if parameter.place != "body"]
+        found = operation(each.name, each.tag, each.summary, each.result, parameters=parameters, refusals=each.refusals)
+        in_body = [parameter for parameter in each.parameters if parameter.place == "body"]
+        if in_body:
+            named = describe_bodies(each.body, in_body)
+            bodies |= named
+            schemas = [ref(name) for name in named]
+            schema = schemas[0] if len(schemas) == 1 else {"oneOf": schemas}
+            found["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
+            found["responses"]["413"] = ref(REFUSALS[413][0], "responses")
+        paths[each.path] = {each.method.lower(): found}
+    for stream in SUBSCRIPTIONS:
+        parameters = [*map(describe, stream.parameters), ref("LastEventId", "parameters")]
+        found = operation(
+            stream.name, stream.tag, stream.summary, TEXT, EVENT_STREAM, parameters=parameters, refusals=stream.refusals
+        )
+        found["description"] = "A request with an `Upgrade` header is refused with 400."
+        paths[stream.path] = {"get": found}
+    anything: Schema = {"type": "object", "additionalProperties": True}
+    itself = operation("openapi", "service", "This document; it needs no `Origin`.", anything)
+    paths["/openapi.json"] = {"get": itself}
+    paths |= {path: {"get": file(path, media_type)} for path, media_type in files.items()}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -57,14 +79,9 @@ def make_document(max_ttl_ms: int, files: Mapping[str, str]) -> Schema:
             {"name": "service", "description": "The server itself."},
             {"name": "files", "description": "What a browser loads."},
         ],
-        "paths": {
-            **_service(),
-            **_discovery(),
-            **_signaling(),
-            **{path: {"get": file(path, media_type)} for path, media_type in files.items()},
-        },
+        "paths": paths,
         "components": {
-            "schemas": {**SCHEMAS, "OfferRequest": _offer_request(max_ttl_ms)},
+            "schemas": SCHEMAS | bodies,
             "parameters": PARAMETERS,
             "headers": HEADERS,
             "responses": RESPONSES,
@@ -72,150 +89,65 @@ def make_document(max_ttl_ms: int, files: Mapping[str, str]) -> Schema:
     }
 
 
-def _service() -> Schema:
+def describe(parameter: Parameter) -> Schema:
+    """A parameter of path or query."""
+    if parameter.place == "path":
+        return ref(parameter.name.title(), "parameters")
+    found: Schema = {"name": parameter.name, "in": "query", "required": parameter.required, "schema": parameter.schema}
+    return {**found, "description": parameter.description} if parameter.description else found
+
+
+def describe_bodies(name: str, parameters: list[Parameter]) -> Schema:
+    """The objects that a body may be, by name: one for each alternative, if there are some."""
+    alternatives = next((each.alternatives for each in parameters if each.alternatives), ())
+    if not alternatives:
+        return {name: describe_body(parameters)}
+    common = [each for each in parameters if not each.alternatives]
     return {
-        "/": {
-            "get": operation("version", "service", "The commit that the server was built from.", ref("Version")),
-        },
-        "/health": {"get": operation("health", "service", "That the server answers.", ref("Health"))},
-        "/ice-servers": {
-            "get": operation(
-                "iceServers",
-                "service",
-                "The STUN and TURN servers, as an RTCConfiguration has them, and until when they can be used.",
-                ref("IceConfiguration"),
-            )
-        },
-        "/openapi.json": {
-            "get": operation(
-                "openapi",
-                "service",
-                "This document; it needs no `Origin`.",
-                {"type": "object", "additionalProperties": True},
-            )
-        },
+        f"{alternative.name.title()}Request": describe_body([*common, alternative], alternative.narrows)
+        for alternative in alternatives
     }
 
 
-def _discovery() -> Schema:
-    return {
-        "/topics": {
-            "get": operation(
-                "topics",
-                "discovery",
-                "Topics that have unanswered sessions, alphabetically.",
-                ref("TopicPage"),
-                parameters=[
-                    query("page", {**whole(), "default": 1}),
-                    query("limit", {**whole(), "default": wire.DEFAULT_LIMIT}, CLAMPED),
-                ],
-            )
-        },
-        "/{topic}/sessions": {
-            "get": operation(
-                "sessions",
-                "discovery",
-                "The unanswered sessions of a topic, newest first; with `wait` or `since`, as soon as they are not "
-                "those of `since`.",
-                ref("Listing"),
-                parameters=[
-                    TOPIC,
-                    query("wait", {**WAIT, "type": "number"}),
-                    query("since", {**SINCE, "type": "string"}),
-                    query("limit", whole(), CLAMPED),
-                ],
-            )
-        },
-        "/{topic}/events": {
-            "get": stream(
-                "topicEvents",
-                "discovery",
-                "Server-Sent Events `session` and `gone` (`code`, `reason`), first the current listing.",
-                [TOPIC],
-            )
-        },
+def describe_body(parameters: list[Parameter], narrows: Mapping[str, Schema] = {}) -> Schema:
+    """One object; what may be absent may be null, too."""
+    properties = {
+        each.name: each.schema if each.required else {**each.schema, "type": [each.schema["type"], "null"]}
+        for each in parameters
     }
+    required = [each.name for each in parameters if each.required]
+    return object_of({**properties, **narrows}, required, closed=False)
 
 
-def _signaling() -> Schema:
-    return {
-        "/{topic}/offer": {
-            "post": operation(
-                "offer",
-                "signaling",
-                "Publish an offer under a topic.",
-                ref("Offered"),
-                parameters=[TOPIC],
-                body=ref("OfferRequest"),
-                failures=(404,),
-            )
+def operation(
+    name: str,
+    tag: str,
+    summary: str,
+    schema: Schema,
+    media_type: str = JSON,
+    *,
+    parameters: list[Schema] | None = None,
+    refusals: tuple[int, ...] = (),
+) -> Schema:
+    """One operation, with the answers that every one may give."""
+    found: Schema = {"operationId": name, "tags": [tag], "summary": summary}
+    if parameters:
+        found["parameters"] = parameters
+    found["responses"] = {
+        "200": {"description": "Done.", "headers": ALWAYS, "content": {media_type: {"schema": schema}}},
+        **{
+            str(status): ref(REFUSALS[status][0], "responses")
+            for status in sorted({400, 403, 429, 500, 503, *refusals})
         },
-        "/answer": {
-            "post": operation(
-                "answer",
-                "signaling",
-                "Send the answer, or candidates of either side.",
-                ref("Success"),
-                body={"oneOf": [ref("AnswerRequest"), ref("CandidateRequest"), ref("CandidatesRequest")]},
-                failures=(404, 409),
-            )
-        },
-        "/poll": {
-            "post": operation(
-                "poll",
-                "signaling",
-                "What the other side has sent; with `wait` or `since`, what is new after `since`, as soon as there "
-                "is anything.",
-                {"oneOf": [ref("OffererNews"), ref("AnswererNews")]},
-                body=ref("PollRequest"),
-                failures=(404,),
-            )
-        },
-        "/events": {
-            "get": stream(
-                "sessionEvents",
-                "signaling",
-                "Server-Sent Events `offer`, `answer`, `candidate` and `gone` of one session, for one side.",
-                [
-                    query("code", ref("Code"), required=True),
-                    query("side", ref("Side"), required=True),
-                    query("secret", {**SECRET, "type": "string"}),
-                ],
-                failures=(404,),
-            )
-        },
-        "/withdraw": {
-            "post": operation(
-                "withdraw",
-                "signaling",
-                "End a session at once.",
-                ref("Success"),
-                body=ref("OwnerRequest"),
-                failures=(404,),
-            )
-        },
-        "/refresh": {
-            "post": operation(
-                "refresh",
-                "signaling",
-                "Move a session's expiry to now and its lifetime.",
-                ref("Refreshed"),
-                body=ref("OwnerRequest"),
-                failures=(404,),
-            )
-        },
+        "default": ref(MALFORMED[0], "responses"),
     }
+    return found
 
 
-def _offer_request(max_ttl_ms: int) -> Schema:
-    ttl = {"type": ["integer", "null"], "minimum": wire.MIN_TTL_MS, "maximum": max_ttl_ms, "description": "In ms."}
-    return object_of(
-        {
-            "info": {**FILLED, "maxLength": wire.MAX_INFO},
-            "offer": FILLED,
-            "ttl": ttl,
-            "secret": {**SECRET, "type": ["string", "null"]},
-        },
-        required=["info", "offer"],
-        closed=False,
-    )
+def file(path: str, media_type: str) -> Schema:
+    """One file."""
+    first, *others = path.replace(".", "/").strip("/").split("/")
+    name = first + "".join(map(str.title, others))
+    found = operation(name, "files", "A file; it needs no `Origin`.", TEXT, media_type)
+    found["responses"]["304"] = {"description": "The client has it already.", "headers": ALWAYS}
+    return found

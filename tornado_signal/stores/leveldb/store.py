@@ -35,7 +35,7 @@ from ...session import (
     owns,
 )
 from ...system.clock import Clock
-from .. import cursors
+from .. import position_text
 from ..quotas import Quotas
 from ..watches import Watch, Watches
 from . import changes, layout, records
@@ -423,16 +423,16 @@ class LevelDBStore:
     def format_position(self, position: Position | SessionPosition) -> str:
         """See `Store`."""
         assert isinstance(position, tuple)
-        return cursors.format_numbers(self.memory.identity, *position)
+        return position_text.format_numbers(self.memory.identity, *position)
 
     def parse_position(self, text: str) -> Position | None:
         """See `Store`."""
-        numbers = cursors.parse_numbers(self.memory.identity, text)
+        numbers = position_text.parse_numbers(self.memory.identity, text)
         return None if numbers is None else TopicPosition(*numbers)
 
     def parse_session_position(self, text: str) -> SessionPosition | None:
         """See `Store`."""
-        numbers = cursors.parse_numbers(self.memory.identity, text)
+        numbers = position_text.parse_numbers(self.memory.identity, text)
         return None if numbers is None else SessionPosition(*numbers)
 
     # LevelDB's own

@@ -1,0 +1,432 @@
+"""Every operation of the service: name, parameters in the order of their checks, result, and its call on the store.
+
+Routes, the OpenAPI document and every other form of the interface are made from these declarations.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ..errors import InvalidParameter, SessionNotFound
+from ..session import SessionPosition, Side
+from ..settings.settings import Settings
+from . import parameters, wire
+from .call import Call
+from .cursors import cursor_scope, format_cursor, parse_cursor
+from .parameters import TOPIC, Fields, Parameter, check_optional_string, check_ttl, one_of, positive_int, string
+from .schemas import DEFAULT_LIMIT, FILLED, MAX_INFO, MAX_LIMIT, MIN_TTL_MS, Schema, ref
+from .schemas import positive_int as positive_int_schema
+from .waiting import Feed, SessionFeed, TopicFeed, wait_for_change, wait_for_news
+
+ENTRY_BYTES: Final = 64  # what an entry of the store takes beside its text and the names that it stands under
+OFFER_ENTRIES: Final = 4
+PIECE_BYTES: Final = 64 * 1024  # of a listing that is not sent in one piece
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some of a result that is too long to be made at once.
+
+    Attributes:
+        body: JSON, or a piece of it.
+        last: whether it is complete with this.
+    """
+
+    body: bytes
+    last: bool
+
+
+Pieces = AsyncGenerator[Piece, None]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation.
+
+    Attributes:
+        name: its name.
+        method: that of HTTP.
+        path: that of HTTP; `{topic}` stands for a segment.
+        tag: what the documents list it under.
+        summary: one sentence.
+        result: the schema of its result.
+        perform: called with the call and the values of the parameters by name; its result is JSON.
+        parameters: in the order of their checks.
+        refusals: HTTP statuses that it may be refused with, beside those that every operation may.
+        body: what the documents call the object of its body's parameters.
+        secret: whether its result is for this client alone, and nothing may keep it.
+    """
+
+    name: str
+    method: str
+    path: str
+    tag: str
+    summary: str
+    result: Schema
+    perform: Callable[..., Awaitable[bytes | Pieces]]
+    parameters: tuple[Parameter, ...] = ()
+    refusals: tuple[int, ...] = ()
+    body: str = ""
+    secret: bool = False
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """What a client is told of as it happens.
+
+    Attributes:
+        name: as `Operation`; so are path, tag, summary, parameters and refusals.
+        feed: called with the call, the values of the parameters by name, the cursor of the last event that the client
+            has got, and what that is called.
+    """
+
+    name: str
+    path: str
+    tag: str
+    summary: str
+    feed: Callable[..., Feed]
+    parameters: tuple[Parameter, ...]
+    refusals: tuple[int, ...] = ()
+
+
+def check(declared: tuple[Parameter, ...], fields: Fields, call: Call) -> dict[str, Any]:
+    """The values of parameters, by name.
+
+    Raises:
+        InvalidParameter: the first that is missing or invalid.
+    """
+    return {parameter.name: parameter.check(fields, call) for parameter in declared}
+
+
+# The service
+
+
+async def version(call: Call) -> bytes:
+    """GET / (specification 4)."""
+    return wire.encode({"version": call.service.version})
+
+
+async def health(call: Call) -> bytes:
+    """GET /health (specification 4)."""
+    return wire.encode({"status": "ok", "timestamp": call.now_ms})
+
+
+async def ice_servers(call: Call) -> bytes:
+    """GET /ice-servers (contract C7)."""
+    ice = call.service.ice
+    return wire.encode(wire.ice_servers(ice.stun, ice.turn(call.now_ms), ice.expires_ms(call.now_ms)))
+
+
+# Discovery
+
+
+async def topics(call: Call, page: int, limit: int) -> bytes:
+    """GET /topics (specification 4, contract B8 and B12)."""
+    limit = min(limit, MAX_LIMIT)
+    found, total = await call.service.store.topics(call.origin, (page - 1) * limit, limit)
+    return wire.encode(wire.topics_page(page, limit, found, total))
+
+
+async def sessions(call: Call, topic: str, wait: float | None, since: str | None, limit: int) -> Pieces:
+    """GET /:topic/sessions (specification 4, contract B11 and C2)."""
+    store = call.service.store
+    end = b"]}"
+    if wait is not None or since is not None:
+        scope = cursor_scope(call.origin, topic)
+        position = None if since is None else parse_cursor(store.parse_position, scope, since, "since")
+        # A cursor of another store says nothing of what this one holds: every listing differs from it.
+        foreign = since is not None and position is None
+        state = await wait_for_change(call, topic, position, at_once=foreign, wait_s=wait or 0)
+        end = b'],"cursor":%b}' % wire.encode(format_cursor(store, scope, state.position))
+    return _listing(call, topic, min(limit, MAX_LIMIT) or None, end)
+
+
+async def _listing(call: Call, topic: str, most: int | None, end: bytes) -> Pieces:
+    """The unanswered sessions, newest first; read in steps, as fast as the client reads them."""
+    written = b'{"sessions":['
+    between = b""
+    async with aclosing(call.service.store.sessions(call.origin, topic, most)) as steps:
+        async for step in steps:
+            written += between + b",".join(wire.encode(wire.listed_session(listed)) for listed in step)
+            between = b","
+            del step  # many clients may read slowly: nothing is kept here while they do
+            if len(written) >= PIECE_BYTES:
+                pieces = [Piece(written, last=False)]
+                written = b""
+                yield pieces.pop()
+    yield Piece(written + end, last=True)
+
+
+# Signaling
+
+
+async def offer(call: Call, topic: str, info: str, offer: str, ttl: int | None, secret: bytes) -> bytes:
+    """POST /:topic/offer (specification 4, contract C5 and C6)."""
+    call.admit_session()
+    call.admit_bytes(OFFER_ENTRIES * (ENTRY_BYTES + len(call.origin) + len(topic)))
+    code = await call.service.store.create(call.origin, topic, info, offer, ttl_ms=ttl, secret_hash=secret)
+    return wire.encode({"code": wire.format_code(code)})
+
+
+async def answer(call: Call, code: str, sent: tuple[str, Any], side: Side, secret: bytes) -> bytes:
+    """POST /answer (specification 4, contract B4, B5, B9, C4 and C5)."""
+    session = find_code(code)
+    name, value = sent
+    store = call.service.store
+    texts = value if name == "candidates" else [value]
+    call.admit_bytes(len(texts) * (ENTRY_BYTES + len(call.origin)))
+    if name == "answer":
+        await store.answer(call.origin, session, value, secret_hash=secret)
+    else:
+        await store.add_candidates(call.origin, session, side, texts, secret_hash=secret)
+    return SUCCESS
+
+
+async def poll(call: Call, code: str, side: Side, wait: float | None, since: "Since | None", secret: bytes) -> bytes:
+    """POST /poll (specification 4, contract C1 and C5)."""
+    session = find_code(code)
+    store = call.service.store
+    if wait is None and since is None:
+        return wire.encode(wire.news(side, await store.read(call.origin, session, side, secret_hash=secret)))
+    position = since.position if since else None
+    news = await wait_for_news(call, session, side, position, secret, wait or 0)
+    latest = SessionPosition(news.serial, max(news.last, position.number if position else 0))
+    cursor = format_cursor(store, poll_scope(call, code, side.value), latest)
+    return wire.encode(wire.news(side, news) | {"cursor": cursor})
+
+
+@dataclass(frozen=True)
+class Since:
+    """Where a poll goes on: the position of its cursor, none if that is another store's."""
+
+    position: SessionPosition | None
+
+
+def poll_scope(call: Call, code: str, side: str) -> bytes:
+    """What the cursors of polls count in."""
+    return cursor_scope(call.origin, code.lower(), side)
+
+
+def check_poll_cursor(fields: Fields, call: Call) -> Since | None:
+    """The cursor of an earlier poll of the same code and side, which have been checked.
+
+    Raises:
+        InvalidParameter: `since`.
+    """
+    cursor = check_optional_string(fields.get("since"), "since")
+    if cursor is None:
+        return None
+    scope = poll_scope(call, fields["code"], fields["side"])
+    return Since(parse_cursor(call.service.store.parse_session_position, scope, cursor, "since"))
+
+
+async def withdraw(call: Call, code: str, side: Side, secret: bytes) -> bytes:
+    """POST /withdraw (contract C6)."""
+    await call.service.store.withdraw(call.origin, find_code(code), side, secret_hash=secret)
+    return SUCCESS
+
+
+async def refresh(call: Call, code: str, side: Side, secret: bytes) -> bytes:
+    """POST /refresh (contract C6)."""
+    expires_ms = await call.service.store.refresh(call.origin, find_code(code), side, secret_hash=secret)
+    return wire.encode({"expiresAt": expires_ms})
+
+
+def session_feed(call: Call, code: str, side: Side, secret: bytes, cursor: str | None, parameter: str) -> Feed:
+    """GET /events (contract C3)."""
+    return SessionFeed(call, find_code(code), side, secret, cursor, parameter)
+
+
+def find_code(code: str) -> bytes:
+    """A code as the store knows it; what is no UUID is no session's (contract B7).
+
+    Raises:
+        SessionNotFound: it is none.
+    """
+    parsed = wire.parse_code(code)
+    if parsed is None:
+        raise SessionNotFound
+    return parsed
+
+
+def check_answering_side(fields: Fields, call: Call) -> Side:
+    """The side that an answer or candidates are from; an answer is never the offerer's.
+
+    Raises:
+        InvalidParameter: `side`.
+    """
+    side = parameters.check_side(fields, call)
+    if side is Side.OFFERER and fields.get("answer") is not None:
+        raise InvalidParameter("side")
+    return side
+
+
+def check_listing_cursor(fields: Fields, call: Call) -> str | None:
+    """The cursor of an earlier listing, as it came: what it says is looked at when all else has been checked.
+
+    Raises:
+        InvalidParameter: `since`.
+    """
+    return check_optional_string(fields.get("since"), "since", 0)
+
+
+# The declarations
+
+CLAMPED: Final = f"More than {MAX_LIMIT} counts as {MAX_LIMIT}."
+POSITIVE: Final = positive_int_schema()
+ANSWERER: Final = {"type": "string", "const": "answerer"}
+SUCCESS: Final = wire.encode({"success": True})
+OWNER: Final = (parameters.code("body"), parameters.side("body"), parameters.secret("body"))
+
+SUBSCRIPTIONS: Final = (
+    Subscription(
+        "topicEvents",
+        "/{topic}/events",
+        "discovery",
+        "Server-Sent Events `session` and `gone` (`code`, `reason`), first the current listing.",
+        TopicFeed,
+        (TOPIC,),
+    ),
+    Subscription(
+        "sessionEvents",
+        "/events",
+        "signaling",
+        "Server-Sent Events `offer`, `answer`, `candidate` and `gone` of one session, for one side.",
+        session_feed,
+        (parameters.code("query"), parameters.side("query"), parameters.secret("query")),
+        refusals=(404,),
+    ),
+)
+
+
+def declare(settings: Settings) -> tuple[Operation, ...]:
+    """Every operation, with the lengths that the settings allow."""
+    ttl_schema = {"type": "integer", "minimum": MIN_TTL_MS, "maximum": settings.session_timeout_ms}
+    return (
+        Operation(
+            "version", "GET", "/", "service", "The commit that the server was built from.", ref("Version"), version
+        ),
+        Operation("health", "GET", "/health", "service", "That the server answers.", ref("Health"), health),
+        Operation(
+            "iceServers",
+            "GET",
+            "/ice-servers",
+            "service",
+            "The STUN and TURN servers, as an RTCConfiguration has them, and until when they can be used.",
+            ref("IceConfiguration"),
+            ice_servers,
+            secret=True,
+        ),
+        Operation(
+            "topics",
+            "GET",
+            "/topics",
+            "discovery",
+            "Topics that have unanswered sessions, alphabetically.",
+            ref("TopicPage"),
+            topics,
+            (
+                positive_int("page", 1, {**POSITIVE, "default": 1}),
+                positive_int("limit", DEFAULT_LIMIT, {**POSITIVE, "default": DEFAULT_LIMIT}, CLAMPED),
+            ),
+        ),
+        Operation(
+            "sessions",
+            "GET",
+            "/{topic}/sessions",
+            "discovery",
+            "The unanswered sessions of a topic, newest first; with `wait` or `since`, as soon as they are not "
+            "those of `since`.",
+            ref("Listing"),
+            sessions,
+            (
+                TOPIC,
+                parameters.wait("query"),
+                parameters.since("query", check_listing_cursor),
+                positive_int("limit", 0, POSITIVE, CLAMPED),
+            ),
+        ),
+        Operation(
+            "offer",
+            "POST",
+            "/{topic}/offer",
+            "signaling",
+            "Publish an offer under a topic.",
+            ref("Offered"),
+            offer,
+            (
+                TOPIC,
+                string("info", MAX_INFO, {**FILLED, "maxLength": MAX_INFO}),
+                string("offer", settings.max_offer),
+                Parameter("ttl", "body", check_ttl, {**ttl_schema, "description": "In ms."}),
+                parameters.secret("body"),
+            ),
+            refusals=(404,),
+            body="OfferRequest",
+        ),
+        Operation(
+            "answer",
+            "POST",
+            "/answer",
+            "signaling",
+            "Send the answer, or candidates of either side.",
+            ref("Success"),
+            answer,
+            (
+                parameters.code("body"),
+                one_of(
+                    "sent",
+                    replace(string("answer", settings.max_answer), narrows={"side": ANSWERER}),
+                    string("candidate", settings.max_candidate),
+                    parameters.candidates(settings.max_candidate),
+                ),
+                parameters.side("body", check_answering_side),
+                parameters.secret("body"),
+            ),
+            refusals=(404, 409),
+        ),
+        Operation(
+            "poll",
+            "POST",
+            "/poll",
+            "signaling",
+            "What the other side has sent; with `wait` or `since`, what is new after `since`, as soon as there "
+            "is anything.",
+            {"oneOf": [ref("OffererNews"), ref("AnswererNews")]},
+            poll,
+            (
+                parameters.code("body"),
+                parameters.side("body"),
+                parameters.wait("body"),
+                parameters.since("body", check_poll_cursor),
+                parameters.secret("body"),
+            ),
+            refusals=(404,),
+            body="PollRequest",
+        ),
+        Operation(
+            "withdraw",
+            "POST",
+            "/withdraw",
+            "signaling",
+            "End a session at once.",
+            ref("Success"),
+            withdraw,
+            OWNER,
+            refusals=(404,),
+            body="OwnerRequest",
+        ),
+        Operation(
+            "refresh",
+            "POST",
+            "/refresh",
+            "signaling",
+            "Move a session's expiry to now and its lifetime.",
+            ref("Refreshed"),
+            refresh,
+            OWNER,
+            refusals=(404,),
+            body="OwnerRequest",
+        ),
+    )

@@ -1,0 +1,230 @@
+"""Parameters of operations: how a value is checked, and how the documents describe it. No I/O.
+
+A value comes as JSON has it. HTTP makes that of path and query, where everything is text; see `http.fields`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from ..errors import InvalidParameter
+from ..session import Side, hash_secret
+from .call import Call
+from .schemas import (
+    FILLED,
+    MAX_CANDIDATES,
+    MAX_NUMBER,
+    MAX_SECRET,
+    MAX_TOPIC,
+    MAX_WAIT_S,
+    MIN_SECRET,
+    MIN_TTL_MS,
+    SECRET,
+    SINCE,
+    WAIT,
+    Schema,
+    ref,
+)
+
+_SIDES: Final = {side.value: side for side in Side}
+
+Fields = Mapping[str, Any]
+"""The parameters of a call as they came, by name; others among them are ignored."""
+
+Place = Literal["path", "query", "body"]
+"""Where HTTP has a parameter."""
+
+Check = Callable[[Fields, Call], Any]
+"""Takes a parameter's value from the fields of a call; raises InvalidParameter."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of an operation.
+
+    Attributes:
+        name: as clients send it.
+        place: where HTTP has it.
+        check: takes its value from the fields.
+        schema: what it may be, in JSON.
+        required: whether it must be there.
+        description: where the name is not enough.
+        alternatives: for one that comes under one of several names, those.
+        narrows: for an alternative, what it makes of the schemas of other parameters.
+    """
+
+    name: str
+    place: Place
+    check: Check
+    schema: Schema
+    required: bool = False
+    description: str = ""
+    alternatives: tuple["Parameter", ...] = ()
+    narrows: Mapping[str, Schema] = field(default_factory=dict)
+
+
+# Checks of values
+
+
+def check_string(value: object, name: str, least: int = 1, most: int | None = None) -> str:
+    """A string (contract B3).
+
+    Args:
+        value: what came.
+        name: the parameter.
+        least: how many code points it has to have.
+        most: how many it may have.
+
+    Raises:
+        InvalidParameter: it is absent, empty, not a string, too short or too long, or not encodable as UTF-8.
+    """
+    if type(value) is not str or len(value) < least or (most is not None and len(value) > most):
+        raise InvalidParameter(name)
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidParameter(name) from None
+    return value
+
+
+def check_optional_string(value: object, name: str, least: int = 1, most: int | None = None) -> str | None:
+    """A string that may be absent (or null); else as `check_string`."""
+    return None if value is None else check_string(value, name, least, most)
+
+
+def check_wait(fields: Fields, call: Call) -> float | None:
+    """How long to wait for news, in seconds (contract C1, C2); None for not at all.
+
+    Raises:
+        InvalidParameter: `wait`.
+    """
+    value = fields.get("wait")
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 <= value <= MAX_WAIT_S:
+        raise InvalidParameter("wait")
+    return float(value)
+
+
+def check_side(fields: Fields, call: Call) -> Side:
+    """The side (specification 2).
+
+    Raises:
+        InvalidParameter: `side`.
+    """
+    value = fields.get("side")
+    side = _SIDES.get(value) if type(value) is str else None
+    if side is None:
+        raise InvalidParameter("side")
+    return side
+
+
+def check_secret(fields: Fields, call: Call) -> bytes:
+    """The hash of the secret that a side shows (contract C5); empty for none.
+
+    Raises:
+        InvalidParameter: `secret`.
+    """
+    return hash_secret(check_optional_string(fields.get("secret"), "secret", MIN_SECRET, MAX_SECRET))
+
+
+def check_ttl(fields: Fields, call: Call) -> int | None:
+    """The lifetime that an offer asks for, in milliseconds (contract C6); None if it does not.
+
+    Raises:
+        InvalidParameter: `ttl`.
+    """
+    ttl_ms = fields.get("ttl")
+    if ttl_ms is None:
+        return None
+    if type(ttl_ms) is not int or not MIN_TTL_MS <= ttl_ms <= call.service.settings.session_timeout_ms:
+        raise InvalidParameter("ttl")
+    return ttl_ms
+
+
+# Parameters of the operations
+
+
+def string(name: str, most: int | None = None, schema: Schema = FILLED) -> Parameter:
+    """A required string in the body, of 1 to so many code points."""
+
+    def check(fields: Fields, call: Call) -> str:
+        return check_string(fields.get(name), name, 1, most)
+
+    return Parameter(name, "body", check, schema, required=True)
+
+
+def candidates(most: int) -> Parameter:
+    """A batch of candidates, each of at most so many code points (contract C4)."""
+
+    def check(fields: Fields, call: Call) -> list[str]:
+        texts = fields.get("candidates")
+        if type(texts) is not list or not 1 <= len(texts) <= MAX_CANDIDATES:
+            raise InvalidParameter("candidates")
+        return [check_string(text, "candidates", 1, most) for text in texts]
+
+    schema = {"type": "array", "items": FILLED, "minItems": 1, "maxItems": MAX_CANDIDATES}
+    return Parameter("candidates", "body", check, schema, required=True)
+
+
+def one_of(name: str, *alternatives: Parameter) -> Parameter:
+    """Exactly one of some parameters of the body; the value is its name and its value (contract B4, C4)."""
+
+    def check(fields: Fields, call: Call) -> tuple[str, Any]:
+        came = [each for each in alternatives if fields.get(each.name) is not None]
+        if len(came) != 1:
+            raise InvalidParameter("answer or candidate")
+        return came[0].name, came[0].check(fields, call)
+
+    return Parameter(name, "body", check, {}, required=True, alternatives=alternatives)
+
+
+def positive_int(name: str, default: int, schema: Schema, description: str = "") -> Parameter:
+    """A number in the query, of 1 to 2^53 (contract B8)."""
+
+    def check(fields: Fields, call: Call) -> int:
+        value = fields.get(name)
+        if value is None:
+            return default
+        if type(value) is not int or not 1 <= value <= MAX_NUMBER:
+            raise InvalidParameter(name)
+        return value
+
+    return Parameter(name, "query", check, schema, description=description)
+
+
+def code(place: Place) -> Parameter:
+    """The code of a session, in whatever form: what is no UUID is no session's (contract B7)."""
+
+    def check(fields: Fields, call: Call) -> str:
+        return check_string(fields.get("code"), "code")
+
+    return Parameter("code", place, check, ref("Code"), required=True)
+
+
+def side(place: Place, check: Check = check_side) -> Parameter:
+    """Which peer is speaking."""
+    return Parameter("side", place, check, ref("Side"), required=True)
+
+
+def secret(place: Place) -> Parameter:
+    """What a side shows, as its hash."""
+    return Parameter("secret", place, check_secret, {**SECRET, "type": "string"})
+
+
+def wait(place: Place) -> Parameter:
+    """How long to wait for news, in seconds."""
+    return Parameter("wait", place, check_wait, {**WAIT, "type": "number"})
+
+
+def since(place: Place, check: Check) -> Parameter:
+    """The cursor of an earlier answer."""
+    return Parameter("since", place, check, {**SINCE, "type": "string"})
+
+
+def _check_topic(fields: Fields, call: Call) -> str:
+    return check_string(fields.get("topic"), "topic", 1, MAX_TOPIC)
+
+
+TOPIC: Final = Parameter("topic", "path", _check_topic, {**FILLED, "maxLength": MAX_TOPIC}, required=True)

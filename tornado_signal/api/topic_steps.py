@@ -1,0 +1,81 @@
+"""Steps of topics' events: read and encoded once, however many streams send them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import NamedTuple
+
+from ..session import Position
+
+STEPS_KEPT = 8  # of all topics, at most a megabyte or two each
+
+
+class Event(NamedTuple):
+    """One event of a subscription (contract C3).
+
+    Attributes:
+        type: `session`, `offer`, `answer`, `candidate` or `gone`; empty if nothing but the cursor is new.
+        data: JSON.
+        cursor: where a reader has come to that has got it.
+    """
+
+    type: str
+    data: bytes
+    cursor: str
+
+
+class Events(list[Event]):
+    """Some events in their order, in the form of a protocol, too, once that has been asked for."""
+
+    _encoded: bytes | None = None
+
+    def encoded(self, encode: Callable[[Event], bytes]) -> bytes:
+        """All of them in the form that one protocol sends; made once."""
+        if self._encoded is None:
+            self._encoded = b"".join(map(encode, self))
+        return self._encoded
+
+
+class EventStep(NamedTuple):
+    """A step of a topic's events, for every reader that comes from the same position.
+
+    Attributes:
+        events: none if nothing has happened.
+        position: where a reader has come to that has got them.
+        more: whether there is more to be told.
+        until_ms: from when on it is not to be sent any more, since something in it has expired.
+    """
+
+    events: Events
+    position: Position
+    more: bool
+    until_ms: float
+
+
+class TopicSteps:
+    """The latest steps, by origin, topic and the position that they go on from: a thousand streams may need each."""
+
+    def __init__(self) -> None:
+        self._steps: dict[Hashable, asyncio.Future[EventStep | None]] = {}
+
+    async def get(self, key: Hashable, now_ms: int, make: Callable[[], Awaitable[EventStep]]) -> EventStep:
+        """The step of a key; it is made if there is none yet, and whatever asks meanwhile waits for that one."""
+        while (known := self._steps.get(key)) is not None:
+            step = await asyncio.shield(known)
+            if step is not None and now_ms < step.until_ms:
+                return step._replace(more=bool(step.events))  # more may have happened since it was made
+            self._forget(key, known)
+        making = self._steps[key] = asyncio.get_running_loop().create_future()
+        step = None
+        try:
+            step = await make()
+        finally:
+            making.set_result(step)
+            if step is None or not step.events:  # the next look may find some
+                self._forget(key, making)
+        if len(self._steps) > STEPS_KEPT:
+            del self._steps[next(iter(self._steps))]
+        return step
+
+    def _forget(self, key: Hashable, step: "asyncio.Future[EventStep | None]") -> None:
+        if self._steps.get(key) is step:
+            del self._steps[key]

@@ -1,0 +1,261 @@
+"""Waiting for what is new: polls and listings that wait, and the feeds behind the subscriptions (contract C1 to C3)."""
+
+import math
+from typing import Protocol
+
+from ..errors import InvalidParameter, OtherSession, SessionNotFound
+from ..session import Departure, ListingState, News, Position, Reason, SessionPosition, Side
+from ..stores import Store
+from ..stores.watches import Watch
+from . import wire
+from .call import Call
+from .cursors import cursor_scope, format_cursor, parse_cursor
+from .topic_steps import Event, Events, EventStep
+
+
+def next_look_s(store: Store, watch: Watch, until_s: float, expires_ms: int | None) -> float:
+    """When to look again, by the loop's clock, if nothing changes: at the next expiry, which is a change too.
+
+    Args:
+        store: whose clock it is.
+        watch: what waits.
+        until_s: by the loop's clock, when waiting ends.
+        expires_ms: when something is going to expire, by the store's clock; None for nothing.
+    """
+    if expires_ms is None:
+        return until_s
+    return min(until_s, watch.now_s() + (expires_ms - store.now_ms()) / 1000)
+
+
+async def wait_for_news(
+    call: Call, code: bytes, side: Side, since: SessionPosition | None, secret_hash: bytes, wait_s: float
+) -> News:
+    """Wait until there is anything newer than `since` in its session, or that ends, or the time is over."""
+    store = call.service.store
+    known = since.number if since else 0
+    looked = False
+    with call.waiting(store.watch_session(call.origin, code)) as watch:
+        until_s = watch.now_s() + wait_s
+        while True:
+            try:
+                news = await store.read(call.origin, code, side, since=since, secret_hash=secret_hash)
+            except OtherSession:  # the same content, published anew
+                raise SessionNotFound if looked else InvalidParameter("since") from None
+            looked, since = True, SessionPosition(news.serial, known)
+            if news.last > known or watch.now_s() >= until_s or watch.over:
+                return news
+            await watch.wait(next_look_s(store, watch, until_s, news.expires_ms))
+            await call.turn()
+
+
+async def wait_for_change(
+    call: Call, topic: str, since: Position | None, *, at_once: bool, wait_s: float
+) -> ListingState:
+    """Wait until a topic's listing is not what it was at a position, or the time is over.
+
+    Args:
+        call: what waits.
+        topic: which.
+        since: the position; None stands for an empty listing.
+        at_once: whether whatever there is counts as a change.
+        wait_s: how long to wait at most.
+    """
+    store = call.service.store
+    with call.waiting(store.watch_topic(call.origin, topic)) as watch:
+        until_s = watch.now_s() + wait_s
+        while True:
+            state = await store.listing_state(call.origin, topic, since)
+            if state.changed or at_once or watch.now_s() >= until_s or watch.over:
+                return state
+            await watch.wait(next_look_s(store, watch, until_s, state.changes_ms))
+            await call.turn()
+
+
+class Feed(Protocol):
+    """The events of one subscription, as they happen.
+
+    Attributes:
+        watch: to be opened by the call for as long as the feed is read.
+        finished: whether there is nothing more to tell, ever.
+    """
+
+    watch: Watch
+    finished: bool
+
+    async def start(self) -> None:
+        """To be called first: raises what the subscription is refused for."""
+
+    async def next(self, until_s: float) -> Events | None:
+        """Wait for events.
+
+        Args:
+            until_s: by the loop's clock, for how long.
+
+        Returns:
+            Some events, none of them when the time is over; None when nothing more is to be waited for.
+        """
+
+
+class TopicFeed:
+    """`session` and `gone` of a topic, first the current listing.
+
+    Args:
+        call: what subscribes.
+        topic: which.
+        cursor: that of the last event that the reader has got; None for none.
+        parameter: what the cursor is called, for the error.
+    """
+
+    finished = False
+
+    def __init__(self, call: Call, topic: str, cursor: str | None, parameter: str) -> None:
+        self._call = call
+        self._store = call.service.store
+        self._topic = topic
+        self._scope = cursor_scope(call.origin, "topic", topic)
+        self._since = parse_cursor(self._store.parse_position, self._scope, cursor, parameter) if cursor else None
+        self._position: Position | None = None
+        self._listing = False  # whether the reader is being told the listing
+        self._more = True
+        self.watch = self._store.watch_topic(call.origin, topic)
+
+    async def start(self) -> None:
+        """Nothing refuses it."""
+
+    async def next(self, until_s: float) -> Events | None:
+        """See `Feed`."""
+        if self._position is None:
+            self._position, known = await self._store.begin_topic(self._since)
+            self._listing = not known
+        elif self._more:
+            await self._call.turn()
+        while True:
+            while self._more:
+                step = await self._step(self._position)
+                self._position, self._more = step.position, step.more
+                if step.events:
+                    return step.events
+            if self._listing:
+                self._listing, self._more = False, True
+                # A reader that comes back from here has seen all of it, also what the listing no longer held.
+                return Events([Event("", b"", self._cursor(self._position))])
+            if not await self.watch.wait(until_s):
+                return None
+            self._more = True
+            if self.watch.now_s() >= until_s:
+                return Events()
+            await self._call.turn()
+
+    async def _step(self, position: Position) -> EventStep:
+        async def make() -> EventStep:
+            step = await self._store.topic_step(self._call.origin, self._topic, position)
+            events = Events(self._departed(each) for each in step.departures)
+            for arrival in step.arrivals:
+                data = wire.encode(wire.listed_session(arrival.listed))
+                events.append(Event("session", data, self._cursor(arrival.position)))
+            until_ms = min((each.listed.session.expires_ms for each in step.arrivals), default=math.inf)
+            return EventStep(events, step.position, step.more, until_ms)
+
+        key = (self._call.origin, self._topic, position)
+        return await self._call.service.topic_steps.get(key, self._store.now_ms(), make)
+
+    def _departed(self, departure: Departure) -> Event:
+        return Event("gone", wire.encode(wire.gone(departure.code, departure.reason)), self._cursor(departure.position))
+
+    def _cursor(self, position: Position) -> str:
+        return format_cursor(self._store, self._scope, position)
+
+
+class SessionFeed:
+    """`offer`, `answer`, `candidate` and `gone` of one session, for one side.
+
+    Args:
+        call: what subscribes.
+        code: the session's.
+        side: which side reads.
+        secret_hash: of the secret that it shows.
+        cursor: that of the last event that the reader has got; None for none.
+        parameter: what the cursor is called, for the error.
+    """
+
+    finished = False
+
+    def __init__(
+        self, call: Call, code: bytes, side: Side, secret_hash: bytes, cursor: str | None, parameter: str
+    ) -> None:
+        self._origin = call.origin
+        self._call = call
+        self._store = call.service.store
+        self._code = code
+        self._side = side
+        self._secret_hash = secret_hash
+        self._scope = cursor_scope(call.origin, wire.format_code(code), side.value)
+        self._parameter = parameter
+        self._position = (
+            parse_cursor(self._store.parse_session_position, self._scope, cursor, parameter) if cursor else None
+        )
+        self._news: News | None = None  # what has been read and not been told
+        self._expires_ms = 0
+        self.watch = self._store.watch_session(call.origin, code)
+
+    async def start(self) -> None:
+        """Read for the first time.
+
+        Raises:
+            SessionNotFound: as `Store.read`.
+            InvalidParameter: the cursor is of an earlier session with the same code.
+        """
+        try:
+            self._news = await self._read()
+        except OtherSession:
+            raise InvalidParameter(self._parameter) from None
+
+    async def next(self, until_s: float) -> Events | None:
+        """See `Feed`."""
+        if self.finished:
+            return None
+        while True:
+            if self._news is not None:
+                events = self._tell(self._news)
+                self._news = None
+                if events:
+                    return events
+            if not await self.watch.wait(next_look_s(self._store, self.watch, until_s, self._expires_ms)):
+                return None
+            idle = self.watch.now_s() >= until_s
+            await self._call.turn()
+            try:
+                self._news = await self._read()
+            except (SessionNotFound, OtherSession):
+                self.finished = True
+                reason = Reason.EXPIRED if self._store.now_ms() >= self._expires_ms else Reason.WITHDRAWN
+                return Events([self._event("gone", wire.gone(self._code, reason), self._position)])
+            if idle and self._news.last <= self._number:
+                return Events()
+
+    @property
+    def _number(self) -> int:
+        return self._position.number if self._position else 0
+
+    async def _read(self) -> News:
+        return await self._store.read(
+            self._origin, self._code, self._side, since=self._position, secret_hash=self._secret_hash
+        )
+
+    def _tell(self, news: News) -> Events:
+        """What is newer than the position, in the order in which it was sent; the position is behind it then."""
+        self._expires_ms = news.expires_ms
+        items = [(number, "candidate", text) for number, text in news.candidates]
+        if news.description is not None and news.description_number > self._number:
+            name = "answer" if self._side is Side.OFFERER else "offer"
+            items.append((news.description_number, name, news.description))
+        self._position = SessionPosition(news.serial, max(news.last, self._number))
+        return Events(
+            self._event(name, {name: text}, SessionPosition(news.serial, number))
+            for number, name, text in sorted(items)
+        )
+
+    def _event(self, name: str, fields: dict[str, object], position: SessionPosition | None) -> Event:
+        return Event(
+            name, wire.encode(fields), format_cursor(self._store, self._scope, position or SessionPosition(0, 0))
+        )

@@ -1,0 +1,75 @@
+"""Errors over HTTP: the one table from them to statuses, and the responses that they become."""
+
+import http
+from collections.abc import Callable
+from typing import Final
+
+from tornado import httputil
+
+from .. import errors
+from ..api import wire
+from ..api.schemas import MAX_ORIGIN
+from ..settings.settings import Settings
+from .request_log import RequestLog
+
+STATUS: Final[dict[type[BaseException], int]] = {
+    errors.InvalidParameter: 400,
+    errors.OriginNotAllowed: 403,
+    errors.SessionNotFound: 404,
+    errors.PathNotFound: 404,
+    errors.MethodNotAllowed: 405,
+    errors.AlreadyAnswered: 409,
+    errors.BodyTooLarge: 413,
+    errors.TooMany: 429,
+    errors.Unavailable: 503,
+}
+REFUSED_RETRY_AFTER_S: Final = 5  # for a connection too many
+
+Response = tuple[httputil.HTTPHeaders, bytes]
+
+
+def error_response(error: BaseException) -> tuple[int, list[tuple[str, str]], bytes]:
+    """Status, headers of its own and body of the response to an error (specification 7)."""
+    status = STATUS.get(type(error), 500)
+    headers = []
+    if isinstance(error, errors.MethodNotAllowed):
+        headers.append(("Allow", ", ".join(error.allowed)))
+    elif isinstance(error, errors.TooMany | errors.Unavailable):
+        headers.append(("Retry-After", str(error.retry_after_s)))
+    # What is refused can be named to the operator, and comes back in time.
+    headers.append(("Access-Control-Expose-Headers", "Retry-After, X-Request-Id"))
+    return status, headers, wire.encode({"error": "Internal server error" if status == 500 else str(error)})
+
+
+def cors(origin: str, allowed: frozenset[str] | None) -> list[tuple[str, str]]:
+    """What a response says to the pages of an origin that is served (contract B14)."""
+    headers = [("Access-Control-Allow-Origin", origin)]
+    if allowed is not None:  # else a cookie of the operator's proxy would be every page's
+        headers.append(("Access-Control-Allow-Credentials", "true"))
+    return headers
+
+
+def make_refusal(settings: Settings, log: RequestLog) -> Callable[[int, httputil.HTTPHeaders], Response]:
+    """What the transport answers to a request that reaches no handler, in JSON and with CORS (contract B14, B15).
+
+    Args:
+        settings: as configured.
+        log: where it is counted.
+
+    Returns:
+        A function of the status and of the headers of the request that were understood.
+    """
+
+    def refusal(status: int, headers: httputil.HTTPHeaders) -> Response:
+        answer = httputil.HTTPHeaders({"Content-Type": wire.JSON, "Vary": "Origin"})
+        answer["X-Request-Id"] = log.refused_by_transport(status)
+        origin = headers.get("Origin", "")
+        allowed = settings.allowed_origins
+        if 0 < len(origin) <= MAX_ORIGIN and (allowed is None or origin in allowed):
+            for name, value in cors(origin, allowed):
+                answer[name] = value
+        if status in (429, 503):
+            answer["Retry-After"] = str(REFUSED_RETRY_AFTER_S)
+        return answer, wire.encode({"error": http.HTTPStatus(status).phrase.capitalize()})
+
+    return refusal

@@ -1,0 +1,38 @@
+"""Path and query as the fields of a call: text into the JSON values that it stands for. No I/O."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote_to_bytes
+
+from ..api.parameters import Parameter
+
+_DECIMAL: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_WHOLE: Final = re.compile("[0-9]{1,30}")
+_PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+
+
+def topic_of(segment: str) -> str | None:
+    """A topic from its path segment: percent-encoded UTF-8 (contract B3, B13); None if it is none."""
+    try:
+        data = segment.encode("latin-1")
+        return None if _PERCENT.search(data) else unquote_to_bytes(data).decode()
+    except UnicodeError:
+        return None
+
+
+def query_fields(query: str, parameters: Sequence[Parameter]) -> dict[str, Any]:
+    """The values that a query has for parameters; what comes more than once is a list, which no parameter takes."""
+    values = parse_qs(query, keep_blank_values=True)
+    return {each.name: _value(each.schema, values[each.name]) for each in parameters if each.name in values}
+
+
+def _value(schema: Mapping[str, Any], texts: list[str]) -> Any:
+    if len(texts) > 1:
+        return texts
+    text = texts[0]
+    if schema.get("type") == "integer" and _WHOLE.fullmatch(text):
+        return int(text)
+    if schema.get("type") == "number" and _DECIMAL.fullmatch(text):
+        return float(text)
+    return text

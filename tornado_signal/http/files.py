@@ -1,0 +1,54 @@
+"""Files for browsers: the module, and the page to try it."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from .assets import HTML, Asset
+from .base import Handler
+
+# Nothing from elsewhere, nothing written into the page itself, and no other page around it.
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+class File(Handler):
+    """GET a file."""
+
+    def initialize(self, assets: Mapping[str, Asset]) -> None:
+        """Take all files, by path."""
+        self.assets = assets
+
+    def get(self) -> None:
+        """The file, compressed if that is understood, or 304 if the client has it already."""
+        asset = self.assets[self.request.path]
+        headers = self.request.headers
+        self.set_header("ETag", asset.etag)
+        self.set_header("Cache-Control", "no-cache")  # ask each time, so that an upgrade is seen at once
+        self.set_header("Vary", "Origin, Accept-Encoding")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        if asset.media_type == HTML:
+            self.set_header("Content-Security-Policy", POLICY)
+            self.set_header("Referrer-Policy", "no-referrer")
+        if asset.etag in headers.get("If-None-Match", ""):
+            self.set_status(304)
+            self.clear_header("Content-Type")
+            return
+        self.set_header("Content-Type", f"{asset.media_type}; charset=utf-8")
+        if takes_gzip(headers.get("Accept-Encoding", "")):
+            self.set_header("Content-Encoding", "gzip")
+            self.finish(asset.gzipped)
+        else:
+            self.finish(asset.body)
+
+    head = get
+
+
+def takes_gzip(accepted: str) -> bool:
+    """Whether an Accept-Encoding has gzip in it (RFC 9110, 12.5.3)."""
+    for coding in accepted.split(","):
+        name, _, weight = coding.partition(";")
+        if name.strip().lower() == "gzip":
+            return weight.replace(" ", "").lower() not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False

@@ -1,0 +1,310 @@
+"""One HTTP request: what it came with, what it may ask for, and its response. It is the `Call` of its operation."""
+
+import http
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Final, NoReturn
+
+from tornado import httputil
+from tornado.iostream import StreamClosedError
+
+from .. import errors
+from ..api import wire
+from ..api.operations import Pieces
+from ..api.schemas import EVENT_STREAM, MAX_ORIGIN
+from ..limits import forwarded
+from ..stores.watches import Watch
+from .errors import STATUS, cors, error_response
+from .site import Site
+
+log = logging.getLogger(__name__)
+
+NO_HEADERS: Final = httputil.HTTPHeaders()
+OK: Final = httputil.ResponseStartLine("HTTP/1.1", 200, "OK")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What answers the requests of one path, or pattern of paths.
+
+    Attributes:
+        pattern: of the path, as logs and metrics name it.
+        methods: those that it has.
+        answer: answers an admitted request with one of these, OPTIONS aside.
+        page: whether browsers load it without an Origin.
+        stream: whether it answers with Server-Sent Events.
+        refusal: what other methods are refused with, if not with 405.
+    """
+
+    pattern: str
+    methods: tuple[str, ...]
+    answer: Callable[["Request"], Awaitable[None]]
+    page: bool = False
+    stream: bool = False
+    refusal: errors.SignalError | None = None
+
+
+class Request:
+    """One request that has come.
+
+    Args:
+        site: what all requests share.
+        connection: where it came, and where its response goes.
+        start_line: its method and target.
+        headers: as they came.
+        body: as it came.
+        endpoint: that of its path.
+        refusal: why the body is not kept, if it is not.
+
+    Attributes:
+        path: that of its target, percent-encoded.
+        query: that of its target.
+        origin: the isolation scope; empty until it has been checked.
+        now_ms: the time of the request; after a wait that of its end.
+        client: stands for the client that it is from.
+        closing: whether its connection ends with the response.
+        begun: whether some of the response has been sent.
+    """
+
+    origin = ""
+    now_ms = 0
+    request_id = ""
+    refused_for = ""
+    status = 0
+    sent_bytes = 0
+    waited = False
+    closing = False
+    begun = False
+    _ended = False
+    _watch: Watch | None = None
+
+    def __init__(
+        self,
+        site: Site,
+        connection: Any,  # an HTTPConnection that can be closed; see `transport.exchange`
+        start_line: httputil.RequestStartLine,
+        headers: httputil.HTTPHeaders,
+        body: bytes | bytearray,
+        endpoint: Endpoint,
+        refusal: errors.SignalError | None = None,
+    ) -> None:
+        self.site = site
+        self.service = site.service
+        self.connection = connection
+        self.start_line = start_line
+        self.method = start_line.method
+        self.path, _, self.query = start_line.path.partition("?")
+        self.headers = headers
+        self.body = body
+        self.endpoint = endpoint
+        self.pattern = endpoint.pattern
+        self.refusal = refusal
+        self.began_s = perf_counter()
+        self.remote_ip: str = connection.context.remote_ip
+        proxies = site.service.settings.trusted_proxies
+        self.client_address = self.remote_ip
+        if proxies or not self.remote_ip:
+            self.client_address = forwarded.client_address(self.remote_ip, headers, proxies)
+        self.client = site.limits.client(self.client_address)
+        site.running += 1
+
+    # What it may ask for
+
+    def begin(self) -> None:
+        """Its turn has come."""
+        self.now_ms = self.service.clock.now_ms()
+        self.request_id = self.site.log.request_id(self.headers, self.remote_ip)
+
+    def admit(self) -> None:
+        """Check what comes before everything else (contract B6): the Origin, then whether there is service at all.
+
+        Raises:
+            SignalError: why it is refused.
+        """
+        retry_after_s = self.site.limits.request(self.client_address, self.now_ms)
+        origin = self._find_origin()
+        allowed = self.service.settings.allowed_origins
+        if allowed is not None and origin not in allowed:
+            raise errors.OriginNotAllowed
+        self.origin = origin
+        if retry_after_s:
+            self._refuse_rate(retry_after_s)
+        if self.site.draining:
+            raise errors.Unavailable("draining")
+
+    def admit_page(self) -> None:
+        """`admit` for what a browser opens or loads by itself, and therefore without an Origin (README, Choices).
+
+        Raises:
+            SignalError: why it is refused.
+        """
+        if "Origin" in self.headers and self.headers.get("Sec-Fetch-Site") != "same-origin":
+            self.admit()
+        elif retry_after_s := self.site.limits.request(self.client_address, self.now_ms):
+            self._refuse_rate(retry_after_s)
+        elif self.site.draining:
+            raise errors.Unavailable("draining")
+
+    def _refuse_rate(self, retry_after_s: int) -> NoReturn:
+        # A client that goes on all the same loses its connection.
+        self.closing = self.site.limits.goes_on(self.client_address, self.now_ms)
+        raise errors.TooMany("requests of an address", retry_after_s)
+
+    def _find_origin(self) -> str:
+        """Contract B1."""
+        values = self.headers.get_list("Origin")
+        if not values and self.headers.get("Sec-Fetch-Site") == "same-origin":
+            protocol = self.connection.context.protocol
+            proxies = self.service.settings.trusted_proxies
+            own = forwarded.own_origin(protocol, self.remote_ip, self.headers, proxies)
+            values = [own] if own else []
+        if len(values) != 1 or not 0 < len(values[0]) <= MAX_ORIGIN:
+            raise errors.InvalidParameter("Origin")
+        return values[0]
+
+    def json_body(self) -> dict[str, Any]:
+        """The JSON object in the body.
+
+        Raises:
+            BodyTooLarge: it is over the limit.
+            Unavailable: too much of others has come and is not whole.
+            InvalidParameter: `body`.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        return wire.parse_body(self.body)
+
+    # The call of an operation; see `api.call.Call`
+
+    def admit_session(self) -> None:
+        """Count a session that is to be published."""
+        self.site.limits.publish(self.client_address, self.now_ms)
+
+    def admit_bytes(self, overhead_bytes: int) -> None:
+        """Count the body, and so much more, as bytes that are to be stored."""
+        self.site.limits.store(self.client_address, len(self.body) + overhead_bytes, self.now_ms)
+
+    def waiting(self, watch: Watch) -> Watch:
+        """Tie a watch to the connection.
+
+        What the request came with is no longer needed then, and let go: thousands may wait.
+        """
+        try:
+            watch.on_close = self.site.limits.wait(self.client_address)
+        except errors.SignalError:
+            watch.close()
+            raise
+        self._watch = watch
+        self.site.log.began_to_wait(self)
+        self.headers, self.body = NO_HEADERS, b""
+        self.connection.set_close_callback(self.client_gone)
+        return watch
+
+    def client_gone(self) -> None:
+        """The client has left: what waits for it need not."""
+        if self._watch is not None:
+            self._watch.close()
+
+    async def turn(self) -> None:
+        """Let other clients be served first; then the time of the request is a new one."""
+        await self.site.queue.turn(self.client)
+        self.now_ms = self.service.clock.now_ms()
+
+    # The response
+
+    def response_headers(self) -> httputil.HTTPHeaders:
+        """What every response has: it is JSON, if nothing else is said, and depends on the Origin."""
+        headers = httputil.HTTPHeaders()
+        headers["Content-Type"] = wire.JSON
+        headers["Date"] = self.service.clock.http_date(self.now_ms)
+        headers["Vary"] = "Origin"
+        headers["X-Request-Id"] = self.request_id
+        if self.origin:
+            for name, value in cors(self.origin, self.service.settings.allowed_origins):
+                headers[name] = value
+        if self.closing:
+            headers["Connection"] = "close"
+        return headers
+
+    def respond(self, body: bytes, headers: httputil.HTTPHeaders | None = None, status: int = 200) -> None:
+        """Send a response in one piece."""
+        headers = headers or self.response_headers()
+        self.status = status
+        self.begun = True
+        if status != 204:
+            headers["Content-Length"] = str(len(body))
+        if self.method == "HEAD":
+            body = b""
+        self.sent_bytes = len(body)
+        start_line = (
+            OK if status == 200 else httputil.ResponseStartLine("HTTP/1.1", status, http.HTTPStatus(status).phrase)
+        )
+        self.connection.write_headers(start_line, headers, body)
+        self.connection.finish()
+        self.ended()
+
+    async def respond_in_pieces(self, pieces: Pieces) -> None:
+        """Send a response as fast as the client reads it; in one piece, if it is all in the first."""
+        async with aclosing(pieces):
+            async for piece in pieces:
+                if piece.last and not self.begun:
+                    self.respond(piece.body)
+                    return
+                last, pending = piece.last or self.method == "HEAD", [self._send(piece.body)]
+                if last:  # that it has no length is all that HEAD tells
+                    self.connection.finish()
+                    self.ended()
+                    return
+                # Many clients may read slowly: nothing is kept here while they do, nor is what they end with.
+                del piece
+                await pending.pop()
+                await self.turn()
+
+    def _send(self, body: bytes) -> Awaitable[None]:
+        """Send some of a response whose length is not known; done when the client has room for more."""
+        self.sent_bytes += len(body)
+        sent: Awaitable[None]
+        if self.begun:
+            sent = self.connection.write(body)
+        else:
+            self.status, self.begun = 200, True
+            sent = self.connection.write_headers(OK, self.response_headers(), body)
+        return sent
+
+    def fail(self, error: BaseException) -> None:
+        """The one way from an exception to a response (specification 7)."""
+        self.count_error(error)
+        # After a part has been sent, only the end of the connection can tell. An EventSource that is refused never
+        # comes back, one that is cut off does: when the server stops, that is right.
+        resumes = self.endpoint.stream and self.headers.get("Accept") == EVENT_STREAM
+        if self.begun or (resumes and self.site.draining):
+            self.connection.close()
+            self.ended()
+            return
+        status, own, body = error_response(error)
+        headers = self.response_headers()
+        for name, value in own:
+            headers[name] = value
+        self.respond(body, headers, status)
+
+    def count_error(self, error: BaseException) -> None:
+        """Count an error and, if it is a defect, log it; without what the request carries: it is people's addresses."""
+        if isinstance(error, errors.SignalError):
+            self.refused_for = error.reason
+            self.site.log.refused(STATUS[type(error)], error.reason)
+        elif not isinstance(error, StreamClosedError):
+            self.site.log.failed()
+            log.error("%s %s failed: request %s", self.method, self.endpoint.pattern, self.request_id, exc_info=error)
+
+    def ended(self) -> None:
+        """It has come to its end, and its response with it."""
+        if self._ended:  # as by an error behind the response
+            return
+        self._ended = True
+        self.site.log.finished(self)
+        self.site.running -= 1
+        if self.site.draining and not self.site.running:
+            self.site.idle.set()

@@ -1,0 +1,100 @@
+"""The routes, made from what is declared: operations and subscriptions of `api`, and files."""
+
+import re
+from typing import Any
+
+from tornado import web
+
+from ..api import wire
+from ..api.call import Service
+from ..api.operations import SUBSCRIPTIONS, Operation, check, declare
+from ..errors import PathNotFound
+from ..limits.per_address import Limits
+from ..metrics import RequestMetrics
+from . import assets
+from .application import Application
+from .base import run_by_tornado
+from .fields import query_fields, topic_of
+from .files import File
+from .openapi import make_document
+from .request import Endpoint, Request
+from .request_log import RequestLog
+from .site import Site
+from .streams import Stream
+
+TOPIC = "/{topic}/"
+
+
+async def not_found(request: Request) -> None:
+    """Every path that no endpoint has (contract B13)."""
+
+
+UNKNOWN = Endpoint("unknown", ("OPTIONS",), not_found, refusal=PathNotFound())
+
+
+def operation_endpoint(operation: Operation) -> Endpoint:
+    """An operation over HTTP."""
+    in_path = tuple(each for each in operation.parameters if each.place == "path")
+    others = tuple(each for each in operation.parameters if each.place != "path")
+
+    async def answer(request: Request) -> None:
+        values = check(in_path, {"topic": topic_of(request.path.split("/")[1])}, request) if in_path else {}
+        fields = request.json_body() if operation.method == "POST" else query_fields(request.query, others)
+        values |= check(others, fields, request)
+        del fields  # thousands may wait
+        result = await operation.perform(request, **values)
+        if not isinstance(result, bytes):
+            await request.respond_in_pieces(result)
+            return
+        headers = request.response_headers()
+        if operation.secret:
+            headers["Cache-Control"] = "no-store"
+        request.respond(result, headers)
+
+    methods = ("POST", "OPTIONS") if operation.method == "POST" else ("GET", "HEAD", "OPTIONS")
+    return Endpoint(pattern_of(operation.path), methods, answer)
+
+
+def document_endpoint(document: dict[str, Any]) -> Endpoint:
+    """GET /openapi.json (contract C8)."""
+
+    async def answer(request: Request) -> None:
+        request.respond(wire.encode(document))
+
+    return Endpoint("/openapi.json", ("GET", "HEAD", "OPTIONS"), answer, page=True)
+
+
+def pattern_of(path: str) -> str:
+    """A path as logs and metrics name it."""
+    return path.replace("{topic}", ":topic")
+
+
+def make_application(service: Service, limits: Limits, metrics: RequestMetrics) -> Application:
+    """The application with every route.
+
+    Args:
+        service: what all calls of operations share.
+        limits: those that the transport counts connections with.
+        metrics: where requests are counted.
+    """
+    settings = service.settings
+    served = assets.load(assets.CLIENT | (assets.DEMO if settings.demo else {}))
+    operations = declare(settings)
+    rules: list[Any] = [(re.escape(path), File, {"assets": served}) for path in served]
+    for each in SUBSCRIPTIONS:
+        rules.append((each.path.replace("{topic}", "[^/]*"), Stream, {"subscription": each}))
+    by_tornado = run_by_tornado(web.Application(rules, log_function=lambda handler: None))
+
+    endpoints = {operation.path: operation_endpoint(operation) for operation in operations}
+    methods = ("GET", "HEAD", "OPTIONS")
+    for each in SUBSCRIPTIONS:
+        endpoints[each.path] = Endpoint(pattern_of(each.path), methods, by_tornado, stream=True)
+    document = make_document(operations, {path: asset.media_type for path, asset in served.items()})
+    endpoints["/openapi.json"] = document_endpoint(document)
+    endpoints |= dict.fromkeys(served, Endpoint("files", methods, by_tornado, page=True))
+    return Application(
+        Site(service, limits, RequestLog(settings, metrics)),
+        {path: endpoint for path, endpoint in endpoints.items() if not path.startswith(TOPIC)},
+        {path.removeprefix(TOPIC): endpoint for path, endpoint in endpoints.items() if path.startswith(TOPIC)},
+        UNKNOWN,
+    )
