@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "settings": "",
     "system": "errors metrics settings tornado",
     "server": "admin api errors http limits settings stores stores.leveldb system transport package tornado",
-    "client": "aiortc httpx",
+    "client": "aiortc httpx httpx_sse",
     "cli": "client errors settings shtab",
     "__main__": "cli errors maintenance server settings system package uvloop",
     "__init__": "_commit",

@@ -9,7 +9,7 @@ import statistics
 import time
 import uuid
 
-from ..client import SignalClient, SignalError
+from ..client import APIError, SignalClient
 from . import run as session
 from . import show
 from .signaling import answered
@@ -54,5 +54,5 @@ async def round_trip(client: SignalClient, topic: str) -> float:
         return (time.perf_counter() - begun_s) * 1000
     finally:
         waiting.cancel()
-        with contextlib.suppress(SignalError):
+        with contextlib.suppress(APIError):
             await client.withdraw(code, "offerer", secret=secret)

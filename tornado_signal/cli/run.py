@@ -10,7 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from ..client import SignalClient, SignalError
+from ..client import APIError, SignalClient
 from ..errors import OperatorError
 from ..settings.sources import ConfigError
 from ..settings.value_types import ORIGIN, Kind
@@ -84,14 +84,14 @@ def run(
             raise
         if interrupted is not None:
             raise OperatorError(interrupted) from None
-    except SignalError as error:
+    except APIError as error:
         raise OperatorError(sentence(error)) from None
     except BrokenPipeError:
         # Whoever read has had enough. Python would complain about what is left when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def sentence(error: SignalError) -> str:
+def sentence(error: APIError) -> str:
     """What went wrong, in one sentence."""
     if not error.status:
         return f"{error}; is the server running, and is --url right?"

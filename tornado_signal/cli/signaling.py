@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import aclosing
 
-from ..client import News, SignalClient, SignalError
+from ..client import APIError, News, SignalClient
 from ..errors import OperatorError
 from . import run as session
 from . import show
@@ -35,7 +35,7 @@ def offer(arguments: argparse.Namespace) -> None:
                 news = await answered(client, code, secret)
         except BaseException:
             client.patience_s = 0
-            with contextlib.suppress(SignalError):
+            with contextlib.suppress(APIError):
                 await client.withdraw(code, "offerer", secret=secret)
             raise
         finally:
@@ -68,7 +68,7 @@ def answer(arguments: argparse.Namespace) -> None:
         client.patience_s = session.OUTAGE_S
         try:
             await client.answer(code, reply, secret=secret)
-        except SignalError as error:
+        except APIError as error:
             if error.taken:
                 raise OperatorError("somebody else was faster, or the offer is gone") from None
             raise
@@ -89,7 +89,7 @@ def nobody_came(wait_s: float | None) -> Iterator[None]:
 
 async def refresh(client: SignalClient, code: str, secret: str) -> None:
     """Keep an offer alive; a server that does not know how lets it expire."""
-    with contextlib.suppress(SignalError):
+    with contextlib.suppress(APIError):
         while True:
             await client.refresh(code, "offerer", secret=secret)
             await asyncio.sleep(REFRESH_S)
@@ -111,7 +111,7 @@ async def find(client: SignalClient, target: str) -> tuple[str, str, list[str]]:
     if _CODE.fullmatch(target):
         try:
             news = await client.poll(target, "answerer")
-        except SignalError as error:
+        except APIError as error:
             if error.status != 404:  # else it may be a topic that looks like a code
                 raise
         else:

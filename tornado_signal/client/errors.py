@@ -1,7 +1,7 @@
 """What a call can end with."""
 
 
-class SignalError(Exception):
+class APIError(Exception):
     """A server's refusal.
 
     Attributes:
@@ -25,7 +25,7 @@ class SignalError(Exception):
         return self.status in (0, 429, 502, 503, 504)
 
 
-class Unreachable(SignalError):
+class Unreachable(APIError):
     """No answer: no connection, or one that broke; the status is 0.
 
     Attributes:

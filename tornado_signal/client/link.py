@@ -119,7 +119,7 @@ class Connection:
         """Use what the other side sends, until the data channel is open. An answer must have been accepted before.
 
         Raises:
-            SignalError: the session has ended before.
+            APIError: the session has ended before.
         """
         if self._answer is not None:
             await self.peer.setLocalDescription(self._answer)

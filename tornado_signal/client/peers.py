@@ -14,7 +14,7 @@ from contextlib import aclosing
 from typing import Self
 
 from .api import SignalClient
-from .errors import SignalError
+from .errors import APIError
 from .link import Closed, Connection
 from .servers import back_off_s
 from .types import IceServer, Session, Token
@@ -85,7 +85,7 @@ class Peers:
 
         Raises:
             TimeoutError: nobody could be reached in time.
-            SignalError: the server refuses.
+            APIError: the server refuses.
         """
         tried: set[str] = set()
         async with asyncio.timeout(wait_s), aclosing(self.client.listings(topic)) as listings:
@@ -113,7 +113,7 @@ class Peers:
                 await self.client.answer(connection.code, answer, secret=secret)
                 async with asyncio.timeout(OPEN_S):
                     await connection.open(self.client, secret)
-            except SignalError as error:
+            except APIError as error:
                 if not error.taken:
                     raise
                 return None
@@ -151,7 +151,7 @@ class Publication:
         """The connections.
 
         Raises:
-            SignalError: the server refuses to publish.
+            APIError: the server refuses to publish.
         """
         while (found := await self._ready.get()) is not None:
             if isinstance(found, BaseException):
@@ -172,7 +172,7 @@ class Publication:
             while True:
                 try:
                     connection, secret = await self._offer()
-                except SignalError as error:
+                except APIError as error:
                     if not error.passing:
                         raise
                     await asyncio.sleep(back_off_s(attempt))
@@ -196,7 +196,7 @@ class Publication:
             offer = await connection.offer()
             try:
                 connection.code = await client.offer(self.topic, info, offer, ttl_ms=TTL_MS, secret=secret)
-            except SignalError as error:
+            except APIError as error:
                 if error.status != 400 or not error.text.endswith("ttl"):
                     raise
                 connection.code = await client.offer(self.topic, info, offer, secret=secret)
@@ -218,7 +218,7 @@ class Publication:
                             return True
             except TimeoutError:
                 pass
-            except SignalError as error:
+            except APIError as error:
                 if error.status != 404 and not error.passing:
                     raise
             finally:
@@ -226,13 +226,13 @@ class Publication:
         return False
 
     async def _refresh(self, code: Token | str, secret: str) -> None:
-        with contextlib.suppress(SignalError):  # whoever waits for news is told too
+        with contextlib.suppress(APIError):  # whoever waits for news is told too
             while True:
                 await asyncio.sleep(REFRESH_S)
                 await self._peers.client.refresh(code, "offerer", secret=secret)
 
     async def _withdraw(self, code: Token | str, secret: str) -> None:
-        with contextlib.suppress(SignalError):
+        with contextlib.suppress(APIError):
             await self._peers.client.withdraw(code, "offerer", secret=secret)
 
     async def _open(self, connection: Connection, secret: str) -> None:
