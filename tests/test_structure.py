@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "system": "errors metrics settings tornado",
     "server": "admin api errors http limits settings stores stores.leveldb system transport package tornado",
     "client": "aiortc httpx httpx_sse",
-    "cli": "client errors settings shtab",
+    "cli": "client errors settings system shtab",
     "__main__": "cli errors maintenance server settings system package uvloop",
     "__init__": "_commit",
     "_build": "setuptools",

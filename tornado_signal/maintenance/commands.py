@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import DamagedBackup, DatabaseError, OperatorError
-from ..settings import sources as config
+from ..settings.command_line import CommandLine, add_settings, flag_reader
 from ..settings.settings import Settings
-from ..settings.value_types import URL, whole
+from ..settings.sources import load
+from ..settings.value_types import URL, integer
 from ..stores.leveldb import directory, files
 from ..stores.leveldb.binding import plyvel
 from . import remote, rescue
@@ -28,8 +29,8 @@ LONGEST = 60  # characters of a name in a table
 Arguments = argparse.Namespace
 
 
-def add_commands(commands: Any) -> None:
-    """Add these commands to those of the command line (what `add_subparsers` returned)."""
+def add_commands(commands: CommandLine) -> None:
+    """Add these commands to those of the command line."""
     parser = _add(commands, backup, "save all that a running server holds to a file", "admin_port")
     parser.add_argument("dest", type=Path, metavar="DEST", help="the file")
     parser.add_argument("--force", action="store_true", help="overwrite DEST")
@@ -47,7 +48,7 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="JSON also on a terminal")
     parser.add_argument(
         "--most",
-        type=config.flag_reader(whole(0, 1000)),
+        type=flag_reader(integer(0, 1000)),
         default=MOST,
         metavar="N",
         help=f"name so many origins and topics, the largest (default: {MOST})",
@@ -60,25 +61,27 @@ def add_commands(commands: Any) -> None:
 
 
 def _add(
-    commands: Any, command: Callable[[Arguments, Settings], None], meaning: str, *settings: str
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        command.__name__, help=meaning, description=f"{meaning.capitalize()}. Settings are found as by `serve`."
+    commands: CommandLine, command: Callable[[Arguments, Settings], None], meaning: str, *settings: str
+) -> CommandLine:
+    parser = commands.add_command(
+        command.__name__,
+        lambda arguments: _run(command, arguments),
+        meaning,
+        f"{meaning.capitalize()}. Settings are found as by `serve`.",
     )
-    config.add_settings(parser, settings)
-    parser.set_defaults(run=lambda arguments: _run(command, arguments))
+    add_settings(parser, settings)
     return parser
 
 
 def _add_url(parser: argparse.ArgumentParser) -> None:
     meaning = "where the admin listener of the running server is, if not at --admin-port of this machine"
-    parser.add_argument("--admin-url", type=config.flag_reader(URL), metavar="URL", help=meaning)
+    parser.add_argument("--admin-url", type=flag_reader(URL), metavar="URL", help=meaning)
 
 
 def _run(command: Callable[[Arguments, Settings], None], arguments: Arguments) -> None:
     os.umask(PRIVATE)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is half done is undone
-    command(arguments, config.load(arguments, os.environ))
+    command(arguments, load(arguments, os.environ))
 
 
 def backup(arguments: Arguments, settings: Settings) -> None:

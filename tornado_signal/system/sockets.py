@@ -10,7 +10,7 @@ from pathlib import Path
 from tornado.netutil import bind_sockets
 
 from ..errors import OperatorError
-from ..settings.value_types import UNIX
+from ..settings.value_types import UNIX_PREFIX
 
 
 class UnixSocket(socket.socket):
@@ -90,10 +90,10 @@ def open_sockets(address: str, port: int, flag: str, mode: int = 0o600) -> list[
     """
     where, mend = f"{address} port {port}", "stop what has it"
     try:
-        if not address.startswith(UNIX):
+        if not address.startswith(UNIX_PREFIX):
             return bind_sockets(port, address)
         where, flag = address, "--address"
-        return [UnixSocket(Path(address.removeprefix(UNIX)), mode)]
+        return [UnixSocket(Path(address.removeprefix(UNIX_PREFIX)), mode)]
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         if isinstance(error, FileNotFoundError):
@@ -104,6 +104,6 @@ def open_sockets(address: str, port: int, flag: str, mode: int = 0o600) -> list[
 def url(listening: socket.socket, scheme: str) -> str:
     """Where a listening socket can be reached."""
     if listening.family == socket.AF_UNIX:
-        return UNIX + str(listening.getsockname())
+        return UNIX_PREFIX + str(listening.getsockname())
     host, port = listening.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
