@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from command import COMMAND
+from support.command import COMMAND
 
 from .attacks import ATTACKS
 from .trial import (

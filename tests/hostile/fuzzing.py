@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 import uvloop
-from service import Service
+from support.service import Service
 
 from tornado_signal import transport
 from tornado_signal.admin.application import make_admin_application

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from certificates import make_pair
-from command import COMMAND, environment
+from support.certificates import make_pair
+from support.command import COMMAND, environment
+from support.paths import TESTS
 
 from .attacker import Attack
 from .attacks import ATTACKS
@@ -27,7 +28,6 @@ STOP_S = 60.0
 PREPARE_S = 90.0  # for what an attack needs before it begins
 QUIET_S = 4.0
 NEWS_S = 1.0
-TESTS = Path(__file__).parents[1]
 
 # To reach, by the table; "as before" allows for what an allocator and LevelDB keep.
 MEMORY_MIB = 256

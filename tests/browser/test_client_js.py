@@ -1,0 +1,556 @@
+"""The browser module, in real browsers on a page of another origin than the server's."""
+
+import contextlib
+import gzip
+import json
+import re
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from support.bare_server import BareServer
+from support.browsers import BOUND_MS, Windowed, listed, until
+from support.readme import ADDRESS, blocks
+
+import tornado_signal
+
+pytest_plugins = ["support.browser_fixtures"]
+
+WEB = Path(tornado_signal.__file__).parent / "web"
+MODULE = (WEB / "client.js").read_text()
+TYPES = (WEB / "client.d.ts").read_text()
+MAX_BYTES = 8192
+RACE_MS = 10_000  # a peer that is stopped by others gives up after 20 s
+STRANGER = "0123456789abcdef0123456789abcdef"
+
+
+def published(server, site, topic="lobby"):
+    """Wait for the one session of a topic."""
+    return until(lambda: listed(server, site.origin, topic))[0]
+
+
+def names(page):
+    """The names of the steps so far."""
+    return [name for name, _ in page.evaluate("steps")]
+
+
+# What it is.
+
+
+def test_it_is_small_and_needs_nothing():
+    """The module stays under 8 KB as it is sent, and imports nothing."""
+    assert len(gzip.compress(MODULE.encode(), 9)) < MAX_BYTES
+    assert not re.search(r"^\s*import\b|\bimport\(", MODULE, re.MULTILINE)
+
+
+def test_the_types_are_those_of_the_module(server, connect_page):
+    """The declarations name exactly what the module exports, and every method of the client."""
+    page = connect_page(server)
+    declared = set(re.findall(r"^export (?:declare )?(?:class|function) (\w+)", TYPES, re.MULTILINE))
+    assert set(page.evaluate("Object.keys(client)")) == declared
+    body = re.search(r"^export class SignalClient \{\n(.*?)^\}", TYPES, re.MULTILINE | re.DOTALL)[1]
+    methods = set(re.findall(r"^  (\w+)\(", body, re.MULTILINE))
+    assert set(page.evaluate("Object.getOwnPropertyNames(SignalClient.prototype)")) == methods
+
+
+# The API, call by call.
+
+
+def test_every_call(server, connect_page):
+    """Each call of the client answers what the endpoint answers."""
+    page = connect_page(server)
+    found = page.evaluate(
+        """async () => {
+          const api = new SignalClient(location.search.slice(1) + "/");
+          const found = {};
+          const secret = "a secret of the offerer";
+          found.version = await api.version();
+          found.health = await api.health();
+          const waiting = api.sessions("a/b c", {wait: 20, since: (await api.sessions("a/b c", {wait: 0})).cursor});
+          const {code} = await api.offer("a/b c", {info: "i", offer: "o", ttl: 60000, secret});
+          found.waited = await waiting;
+          found.topics = await api.topics({page: 1, limit: 10});
+          found.answer = await api.answer(code, "a");
+          found.candidate = await api.candidate(code, "offerer", "1", {secret});
+          found.candidates = await api.candidates(code, "offerer", ["2", "3"], {secret});
+          found.poll = await api.poll(code, "answerer");
+          const {cursor} = await api.poll(code, "offerer", {secret, wait: 0});
+          const news = api.poll(code, "offerer", {secret, wait: 20, since: cursor});
+          await api.candidate(code, "answerer", "4");
+          found.news = await news;
+          found.refresh = await api.refresh(code, "offerer", {secret});
+          found.withdraw = await api.withdraw(code, "offerer", {secret});
+          return [code, found];
+        }"""
+    )
+    code, got = found
+    assert re.fullmatch("[0-9a-f]{40}|unknown", got["version"]["version"])
+    assert got["health"]["status"] == "ok"
+    assert [each["code"] for each in got["waited"]["sessions"]] == [code]
+    assert got["topics"]["topics"] == [{"topic": "a/b c", "count": 1}]
+    assert got["answer"] == got["candidate"] == got["candidates"] == got["withdraw"] == {"success": True}
+    assert got["poll"] == {"offer": "o", "offerCandidates": ["1", "2", "3"]}
+    assert (got["news"]["answer"], got["news"]["answerCandidates"]) == ("a", ["4"])
+    assert got["refresh"]["expiresAt"] > 0
+
+
+def test_refusals(start, server, connect_page):
+    """What the server refuses is a SignalError with its status and text; no server is a TypeError."""
+    page = connect_page(server)
+    no_such = "00000000-0000-4000-8000-000000000000"
+    fail = "([call, ...rest]) => failure(new SignalClient(location.search.slice(1))[call](...rest))"
+    assert page.evaluate(fail, ["poll", no_such, "offerer"]) == {
+        "name": "SignalError",
+        "status": 404,
+        "message": "Session not found, expired, or origin mismatch",
+    }
+    refused = page.evaluate(fail, ["offer", "lobby", {"info": "", "offer": "o"}])
+    assert (refused["status"], refused["message"]) == (400, "Missing or invalid required parameter: info")
+    server.stop()
+    assert page.evaluate(fail, ["health"])["name"] == "TypeError"
+
+
+def test_every_call_can_be_aborted(server, connect_page):
+    """A call whose signal is aborted rejects with the signal's reason, before it is sent or while it waits."""
+    page = connect_page(server)
+    found = page.evaluate(
+        """async () => {
+          const api = new SignalClient(location.search.slice(1));
+          const over = AbortSignal.abort();
+          const stop = new AbortController();
+          const {signal} = stop;
+          const calls = [
+            api.health({signal: over}),
+            api.events("t", {signal: over}).next(),
+            api.sessions("t", {wait: 60, signal}),
+            api.events("t", {signal}).next(),
+          ];
+          setTimeout(() => stop.abort(), 100);
+          return Promise.all(calls.map(failure));
+        }"""
+    )
+    assert [each["name"] for each in found] == ["AbortError"] * 4
+
+
+def test_events_over_a_restart(start, site, connect_page):
+    """`events` tells a page of all that happens in a topic, once, though the server is killed meanwhile."""
+    server = start()
+    page = connect_page(server)
+    page.evaluate(
+        """async () => {
+          window.told = [];
+          window.stop = new AbortController();
+          window.ended = (async () => {
+            const events = new SignalClient(location.search.slice(1)).events("lobby", {signal: stop.signal});
+            for await (const {type, data} of events) told.push(`${type} ${data.code}`);
+          })().catch(({name}) => name);
+        }"""
+    )
+
+    def offer():
+        return server.call("/lobby/offer", {"info": "i", "offer": "o"}, origin=site.origin)[1]["code"]
+
+    codes = [offer()]
+    page.wait_for_function("() => told.length === 1")
+    server.stop(signal.SIGKILL)
+    server = start(port=server.url.rpartition(":")[2])
+    codes += [offer(), offer()]
+    server.call("/withdraw", {"code": codes[0], "side": "offerer"}, origin=site.origin)
+    page.wait_for_function("() => told.length === 4")
+    first, *others = codes
+    assert page.evaluate("told") == [f"session {first}", f"gone {first}", *(f"session {code}" for code in others)]
+    page.evaluate("stop.abort()")
+    assert page.evaluate("ended") == "AbortError"
+
+
+def test_events_of_a_session(server, site, connect_page):
+    """The events of a session end with its end; those of one that is not there are refused."""
+    page = connect_page(server)
+    code = server.call("/lobby/offer", {"info": "i", "offer": "o", "secret": STRANGER}, origin=site.origin)[1]["code"]
+    page.evaluate(
+        """(about) => {
+          window.told = [];
+          window.ended = (async () => {
+            const events = new SignalClient(location.search.slice(1)).events(about);
+            for await (const {type, data} of events) told.push([type, data]);
+          })();
+        }""",
+        {"code": code, "side": "offerer", "secret": STRANGER},
+    )
+    owner = {"code": code, "side": "answerer"}
+    server.call("/answer", owner | {"answer": "a"}, origin=site.origin)
+    page.wait_for_function("() => told.length === 1")  # the stream may come a long time after it was asked for
+    server.call("/withdraw", owner, origin=site.origin)
+    page.evaluate("ended")
+    assert page.evaluate("told") == [["answer", {"answer": "a"}], ["gone", {"code": code, "reason": "withdrawn"}]]
+    refused = "about => failure(new SignalClient(location.search.slice(1)).events(about).next())"
+    assert page.evaluate(refused, {"code": code, "side": "offerer"})["status"] == 404
+
+
+# Peers.
+
+
+def test_two_profiles_connect(server, site, connect_page):
+    """One page publishes and another joins: text and megabytes go over the channel, and both see its end."""
+    alice, bob = connect_page(server), connect_page(server)
+    alice.evaluate("listen('lobby', {info: 'alice'})")
+    assert bob.evaluate("call('lobby', {info: 'bob'})") == ["alice", "alice: hello"]
+    same = bob.evaluate(
+        """async () => {
+          const bytes = new Uint8Array(200_000).map((_, index) => index * 31);
+          return await say(bytes) === await digest(bytes);
+        }"""
+    )
+    assert same
+    assert names(bob)[:4] == ["peers", "trying", "answer", "accepted"] or "connecting" in names(bob)[:4]
+    assert [alice.evaluate("connections[0].side"), bob.evaluate("connection.side")] == ["offerer", "answerer"]
+    assert alice.evaluate("connections[0].code") == bob.evaluate("connection.code")
+    bob.evaluate("connection.close()")
+    alice.evaluate("connections[0].closed")
+    assert alice.evaluate("connections[0].peerConnection.connectionState") == "closed"
+    assert alice.evaluate("errors") == []
+
+
+def test_one_offer_is_always_listed(server, site, connect_page):
+    """After an answer the next offer is listed under the same info, one at a time, until the publication is closed."""
+    alice, bob, carol = (connect_page(server) for _ in range(3))
+    alice.evaluate("listen('lobby', {info: 'alice'})")
+    first = published(server, site)["code"]
+    assert bob.evaluate("call('lobby', {info: 'bob'})")[0] == "alice"
+    second = until(lambda: [each["code"] for each in listed(server, site.origin) if each["code"] != first])
+    assert len(second) == 1
+    assert carol.evaluate("call('lobby', {info: 'carol'})")[0] == "alice"
+    until(lambda: {each["code"] for each in listed(server, site.origin)} - {first, *second})
+    assert len(listed(server, site.origin)) == 1
+    alice.evaluate("publication.close()")
+    until(lambda: listed(server, site.origin) == [])
+    assert [bob.evaluate("say('still there')"), carol.evaluate("say('here too')")] == [
+        "alice: still there",
+        "alice: here too",
+    ]
+
+
+def test_nobody_answers_themselves(server, site, connect_page):
+    """Who publishes and joins under one topic passes over its own offer, and waits for somebody else's."""
+    alice, bob = connect_page(server), connect_page(server)
+    alice.evaluate("listen('lobby')")  # both with the info that the module has made up
+    published(server, site)
+    assert alice.evaluate("join('lobby', {wait: false})") is None
+    alice.evaluate("() => { window.called = call('lobby', {}); }")
+    until(lambda: ["peers", 0] in alice.evaluate("steps"))
+    bob.evaluate("listen('lobby', {info: 'bob'})")
+    assert alice.evaluate("called") == ["bob", "bob: hello"]
+
+
+def test_sessions_have_a_secret(server, site, connect_page):
+    """Nobody but the page itself can act as the side that it is."""
+    alice = connect_page(server)
+    alice.evaluate("listen('lobby', {info: 'alice'})")
+    code = published(server, site)["code"]
+    for path, fields in (("/withdraw", {}), ("/poll", {}), ("/answer", {"candidate": "c"})):
+        for secret in ({}, {"secret": STRANGER}):
+            assert (
+                server.call(path, {"code": code, "side": "offerer", **fields, **secret}, origin=site.origin)[0] == 404
+            )
+
+
+def test_lost_race(server, site, connect_page):
+    """A peer that somebody else has answered a moment before is passed over for the next one."""
+    alice, bob, carol = (connect_page(server) for _ in range(3))
+    alice.evaluate("listen('lobby', {info: 'alice'})")
+    carol.evaluate("listen('lobby', {info: 'carol'})")
+    sessions = until(lambda: len(found := listed(server, site.origin)) == 2 and found)
+    codes = {each["info"]: each["code"] for each in sessions}
+
+    def faster(route):
+        if json.loads(route.request.post_data)["code"] == codes["alice"]:
+            taken = {"code": codes["alice"], "side": "answerer", "answer": "not a description"}
+            assert server.call("/answer", taken, origin=site.origin)[0] == 200
+        route.continue_()
+
+    bob.route("**/answer", faster)
+    order = "sessions => sessions.sort((a, b) => a.info < b.info ? -1 : 1)"
+    heard = bob.evaluate(f"call('lobby', {{info: 'bob', choose: {order}}})")
+    assert heard == ["carol", "carol: hello"], json.dumps(bob.evaluate("steps"))
+    assert "taken" in names(bob)
+    # And alice, whom somebody has answered with nonsense, says so and is listed again.
+    until(lambda: any(each["info"] == "alice" for each in listed(server, site.origin)))
+    assert len(alice.evaluate("errors")) == 1
+
+
+def test_nothing_is_sent_before_the_answer_is_accepted(server, site, connect_page):
+    """A peer that loses the race sends nothing to the offerer; one that wins does."""
+    alice, bob = connect_page(server), connect_page(server)
+    sdp = alice.evaluate(
+        """async () => {
+          const connection = new RTCPeerConnection();
+          connection.createDataChannel("data");
+          return JSON.stringify(await connection.createOffer());
+        }"""
+    )
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as offerer:
+        offerer.bind(("127.0.0.1", 0))
+        port = offerer.getsockname()[1]
+        candidate = {"candidate": f"candidate:1 1 udp 2122260223 127.0.0.1 {port} typ host", "sdpMLineIndex": 0}
+        codes = []
+
+        def publish():
+            fields = {"info": "alice", "offer": sdp}
+            codes.append(server.call("/lobby/offer", fields, origin=site.origin)[1]["code"])
+            own = {"code": codes[-1], "side": "offerer", "candidate": json.dumps(candidate)}
+            assert server.call("/answer", own, origin=site.origin)[0] == 200
+
+        def faster(route):
+            offerer.settimeout(1)
+            with contextlib.suppress(TimeoutError):
+                offerer.recv(2000)
+                heard.append("before the answer was accepted")
+            taken = {"code": codes[-1], "side": "answerer", "answer": "somebody else's"}
+            assert server.call("/answer", taken, origin=site.origin)[0] == 200
+            route.continue_()
+
+        heard = []
+        publish()
+        bob.route("**/answer", faster)
+        assert bob.evaluate("join('lobby', {onstep: (name) => steps.push([name]), wait: false})") is None
+        offerer.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            offerer.recv(2000)
+            heard.append("after it was refused")
+        assert heard == []
+        assert [name for (name,) in bob.evaluate("steps")] == ["peers", "trying", "answer", "taken"]
+        bob.unroute("**/answer")
+        publish()
+        bob.evaluate("() => { window.stop = new AbortController(); }")
+        bob.evaluate("() => { window.joining = failure(join('lobby', {signal: stop.signal})); }")
+        offerer.settimeout(BOUND_MS / 1000)
+        assert offerer.recv(2000)
+        bob.evaluate("stop.abort()")
+        assert bob.evaluate("joining")["name"] == "AbortError"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_race_for_one_offer(server, site, connect_page):
+    """Of five pages that join one publisher at the same moment, every one is connected without a stop."""
+    alice = connect_page(server)
+    joiners = [connect_page(server) for _ in range(5)]
+    alice.evaluate("listen('lobby', {info: 'alice'})")
+    for _ in range(10):
+        published(server, site)
+        at_ms = time.time() * 1000 + 300
+        for page in joiners:
+            page.evaluate(
+                """(at) => {
+                  const wait = new Promise((resolve) => setTimeout(resolve, at - Date.now()));
+                  window.taking = wait.then(async () => {
+                    const began = performance.now();
+                    const joined = await client.join("lobby");
+                    const took = performance.now() - began;
+                    await joined.close();
+                    return took;
+                  });
+                }""",
+                at_ms,
+            )
+        assert max(page.evaluate("taking") for page in joiners) < RACE_MS
+    assert alice.evaluate("errors") == []
+
+
+def test_many_at_once(server, site, connect_page):
+    """Four pages that join at the same moment are all connected, though two publish only."""
+    publishers = [connect_page(server) for _ in range(2)]
+    joiners = [connect_page(server) for _ in range(4)]
+    for number, page in enumerate(publishers):
+        page.evaluate(f"listen('lobby', {{info: 'publisher {number}'}})")
+    until(lambda: len(listed(server, site.origin)) == 2)
+    for page in joiners:
+        page.evaluate("() => { window.called = call('lobby', {}); }")
+    heard = [page.evaluate("called") for page in joiners]
+    assert all(said == f"{info}: hello" for info, said in heard)
+    assert sum(page.evaluate("connections.length") for page in publishers) == 4
+    codes = [page.evaluate("connection.code") for page in joiners]
+    assert len(set(codes)) == 4
+
+
+def test_an_offer_that_makes_no_sense(server, site, connect_page):
+    """Whoever publishes nonsense is passed over too."""
+    bob, carol = connect_page(server), connect_page(server)
+    for nonsense in ("no JSON", "null", '{"type": "offer", "sdp": "x"}'):
+        server.call("/lobby/offer", {"info": "mallory", "offer": nonsense}, origin=site.origin)
+    carol.evaluate("listen('lobby', {info: 'carol'})")
+    until(lambda: len(listed(server, site.origin)) == 4)
+    order = "sessions => sessions.sort((a, b) => a.info < b.info ? 1 : -1)"
+    assert bob.evaluate(f"call('lobby', {{choose: {order}}})") == ["carol", "carol: hello"]
+    assert names(bob).count("failed") == 3
+    # As are candidates that make none.
+    code = published(server, site)["code"]
+    server.call(
+        "/answer", {"code": code, "side": "answerer", "candidates": ["no JSON", "{}", "null"]}, origin=site.origin
+    )
+    assert bob.evaluate(f"call('lobby', {{choose: {order}}})") == ["carol", "carol: hello"]
+
+
+def test_close_and_abort(server, site, connect_page):
+    """A publication ends with its signal, and is withdrawn; who waits to join stops with an AbortError."""
+    alice = connect_page(server)
+    alice.evaluate("() => { window.stop = new AbortController(); listen('lobby', {signal: stop.signal}); }")
+    alice.evaluate("() => publication.addEventListener('close', () => { window.over = true; })")
+    published(server, site)
+    alice.evaluate("() => { window.joining = failure(join('nobody', {signal: stop.signal})); }")
+    alice.evaluate("stop.abort()")
+    assert alice.evaluate("over")
+    assert alice.evaluate("joining")["name"] == "AbortError"
+    until(lambda: listed(server, site.origin) == [])
+    alice.evaluate("listen('lobby', {signal: AbortSignal.abort()})")
+    assert alice.evaluate("failure(join('nobody', {signal: AbortSignal.abort()}))")["name"] == "AbortError"
+    assert listed(server, site.origin) == []
+    assert alice.evaluate("errors") == []
+
+
+def test_what_can_never_work(server, connect_page):
+    """A topic that is too long is told at once, by an error and by a rejection."""
+    page = connect_page(server)
+    page.evaluate(
+        "() => { listen('x'.repeat(300)); publication.addEventListener('close', () => { window.over = true; }); }"
+    )
+    page.wait_for_function("() => window.over")
+    assert page.evaluate("errors") == ["Missing or invalid required parameter: topic"]
+    assert page.evaluate("failure(join('x'.repeat(300)))")["status"] == 400
+
+
+def test_the_chat_of_the_readme(server, site, profiles):
+    """The README's page, ten lines of code, is a chat between two browsers."""
+    ((_, text),) = blocks("Try it in one minute", "html")
+    assert len(re.search(r"<script.*?>\n(.*)</script>", text, re.DOTALL)[1].splitlines()) <= 10
+    site.pages["/"] = text.replace(ADDRESS, server.url)
+    assert server.url in site.pages["/"]
+    alice = profiles.open(site.origin)
+    published(server, site)
+    bob = profiles.open(site.origin)
+    for page in (alice, bob):
+        page.wait_for_function("() => document.querySelector('input').onchange !== null")
+    for writer, reader in ((alice, bob), (bob, alice)):
+        writer.get_by_placeholder("Say something").fill("hello")
+        writer.keyboard.press("Enter")
+        reader.get_by_text("hello").wait_for()
+
+
+# Time, tabs and servers that come and go.
+
+
+def test_a_page_that_goes_away(server, site, connect_page):
+    """A page that is reloaded takes its offer back, and whoever it talked with learns of it at once."""
+    alice, bob = connect_page(server), connect_page(server)
+    alice.evaluate("listen('lobby', {info: 'alice'})")
+    bob.evaluate("call('lobby', {})")
+    left = published(server, site)["code"]
+    alice.wait_for_function("left => steps.some(([, code]) => code === left)", arg=left)  # it knows what to take back
+    alice.reload()
+    until(lambda: left not in [each["code"] for each in listed(server, site.origin)])
+    bob.evaluate("connection.closed")
+    alice.wait_for_function("() => window.ready")
+    alice.evaluate("listen('lobby', {info: 'alice again'})")
+    assert bob.evaluate("call('lobby', {})") == ["alice again", "alice again: hello"]
+
+
+def test_refreshed_and_renewed(server, site, connect_page):
+    """An offer that nobody answers is kept from expiring, and replaced by a fresh one after ten minutes."""
+    alice = connect_page(server)
+    alice.clock.install()
+    alice.evaluate("listen('lobby', {info: 'alice'})")
+    first = published(server, site)
+    until(lambda: listed(server, site.origin)[0]["offerCandidates"])
+
+    def turn(duration):
+        """Let time pass, and end the wait that the page is in."""
+        alice.clock.fast_forward(duration)
+        code = listed(server, site.origin)[0]["code"]
+        server.call("/answer", {"code": code, "side": "answerer", "candidate": "{}"}, origin=site.origin)
+
+    turn(50_000)
+    until(lambda: listed(server, site.origin)[0]["expiresAt"] > first["expiresAt"])
+    assert listed(server, site.origin)[0]["code"] == first["code"]
+    turn(600_000)
+    until(lambda: [each["code"] for each in listed(server, site.origin)] not in ([], [first["code"]]))
+    assert [each["info"] for each in listed(server, site.origin)] == ["alice"]
+
+
+def test_an_offer_that_expires(start, site, connect_page):
+    """Where sessions live shorter than the module would like, an offer that has expired is published anew."""
+    server = start("--session-timeout-ms", 700)
+    alice, bob = connect_page(server), connect_page(server)
+    alice.evaluate("listen('lobby', {info: 'alice'})")
+    first = published(server, site)["code"]
+    until(lambda: [each for each in listed(server, site.origin) if each["code"] != first])
+    assert bob.evaluate("call('lobby', {})")[0] == "alice"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_server_restarts(number, start, site, connect_page):
+    """Who has published and who waits to join find each other after a restart; who is connected does not notice."""
+    server = start()
+    alice, bob, carol = (connect_page(server) for _ in range(3))
+    alice.evaluate("listen('lobby', {info: 'alice'})")
+    bob.evaluate("call('lobby', {})")
+    code = until(lambda: [each["code"] for each in listed(server, site.origin)])
+    carol.evaluate("() => { window.called = call('other', {}); }")
+    until(lambda: "peers" not in names(carol))
+    server.stop(number)
+    assert bob.evaluate("say('is anybody there?')") == "alice: is anybody there?"
+    server = start(port=server.url.rpartition(":")[2])
+    assert [each["code"] for each in listed(server, site.origin)] == code
+    bob.evaluate("listen('other', {info: 'bob'})")
+    assert carol.evaluate("called") == ["bob", "bob: hello"]
+    assert carol.evaluate("call('lobby', {})") == ["alice", "alice: hello"]
+    assert carol.evaluate("connection.code") == code[0]
+
+
+def test_the_next_server(start, site, connect_page):
+    """Peers use the first server of their list that answers, and go over to the next when it is no more."""
+    first, second = start(data="one"), start(data="two")
+    alice, bob = connect_page(second), connect_page(second)
+    urls = ["http://127.0.0.1:9", first.url, second.url]
+    alice.evaluate("url => listen('lobby', {info: 'alice', url})", urls)
+    published(first, site)
+    assert bob.evaluate("url => call('lobby', {url})", urls)[0] == "alice"
+    assert listed(second, site.origin) == []
+    first.stop()
+    published(second, site)
+    assert bob.evaluate("url => call('lobby', {url})", urls)[0] == "alice"
+    assert alice.evaluate("errors.length > 0")
+
+
+def test_a_background_tab(server, site, connect_page, chromiums, tmp_path):
+    """A tab in the background, whose timers are slowed down, is found, connects and talks."""
+    bob = connect_page(server)
+    windowed = Windowed(chromiums[0].browser_type, tmp_path / "profile")
+    try:
+        alice = windowed.context.pages[0]
+        alice.goto(f"{site.origin}/connect?{server.url}")
+        alice.wait_for_function("() => window.ready")
+        windowed.context.new_page().bring_to_front()
+        until(lambda: alice.evaluate("document.visibilityState") == "hidden")
+        alice.evaluate("listen('lobby', {info: 'alice'})")
+        for _ in range(2):
+            assert bob.evaluate("call('lobby', {})") == ["alice", "alice: hello"]
+        assert alice.evaluate("document.visibilityState") == "hidden"
+    finally:
+        windowed.close()
+
+
+def test_a_server_without_additions(server, site, profiles):
+    """With a server that knows only the specification, the module polls, sends single candidates, and connects."""
+    with BareServer(server.url) as bare:
+        alice, bob = (profiles.open(f"{site.origin}/connect?{bare.url}") for _ in range(2))
+        for page in (alice, bob):
+            page.wait_for_function("() => window.ready")
+        bob.evaluate("() => { window.called = call('lobby', {}); }")
+        alice.evaluate("listen('lobby', {info: 'alice'})")
+        assert bob.evaluate("called") == ["alice", "alice: hello"]
+        assert bob.evaluate("call('lobby', {})") == ["alice", "alice: hello"]
+        assert bare.asked.count("/poll") > 3
+        assert "/ice-servers" in bare.asked
+        profiles.close()

@@ -1,0 +1,201 @@
+"""Peers made with the Python client connect over WebRTC: in a network of their own, through the real server."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from support.command import COMMAND
+from support.networks import BOUND_S
+
+pytest_plugins = ["support.networks"]
+
+URLS = "http://127.0.0.1:1,{base}"  # the first one is never there
+
+PROGRAM = """
+import asyncio, json, sys
+from tornado_signal.client import SignalClient
+from tornado_signal.client.peers import Closed, Peers
+
+ORIGIN = "https://app.example"
+
+async def say(connection, what):
+    connection.send(what)
+    return await connection.receive()
+
+async def main(url):
+    async with asyncio.timeout(50), Peers(url.split(","), ORIGIN, info="me") as peers:
+BODY
+
+print(json.dumps(asyncio.run(main(sys.argv[1]))))
+"""
+
+
+PUBLISH_ONE = """
+async for connection in peers.publish("lobby"):
+    return await say(connection, "welcome")
+"""
+
+
+@pytest.fixture
+def program(spawn, base):
+    """A function that runs the body of a program with `peers`; the process, whose output is JSON."""
+
+    def begin(body, url=URLS):
+        indented = "\n".join(" " * 8 + line for line in body.strip().splitlines())
+        command = [sys.executable, "-W", "error", "-c", PROGRAM.replace("BODY", indented), url.format(base=base)]
+        return spawn(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    return begin
+
+
+def said(process):
+    """What a program that has to end well printed."""
+    output, errors = process.communicate(timeout=BOUND_S)
+    assert (process.returncode, errors) == (0, "")
+    return json.loads(output)
+
+
+def test_publish_and_join(program):
+    """Who publishes gets one connection after the other; text and bytes go both ways; the end withdraws the offer."""
+    publisher = program("""
+found = []
+async for connection in peers.publish("lobby"):
+    found.append([connection.side, await say(connection, "welcome")])
+    await connection.close()
+    if len(found) == 3:
+        return sorted(found)
+""")
+    joiner = program("""
+found = []
+for number in range(3):
+    async with Peers(url.split(","), ORIGIN) as other, await other.join("lobby") as connection:
+        found.append([connection.side, connection.info, await connection.receive()])
+        connection.send(f"I am {number}")
+        try:
+            await connection.receive()
+        except Closed:
+            pass
+return found
+""")
+    assert said(joiner) == [["answerer", "me", "welcome"]] * 3
+    assert said(publisher) == [["offerer", f"I am {number}"] for number in range(3)]
+    left = program("return await peers.client.topics()")
+    assert said(left)["topics"] == []
+
+
+def test_messages_arrive_before_the_end(program):
+    """What was sent before `close` arrives whole, and then the other side is told that it was the end."""
+    sender = program("""
+peers.info = "sender"
+async with await peers.join("lobby") as connection:
+    for number in range(100):
+        connection.send(bytes([number]) * 10_000)
+""")
+    receiver = program("""
+async for connection in peers.publish("lobby"):
+    sizes = [[message[0], len(message)] async for message in connection]
+    try:
+        connection.send("anybody?")
+    except Closed:
+        return sizes
+""")
+    assert said(receiver) == [[number, 10_000] for number in range(100)]
+    sender.communicate(timeout=BOUND_S)
+    assert sender.returncode == 0
+
+
+def test_who_cannot_be_joined(program):
+    """Whoever joins passes over its own offer, offers that are none, and sessions that were taken in between."""
+    found = program("""
+peers.client.patience_s = 0
+own = peers.publish("lobby")
+async with SignalClient(url.split(","), ORIGIN) as client:
+    await client.offer("lobby", "somebody", "no WebRTC")
+    await client.offer("lobby", "somebody", '{"type": "offer", "sdp": "v=1"}')
+    good = Peers(url.split(","), ORIGIN, info="good")
+    publication = good.publish("lobby")
+    while not any(each["info"] == "good" for each in (await client.sessions("lobby")).sessions):
+        await asyncio.sleep(0.05)
+    listing = await client.sessions("lobby")
+    stale = next(each for each in listing.sessions if each["info"] == "good")
+    first = await peers.join("lobby")
+    taken = await peers._connect(stale)
+    try:
+        await peers.join("nobody", wait_s=0.5)
+    except TimeoutError:
+        pass
+    await first.close()
+    await good.close()
+    await own.close()
+return [first.info, taken]
+""")
+    assert said(found) == ["good", None]
+
+
+def test_nothing_is_sent_before_the_answer_is_accepted(program):
+    """A peer that loses the race sends nothing to the offerer, and is through at once; one that wins does."""
+    found = program("""
+import re, socket, time
+from tornado_signal.client.link import Connection
+
+offerer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+offerer.bind(("192.0.2.1", 0))
+async with Connection([], "offerer") as template, SignalClient(url.split(","), ORIGIN) as client:
+    offer = json.loads(await template.offer())
+    offer["sdp"] = re.sub(r"a=(candidate:|end-of-candidates).*\\r\\n", "", offer["sdp"])
+
+    async def publish():
+        code = await client.offer("lobby", "somebody", json.dumps(offer))
+        line = f"candidate:1 1 udp 2122260223 192.0.2.1 {offerer.getsockname()[1]} typ host"
+        await client.candidates(code, "offerer", [json.dumps({"candidate": line, "sdpMid": "0", "sdpMLineIndex": 0})])
+        return (await client.sessions("lobby")).sessions[0]
+
+    session = await publish()
+    await client.answer(session["code"], "somebody else's")
+    began_s = time.monotonic()
+    taken = await peers._connect(session)
+    took_s = time.monotonic() - began_s
+    offerer.setblocking(False)
+    try:
+        heard = bool(offerer.recv(2000))
+    except BlockingIOError:
+        heard = False
+    joining = asyncio.create_task(peers._connect(await publish()))
+    wins = bool(await asyncio.get_running_loop().sock_recv(offerer, 2000))
+    joining.cancel()
+    await asyncio.gather(joining, return_exceptions=True)
+    offerer.close()
+return [taken, took_s < 5, heard, wins]
+""")
+    assert said(found) == [None, True, False, True]
+
+
+def test_a_server_that_is_killed(program, spawn, tmp_path):
+    """An offer waits on while the server is away, and is answered when it is back."""
+
+    def serve(port):
+        log = tmp_path / f"log{port}"
+        command = [COMMAND, "serve", "--port", port, "--data-dir", tmp_path / "other"]
+        with log.open("w") as output:
+            server = spawn(*command, stdout=output, stderr=output)
+        deadline_s = time.monotonic() + BOUND_S
+        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", log.read_text())):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        return server, found[1]
+
+    server, port = serve(0)
+    url = f"http://127.0.0.1:{port}"
+    publisher = program(PUBLISH_ONE, url)
+    assert (
+        said(program("async for event in peers.client.topic_events('lobby'):\n    return event.name", url)) == "session"
+    )
+    server.kill()
+    server.wait(BOUND_S)
+    serve(port)
+    joiner = program("peers.info = 'joiner'\nreturn await say(await peers.join('lobby'), 'hello')", url)
+    assert said(joiner) == "welcome"
+    assert said(publisher) == "hello"

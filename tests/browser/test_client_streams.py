@@ -1,0 +1,277 @@
+"""Streams by the browser module: in Chromium, Firefox and Node, while the server goes away and comes back."""
+
+import json
+import signal
+import socketserver
+import threading
+import time
+
+import pytest
+from support.browsers import until
+from support.firefox import Firefox
+from support.node import Node
+
+pytest_plugins = ["support.browser_fixtures"]
+
+SECRET = "0123456789abcdef0123456789abcdef"
+# Streams of a page: what each was told, how it ended, and how often one was asked for in vain.
+LISTEN = """
+(() => {
+  const asking = globalThis.fetch;
+  globalThis.asked = 0;
+  globalThis.failures = 0;
+  globalThis.gate = Promise.resolve();
+  globalThis.fetch = async (...args) => {
+    await gate;
+    asked += 1;
+    return asking(...args).catch((error) => {
+      failures += 1;
+      throw error;
+    });
+  };
+  globalThis.stop = new AbortController();
+  globalThis.told = {};
+  globalThis.ended = {};
+  globalThis.listen = (name, url, about, origin) => {
+    told[name] = [];
+    ended[name] = (async () => {
+      const events = new SignalClient(url, {origin}).events(about, {signal: stop.signal});
+      for await (const {type, data} of events) told[name].push([type, data.code ?? data[type]]);
+      return "through";
+    })().catch(({name, status}) => [name, status ?? null]);
+  };
+})()
+"""
+
+
+@pytest.fixture(params=["chromium", "firefox", "node"])
+def runtime(request, site, connect_page, tmp_path):
+    """A function that starts what runs the module, from a server, with what `LISTEN` defines."""
+    started = []
+
+    def starting(server):
+        if request.param == "chromium":
+            found = connect_page(server)
+        elif request.param == "firefox":
+            found = Firefox(tmp_path / "firefox")
+            started.append(found)
+            found.goto(f"{site.origin}/connect?{server.url}")
+            until(lambda: found.evaluate("window.ready"))
+        else:
+            found = Node(server.url, tmp_path)
+            started.append(found)
+        found.evaluate(LISTEN)
+        return found
+
+    yield starting
+    for each in started:
+        assert not each.close()
+
+
+class Peers:
+    """What others do, and the streams that have to tell of it.
+
+    Args:
+        server: where they do it; another one after `restart`.
+        origin: theirs, and that of the listener.
+        page: what listens.
+    """
+
+    def __init__(self, server, origin, page):
+        self.server, self.origin, self.page = server, origin, page
+
+    def call(self, path, **fields):
+        status, found = self.server.call(path, fields, origin=self.origin)
+        assert status == 200, found
+        return found
+
+    def come(self, **fields):
+        return self.call("/lobby/offer", **{"info": "i", "offer": "o", **fields})["code"]
+
+    def listen(self, name, about):
+        self.page.evaluate(f"listen({json.dumps([name, self.server.url, about, self.origin])[1:-1]})")
+
+    def told(self, name, expected):
+        """Wait until a stream has told as many events; they have to be these, of a session in this order.
+
+        What a topic's stream has missed it tells with what has left before what has come.
+        """
+        until(lambda: len(self.page.evaluate("told")[name]) >= len(expected))
+        found = self.page.evaluate("told")[name]
+        if name == "topic":
+            found, expected = sorted(found), sorted(expected)
+        assert found == expected
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_server_that_is_away_for_long(number, runtime, start, site):
+    """Streams come back to a server that was away for longer than `retry`: nothing is lost, nothing told twice."""
+    server = start()
+    peers = Peers(server, site.origin, runtime(server))
+    first = peers.come(secret=SECRET)
+    peers.listen("topic", "lobby")
+    peers.listen("session", {"code": first, "side": "offerer", "secret": SECRET})
+    answerer = {"code": first, "side": "answerer"}
+    peers.call("/answer", **answerer, candidates=["1", "2"])
+    topic, session = [["session", first]], [["candidate", "1"], ["candidate", "2"]]
+    peers.told("topic", topic)
+    peers.told("session", session)
+    second = peers.come()
+    server.stop(number)
+    until(lambda: peers.page.evaluate("failures") >= 3)  # more than once for one of the streams
+    peers.server = start(port=server.url.rpartition(":")[2])
+    third = peers.come()
+    peers.call("/answer", **answerer, candidate="3")
+    peers.call("/answer", **answerer, answer="a")
+    topic += [["session", second], ["session", third], ["gone", first]]
+    session += [["candidate", "3"], ["answer", "a"]]
+    peers.told("topic", topic)
+    peers.told("session", session)
+    peers.call("/withdraw", **answerer)
+    assert peers.page.evaluate("ended.session") == "through"
+    peers.told("session", [*session, ["gone", first]])
+    peers.call("/withdraw", code=third, side="offerer")
+    peers.told("topic", [*topic, ["gone", third]])
+    peers.page.evaluate("stop.abort()")
+    assert peers.page.evaluate("ended.topic") == ["AbortError", None]
+
+
+def test_what_the_server_no_longer_knows(runtime, start, site):
+    """Where an id is no longer known the stream begins anew; where the session is gone the stream ends with a 404."""
+    server = start("--codes", "content")
+    peers = Peers(server, site.origin, runtime(server))
+    codes = {name: peers.come(offer=name) for name in ("kept", "left")}
+    for name, code in codes.items():
+        peers.listen(name, {"code": code, "side": "offerer"})
+        peers.call("/answer", code=code, side="answerer", candidate="old")
+        peers.told(name, [["candidate", "old"]])
+    peers.page.evaluate("(() => { globalThis.gate = new Promise((resolve) => (globalThis.admit = resolve)); })()")
+    server.stop(signal.SIGKILL)
+    peers.server = start("--codes", "content", port=server.url.rpartition(":")[2])
+    for code in codes.values():
+        peers.call("/withdraw", code=code, side="offerer")
+    assert peers.come(offer="kept") == codes["kept"]
+    peers.call("/answer", code=codes["kept"], side="answerer", candidate="new")
+    peers.page.evaluate("admit()")
+    peers.told("kept", [["candidate", "old"], ["candidate", "new"]])
+    assert peers.page.evaluate("ended.left") == ["SignalError", 404]
+    peers.page.evaluate("stop.abort()")
+
+
+def test_a_stream_that_cannot_begin(runtime, server, site):
+    """A stream that cannot even begin is not tried again: it fails as every call does."""
+    peers = Peers(server, site.origin, runtime(server))
+    peers.listen("no session", {"code": "no-such", "side": "offerer"})
+    assert peers.page.evaluate("ended['no session']") == ["SignalError", 404]
+    peers.listen("no topic", "x" * 300)
+    assert peers.page.evaluate("ended['no topic']") == ["SignalError", 400]
+    server.stop()
+    peers.listen("no server", "lobby")
+    assert peers.page.evaluate("ended['no server']") == ["TypeError", None]
+
+
+def test_silence(start, site, connect_page):
+    """A stream on which nothing has come for 45 s is taken for dead, and opened anew; one that speaks is not."""
+    server = start()
+    page = connect_page(server)
+    page.clock.install()
+    page.evaluate(LISTEN)
+    peers = Peers(server, site.origin, page)
+    codes = [peers.come()]
+    peers.listen("topic", "lobby")
+    peers.told("topic", [["session", code] for code in codes])
+    for _ in range(3):
+        page.clock.fast_forward(40_000)
+        codes.append(peers.come())
+        peers.told("topic", [["session", code] for code in codes])
+    assert page.evaluate("asked") == 1
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        page.clock.fast_forward(46_000)
+        until(lambda: page.evaluate("asked") == 2)
+        page.clock.fast_forward(46_000)  # and it is not answered
+        until(lambda: page.evaluate("asked") == 3)
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    codes.append(peers.come())
+    peers.told("topic", [["session", code] for code in codes])
+
+
+# What no server of ours sends.
+
+EVENT = 'event: session\ndata: {"code": "%s"}\n\n'
+# Each of the answers, in pieces; the first one begins with a byte order mark, and breaks off within an event.
+PIECES = [
+    [
+        "\ufeff: hello\r\nretry: 10\r",
+        "\nid: 1\r\n",
+        "event: session\r\ndata: {\r\ndata",
+        ':"code": "ü😀"}\r\n\r\n',
+        "event:gone\rdata:{}\r\rid: 2\revent: session\rdata: {}",
+    ],
+    503,
+    [EVENT % "a", "event: later\ndata: 1\n\nevent: session\n\nid: 3\n\n:", "\n\nid\n", EVENT % "b"],
+    ["id: \nretry: x\n", EVENT % "c", 'event: gone\ndata: {"code": "d"}\n\n'],
+]
+
+
+class Scripted(socketserver.ThreadingTCPServer):
+    """Answers each request with the next of `PIECES`, cut between any two bytes of a character too."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        self.asked = []  # [when (s), Last-Event-ID] of each request
+        scripted = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self):
+                head = {}
+                while line := self.rfile.readline().decode().strip():
+                    name, _, value = line.partition(": ")
+                    head[name.lower()] = value
+                pieces = PIECES[len(scripted.asked)]
+                scripted.asked.append((time.monotonic(), head.get("last-event-id")))
+                if pieces == 503:
+                    self.wfile.write(b"HTTP/1.1 503 x\r\nRetry-After: 1\r\nContent-Length: 2\r\n\r\n{}")
+                    return
+                self.wfile.write(b"HTTP/1.1 200 x\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+                for piece in pieces:
+                    for part in (data[i : i + 7] for data in [piece.encode()] for i in range(0, len(data), 7)):
+                        self.wfile.write(part)
+                        self.wfile.flush()
+                        time.sleep(0.002)
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+
+def test_streams_of_any_shape(server, tmp_path):
+    """Lines end as they like, text is cut anywhere; ids, `retry` and `Retry-After` are used as they were meant."""
+    node = Node(server.url, tmp_path)
+    with Scripted() as scripted:
+        threading.Thread(target=scripted.serve_forever, args=(0.05,)).start()
+        try:
+            url = f"http://127.0.0.1:{scripted.server_address[1]}"
+            told = node.evaluate(
+                """(async () => {
+                  const told = [];
+                  for await (const {type, data, id} of new SignalClient(URL).events("lobby")) {
+                    told.push([type, data.code ?? "", id]);
+                    if (data.code === "d") return told;
+                  }
+                })()""".replace("URL", json.dumps(url))
+            )
+        finally:
+            scripted.shutdown()
+    assert told == [
+        ["session", "ü😀", "1"],
+        ["gone", "", "1"],
+        ["session", "a", "1"],
+        ["session", "b", ""],
+        ["session", "c", ""],
+        ["gone", "d", ""],
+    ]
+    assert [last for _, last in scripted.asked] == [None, "1", "1", None]
+    times_s = [when_s for when_s, _ in scripted.asked]
+    assert times_s[1] - times_s[0] < 1 <= times_s[2] - times_s[1]
+    assert node.close() == 0

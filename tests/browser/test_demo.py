@@ -1,0 +1,351 @@
+"""The page to try the server, as people use it: two browsers, a keyboard, a server that goes away."""
+
+import hashlib
+import json
+import random
+import re
+import subprocess
+from urllib.parse import urlsplit
+
+import pytest
+from support.browsers import listed, until
+from support.service import refused
+
+from tornado_signal import http as handlers
+from tornado_signal.http import assets
+from tornado_signal.http.pages import POLICY
+
+pytest_plugins = ["support.http_fixtures", "support.browser_fixtures"]
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True, "color_scheme": "dark"}
+FILE_BYTES = 6_500_000
+# As if this browser had no other way out than a relay.
+ONLY_RELAY = """
+  () => {
+    const Real = RTCPeerConnection;
+    window.RTCPeerConnection = class extends Real {
+      constructor(configuration) {
+        super({...configuration, iceTransportPolicy: "relay"});
+      }
+    };
+  }
+"""
+# What a screen reader would have nothing to say about.
+NAMELESS = """
+  () => [...document.querySelectorAll("input, button, a, img, progress, [role=log]")]
+    .filter((each) => !(each.labels?.[0]?.textContent || each.textContent || each.ariaLabel || each.alt).trim())
+    .map((each) => each.outerHTML)
+"""
+
+
+@pytest.fixture
+def open_demo(profiles):
+    """A function that opens the page of a server under a name."""
+
+    def opening(server, name, topic="lobby", **options):
+        page = profiles.open(f"{server.url}/demo#topic={topic}", **options)
+        page.get_by_label("Your name").fill(name)
+        page.get_by_label("Your name").press("Tab")
+        return page
+
+    return opening
+
+
+def be_found(page):
+    """Publish, and wait until that is done."""
+    page.get_by_role("button", name="Be found").click()
+    page.get_by_text("You are listed in").wait_for()
+
+
+def join(page, name):
+    """Join somebody by click, and wait for the connection; how long that took, in ms, by the page's own table."""
+    page.get_by_role("button", name=f"Join {name}").click()
+    page.get_by_role("heading", name=f"With {name}").wait_for()
+    page.get_by_text("How it was made").first.click()
+    return int(re.search(r"(\d+) ms", page.get_by_role("row", name="channel open").first.inner_text())[1])
+
+
+def told(page, text):
+    """Wait for a text on the page."""
+    page.get_by_text(text).first.wait_for()
+
+
+# What is served.
+
+
+async def test_a_strict_policy(service):
+    """The page comes with a policy that lets in nothing from elsewhere, and has nothing inline itself."""
+    response = await service.call("GET", "/demo", origin=None, port=service.port)
+    assert response.headers["Content-Security-Policy"] == POLICY
+    assert response.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert "'unsafe" not in POLICY
+    assert POLICY.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+    html = response.body.decode()
+    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", html)
+    assert not re.search(r"(src|href)=\"(https?:)?//", html)
+
+
+async def test_it_can_be_turned_off(start_service):
+    """Without the page none of its files is there, and the document does not speak of it; the module is there."""
+    service = await start_service(demo=False)
+    document = await service.get("/openapi.json")
+    for path in handlers.DEMO:
+        assert refused(await service.call("GET", path)) == (404, "Not found")
+        assert path not in document["paths"]
+    assert "/client.js" in document["paths"]
+
+
+async def test_topics_may_be_called_demo(service):
+    """The page takes no topic away."""
+    code = await service.offer("demo")
+    assert [each["code"] for each in await service.sessions("demo")] == [code]
+
+
+async def test_what_others_have_made(service):
+    """The file of another project is what its header says: which version, unchanged, and under which licence."""
+    body = (await service.call("GET", "/demo/vendor/uqr.js", origin=None, port=service.port)).body
+    header, end, published = body.partition(b" */\n")
+    assert end
+    assert hashlib.sha256(published).hexdigest() in header.decode()
+    for words in ("uqr 0.1.3", "npm package", "MIT License", "Copyright (c)", "Permission is hereby granted"):
+        assert words in header.decode()
+
+
+def test_every_file_is_served():
+    """Each file of the folder has a path, and each path its file."""
+    named = {name for name, _ in (assets.CLIENT | assets.DEMO).values()}
+    assert named == {str(path.relative_to(assets.WEB)) for path in assets.WEB.rglob("*") if path.is_file()}
+
+
+# As people use it.
+
+
+def test_two_people(server, open_demo, tmp_path):
+    """Found, joined by click, chat both ways and a file of megabytes, whole; nothing was asked of anybody else."""
+    asked, complaints = set(), []
+    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob", **PHONE)
+    for page in (alice, bob):
+        page.on("request", lambda request: asked.add(urlsplit(request.url)[:2]))
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    be_found(alice)
+    assert 0 < join(bob, "Alice") < 20_000
+    told(bob, "Direct: the data goes through no server.")
+    alice.get_by_role("heading", name="With Bob").wait_for()
+    alice.get_by_label("Message").fill("Hello Bob <b>&amp;")
+    alice.keyboard.press("Enter")
+    told(bob, "Alice: Hello Bob <b>&amp;")
+    bob.get_by_label("Message").fill("Hello Alice")
+    bob.get_by_role("button", name="Send", exact=True).tap()
+    told(alice, "Bob: Hello Alice")
+
+    data = random.Random(1).randbytes(FILE_BYTES)
+    (tmp_path / "a photo.jpg").write_bytes(data)
+    (tmp_path / "empty.txt").write_bytes(b"")
+    bob.get_by_label("Send files").set_input_files([tmp_path / "a photo.jpg", tmp_path / "empty.txt"])
+    with alice.expect_download() as download:
+        alice.get_by_role("link", name="Save a photo.jpg (6.5 MB)").click()
+    got = download.value.path().read_bytes()
+    assert hashlib.sha256(got).digest() == hashlib.sha256(data).digest()
+    alice.get_by_role("link", name="Save empty.txt").wait_for()
+    told(bob, "Sent a photo.jpg (6.5 MB)")
+
+    bob.get_by_role("button", name="Hang up").tap()
+    told(alice, "The connection has ended.")
+    alice.get_by_role("button", name="Remove").click()
+    told(alice, "None yet.")
+    assert asked <= {urlsplit(server.url)[:2], ("blob", "")}
+    assert complaints == []
+
+
+def test_progress_and_back_pressure(server, open_demo, tmp_path):
+    """While a file goes its bar advances on both sides, and the sender never has more than a little on its way."""
+    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
+    watch = """
+      window.most = 0;
+      window.bars = [];
+      const send = RTCDataChannel.prototype.send;
+      RTCDataChannel.prototype.send = function (data) {
+        send.call(this, data);
+        most = Math.max(most, this.bufferedAmount);
+      };
+      new MutationObserver(() => {
+        for (const bar of document.querySelectorAll("progress")) bars.push(bar.value / bar.max);
+      }).observe(document.body, {subtree: true, childList: true, attributes: true});
+    """
+    for page in (alice, bob):
+        page.evaluate(watch)
+    be_found(alice)
+    join(bob, "Alice")
+    (tmp_path / "big").write_bytes(bytes(20_000_000))
+    bob.get_by_label("Send files").set_input_files(tmp_path / "big")
+    alice.get_by_role("link", name="Save big (20.0 MB)").wait_for()
+    assert 0 < bob.evaluate("most") <= 1024 * 1024 + 64 * 1024
+    for page in (alice, bob):
+        seen = page.evaluate("bars")
+        assert seen == sorted(seen)
+        assert any(0 < each < 1 for each in seen)
+
+
+def test_only_with_the_keyboard(server, open_demo):
+    """Everything can be reached and done with the keyboard, the focus goes where one goes on, and all has a name."""
+    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
+    be_found(alice)
+    bob.get_by_role("button", name="Join Alice").wait_for()
+    focused = "document.activeElement.ariaLabel || document.activeElement.textContent"
+    for _ in range(20):
+        if bob.evaluate(focused) == "Join Alice":
+            break
+        bob.keyboard.press("Tab")
+    bob.keyboard.press("Enter")
+    bob.get_by_role("heading", name="With Alice").wait_for()
+    bob.keyboard.type("typed at once")
+    bob.keyboard.press("Enter")
+    told(alice, "Bob: typed at once")
+    for page in (alice, bob):
+        assert page.evaluate(NAMELESS) == []
+    for name in ("Conversation",):
+        assert bob.get_by_role("log", name=name).count() == 1
+
+
+def test_the_faster_one(server, open_demo):
+    """Who is joined by another a moment before is passed over for the next one, and the page says so."""
+    alice, bob, carol = (open_demo(server, name) for name in ("Alice", "Bob", "Carol"))
+    be_found(alice)
+    be_found(carol)
+    told(bob, "Carol")
+    taken = []
+
+    def faster(route):
+        fields = json.loads(route.request.post_data)
+        if not taken:  # somebody else takes whom Bob has chosen; and Alice goes away
+            taken.append(fields["code"])
+            answer = {"code": fields["code"], "side": "answerer", "answer": "nonsense"}
+            assert server.call("/answer", answer, origin=server.url)[0] == 200
+        route.continue_()
+
+    bob.route("**/answer", faster)
+    bob.get_by_role("button", name="Join Alice").click()
+    bob.get_by_role("heading", name="With Carol").wait_for()
+    bob.get_by_text("How it was made").click()
+    bob.get_by_role("row", name="another one was faster").wait_for()
+    assert taken
+
+
+def test_a_reload_and_a_restart(start, open_demo):
+    """A reloaded page is gone for the others at once; a server that is killed is told of, and forgotten when back."""
+    server = start()
+    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
+    be_found(alice)
+    join(bob, "Alice")
+    until(lambda: listed(server, server.url))  # the next offer, whose code her page has before it has this answer
+    alice.evaluate("fetch('/health').then(() => null)")
+    alice.reload()
+    told(bob, "The connection has ended.")
+    told(bob, "Nobody is here.")
+    assert alice.get_by_label("Your name").input_value() == "Alice"
+    be_found(alice)
+    bob.get_by_role("button", name="Remove").click()
+    join(bob, "Alice")
+    server.process.kill()
+    server.wait()
+    for page in (alice, bob):
+        told(page, "The server cannot be reached")
+    alice.get_by_label("Message").fill("without a server")
+    alice.keyboard.press("Enter")
+    told(bob, "Alice: without a server")
+    start(port=server.url.rpartition(":")[2])
+    for page in (alice, bob):
+        page.get_by_role("alert").wait_for(state="hidden")
+    bob.get_by_role("button", name="Hang up").click()
+    bob.get_by_role("button", name="Remove").click()
+    join(bob, "Alice")
+
+
+def test_who_is_not_let_in(start, open_demo):
+    """With an allow-list that does not name the server itself, the page says what is wrong."""
+    server = start("--allowed-origins", "https://app.example")
+    told(open_demo(server, "Alice"), "The server does not let this page in (--allowed-origins).")
+
+
+def test_plain_http_from_afar(server, profiles):
+    """Where a browser would not say which page asks, the page says so and offers nothing that cannot work."""
+    page = profiles.context().new_page()
+    page.add_init_script("Object.defineProperty(window, 'isSecureContext', {value: false})")
+    page.goto(f"{server.url}/demo")
+    told(page, "Open this page over HTTPS")
+    assert page.get_by_role("button", name="Be found").is_disabled()
+
+
+def test_nobody_can_be_reached(server, open_demo):
+    """Peers that have no way to each other are told so, and of what would help."""
+    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
+    bob.evaluate(ONLY_RELAY)  # and there is none
+    be_found(alice)
+    bob.get_by_role("button", name="Join Alice").click()
+    told(bob, "a TURN server that relays for both may help")
+    told(bob, "Nobody could be joined.")
+
+
+def test_relayed(coturn, start, open_demo, secret_file):
+    """A connection that goes through a TURN server says so."""
+    port, _ = coturn
+    server = start("--turn-servers", f"turn:127.0.0.1:{port}?transport=udp", "--turn-secret-file", secret_file)
+    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
+    for page in (alice, bob):
+        page.evaluate(ONLY_RELAY)
+    be_found(alice)
+    join(bob, "Alice")
+    for page in (alice, bob):
+        told(page, "Relayed: all data goes through a TURN server")
+
+
+def code_of(page, path):
+    """What a reader of QR codes finds on the screen."""
+    page.wait_for_function("() => { const qr = document.getElementById('qr'); return qr.complete && qr.naturalWidth; }")
+    page.locator(".invite").screenshot(path=path)
+    read = subprocess.run(["zbarimg", "--quiet", "--raw", path], capture_output=True, text=True, check=True)
+    return read.stdout.strip()
+
+
+def test_the_invitation(server, open_demo, tmp_path):
+    """The QR code, read from the screen, is the link; whoever opens that is in the same topic."""
+    asked, complaints = [], []
+    alice = open_demo(server, "Alice", color_scheme="dark")
+    alice.on("request", lambda request: asked.append(urlsplit(request.url).path))
+    alice.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    alice.get_by_label("Topic").fill("a/b ü")
+    alice.get_by_label("Topic").press("Enter")
+    link = until(lambda: "topic=a%2Fb" in (found := alice.locator("#link").inner_text()) and found)
+    assert code_of(alice, tmp_path / "qr.png") == link
+    told(alice, "You are listed in “a/b ü”")  # Enter does that
+    bob = open_demo(server, "Bob")
+    bob.goto("about:blank")
+    bob.goto(link)
+    join(bob, "Alice")
+    # The page has drawn it by itself, as its policy allows.
+    assert [path for path in asked if path.startswith("/demo")] == []
+    assert complaints == []
+
+
+def test_the_longest_invitation(server, open_demo, tmp_path):
+    """A code can be read as long as there is one: of a link of 256 characters; of a longer one there is none."""
+    room = 256 - len(f"{server.url}/demo#topic=")
+    alice = open_demo(server, "Alice", topic="x" * room, device_scale_factor=2)
+    link = alice.locator("#link").inner_text()
+    assert len(link) == 256
+    assert code_of(alice, tmp_path / "qr.png") == link
+    alice.get_by_label("Topic").fill("x" * (room + 1))
+    alice.get_by_label("Topic").press("Tab")
+    alice.locator("#qr").wait_for(state="hidden")
+
+
+def test_other_topics(server, open_demo):
+    """Topics that others are in are listed, and entered by click."""
+    alice, bob = open_demo(server, "Alice", topic="chess"), open_demo(server, "Bob")
+    be_found(alice)
+    bob.get_by_text("Other topics").click()
+    bob.get_by_role("button", name="chess (1)").click()
+    join(bob, "Alice")
+    alice.get_by_role("button", name="Stop being found").click()
+    told(alice, "You are not listed.")
+    told(bob, "Nobody is here.")

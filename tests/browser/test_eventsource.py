@@ -1,0 +1,211 @@
+"""`EventSource` in a real Chromium, on a page of another origin, while the server is killed and started again."""
+
+import contextlib
+import http.server
+import os
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import sync_playwright
+from support.certificates import make_pair
+from support.proxies import PROXIES
+
+PAGE = Path(__file__).with_name("eventsource.html")
+BOUND_MS = 30_000
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+
+
+class Pages(http.server.BaseHTTPRequestHandler):
+    """Serves the one page."""
+
+    def do_GET(self):
+        found = self.path.startswith("/page")
+        data = PAGE.read_bytes() if found else b""
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args):
+        """Say nothing."""
+
+
+@pytest.fixture
+def origin():
+    """Where the page is: an origin of its own."""
+    pages = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages)
+    thread = threading.Thread(target=pages.serve_forever, args=(0.05,))
+    thread.start()
+    yield f"http://localhost:{pages.server_address[1]}"
+    pages.shutdown()
+    thread.join()
+    pages.server_close()
+
+
+@pytest.fixture
+def open_page(origin):
+    """A function that opens the page in a fresh browser, listening to a stream of the server at a URL."""
+    with sync_playwright() as playwright:
+        path = shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=path, headless=True, args=FLAGS)
+        page = browser.new_page(ignore_https_errors=True)
+        page.set_default_timeout(BOUND_MS)
+
+        def opening(stream):
+            page.goto(f"{origin}/page")
+            page.evaluate("stream => listen(stream)", stream)
+            page.wait_for_function("() => opened === 1")
+            return page
+
+        yield opening
+        browser.close()
+
+
+class Peers:
+    """What other pages of the same origin do, and what listeners must see of it."""
+
+    def __init__(self, server, origin):
+        self.server, self.origin, self.expected = server, origin, []
+
+    def call(self, path, body=None):
+        status, found = self.server.call(path, body, origin=self.origin)
+        assert status == 200, found
+        return found
+
+    def come(self):
+        code = self.call("/lobby/offer", {"info": "i", "offer": "o"})["code"]
+        self.expected.append(f"session {code}")
+        return code
+
+    def answer(self, code):
+        self.call("/answer", {"code": code, "side": "answerer", "answer": "a"})
+        self.expected.append(f"gone {code} answered")
+
+    def withdraw(self, code):
+        self.call("/withdraw", {"code": code, "side": "offerer"})
+        self.expected.append(f"gone {code} withdrawn")
+
+    def see(self, page):
+        """Wait until the page has been told of all of it, once; of what it missed, departures come first."""
+        page.wait_for_function("last => told.includes(last)", arg=self.expected[-1])
+        told = page.evaluate("told")
+        assert sorted(told) == sorted(self.expected)
+        known = set()
+        for name, code, *_ in map(str.split, told):
+            assert (name == "gone") == (code in known)
+            known ^= {code}
+
+    def restart(self, start, number):
+        """End the server by a signal and start it again on its port."""
+        self.server.stop(number)
+        self.server = start(port=self.server.url.rpartition(":")[2])
+
+
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGKILL, 2), (signal.SIGTERM, 1)])
+def test_a_topic_over_restarts(number, times, start, origin, open_page):
+    """A page that listens to a topic is told of all that happens, once, though the server ends meanwhile."""
+    peers = Peers(start(), origin)
+    codes = [peers.come() for _ in range(3)]
+    page = open_page(f"{peers.server.url}/lobby/events")
+    for opened in range(2, 2 + times):
+        codes += [peers.come() for _ in range(3)]
+        peers.answer(codes.pop(0))
+        peers.withdraw(codes.pop(1))
+        if opened == 2:
+            peers.see(page)  # the other time it ends with events on their way
+        peers.restart(start, number)
+        # Before the page is back, or as it comes: this one must not be lost.
+        codes.append(peers.come())
+        peers.withdraw(codes.pop(0))
+        page.wait_for_function("opened => window.opened === opened", arg=opened)
+        codes.append(peers.come())
+        peers.answer(codes.pop())
+        peers.come()
+        peers.see(page)
+    assert page.evaluate("failures") == times
+
+
+def test_a_session_over_a_restart(start, origin, open_page):
+    """A page that listens to its session gets the answer and every candidate once, over a restart, and its end."""
+    peers = Peers(start(), origin)
+    code = peers.come()
+    page = open_page(f"{peers.server.url}/events?code={code}&side=offerer")
+    sent = {"code": code, "side": "answerer"}
+    peers.call("/answer", sent | {"candidates": ["c1", "c2"]})
+    page.wait_for_function("() => told.length === 2")
+    peers.restart(start, signal.SIGKILL)
+    peers.call("/answer", sent | {"answer": "a"})
+    page.wait_for_function("() => opened === 2")
+    peers.call("/answer", sent | {"candidate": "c3"})
+    page.wait_for_function("() => told.length === 4")
+    peers.call("/withdraw", sent)
+    page.wait_for_function("() => told.length === 5")
+    ended = f"gone {code} withdrawn"
+    assert page.evaluate("told") == ["candidate c1", "candidate c2", "answer a", "candidate c3", ended]
+    # It tries again, is told 404, and leaves it at that.
+    page.wait_for_function("() => source.readyState === EventSource.CLOSED")
+    assert page.evaluate("opened") == 2
+
+
+def sockets(server):
+    """How many sockets a server has open."""
+    count = 0
+    for each in Path(f"/proc/{server.process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it has just been closed
+            count += os.readlink(each).startswith("socket:")
+    return count
+
+
+def settle(server, count):
+    """Wait until a server has so many sockets open."""
+    deadline_s = time.monotonic() + BOUND_MS / 1000
+    while sockets(server) != count:
+        assert time.monotonic() < deadline_s, sockets(server)
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", PROXIES)
+def test_a_topic_behind_a_proxy(kind, start, origin, open_page, tmp_path):
+    """Behind a proxy a page comes back, too, though it tried while there was no server; once it leaves it is let go."""
+    peers = Peers(start(), origin)
+    port = int(peers.server.url.rpartition(":")[2])
+    (tmp_path / "proxy").mkdir()
+    proxy = PROXIES[kind](tmp_path / "proxy", make_pair(tmp_path), port)
+    try:
+        page = open_page(f"{proxy.url}/lobby/events")
+        peers.come()
+        peers.see(page)
+        page.evaluate("() => { window.errors = 0; source.addEventListener('error', () => { errors += 1; }); }")
+        peers.server.stop(signal.SIGKILL)
+        page.wait_for_function("() => errors > 1")
+        peers.server = start(port=port)
+        alone = sockets(peers.server)
+        peers.come()
+        page.wait_for_function("() => opened === 2")
+        peers.come()
+        peers.see(page)
+        settle(peers.server, alone + 1)
+        page.evaluate("source.close()")  # of the connection to the proxy this ends only a stream
+        settle(peers.server, alone)
+    finally:
+        proxy.stop()
+
+
+def test_a_page_that_closes_withdraws(start, origin, open_page):
+    """`sendBeacon` from a page that goes away ends its session at once."""
+    peers = Peers(start(), origin)
+    code = peers.come()
+    page = open_page(f"{peers.server.url}/lobby/events")
+    peers.see(page)
+    url = f"{peers.server.url}/withdraw"
+    page.evaluate("([url, code]) => leaveWith(url, JSON.stringify({code, side: 'offerer'}))", [url, code])
+    status, found = None, None
+    cursor = peers.call("/lobby/sessions?wait=0")["cursor"]
+    page.goto("about:blank")
+    status, found = peers.server.call(f"/lobby/sessions?wait=20&since={cursor}", origin=origin)
+    assert (status, found["sessions"]) == (200, [])

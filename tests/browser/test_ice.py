@@ -1,0 +1,184 @@
+"""What peers are told of STUN and TURN servers; and that the real coturn takes the passwords, and no others."""
+
+import base64
+import hashlib
+import hmac
+import re
+import subprocess
+
+import pytest
+from support.browsers import TURN_SECRET as SECRET
+from support.browsers import until
+from support.command import Server, run
+from support.service import NOW_MS
+
+from tornado_signal.api.ice import IceServers, open_ice_servers
+from tornado_signal.errors import OperatorError
+from tornado_signal.settings.settings import Settings
+
+pytest_plugins = ["support.http_fixtures", "support.browser_fixtures"]
+
+STUN = ("stun:stun.example:3478", "stun:[2001:db8::1]")
+TURN = ("turn:turn.example:3478?transport=udp", "turns:turn.example")
+
+
+# What is told.
+
+
+async def test_nothing_is_configured(service):
+    """Without servers there are none, and the answer still says until when it holds."""
+    assert await service.get("/ice-servers") == {"iceServers": [], "expiresAt": NOW_MS + 86_400_000}
+
+
+async def test_what_is_configured(start_service, secret_file):
+    """STUN servers come as they are; TURN servers with a name that says when it ends, and the HMAC of that name."""
+    service = await start_service(stun_servers=STUN, turn_servers=TURN, turn_secret_file=secret_file, turn_ttl_s=600)
+    service.clock.ms += 999
+    response = await service.call("GET", "/ice-servers")
+    assert response.headers["Cache-Control"] == "no-store"
+    username = response.json["iceServers"][1]["username"]
+    assert re.fullmatch(f"{NOW_MS // 1000 + 600}:[0-9a-f]{{16}}", username)
+    digest = hmac.new(SECRET.encode(), username.encode(), hashlib.sha1).digest()
+    credential = base64.b64encode(digest).decode()
+    assert response.json == {
+        "iceServers": [
+            {"urls": list(STUN)},
+            {"urls": list(TURN), "username": username, "credential": credential},
+        ],
+        "expiresAt": NOW_MS + 600_000,
+    }
+    service.clock.ms += 1
+    names = {(await service.get("/ice-servers"))["iceServers"][1]["username"] for _ in range(10)}
+    assert {name.partition(":")[0] for name in names} == {str(NOW_MS // 1000 + 601)}
+    assert len(names) == 10  # a TURN server counts what each of them uses
+
+
+def test_a_known_password():
+    """The password of a known name and secret is the one that `openssl dgst -sha1 -hmac` and base64 make."""
+    turn = IceServers((), TURN, b"north", 86_400).turn(1_433_895_918_506)
+    made = f"printf {turn.username} | openssl dgst -sha1 -hmac north -binary | base64"
+    assert turn.username.startswith("1433982318:")
+    assert (
+        turn.credential == subprocess.run(made, shell=True, capture_output=True, text=True, check=True).stdout.strip()
+    )
+
+
+# The secret.
+
+
+@pytest.mark.parametrize("text", ["", "\n", "too short", "one line of sixteen\nand another"])
+def test_a_secret_that_is_none(text, secret_file):
+    """A file with no secret, too short a one, or more than one line is refused in words that do not tell it."""
+    secret_file.write_text(text)
+    with pytest.raises(OperatorError, match="must hold one line") as caught:
+        open_ice_servers(Settings(turn_servers=TURN, turn_secret_file=secret_file))
+    assert not text.strip() or text not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--turn-servers", TURN[0]], "--turn-secret-file"),
+        (["--turn-secret-file", "secret"], "--turn-servers"),
+        (["--turn-servers", TURN[0], "--turn-secret-file", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_does_not_go_together(options, named, tmp_path):
+    """Servers without a secret, a secret without servers, and a file that is not there: the check says so, status 1."""
+    (tmp_path / "secret").write_text(SECRET)
+    done = run("serve", "--check", "--port", 0, "--data-dir", "data", *options, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert named in done.stderr
+
+
+def test_the_secret_is_never_said(secret_file, tmp_path):
+    """Neither the log nor the command line holds the secret."""
+    options = ["--turn-servers", TURN[0], "--turn-secret-file", secret_file, "--data-dir", tmp_path / "data"]
+    server = Server(*options)
+    try:
+        assert server.call("/ice-servers")[0] == 200
+        with open(f"/proc/{server.process.pid}/cmdline") as file:
+            assert SECRET not in file.read()
+        server.stop()
+        assert SECRET not in "".join(server.log)
+    finally:
+        server.end()
+
+
+# The real coturn.
+
+RELAY = "{rtc: {iceTransportPolicy: 'relay'}, info: '%s'}"
+
+
+def test_only_through_the_relay(coturn, start, connect_page, secret_file):
+    """Two pages that may use nothing but the relay connect through it, with passwords that they fetch themselves."""
+    port, log = coturn
+    server = start("--turn-servers", f"turn:127.0.0.1:{port}?transport=udp", "--turn-secret-file", secret_file)
+    alice, bob = connect_page(server), connect_page(server)
+    alice.evaluate(f"listen('lobby', {RELAY % 'alice'})")
+    assert bob.evaluate(f"call('lobby', {RELAY % 'bob'})") == ["alice", "alice: hello"]
+    kinds = until(
+        lambda: bob.evaluate(
+            """async () => {
+              const stats = await connection.peerConnection.getStats();
+              const transport = [...stats.values()].find(({type}) => type === "transport");
+              const pair = stats.get(transport.selectedCandidatePairId);
+              return pair && [pair.localCandidateId, pair.remoteCandidateId].map((id) => stats.get(id).candidateType);
+            }"""
+        )
+    )
+    assert kinds == ["relay", "relay"]
+    assert "ALLOCATE processed, success" in log()
+
+
+def test_a_wrong_secret(coturn, start, site, connect_page, tmp_path):
+    """Coturn takes no password that was made with another secret: then there is no relay, and nothing to connect by."""
+    port, log = coturn
+    other = tmp_path / "other-secret"
+    other.write_text("another secret of thirty characters")
+    server = start("--turn-servers", f"turn:127.0.0.1:{port}?transport=udp", "--turn-secret-file", other)
+    alice = connect_page(server)
+    gathered = alice.evaluate(
+        """async () => {
+          const {iceServers} = await new SignalClient(location.search.slice(1)).iceServers();
+          const connection = new RTCPeerConnection({iceServers, iceTransportPolicy: "relay"});
+          const found = [];
+          connection.onicecandidate = ({candidate}) => candidate && found.push(candidate.candidate);
+          const errors = new Promise((resolve) => {
+            connection.onicecandidateerror = ({errorCode}) => resolve(errorCode);
+          });
+          connection.createDataChannel("data");
+          await connection.setLocalDescription();
+          const error = await errors;
+          return [found, error];
+        }"""
+    )
+    assert gathered == [[], 401]
+    assert "ALLOCATE processed, success" not in log()
+
+
+def test_renewed_before_it_ends(start, site, connect_page, secret_file):
+    """A page asks for another password when half of the time of the old one has passed, and not before."""
+    server = start("--turn-servers", TURN[0], "--turn-secret-file", secret_file, "--turn-ttl-s", 600)
+    alice = connect_page(server)
+    asked = []
+    alice.on("request", lambda request: asked.append(request.url) if "ice-servers" in request.url else None)
+    alice.clock.install()
+    alice.evaluate("listen('lobby', {info: 'alice'})")
+
+    def told(number):
+        """The page has published so many offers."""
+        until(lambda: alice.evaluate("steps.filter(([name]) => name === 'published').length") == number)
+        return len(asked)
+
+    def answer():
+        """Somebody answers the offer that is listed: the page publishes the next one."""
+        found = server.call("/lobby/sessions", origin=site.origin)[1]["sessions"][0]
+        server.call("/answer", {"code": found["code"], "side": "answerer", "answer": "nonsense"}, origin=site.origin)
+
+    assert told(1) == 1
+    answer()
+    assert told(2) == 1
+    alice.clock.fast_forward(310_000)
+    answer()
+    assert told(3) == 2

@@ -1,0 +1,161 @@
+"""The browser module with peers of another make: Firefox, and aiortc on the Python client."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from support.browsers import FLAGS, listed, until
+from support.command import Server
+from support.firefox import Firefox
+from support.networks import NETWORK
+from support.paths import PEER
+
+pytest_plugins = ["support.browser_fixtures"]
+
+BOUND_S = 60
+
+
+@pytest.fixture
+def firefox(site, server, tmp_path):
+    """A Firefox on connect.html."""
+    browser = Firefox(tmp_path / "firefox")
+    try:
+        browser.goto(f"{site.origin}/connect?{server.url}")
+        until(lambda: browser.evaluate("window.ready"))
+        yield browser
+    finally:
+        browser.close()
+
+
+def test_firefox_joins(server, site, connect_page, firefox):
+    """Firefox joins a Chromium that has published; text and bytes go both ways, and the end is seen."""
+    chromium = connect_page(server)
+    chromium.evaluate("listen('lobby', {info: 'chromium'})")
+    assert firefox.evaluate("call('lobby', {info: 'firefox'})") == ["chromium", "chromium: hello"]
+    assert firefox.evaluate("(async () => await say(new Uint8Array(50000)) === await digest(new Uint8Array(50000)))()")
+    firefox.evaluate("connection.close()")
+    chromium.evaluate("connections[0].closed")
+
+
+def test_firefox_publishes(server, site, connect_page, firefox):
+    """Chromium joins a Firefox that has published, twice; and Firefox, reloaded, leaves nothing behind."""
+    chromium = connect_page(server)
+    firefox.evaluate("listen('lobby', {info: 'firefox'})")
+    for _ in range(2):
+        assert chromium.evaluate("call('lobby', {info: 'chromium'})") == ["firefox", "firefox: hello"]
+    assert firefox.evaluate("errors") == []
+    until(lambda: firefox.evaluate("steps.filter(([name]) => name === 'published').length") == 3)
+    firefox.evaluate("location.reload()")
+    chromium.evaluate("connection.closed")
+    until(lambda: not listed(server, site.origin))
+
+
+def test_firefox_and_the_demo(server, profiles, firefox):
+    """The page to try the server works in Firefox too: found there, joined from there, and a word each way."""
+    chromium = profiles.open(f"{server.url}/demo")
+    chromium.get_by_role("button", name="Be found").click()
+    firefox.goto(f"{server.url}/demo")
+    until(lambda: firefox.evaluate("document.querySelectorAll('#peers button').length"))
+    firefox.evaluate("document.querySelector('#peers button').click()")
+    chromium.get_by_role("heading", name="With Guest").wait_for()
+    chromium.get_by_label("Message").fill("from Chromium")
+    chromium.keyboard.press("Enter")
+    until(lambda: firefox.evaluate("document.querySelector('.log')?.textContent.endsWith('from Chromium')"))
+    until(lambda: firefox.evaluate("document.querySelector('.kind').textContent.startsWith('Direct')"))
+    firefox.evaluate("(document.querySelector('.say input').value = 'from Firefox', 0)")
+    firefox.evaluate("document.querySelector('.say button').click()")
+    chromium.get_by_text("from Firefox").wait_for()
+    assert firefox.evaluate("document.getElementById('problem').hidden")
+    firefox.evaluate("document.getElementById('publish').click()")
+    chromium.get_by_role("button", name="Join Guest").wait_for()
+
+
+@pytest.fixture
+def network():
+    """A network namespace for processes, as aiortc leaves out loopback: the words to put before their commands."""
+    root = os.geteuid() == 0
+    unshare = ["unshare", "-n" if root else "-rn", "sh", "-c", NETWORK]
+    with subprocess.Popen(unshare, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as namespace:
+        assert namespace.stdout.readline() == "ready\n"
+        enter = ["nsenter", f"--target={namespace.pid}", "--net"]
+        yield enter + ([] if root else ["--user", "--preserve-credentials"])
+
+
+@pytest.fixture
+def inside(network, chromiums, tmp_path):
+    """A server and a page of its own origin in a Chromium, both in the namespace."""
+    wrapper = tmp_path / "chromium"
+    wrapper.write_text(f'#!/bin/sh\nexec {" ".join(network)} {shutil.which("chromium")} "$@"\n')
+    wrapper.chmod(0o755)
+    server = Server("--data-dir", tmp_path / "data", prefix=network)
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.end)
+        browser = chromiums[0].browser_type.launch(executable_path=wrapper, headless=True, args=FLAGS)
+        stack.callback(browser.close)
+        page = browser.new_context(permissions=["microphone"]).new_page()
+        page.set_default_timeout(BOUND_S * 1000)
+        page.goto(f"{server.url}/client.js")
+        page.evaluate("() => import('/client.js').then((client) => { Object.assign(window, client); })")
+        yield server, page
+
+
+def peer(network, server, message):
+    """Start an aiortc peer."""
+    command = [sys.executable, PEER, "--origin", server.url, server.url, "lobby", message]
+    return subprocess.Popen([*network, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ending(process):
+    """The lines of a peer that has to end well."""
+    output, errors = process.communicate(timeout=BOUND_S)
+    assert (process.returncode, errors) == (0, ""), output
+    return output.splitlines()
+
+
+def test_aiortc_answers(network, inside):
+    """An aiortc peer answers what the module has published."""
+    server, page = inside
+    page.evaluate(
+        """() => {
+          window.met = new Promise((resolve) => {
+            publish("lobby", {info: "chromium"}).addEventListener("connection", ({connection}) => {
+              connection.channel.send("hello from Chromium");
+              connection.channel.onmessage = ({data}) => {
+                resolve(data);
+                connection.close();
+              };
+            });
+          });
+        }"""
+    )
+    until(lambda: page.evaluate("new SignalClient().sessions('lobby')")["sessions"])
+    process = peer(network, server, "hello from aiortc")
+    assert page.evaluate("met") == "hello from aiortc"
+    said, heard = ending(process)
+    assert said.startswith("answerer of ")
+    assert heard == "heard: hello from Chromium"
+
+
+def test_aiortc_publishes(network, inside):
+    """The module joins an aiortc peer."""
+    server, page = inside
+    process = peer(network, server, "hello from aiortc")
+    found = page.evaluate(
+        """async () => {
+          const connection = await join("lobby", {info: "chromium"});
+          const heard = await new Promise((resolve) => {
+            connection.channel.onmessage = ({data}) => resolve(data);
+          });
+          connection.channel.send("hello from Chromium");
+          await connection.closed;
+          return [connection.info, heard];
+        }"""
+    )
+    assert found[0].startswith("peer-")
+    assert found[1] == "hello from aiortc"
+    _, said, heard = ending(process)
+    assert said.startswith("offerer of ")
+    assert heard == "heard: hello from Chromium"

@@ -1,0 +1,81 @@
+"""Real peers, each a process of its own, meet through the installed command and talk over WebRTC."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from support.networks import BOUND_S
+from support.paths import PEER
+
+pytest_plugins = ["support.networks"]
+
+
+@pytest.fixture
+def peer(spawn, base):
+    """A function that starts a peer: it is told the server's address, a topic and what to say."""
+
+    def start_peer(topic, message, *options):
+        command = [sys.executable, PEER, *options, base, topic, message]
+        return spawn(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    return start_peer
+
+
+def outcome(process):
+    """Side, session and what it heard, of a peer that has to end well."""
+    output, errors = process.communicate(timeout=BOUND_S)
+    assert (process.returncode, errors) == (0, ""), output
+    found = re.fullmatch(
+        r"(?:waiting\n)*(offerer|answerer) of (\S+)\nheard: (.*)\n", output
+    )  # again if its other end left
+    assert found, output
+    return found.groups()
+
+
+@pytest.mark.parametrize("topic", ["lobby", "a/b c%2F+?&#é😀"])
+def test_one_after_the_other(topic, peer):
+    """A peer waits under a topic, another one comes, and each hears what the other says."""
+    first = peer(topic, "I was here first")
+    assert first.stdout.readline() == "waiting\n"
+    second = peer(topic, "Hello, 世界")
+    side, code, heard = outcome(second)
+    assert (side, heard) == ("answerer", "I was here first")
+    assert outcome(first) == ("offerer", code, "Hello, 世界")
+
+
+def test_both_at_once(peer):
+    """Two peers that start at the same moment meet all the same."""
+    ends = [outcome(each) for each in [peer("lobby", "from A"), peer("lobby", "from B")]]
+    assert {side for side, _, _ in ends} == {"offerer", "answerer"}
+    assert len({code for _, code, _ in ends}) == 1
+    assert [heard for _, _, heard in ends] == ["from B", "from A"]
+
+
+def test_crowd_of_two_origins(peer):
+    """Of six peers at once under one topic each meets exactly one other, and of its own origin."""
+    origins = dict.fromkeys("abcd", "https://one.example") | dict.fromkeys("ef", "https://two.example")
+    crowd = {name: peer("lobby", name, "--origin", origin) for name, origin in origins.items()}
+    ends = {name: outcome(process) for name, process in crowd.items()}
+    heard = {name: end[2] for name, end in ends.items()}
+    assert all(heard[heard[name]] == name != heard[name] for name in crowd)
+    assert all(origins[heard[name]] == origins[name] for name in crowd)
+    assert all(ends[heard[name]][1] == end[1] for name, end in ends.items())
+    assert sorted(side for side, _, _ in ends.values()) == ["answerer"] * 3 + ["offerer"] * 3
+
+
+def test_nobody_comes(peer, base):
+    """A peer that waited in vain says so, and leaves no session that another peer might answer."""
+    gone = peer("lobby", "hello?", "--wait", 4)
+    output, errors = gone.communicate(timeout=BOUND_S)
+    assert (gone.returncode, output, errors) == (1, "waiting\n", "peer: nobody came within 4 s\n")
+    first, second = peer("lobby", "from A"), peer("lobby", "from B")
+    assert [outcome(first)[2], outcome(second)[2]] == ["from B", "from A"]
+
+
+def test_no_server(spawn):
+    """Without a server a peer ends with one line."""
+    lost = spawn(sys.executable, PEER, "http://127.0.0.1:1", "lobby", "x", stderr=subprocess.PIPE)
+    _, errors = lost.communicate(timeout=BOUND_S)
+    assert lost.returncode == 1
+    assert re.fullmatch(r"peer: .*refused.*\n", errors)

@@ -1,0 +1,142 @@
+"""By what a listing is told from another one, and that what a topic has seen before costs nothing (issue 12)."""
+
+import asyncio
+import functools
+import random
+import time
+
+import pytest
+from support.service import ORIGIN
+from support.stores import TIMEOUT_MS, Under, sweep
+
+from tornado_signal.session import Side
+from tornado_signal.stores.leveldb import reader, records
+
+pytest_plugins = ["support.http_fixtures"]
+
+TOPICS = ["one", "two", "three"]
+WITHDRAWN = 9900
+FRESH = "z"  # no keys of the worn one come behind its own
+
+
+def stored(store, one, topic):
+    """The newest serial of a topic by what is on the disk."""
+    return records.newest_serial(store._db.view, one.origin, topic)
+
+
+@pytest.mark.parametrize("kept", [2, 10_000])
+@pytest.mark.parametrize("seed", range(5))
+async def test_it_is_what_is_stored(seed, kept, open_store, under, clock, monkeypatch):
+    """After every change, whatever is kept in memory of it and over restarts, a listing's state is that of the disk."""
+    monkeypatch.setattr(reader, "NEWEST_KEPT", kept)
+    rng = random.Random(seed)
+    store = open_store()
+    one = under(store)
+    live = {}
+    for _ in range(150):
+        step = rng.choice(["create", "create", "create", "answer", "withdraw", "pass", "restart"])
+        if step == "create":
+            topic = rng.choice(TOPICS)
+            live[await one.create(topic)] = (topic, clock.ms + TIMEOUT_MS)
+        elif step == "pass":
+            clock.ms += TIMEOUT_MS // 5
+            await store.settle(clock.ms)
+            live = {code: each for code, each in live.items() if each[1] > clock.ms}
+        elif step == "restart" and rng.random() < 0.2:
+            await store.close()
+            store = open_store()
+            one = under(store)
+        elif step in ("answer", "withdraw") and live:
+            code = rng.choice(list(live))
+            del live[code]
+            await (one.answer(code) if step == "answer" else one.withdraw(code))
+        for topic in rng.sample(TOPICS, 2):
+            state = await one.state(topic)
+            assert state.serial == stored(store, one, topic)
+            expiries = [expires_ms for name, expires_ms in live.values() if name == topic]
+            assert (state.live, state.changes_ms) == (len(expiries), min(expiries, default=None))
+        assert len(store._newest) <= max(kept, 3)
+
+
+async def test_what_is_forgotten_does_not_come_back(store, under, clock):
+    """A state does not go back to what it was when departures are forgotten, and the next session is news."""
+    one = under(store)
+    await one.withdraw(await one.create())
+    before = await one.state()
+    clock.ms += TIMEOUT_MS
+    await sweep(store, clock.ms)
+    assert stored(store, one, "topic") == 0
+    assert (await one.state()) == before
+    store._newest.clear()
+    assert (await one.state()).serial <= before.serial
+    await one.create()
+    assert (await one.state()).serial > before.serial
+
+
+async def test_a_change_that_fails_is_no_news(store, under, monkeypatch):
+    """A listing is what is committed: a serial that was taken in vain is nowhere to be seen."""
+    one = under(store)
+    await one.create()
+    before = await one.state()
+
+    def failing(*arguments):
+        raise ValueError("for a test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(store._db._group), "add", failing)
+        with pytest.raises(ValueError, match="for a test"):
+            await one.create()
+    assert await one.state() == before
+
+
+@pytest.fixture
+def worn(io_loop, start_service):
+    """A server with a topic that thousands of offers have come to and left."""
+
+    async def wearing():
+        service = await start_service()
+        now_ms = service.clock.ms
+        for _ in range(WITHDRAWN // 300):
+            codes = await asyncio.gather(*[service.store.create(ORIGIN, "worn", "i", "o", now_ms) for _ in range(300)])
+            await asyncio.gather(*[service.store.withdraw(ORIGIN, code, Side.OFFERER, now_ms) for code in codes])
+        return service
+
+    return io_loop.run_sync(wearing)
+
+
+async def shortest_s(times, work):
+    """How long something takes, if nothing comes between."""
+    taken = []
+    for _ in range(times):
+        began_s = time.perf_counter()
+        await work()
+        taken.append(time.perf_counter() - began_s)
+    return min(taken)
+
+
+@pytest.mark.parametrize("asked", ["state", "sessions"])
+async def test_an_empty_topic_that_was_busy(asked, worn, clock):
+    """The listing of a topic that thousands have left costs about as much as that of a new one, and so its state."""
+    clock.ms = worn.clock.ms
+    one = Under(worn.store, clock, ORIGIN)
+    await one.state("worn")  # the first look is at the disk
+    took_s = {topic: await shortest_s(20, functools.partial(getattr(one, asked), topic)) for topic in ("worn", FRESH)}
+    assert took_s["worn"] < 5 * took_s[FRESH] + 0.0001
+
+
+async def test_waiting_at_a_topic_that_was_busy(worn):
+    """Hundreds wait for the listing of such a topic, and one withdrawal wakes them, as quickly as at a new one."""
+    took_s = {}
+    for topic in (FRESH, "worn"):
+        code = await worn.offer(topic)
+        cursor = (await worn.get(f"/{topic}/sessions?wait=0"))["cursor"]
+        waiting = [asyncio.create_task(worn.get(f"/{topic}/sessions?wait=20&since={cursor}")) for _ in range(300)]
+        async with asyncio.timeout(20):
+            while len(worn.store.watches) < 300:  # noqa: ASYNC110 (there is no event for that)
+                await asyncio.sleep(0.01)
+        began_s = time.perf_counter()
+        await worn.post("/withdraw", code=code, side="offerer")
+        found = await asyncio.gather(*waiting)
+        took_s[topic] = time.perf_counter() - began_s
+        assert all(each["sessions"] == [] for each in found)
+    assert took_s["worn"] < 2 * took_s[FRESH] + 0.2

@@ -1,0 +1,141 @@
+"""What is saved of a database that has lost entries: every whole session, and only those."""
+
+import asyncio
+import random
+import shutil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.stores import BEGIN_MS, TIMEOUT_MS
+
+from tornado_signal.maintenance.salvage import salvage
+from tornado_signal.session import Reason, Session, Side
+from tornado_signal.stores.leveldb import check, directory, layout, records
+from tornado_signal.stores.leveldb.binding import plyvel
+from tornado_signal.stores.leveldb.store import Store
+
+ORIGINS = ["https://a.example", "https://b.example"]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """All entries of a store that has seen sessions come, be answered, withdrawn, and talked in."""
+    path = tmp_path_factory.mktemp("salvage") / "data"
+    asyncio.run(fill(path))
+    with plyvel.DB(str(path)) as db:
+        return without_identity(db)
+
+
+def without_identity(db):
+    """All entries but what tells one database from another."""
+    return {key: value for key, value in db.iterator() if key != layout.IDENTITY_KEY}
+
+
+async def fill(path):
+    store = Store(path, timeout_ms=TIMEOUT_MS, durability="os")
+    rng = random.Random(1)
+    for number in range(40):
+        origin = rng.choice(ORIGINS)
+        code = await store.create(origin, rng.choice("xyz"), f"info {number}", f"offer {number}", BEGIN_MS + number)
+        for side in rng.choices(list(Side), k=rng.randrange(4)):
+            await store.add_candidates(origin, code, side, ["c", "d"], BEGIN_MS + number)
+        if number % 4 == 1:
+            await store.answer(origin, code, "answer", BEGIN_MS + number)
+        elif number % 4 == 2:
+            await store.withdraw(origin, code, Side.OFFERER, BEGIN_MS + number)
+    store.check(BEGIN_MS + 40)
+    await store.close()
+
+
+def saved_of(path, entries):
+    """Salvage entries; what was said, and what there is then, which is sound."""
+    with plyvel.DB(str(path / "damaged"), create_if_missing=True) as damaged:
+        for key, value in entries.items():
+            damaged.put(key, value)
+        db = directory.open_leveldb(path / "new")
+        try:
+            said = salvage(damaged, db)
+            loaded = records.load(db)
+            assert check.problems(db, loaded.counts, BEGIN_MS + 40) == []
+            return said, without_identity(db)
+        finally:
+            db.close()
+
+
+def sessions(entries):
+    """The parts of each session, by origin and code."""
+    found = {}
+    for key, value in entries.items():
+        if key.startswith(layout.SESSIONS):
+            origin, code, part = layout.unpack_session_key(key)
+            found.setdefault((origin, code), {})[part] = value
+    return found
+
+
+def test_nothing_is_lost_of_what_is_whole(sound, tmp_path):
+    """Of a sound database everything is taken over, to the byte."""
+    said, saved = saved_of(tmp_path, sound)
+    assert saved == sound
+    assert said == (30, 0)
+    assert len(sessions(sound)) == 30
+
+
+def test_derived_entries_are_made_anew(sound, tmp_path):
+    """Listings, expiries of sessions and the mark can all be lost: they follow from the sessions."""
+    lost = {
+        key
+        for key in sound
+        if key.startswith((layout.LISTING, layout.MARK_KEY, layout.EXPIRY))
+        and not (key.startswith(layout.EXPIRY) and layout.unpack_expiry_key(key)[1].startswith(layout.GONE))
+    }
+    assert len(lost) == 1 + 20 + 30
+    said, saved = saved_of(tmp_path, {key: value for key, value in sound.items() if key not in lost})
+    assert said == (30, 0)
+    assert {key: value for key, value in saved.items() if key != layout.MARK_KEY} == {
+        key: value for key, value in sound.items() if key != layout.MARK_KEY
+    }
+    before, after = (layout.unpack_mark(each[layout.MARK_KEY]) for each in (sound, saved))
+    assert after.listed == before.listed == 20
+    assert after.serial == before.serial
+
+
+@given(lost=st.data())
+def test_half_sessions_are_left_out(sound, tmp_path_factory, lost):
+    """Whatever is lost: what lacks head, offer or the answer that it had is left out, the rest is taken over whole."""
+    keys = lost.draw(st.sets(st.sampled_from(sorted(sound)), max_size=len(sound)))
+    left = {key: value for key, value in sound.items() if key not in keys}
+    path = tmp_path_factory.mktemp("half")
+    said, saved = saved_of(path, left)
+    shutil.rmtree(path)
+    originally, there, kept = sessions(sound), sessions(left), sessions(saved)
+    leavers = {
+        layout.unpack_gone_value(value)[0]
+        for key, value in left.items()
+        if key.startswith(layout.GONE)
+        and any(each.startswith(layout.EXPIRY) and layout.unpack_expiry_key(each)[1] == key for each in left)
+    }
+    for name, parts in there.items():
+        whole = layout.HEAD in parts and layout.OFFER in parts
+        lost_answer = layout.ANSWER in originally[name] and layout.ANSWER not in parts and name[1] in leavers
+        assert (name in kept) == (whole and not lost_answer)
+        assert kept.get(name, parts) == parts
+    assert said == (len(kept), len(there) - len(kept))
+
+
+def test_what_was_withdrawn_does_not_come_back(sound, tmp_path):
+    """Entries that LevelDB brings back from the dead are known by who left: a withdrawn session stays away."""
+    withdrawn = [
+        (key, *layout.unpack_gone_value(value))
+        for key, value in sound.items()
+        if key.startswith(layout.GONE) and layout.unpack_gone_value(value)[2] is Reason.WITHDRAWN
+    ]
+    assert len(withdrawn) == 10
+    key, code, serial, _ = withdrawn[0]
+    origin, topic = layout.unpack_listing_prefix(key[:-8])
+    head = Session(code, topic, "info", BEGIN_MS, BEGIN_MS + TIMEOUT_MS, TIMEOUT_MS, serial)
+    prefix = layout.pack_session_prefix(origin, code)
+    risen = {prefix + layout.HEAD: layout.pack_head(head), prefix + layout.OFFER: b"offer"}
+    said, saved = saved_of(tmp_path, sound | risen)
+    assert said == (30, 1)
+    assert saved == sound

@@ -1,0 +1,311 @@
+"""Expiry at its worst: much at one moment, slow disks, changes in flight, failing commits (issue 12)."""
+
+import asyncio
+import time
+
+import pytest
+from support.stores import TIMEOUT_MS, sweep
+
+from tornado_signal.errors import SessionNotFound, Unavailable
+from tornado_signal.session import Reason, Side, TopicPosition
+from tornado_signal.stores.leveldb import layout
+from tornado_signal.stores.leveldb import store as store_module
+from tornado_signal.stores.leveldb.groups import Group
+from tornado_signal.stores.leveldb.sweeper import Sweeper
+from tornado_signal.stores.quotas import Quotas
+
+LONGEST_STEP_S = 0.25  # of a loaded machine; a step is meant to take a few milliseconds
+EXPIRED = Reason.EXPIRED
+
+
+@pytest.fixture
+def slow_disk(monkeypatch):
+    """A function that makes each write of a group take so many seconds longer, in the writer's thread."""
+    write = Group.write
+
+    def slow(by_s):
+        def written(group):
+            time.sleep(by_s)
+            write(group)
+
+        monkeypatch.setattr(Group, "write", written)
+
+    return slow
+
+
+async def knowing(one):
+    """The position of a reader that knows all that is listed now."""
+    serial = (await one.begin()).serial
+    return TopicPosition(serial, serial)
+
+
+class Stops:
+    """Measures how long the event loop is held, while it is used as a context manager.
+
+    Attributes:
+        longest_s: the longest time between two turns.
+    """
+
+    async def __aenter__(self):
+        self.longest_s = 0.0
+        self._task = asyncio.create_task(self._measure())
+        await asyncio.sleep(0)
+        return self
+
+    async def __aexit__(self, *error):
+        self._task.cancel()
+
+    async def _measure(self):
+        while True:
+            before_s = time.monotonic()
+            await asyncio.sleep(0.001)
+            self.longest_s = max(self.longest_s, time.monotonic() - before_s)
+
+
+def left(store):
+    """The kinds of keys that are there."""
+    return {key[:1] for key in store._db.view.iterator(include_value=False)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+async def test_a_hundred_thousand_candidates_expire(durability, open_store, under, clock, slow_disk):
+    """Watchers are told first, whatever there is to delete; nothing holds the loop; in the end nothing is left."""
+    store = open_store(durability=durability)
+    one = under(store)
+    large = [await one.create("large") for _ in range(100)]
+    for code in large:
+        await asyncio.gather(*[one.add(code, Side.OFFERER, *["c"] * 100) for _ in range(10)])
+    listed = [await one.create() for _ in range(50)]
+    clock.ms += 1
+    kept = await one.create()
+    position = await knowing(one)
+    if durability == "fsync":
+        slow_disk(0.005)
+    clock.ms += TIMEOUT_MS - 1
+    watch = store.watch_topic(one.origin, "topic")
+    with watch:
+        sweeping = asyncio.create_task(Sweeper(store, clock).sweep())
+        async with Stops() as stops:
+            began_s = time.monotonic()
+            assert await watch.wait(store.watches.loop.time() + 30)
+            assert await one.news(position) == [(code, EXPIRED) for code in one_order(listed, await one.news(position))]
+            told_s = time.monotonic() - began_s
+            assert not sweeping.done()
+            sessions = sum(key[-1:] == layout.HEAD for key in session_keys(store))
+            assert sessions > 50  # told before most of them are deleted
+            await sweeping
+        assert told_s < 2
+        assert stops.longest_s < LONGEST_STEP_S
+    assert await one.codes() == [kept]
+    assert len(session_keys(store)) == 2
+    store.check(clock.ms)
+    clock.ms += TIMEOUT_MS
+    await sweep(store, clock.ms)
+    clock.ms += TIMEOUT_MS
+    await sweep(store, clock.ms)
+    assert left(store) <= {layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.MARK_KEY}
+
+
+def one_order(codes, events):
+    """These codes in the order of these events: those that expire at one moment leave in any order."""
+    assert {code for code, _ in events} == set(codes)
+    return [code for code, _ in events]
+
+
+def session_keys(store):
+    """The keys of what sessions hold."""
+    return list(store._db.view.iterator(prefix=layout.SESSIONS, include_value=False))
+
+
+async def test_many_settle_at_once(store, under, clock):
+    """However many ask at one moment, each session leaves once, and all who ask see that it has."""
+    one = under(store)
+    codes = [await one.create() for _ in range(40)]
+    position = await knowing(one)
+    clock.ms += TIMEOUT_MS
+    found = await asyncio.gather(*[one.news(position) for _ in range(20)])
+    assert all({code for code, _ in each} == set(codes) and len(each) == 40 for each in found)
+    assert store.listed_count == 0
+    assert (await one.begin()).serial == 80
+
+
+async def test_it_settles_in_steps(store, under, clock, monkeypatch):
+    """A step ends in time, and the next one goes on where it ended."""
+    one = under(store)
+    codes = [await one.create() for _ in range(30)]
+    position = await knowing(one)
+    clock.ms += TIMEOUT_MS
+    monkeypatch.setattr(store_module, "SWEEP_STEP_S", 0.0)
+    commits = store._db.writes.changes.sum
+    await store.settle(clock.ms)
+    assert store._db.writes.changes.sum == commits + 30
+    assert {code for code, _ in await one.news(position)} == set(codes)
+
+
+@pytest.mark.parametrize("change", ["answer", "refresh", "add", "withdraw"])
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+async def test_a_change_in_flight(change, durability, open_store, under, clock, slow_disk):
+    """What began before the expiry ends before anybody is told of it; the others leave with it, and none is lost."""
+    store = open_store(durability=durability)
+    one = under(store)
+    codes = [await one.create() for _ in range(5)]
+    position = await knowing(one)
+    slow_disk(0.05)
+    clock.ms += TIMEOUT_MS - 1
+    middle = codes[2]
+    changing = asyncio.create_task(
+        {
+            "answer": one.answer,
+            "refresh": one.refresh,
+            "add": lambda code: one.add(code, Side.OFFERER, "c"),
+            "withdraw": one.withdraw,
+        }[change](middle)
+    )
+    await asyncio.sleep(0)
+    clock.ms += 1
+    settling = [asyncio.create_task(store.settle(clock.ms)) for _ in range(3)]
+    swept = asyncio.create_task(store.sweep(clock.ms))
+    await changing
+    await asyncio.gather(*settling)
+    told = dict(await one.news(position))
+    expected = dict.fromkeys(codes, EXPIRED)
+    if change == "answer":
+        expected[middle] = Reason.ANSWERED
+    elif change == "withdraw":
+        expected[middle] = Reason.WITHDRAWN
+    elif change == "refresh":
+        del expected[middle]
+    assert told == expected
+    await swept
+    await sweep(store, clock.ms)
+    assert await one.codes() == ([middle] if change == "refresh" else [])
+    clock.ms += TIMEOUT_MS
+    assert dict(await one.news(position)).get(middle) == (EXPIRED if change == "refresh" else expected[middle])
+
+
+async def test_a_commit_that_fails_loses_nothing(store, under, clock, monkeypatch):
+    """Whoever settles is refused while the disk fails; afterwards all leave, once each, and are deleted."""
+    one = under(store)
+    codes = [await one.create() for _ in range(10)]
+    position = await knowing(one)
+    clock.ms += TIMEOUT_MS
+
+    def failing(group):
+        raise OSError("the disk fails")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Group, "write", failing)
+        for each in (store.settle(clock.ms), store.sweep(clock.ms), one.begin()):
+            with pytest.raises(Unavailable):
+                await each
+            while not store.available:  # noqa: ASYNC110 (there is no event for that)
+                await asyncio.sleep(0.01)
+    found = await one.news(position)
+    assert found == [(code, EXPIRED) for code in one_order(codes, found)]
+    assert len(found) == 10
+    await sweep(store, clock.ms)
+    assert session_keys(store) == []
+
+
+@pytest.mark.parametrize("settled", [False, True])
+async def test_a_restart(settled, open_store, under, clock):
+    """What has expired leaves after a restart as before it, and what has left stays so."""
+    store = open_store()
+    one = under(store)
+    codes = [await one.create() for _ in range(10)]
+    position = await knowing(one)
+    clock.ms += TIMEOUT_MS
+    before = await one.news(position) if settled else None
+    await store.close()
+    store = open_store()
+    one = under(store)
+    found = await one.news(position)
+    assert found == [(code, EXPIRED) for code in one_order(codes, found)]
+    assert before in (None, found)
+    assert len(await sweep(store, clock.ms)) > 0
+    assert (session_keys(store), store.listed_count) == ([], 0)
+
+
+@pytest.mark.parametrize("how", ["settled", "swept"])
+async def test_expiry_does_not_go_back(how, open_store, under, clock):
+    """What has expired stays so over a restart with the clock put back: the store knows how late it was."""
+    store = open_store()
+    one = under(store)
+    answered, listed = await one.create(), await one.create()
+    await one.answer(answered)
+    clock.ms += TIMEOUT_MS
+    late_ms = clock.ms
+    await (store.settle(clock.ms) if how == "settled" else sweep(store, clock.ms))
+    await store.close()
+    store = open_store()
+    assert store.created_ms >= late_ms  # from where the server's clock goes on
+    clock.ms -= TIMEOUT_MS // 2
+    one = under(store)
+    clock.ms = max(clock.ms, store.created_ms)  # as `Clock` does
+    for code in (answered, listed):
+        with pytest.raises(SessionNotFound):
+            await one.read(code, Side.OFFERER)
+    await one.create()
+    assert (await one.sessions())[0].session.created_ms >= late_ms
+
+
+async def test_creation_times_do_not_go_back(open_store, under, clock):
+    """A session that comes after others have expired is not older than their end, whatever the clock says."""
+    store = open_store()
+    one = under(store)
+    await one.create()
+    clock.ms += TIMEOUT_MS
+    late_ms = clock.ms
+    await store.settle(late_ms)
+    clock.ms -= TIMEOUT_MS
+    await one.create()
+    assert (await one.sessions())[0].session.created_ms == late_ms
+    clock.ms = late_ms
+
+
+@pytest.mark.parametrize("change", ["create", "answer", "withdraw"])
+async def test_a_change_that_the_database_does_not_take(change, open_store, under, monkeypatch):
+    """A change that is refused before its write counts nowhere: the next start finds as many sessions as it expects."""
+    store = open_store(quotas=Quotas(sessions_per_topic=3))
+    one = under(store)
+    code = await one.create()
+    add = Group.add
+
+    def refusing(group, change, settled, waiter):
+        add(group, change._replace(puts=[*change.puts, (b"key", "no bytes")]), settled, waiter)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Group, "add", refusing)
+        for _ in range(5):
+            with pytest.raises(TypeError):
+                await {
+                    "create": one.create,
+                    "answer": lambda: one.answer(code),
+                    "withdraw": lambda: one.withdraw(code),
+                }[change]()
+    other = await one.create()
+    assert store.listed_count == 2
+    await one.answer(code)
+    await store.close()
+    store = open_store(quotas=Quotas(sessions_per_topic=3))
+    assert (store.listed_count, await under(store).codes()) == (1, [other])
+
+
+async def test_an_offer_that_is_no_text(open_store, under):
+    """A lone surrogate, which no request can bring, is refused without a trace."""
+    store = open_store()
+    one = under(store)
+    with pytest.raises(UnicodeEncodeError):
+        await one.create(offer="\ud800")
+    code = await one.create()
+    with pytest.raises(UnicodeEncodeError):
+        await one.add(code, Side.OFFERER, "good", "\ud800")
+    with pytest.raises(UnicodeEncodeError):
+        await one.answer(code, "\ud800")
+    await one.add(code, Side.OFFERER, "c")
+    await one.answer(code)
+    await store.close()
+    store = open_store()
+    assert store.listed_count == 0
+    assert (await under(store).read(code, Side.OFFERER)).candidates[-1][1] == "c"

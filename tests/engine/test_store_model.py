@@ -1,0 +1,528 @@
+"""The whole store against a plain dict: any operations in any order, while time passes and it is swept and reopened."""
+
+import asyncio
+import functools
+import itertools
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
+
+import hypothesis
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from support.stores import HandClock, Under, sweep
+
+from tornado_signal.errors import AlreadyAnswered, SessionNotFound
+from tornado_signal.session import Side, TopicPosition, content_code, hash_secret
+from tornado_signal.stores.leveldb import layout, reader, records
+from tornado_signal.stores.leveldb import store as store_module
+from tornado_signal.stores.leveldb.store import Store
+
+ORIGINS = ["https://one.example", "https://one.example\x00", "null"]
+TOPICS = ["a", "a\x00", "a\x00\xff", "b", "\U0010ffff"]
+TIMEOUTS_MS = [40, 100]
+LATER_S = 10**9
+SETTINGS = hypothesis.settings(max_examples=100, stateful_step_count=50)
+
+texts = st.sampled_from(["x", "y", "ö\x00", "\U0001f600"])
+moments = st.integers(0, 60)
+sides = st.sampled_from(Side)
+secrets = st.just(b"") | st.sampled_from([hash_secret("one"), hash_secret("two")])
+foreign = st.none() | st.sampled_from(ORIGINS)
+
+
+async def await_all(operations):
+    """All of these at once: what each comes to, refusals too."""
+    return await asyncio.gather(*operations, return_exceptions=True)
+
+
+@dataclass
+class Follower:
+    """Someone who follows a topic's events, as a client does that comes back to a stream now and then."""
+
+    origin: str
+    topic: str
+    position: TopicPosition
+    known: set
+
+
+@dataclass
+class Expected:
+    """What the model knows of a session."""
+
+    topic: str
+    info: str
+    offer: str
+    created_ms: int
+    expires_ms: int
+    timeout_ms: int
+    place: int
+    secrets: dict
+    answer: str | None = None
+    answer_number: int = 0
+    serial: int = 0
+    candidates: dict = field(default_factory=lambda: {side: [] for side in Side})
+    last: dict = field(default_factory=lambda: {Side.OFFERER: 1, Side.ANSWERER: 0})
+
+    def take_number(self, side):
+        self.last[side] += 1
+        return self.last[side]
+
+    def add(self, side, texts):
+        self.candidates[side] += [(self.take_number(side), text) for text in texts]
+
+    def take_answer(self, answer, secret):
+        self.answer, self.answer_number = answer, self.take_number(Side.ANSWERER)
+        self.secrets[Side.ANSWERER] = secret
+
+
+class Model(RuleBasedStateMachine):
+    """A store and a dict that are told the same."""
+
+    codes = Bundle("codes")
+
+    def __init__(self, folder):
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.path = folder / str(len(list(folder.iterdir())))
+        self.clock = HandClock()
+        self.sessions = {}
+        self.newest_ms = 0
+        self.places = itertools.count()
+        # When a session left its topic's listing the last time.
+        self.left_ms = {}
+        self.followers = []
+        # Of each topic how often somebody came or was taken away, and its states, with that and with who was there.
+        self.moves = Counter()
+        self.states = defaultdict(list)
+        # What must have been told in this step, and who waits to be told.
+        self.touched = set()
+        self.waits = {}
+
+    # Helpers
+
+    def run(self, operation):
+        return self.loop.run_until_complete(operation)
+
+    def open(self, timeout_ms, by_content):
+        async def opening():
+            return Store(self.path, timeout_ms=timeout_ms, durability="os", codes="content" if by_content else "random")
+
+        self.timeout_ms, self.by_content = timeout_ms, by_content
+        self.store = self.run(opening())
+        self.touched, self.waits = set(), {}
+
+    def under(self, origin):
+        return Under(self.store, self.clock, origin)
+
+    def live(self, origin, code):
+        session = self.sessions.get((origin, code))
+        return session if session and self.clock.ms < session.expires_ms else None
+
+    def admitted(self, origin, code, side, secret):
+        """The session, if there is one and this is the secret of the side."""
+        session = self.live(origin, code)
+        return session if session and session.secrets[side] in (b"", secret) else None
+
+    def listed(self, origin, topic=None):
+        """The unanswered sessions of an origin (and topic) with their codes, newest first."""
+        found = [
+            (code, session)
+            for (of, code), session in self.sessions.items()
+            if of == origin and self.live(of, code) and session.answer is None and topic in (None, session.topic)
+        ]
+        return sorted(found, key=lambda each: (each[1].created_ms, each[1].place), reverse=True)
+
+    def moved(self, origin, topic):
+        """Somebody has come to a topic, or was taken away."""
+        self.moves[origin, topic] += 1
+        self.touched.add((origin, topic))
+
+    def left(self, origin, code, session):
+        """A session has left its listing, if it was there, by something that was done."""
+        self.touched.add((origin, code))
+        if session.answer is None:
+            self.left_ms[origin, code] = self.clock.ms
+            self.moved(origin, session.topic)
+
+    def is_told_of(self, origin, code):
+        """Whether those who know of a session that is no longer listed must be able to hear that it left."""
+        session = self.sessions.get((origin, code))
+        gone_ms = self.left_ms.get((origin, code), 0)
+        if session and session.answer is None:
+            gone_ms = max(gone_ms, session.expires_ms)
+        return self.clock.ms < gone_ms + min(TIMEOUTS_MS)
+
+    def attempt(self, operation):
+        """What an operation comes to: the type of its refusal, or None."""
+        try:
+            self.run(operation)
+        except (SessionNotFound, AlreadyAnswered) as error:
+            return type(error)
+        return None
+
+    def created(self, origin, code, topic, info, offer, now_ms, ttl_ms=None, secret=b""):
+        """Tell the dict that this has been published at this time."""
+        before = self.sessions.get((origin, code))
+        if before and now_ms < before.expires_ms:
+            if before.answer is None:
+                before.expires_ms = now_ms + before.timeout_ms
+            return
+        if before and before.answer is None:
+            self.left_ms[origin, code] = before.expires_ms
+        self.moved(origin, topic)
+        self.newest_ms = created_ms = max(self.store.created_ms, now_ms)
+        timeout_ms = ttl_ms or self.timeout_ms
+        secrets = {Side.OFFERER: secret, Side.ANSWERER: b""}
+        session = Expected(
+            topic, info, offer, created_ms, created_ms + timeout_ms, timeout_ms, next(self.places), secrets
+        )
+        self.sessions[origin, code] = session
+
+    # What may happen
+
+    @initialize(timeout_ms=st.sampled_from(TIMEOUTS_MS), by_content=st.booleans())
+    def begin(self, timeout_ms, by_content):
+        self.open(timeout_ms, by_content)
+
+    @rule(
+        target=codes,
+        origin=st.sampled_from(ORIGINS),
+        topic=st.sampled_from(TOPICS),
+        info=texts,
+        offer=texts,
+        late_ms=st.just(0) | moments,
+        ttl_ms=st.none() | st.sampled_from([1, 70]),
+        secret=secrets,
+    )
+    def create(self, origin, topic, info, offer, late_ms, ttl_ms, secret):
+        """Publish something, maybe by a clock that was put back."""
+        now_ms = self.clock.ms - late_ms
+        code = content_code(origin, [topic], offer)
+        before = self.sessions.get((origin, code)) if self.by_content else None
+        if before and now_ms < before.expires_ms <= self.clock.ms:
+            return multiple()  # whether it is still there depends on the sweep
+        create = self.store.create(origin, topic, info, offer, now_ms, ttl_ms=ttl_ms, secret_hash=secret)
+        if before and now_ms < before.expires_ms and before.secrets[Side.OFFERER] not in (b"", secret):
+            assert self.attempt(create) is SessionNotFound
+            return multiple()
+        made = self.run(create)
+        if self.by_content:
+            assert made == code
+        else:
+            assert (origin, made) not in self.sessions
+        self.created(origin, made, topic, info, offer, now_ms, ttl_ms, secret)
+        return origin, made
+
+    @rule(name=codes, offers=st.lists(texts, max_size=4))
+    def create_many_at_once(self, name, offers):
+        """Publish a session's content again, and others, at one moment: they come in the order of the asking."""
+        if name not in self.sessions or any(session.secrets[Side.OFFERER] for session in self.sessions.values()):
+            return
+        origin, topic = name[0], self.sessions[name].topic
+        offers = [self.sessions[name].offer, *offers]
+        publish = [self.under(origin).create(topic, f"info {number}", offer) for number, offer in enumerate(offers)]
+
+        async def at_once():
+            return await asyncio.gather(*publish)
+
+        for number, (made, offer) in enumerate(zip(self.run(at_once()), offers, strict=True)):
+            self.created(origin, made, topic, f"info {number}", offer, self.clock.ms)
+
+    @rule(name=codes, foreign=foreign, answer=texts, secret=secrets)
+    def answer(self, name, foreign, answer, secret):
+        """Answer a session, of the own origin or not, there or not, answered or not."""
+        origin, code = foreign or name[0], name[1]
+        session = self.admitted(origin, code, Side.ANSWERER, secret)
+        expected = None
+        if session is None:
+            expected = SessionNotFound
+        elif session.answer is None:
+            self.left(origin, code, session)
+            session.take_answer(answer, secret)
+        elif session.answer != answer:
+            expected = AlreadyAnswered
+        assert self.attempt(self.under(origin).answer(code, answer, secret_hash=secret)) is expected
+
+    @rule(
+        name=codes,
+        foreign=foreign,
+        side=sides,
+        texts=st.lists(texts, min_size=1, max_size=12),
+        secret=secrets,
+    )
+    def candidates(self, name, foreign, side, texts, secret):
+        """Send candidates, one or several."""
+        origin, code = foreign or name[0], name[1]
+        session = self.admitted(origin, code, side, secret)
+        if session:
+            session.add(side, texts)
+            self.touched.add((origin, code))
+        adding = self.under(origin).add(code, side, *texts, secret_hash=secret)
+        assert self.attempt(adding) is (None if session else SessionNotFound)
+
+    @rule(name=codes, foreign=foreign, side=sides, secret=secrets)
+    def withdraw(self, name, foreign, side, secret):
+        """End a session before its time."""
+        origin, code = foreign or name[0], name[1]
+        session = self.admitted(origin, code, side, secret)
+        if session:
+            self.left(origin, code, session)
+            del self.sessions[origin, code]
+        ending = self.under(origin).withdraw(code, side, secret_hash=secret)
+        assert self.attempt(ending) is (None if session else SessionNotFound)
+
+    @rule(name=codes, foreign=foreign, side=sides, secret=secrets)
+    def refresh(self, name, foreign, side, secret):
+        """Let a session live on, answered or not."""
+        origin, code = foreign or name[0], name[1]
+        session = self.admitted(origin, code, side, secret)
+        staying = self.under(origin).refresh(code, side, secret_hash=secret)
+        if session:
+            session.expires_ms = self.clock.ms + session.timeout_ms
+            assert self.run(staying) == session.expires_ms
+        else:
+            assert self.attempt(staying) is SessionNotFound
+
+    @rule(name=codes, answers=st.lists(texts, max_size=4), number=st.integers(0, 4), late=st.booleans(), secret=secrets)
+    def much_at_once(self, name, answers, number, late, secret):
+        """Answers, candidates of both sides, reads and a sweep, all at one moment, the answers first or last."""
+        session = self.live(*name)
+        if session is None:
+            return
+        one, code = self.under(name[0]), name[1]
+        shown = {side: {"secret_hash": session.secrets[side] or secret} for side in Side}
+        others = [one.add(code, side, str(n), **shown[side]) for n in range(number) for side in Side]
+        others += [one.read(code, Side.OFFERER, **shown[Side.ANSWERER]), one.topics(), one.sessions(session.topic)]
+        tried = [one.answer(code, answer, **shown[Side.ANSWERER]) for answer in answers]
+
+        async def at_once():
+            parts = [await_all(others), self.store.sweep(self.clock.ms), await_all(tried)]
+            results = await asyncio.gather(*(parts if late else parts[::-1]))
+            return results if late else results[::-1]
+
+        results, _, outcomes = self.run(at_once())
+        for turn in (late, not late):
+            if turn:
+                self.touched |= {name} if number else set()
+                for side in Side:
+                    session.add(side, map(str, range(number)))
+            elif answers and session.answer is None:
+                self.left(*name, session)
+                session.take_answer(answers[0], shown[Side.ANSWERER]["secret_hash"])
+        assert not [each for each in results if isinstance(each, Exception)]
+        kinds = [type(None) if answer == session.answer else AlreadyAnswered for answer in answers]
+        assert [type(each) for each in outcomes] == kinds
+
+    @rule(name=codes, side=sides, since=st.integers(0, 30))
+    def read_on(self, name, side, since):
+        """From any number on: what came after it, and whatever describes the side."""
+        session = self.live(*name)
+        if session:
+            reading = self.under(name[0]).read(name[1], side, since=since, secret_hash=session.secrets[side.other])
+            news = self.run(reading)
+            assert news.candidates == [each for each in session.candidates[side] if each[0] > since]
+            assert news.description == (session.offer if side is Side.OFFERER else session.answer)
+
+    @rule(name=codes, side=sides, shown=secrets)
+    def read_with_some_secret(self, name, side, shown):
+        """Only with the reader's own secret, if there is one."""
+        admitted = self.admitted(*name, side.other, shown)
+        reading = self.under(name[0]).read(name[1], side, secret_hash=shown)
+        assert self.attempt(reading) is (None if admitted else SessionNotFound)
+
+    @rule(origin=st.sampled_from(ORIGINS), topic=st.sampled_from(TOPICS), limit=st.integers(1, 5))
+    def newest(self, origin, topic, limit):
+        """The newest so many of a listing."""
+        found = self.run(self.under(origin).sessions(topic, limit))
+        assert [each.session.code for each in found] == [code for code, _ in self.listed(origin, topic)[:limit]]
+
+    @rule(origin=st.sampled_from(ORIGINS), topic=st.sampled_from(TOPICS))
+    def follow(self, origin, topic):
+        """Begin to follow a topic: first all that is listed now, oldest first."""
+        position = self.run(self.under(origin).begin())
+        events = self.run(self.under(origin).events(position, topic))
+        codes = [code for _, code, _ in events]
+        assert codes == [code for code, _ in self.listed(origin, topic)][::-1]
+        self.followers.append(Follower(origin, topic, position, set()))
+
+    @precondition(lambda self: self.followers)
+    @rule(data=st.data(), most=st.just(99) | st.integers(0, 3), swept=st.booleans(), forked=st.booleans())
+    def catch_up(self, data, most, swept, forked):
+        """Come back to a stream and read some of it: nothing comes twice, nothing leaves that has not come."""
+        follower = data.draw(st.sampled_from(self.followers))
+        if swept:
+            self.sweep(True)
+        if forked:
+            self.followers.append(replace(follower, known=set(follower.known)))
+        origin, topic, known = follower.origin, follower.topic, follower.known
+        events = self.run(self.under(origin).events(follower.position, topic))
+        for position, code, reason in events[:most]:
+            assert position[:2] > follower.position[:2]
+            follower.position = position
+            if reason is not None:
+                assert code in known
+                known.discard(code)
+            else:
+                assert code not in known or not self.is_told_of(origin, code)
+                known.add(code)
+        if len(events) <= most:
+            listed = {code for code, _ in self.listed(origin, topic)}
+            assert listed <= known
+            assert not any(self.is_told_of(origin, code) for code in known - listed)
+
+    @rule(passed_ms=moments)
+    def pass_time(self, passed_ms):
+        self.clock.ms += passed_ms
+
+    @rule()
+    def pass_time_to_the_next_expiry(self):
+        """To the first millisecond at which the next session is gone."""
+        self.clock.ms = min(
+            (s.expires_ms for s in self.sessions.values() if s.expires_ms > self.clock.ms), default=self.clock.ms
+        )
+
+    @rule(all_of_it=st.booleans())
+    def sweep(self, all_of_it):
+        self.run(sweep(self.store, self.clock.ms) if all_of_it else self.store.sweep(self.clock.ms))
+
+    @rule(timeout_ms=st.sampled_from(TIMEOUTS_MS), by_content=st.booleans(), back_ms=st.just(0) | moments)
+    def reopen(self, timeout_ms, by_content, back_ms):
+        """Close and open it, maybe with other settings, maybe with a clock that was put back meanwhile."""
+        if back_ms:
+            self.sweep(True)
+            self.sessions = {name: session for name, session in self.sessions.items() if self.live(*name)}
+        self.store.check(self.clock.ms)
+        self.run(self.store.close())
+        self.clock.ms -= back_ms
+        self.open(timeout_ms, by_content)
+        self.clock.ms = max(self.clock.ms, self.store.created_ms)
+
+    @rule(origin=st.sampled_from(ORIGINS), offset=st.integers(0, 6), limit=st.integers(1, 6))
+    def topics(self, origin, offset, limit):
+        """Any page of the topics."""
+        expected = self.counts(origin)
+        assert self.run(self.under(origin).topics(offset, limit)) == (expected[offset : offset + limit], len(expected))
+
+    def counts(self, origin):
+        names = [session.topic for _, session in self.listed(origin)]
+        return [(name, names.count(name)) for name in sorted(set(names))]
+
+    # What is always so
+
+    @invariant()
+    def all_is_as_expected(self):
+        """Every listing, count and session is what the dict says."""
+        if not hasattr(self, "store"):
+            return
+        assert self.store.created_ms >= self.newest_ms
+        for origin in ORIGINS:
+            one, counts = self.under(origin), self.counts(origin)
+            assert self.run(one.topics()) == (counts, len(counts))
+            for topic in TOPICS:
+                found = [
+                    (s.code, s.info, offer, s.created_ms, s.expires_ms, c)
+                    for s, offer, c in self.run(one.sessions(topic))
+                ]
+                listed = self.listed(origin, topic)
+                assert found == [
+                    (
+                        code,
+                        s.info,
+                        s.offer,
+                        s.created_ms,
+                        s.expires_ms,
+                        [text for _, text in s.candidates[Side.OFFERER]],
+                    )
+                    for code, s in listed
+                ]
+                self.state_is_as_expected(origin, topic, listed)
+        for (origin, code), session in self.sessions.items():
+            for side in Side:
+                reading = self.under(origin).read(code, side, secret_hash=session.secrets[side.other])
+                if not self.live(origin, code):
+                    assert self.attempt(reading) is SessionNotFound
+                    continue
+                description, number = (session.answer, session.answer_number)
+                if side is Side.OFFERER:
+                    description, number = session.offer, 1
+                expected = (description, number, session.candidates[side], session.expires_ms)
+                news = self.run(reading)
+                session.serial = session.serial or news.serial
+                assert news == (*expected, session.serial)
+
+    def state_is_as_expected(self, origin, topic, listed):
+        """A listing is told from each one before it if it is another, and not if nothing has happened."""
+        state = self.run(self.under(origin).state(topic))
+        ends = [session.expires_ms for _, session in listed]
+        assert (state.live, state.changes_ms) == (len(ends), min(ends, default=None))
+        names, moves = {session.place for _, session in listed}, self.moves[origin, topic]
+        for serial, live, names_then, moves_then in self.states[origin, topic]:
+            told_apart = state.serial > serial or state.live != live
+            assert told_apart or names == names_then
+            assert not told_apart or names != names_then or moves != moves_then
+        if self.states[origin, topic][-1:] != [(state.serial, state.live, names, moves)]:
+            self.states[origin, topic].append((state.serial, state.live, names, moves))
+
+    @invariant()
+    def who_watches_is_told(self):
+        """Whoever waits for news of a session or of a topic has been woken if something of it was changed."""
+        if not hasattr(self, "store"):
+            return
+
+        async def turns():
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+        self.run(turns())
+        asleep = {name for name, (_, wait) in self.waits.items() if not wait.done()}
+        assert not self.touched & asleep
+        self.touched = set()
+        for origin, topic in itertools.product(ORIGINS, TOPICS):
+            if (origin, topic) not in asleep:
+                self.watch((origin, topic), self.store.watch_topic)
+        for name in self.sessions:
+            if name not in asleep:
+                self.watch(name, self.store.watch_session)
+
+    def watch(self, name, opening):
+        """Wait for news, by a new watch if there is none."""
+        watch = self.waits[name][0] if name in self.waits else opening(*name)
+        self.waits[name] = watch, watch.wait(self.loop.time() + LATER_S)
+
+    def teardown(self):
+        """Sound as it is, sound after a restart, and empty when all has expired and is swept."""
+        try:
+            if hasattr(self, "store"):
+                self.reopen(self.timeout_ms, self.by_content, 0)
+                self.store.check(self.clock.ms)
+                self.all_is_as_expected()
+                ends = [session.expires_ms for session in self.sessions.values()]
+                for _ in range(2):  # first the sessions, then that they were there
+                    self.clock.ms = max([self.clock.ms, *ends]) + max(TIMEOUTS_MS)
+                    self.sweep(True)
+                    self.store.check(self.clock.ms)
+                left = set(self.store._db.view.iterator(include_value=False))
+                assert left <= {layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.MARK_KEY}
+                self.run(self.store.close())
+        finally:
+            self.run(self.loop.shutdown_asyncgens())
+            self.run(self.loop.shutdown_default_executor())
+            self.loop.close()
+
+
+def test_the_store_is_a_dict_that_forgets(tmp_path, monkeypatch):
+    """Whatever is done with a store, it answers as a dict would; its steps are made so small that all are taken."""
+    monkeypatch.setattr(records, "LISTING_STEP", 3)
+    monkeypatch.setattr(records, "PASSING_STEP", 2)
+    monkeypatch.setattr(reader, "SETTLING_STEP", 1)
+    monkeypatch.setattr(store_module, "SWEEP_STEP", 8)
+    run_state_machine_as_test(functools.partial(Model, tmp_path), settings=SETTINGS)

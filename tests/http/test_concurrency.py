@@ -1,0 +1,314 @@
+"""What happens at the same moment: answers, candidates, offers, slow readers, clients that leave, and the end."""
+
+import asyncio
+import json
+from collections import Counter
+
+import pytest
+from support.service import NOW_MS, ORIGIN, TRANSPORTS, head, refused, with_origin
+
+pytest_plugins = ["support.http_fixtures"]
+
+
+@pytest.fixture(params=["os", "fsync"])
+def durable(request, io_loop, start_service):
+    """A server of each durability: the moment at which a change is settled differs."""
+    return io_loop.run_sync(lambda: start_service(durability=request.param))
+
+
+def posting(path, body):
+    """The bytes of a POST."""
+    data = json.dumps(body).encode()
+    return head("POST", path, with_origin(ORIGIN, [("Content-Length", len(data))])) + data
+
+
+async def settle():
+    """Let everything that is ready have its turn."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+class Gate:
+    """Lets calls of one of the store's coroutines wait until it is opened."""
+
+    def __init__(self, store, name, monkeypatch):
+        self.entered = asyncio.Event()
+        self.opened = asyncio.Event()
+        real = getattr(store, name)
+
+        async def waiting(*arguments, **options):
+            self.entered.set()
+            await self.opened.wait()
+            return await real(*arguments, **options)
+
+        monkeypatch.setattr(store, name, waiting)
+
+
+async def test_two_answers_have_one_winner(durable):
+    """Of two different answers at once one is accepted, the other is told so, and the accepted one stands."""
+    for _ in range(10):
+        code = await durable.offer()
+        bodies = [{"code": code, "side": "answerer", "answer": text} for text in ("one", "two")]
+        responses = await asyncio.gather(*(durable.call("POST", "/answer", body) for body in bodies))
+        assert sorted(each.status for each in responses) == [200, 409]
+        loser = next(each for each in responses if each.status == 409)
+        assert refused(loser) == (409, "Session already answered")
+        winner = bodies[[each.status for each in responses].index(200)]["answer"]
+        assert (await durable.post("/poll", code=code, side="offerer"))["answer"] == winner
+
+
+async def test_fifty_answers_have_one_winner(durable):
+    """Of fifty different answers at once exactly one is accepted, and the session is listed no more."""
+    code = await durable.offer()
+    bodies = [{"code": code, "side": "answerer", "answer": str(number)} for number in range(50)]
+    responses = await asyncio.gather(*(durable.call("POST", "/answer", body) for body in bodies))
+    assert Counter(each.status for each in responses) == {200: 1, 409: 49}
+    winner = [each.status for each in responses].index(200)
+    assert (await durable.post("/poll", code=code, side="offerer"))["answer"] == str(winner)
+    assert await durable.sessions() == []
+
+
+async def test_the_same_answer_at_once(durable):
+    """The same answer sent many times at once is a success each time."""
+    code = await durable.offer()
+    body = {"code": code, "side": "answerer", "answer": "a"}
+    responses = await asyncio.gather(*(durable.call("POST", "/answer", body) for _ in range(20)))
+    assert [each.status for each in responses] == [200] * 20
+
+
+async def test_fifty_candidates_are_all_kept(durable):
+    """Fifty candidates of each side and an answer, all at once, are all kept, each once."""
+    code = await durable.offer()
+    sent = [(side, f"{side} {number}") for number in range(50) for side in ("offerer", "answerer")]
+    bodies = [{"code": code, "side": side, "candidate": text} for side, text in sent]
+    bodies.insert(50, {"code": code, "side": "answerer", "answer": "a"})
+    responses = await asyncio.gather(*(durable.call("POST", "/answer", body) for body in bodies))
+    assert {each.status for each in responses} == {200}
+    found = await durable.post("/poll", code=code, side="offerer")
+    assert found["answer"] == "a"
+    assert sorted(found["answerCandidates"]) == sorted(text for side, text in sent if side == "answerer")
+    found = await durable.post("/poll", code=code, side="answerer")
+    assert sorted(found["offerCandidates"]) == sorted(text for side, text in sent if side == "offerer")
+
+
+async def test_candidates_sent_in_turn_keep_their_order(durable):
+    """Each of ten peers sends its candidates one after the other: all see them in that order."""
+    code = await durable.offer()
+
+    async def peer(name):
+        for number in range(10):
+            await durable.post("/answer", code=code, side="answerer", candidate=f"{name} {number}")
+
+    await asyncio.gather(*map(peer, "abcdefghij"))
+    found = (await durable.post("/poll", code=code, side="offerer"))["answerCandidates"]
+    for name in "abcdefghij":
+        assert [each for each in found if each[0] == name] == [f"{name} {number}" for number in range(10)]
+
+
+async def test_what_was_seen_stays(durable):
+    """While candidates come, each poll sees all that an earlier poll saw, in the same order."""
+    code = await durable.offer()
+    seen = []
+
+    async def poll():
+        found = (await durable.post("/poll", code=code, side="offerer"))["answerCandidates"]
+        assert found[: len(seen[-1])] == seen[-1] if seen else True
+        seen.append(found)
+
+    async def send(number):
+        await durable.post("/answer", code=code, side="answerer", candidate=str(number))
+
+    async with asyncio.TaskGroup() as group:
+        sending = [group.create_task(send(number)) for number in range(50)]
+        while not all(each.done() for each in sending):
+            await poll()
+    await poll()
+    assert sorted(seen[-1], key=int) == [str(number) for number in range(50)]
+
+
+async def test_a_hundred_offers_at_once(durable):
+    """Offers at once are all listed, with distinct codes, and counted."""
+    codes = await asyncio.gather(*(durable.offer(f"t{number % 4}", info=str(number)) for number in range(100)))
+    assert len(set(codes)) == 100
+    assert await durable.topics() == [(f"t{number}", 25) for number in range(4)]
+    listed = [each["code"] for number in range(4) for each in await durable.sessions(f"t{number}")]
+    assert sorted(listed) == sorted(codes)
+
+
+async def test_the_same_content_at_once(start_service):
+    """The same content published by many at once is one session."""
+    service = await start_service(codes="content")
+    codes = await asyncio.gather(*(service.offer(info=str(number)) for number in range(30)))
+    assert len(set(codes)) == 1
+    assert await service.topics() == [("lobby", 1)]
+    assert [each["code"] for each in await service.sessions()] == codes[:1]
+
+
+async def test_content_against_answers(start_service):
+    """An offer published again while it is answered is either: refreshed before, or left answered."""
+    service = await start_service(codes="content")
+    for number in range(10):
+        code = await service.offer(offer=str(number))
+        again, answered = await asyncio.gather(
+            service.offer(offer=str(number)), service.post("/answer", code=code, side="answerer", answer="a")
+        )
+        assert (again, answered) == (code, {"success": True})
+        assert await service.sessions() == []
+        assert (await service.post("/poll", code=code, side="offerer"))["answer"] == "a"
+
+
+async def test_everybody_at_once(durable):
+    """Twenty pairs of peers meet at once under one topic, with the sweep going on, and none is disturbed."""
+
+    async def pair(number):
+        code = await durable.offer(info=str(number))
+        for side in ("offerer", "answerer"):
+            await durable.post("/answer", code=code, side=side, candidate=f"{side} {number}")
+        assert code in [each["code"] for each in await durable.sessions()]
+        await durable.post("/answer", code=code, side="answerer", answer=str(number))
+        found = await durable.post("/poll", code=code, side="offerer")
+        assert found == {"answer": str(number), "answerCandidates": [f"answerer {number}"]}
+        assert code not in [each["code"] for each in await durable.sessions()]
+
+    for number in range(300):
+        await durable.store.create(ORIGIN, "old", "i", "o", NOW_MS)
+        if number == 299:
+            durable.clock.ms += durable.settings.session_timeout_ms
+    pairs = asyncio.gather(*map(pair, range(20)))
+    while await durable.store.sweep(durable.clock.ms):
+        pass
+    await pairs
+    assert await durable.topics() == []
+
+
+# Long listings, slow readers and those who leave.
+
+
+async def fill(service, count=400, size=5000):
+    """So many sessions that a listing of them cannot be sent in one go."""
+    for number in range(count):
+        await service.store.create(ORIGIN, "lobby", str(number), "o" * size, NOW_MS)
+
+
+async def test_a_slow_reader_keeps_nobody_waiting(service):
+    """While somebody does not read a long listing, others are served; what is read late is whole all the same."""
+    await fill(service)
+    async with service.connect() as slow:
+        await slow.send(head("GET", "/lobby/sessions", with_origin(ORIGIN)))
+        for _ in range(5):
+            assert len(await service.sessions()) == 400
+        code = await service.offer()
+        await service.post("/answer", code=code, side="answerer", answer="a")
+        late = (await slow.receive()).json["sessions"]
+    infos = [each["info"] for each in late if each["code"] != code]
+    assert infos == [str(number) for number in range(399, -1, -1)]
+
+
+async def test_a_listing_sent_while_it_changes(service):
+    """A listing during changes names nobody twice, and everybody who was there all the time."""
+    await fill(service, count=200, size=10)
+    codes = [each["code"] for each in await service.sessions()]
+    leaving = set(codes[::3])
+
+    async def leave(code):
+        await service.post("/answer", code=code, side="answerer", answer="a")
+
+    listings, *_ = await asyncio.gather(
+        asyncio.gather(*(service.sessions() for _ in range(10))),
+        asyncio.gather(*map(leave, leaving)),
+        asyncio.gather(*(service.offer(info="new") for _ in range(20))),
+    )
+    for listing in listings:
+        found = [each["code"] for each in listing]
+        assert len(found) == len(set(found))
+        assert [code for code in found if code in codes and code not in leaving] == [
+            code for code in codes if code not in leaving
+        ]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("read", [0, 100_000])
+async def test_leaving_in_the_middle_of_a_listing(read, service):
+    """Who leaves in the middle of a long listing is not waited for when the server stops."""
+    await fill(service)
+    async with service.connect() as leaver:
+        await leaver.send(head("GET", "/lobby/sessions", with_origin(ORIGIN)))
+        await leaver.reader.read(read or 1)
+        leaver.writer.transport.abort()
+    for _ in range(3):
+        assert len(await service.sessions()) == 400
+    await asyncio.wait_for(service.application.drain(), 5)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_listing_that_cannot_go_on(service, monkeypatch):
+    """A listing that fails half way ends the connection, so that nobody takes half of it for the whole."""
+    await fill(service, count=200)
+    real = service.store.sessions
+
+    async def half(*arguments):
+        steps = 0
+        async for step in real(*arguments):
+            yield step
+            steps += 1
+            if steps == 3:
+                await service.close_store()
+
+    monkeypatch.setattr(service.store, "sessions", half)
+    async with service.connect() as connection:
+        await connection.send(head("GET", "/lobby/sessions", with_origin(ORIGIN)))
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError, ValueError)):
+            await connection.receive()
+    await asyncio.wait_for(service.application.drain(), 5)
+
+
+@pytest.mark.parametrize("cut", [1, 30, -20, -1])
+async def test_leaving_in_the_middle_of_a_request(cut, service):
+    """Who leaves before the request is whole has done nothing, and disturbs nobody."""
+    data = posting("/lobby/offer", {"info": "i", "offer": "o"})
+    for _ in range(10):
+        async with service.connect() as leaver:
+            await leaver.send(data[:cut])
+    assert await service.sessions() == []
+    await asyncio.wait_for(service.application.drain(), 5)
+
+
+async def test_leaving_before_the_answer(service, monkeypatch):
+    """What somebody asked for and did not wait for is done all the same, or not at all; the server goes on."""
+    gate = Gate(service.store, "create", monkeypatch)
+    async with service.connect() as leaver:
+        await leaver.send(posting("/lobby/offer", {"info": "i", "offer": "o"}))
+        await gate.entered.wait()
+        leaver.writer.transport.abort()
+    gate.opened.set()
+    assert await service.offer(info="next")
+    assert [each["info"] for each in await service.sessions()] == ["next", "i"]
+    await asyncio.wait_for(service.application.drain(), 5)
+
+
+# The end.
+
+
+async def test_the_drain_waits_for_what_is_under_way(service, monkeypatch):
+    """What was under way when the server began to stop is answered; what comes after is refused."""
+    code = await service.offer()
+    gate = Gate(service.store, "answer", monkeypatch)
+    answering = asyncio.create_task(service.call("POST", "/answer", {"code": code, "side": "answerer", "answer": "a"}))
+    await gate.entered.wait()
+    draining = asyncio.create_task(service.application.drain())
+    await settle()
+    late = await service.call("POST", "/poll", {"code": code, "side": "offerer"})
+    assert refused(late) == (503, "Service unavailable")
+    assert not draining.done()
+    gate.opened.set()
+    assert (await answering).json == {"success": True}
+    await asyncio.wait_for(draining, 5)
+
+
+async def test_an_idle_server_drains_at_once(service):
+    """Connections that nobody uses hold nothing up."""
+    async with service.connect() as idle:
+        await idle.send(head("GET", "/", with_origin(ORIGIN)))
+        assert (await idle.receive()).status == 200
+        async with service.connect():
+            await asyncio.wait_for(service.application.drain(), 5)

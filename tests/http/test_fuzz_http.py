@@ -1,0 +1,281 @@
+"""Requests that hypothesis makes up, over real sockets: never a 500, always JSON, always CORS, and the server lives."""
+
+import json
+import re
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.service import HOST, ORIGIN, allowed_origin, check_every_response, head, segment, with_origin
+
+pytest_plugins = ["support.http_fixtures"]
+
+fuzzed = settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+TEXTS = {
+    400: r"Missing or invalid required parameter: (Origin|body|topic|info|offer|code|side|page|limit|answer"
+    r"|candidate|answer or candidate)|Bad request",
+    404: r"Not found|Session not found, expired, or origin mismatch",
+    405: r"Method not allowed",
+    409: r"Session already answered",
+    413: r"Request body too large",
+    414: r"Request-uri too long",
+    417: r"Expectation failed",
+    431: r"Request header fields too large",
+    501: r"Not implemented",
+    505: r"Http version not supported",
+}
+
+
+def check(response, method="GET"):
+    """What holds of every response, whatever was asked."""
+    check_every_response(response, method)
+    if response.status >= 300 and method != "HEAD":
+        assert re.fullmatch(TEXTS[response.status], response.json["error"]), response
+
+
+@pytest.fixture
+def call(io_loop, service):
+    """A function that sends one request, checks the response, and that the server still answers."""
+
+    def one(method, target, body=None, **options):
+        async def calling():
+            response = await service.call(method, target, body, **options)
+            check(response, method)
+            return response
+
+        return io_loop.run_sync(calling)
+
+    yield one
+    assert one("GET", "/health").status == 200
+
+
+@pytest.fixture
+def send(io_loop, service):
+    """A function that sends any bytes, and says that no more will come; the response, checked, or None."""
+
+    def one(data, method="GET"):
+        async def sending():
+            async with service.connect() as connection:
+                await connection.send(data)
+                connection.writer.write_eof()
+                response = await connection.receive(method)
+            if response is not None:
+                check(response, method)
+            assert (await service.call("GET", "/health")).status == 200
+            return response
+
+        return io_loop.run_sync(sending)
+
+    return one
+
+
+texts = st.text() | st.sampled_from(["offerer", "answerer", "", "\0", "\ud800", "😀" * 257, "x" * 1025])
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+names = st.sampled_from(["info", "offer", "code", "side", "answer", "candidate"])
+bodies = st.dictionaries(names, values) | st.dictionaries(st.text(), values) | values
+posts = st.sampled_from(["/lobby/offer", "/answer", "/poll", "/%00/offer"])
+# What no URL may hold as it is goes percent-encoded, and often wrongly.
+paths = st.text(st.sampled_from("/abc%0123456789EFtopicsnr.;:@&=+$,?#~!'()*-_[]\\^|`{}\"<>"), max_size=60).map(
+    "/{}".format
+)
+segments = st.binary(max_size=40).map(lambda data: "".join(f"%{byte:02x}" for byte in data)) | texts.filter(
+    lambda text: "\ud800" not in text
+).map(segment)
+header_values = st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f"), max_size=200)
+header_names = st.from_regex(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,30}", fullmatch=True) | st.sampled_from(
+    [
+        "Accept-Encoding",
+        "Access-Control-Request-Headers",
+        "Authorization",
+        "Content-Type",
+        "Cookie",
+        "If-None-Match",
+        "If-Modified-Since",
+        "Last-Event-ID",
+        "Range",
+        "Sec-Fetch-Site",
+        "Upgrade",
+        "X-Forwarded-For",
+        "X-Forwarded-Host",
+        "X-Forwarded-Proto",
+        "X-HTTP-Method-Override",
+    ]
+)
+# These say where a request ends; test_transport is about them.
+FRAMING = {"host", "origin", "connection", "content-length", "transfer-encoding", "expect", "keep-alive"}
+FRAMING |= {"proxy-connection", "upgrade"}
+headers = st.lists(st.tuples(header_names.filter(lambda name: name.lower() not in FRAMING), header_values), max_size=8)
+
+
+@fuzzed
+@given(path=posts, body=bodies)
+def test_bodies_of_json(path, body, call):
+    """Any JSON to any endpoint is a success or an error of the specification."""
+    response = call("POST", path, json.dumps(body).encode())
+    assert response.status in (200, 400, 404)
+    assert allowed_origin(response) == ORIGIN
+
+
+@fuzzed
+@given(path=posts, body=st.binary(max_size=200) | st.binary(max_size=20).map(lambda data: b'{"info":"' + data + b'"}'))
+def test_bodies_of_bytes(path, body, call):
+    """Any bytes as a body are a 400, unless they happen to be right."""
+    response = call("POST", path, body)
+    assert response.status in (200, 400, 404)
+    assert allowed_origin(response) == ORIGIN
+
+
+@fuzzed
+@given(
+    body=st.fixed_dictionaries(
+        {"code": st.none(), "side": st.sampled_from(["offerer", "answerer"])},
+        optional={"answer": texts, "candidate": texts},
+    )
+)
+def test_a_real_session(body, service, io_loop, call):
+    """A session that exists takes whatever comes, and what it took can be read."""
+    code = io_loop.run_sync(service.offer)
+    response = call("POST", "/answer", body | {"code": code})
+    assert response.status in (200, 400)
+    side = "offerer" if body["side"] == "answerer" else "answerer"
+    found = call("POST", "/poll", {"code": code, "side": side}).json
+    if response.status == 200:
+        kept = [found.get("answer"), *found.get("answerCandidates", found.get("offerCandidates"))]
+        assert (body.get("answer") or body.get("candidate")) in kept
+
+
+@fuzzed
+@given(
+    method=st.sampled_from(["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"]),
+    target=paths.filter(lambda path: "#" not in path)
+    | segments.map("/{}/sessions".format)
+    | segments.map("/{}".format),
+)
+def test_paths(method, target, call):
+    """Any path with any method is answered in JSON and with CORS."""
+    response = call(method, target, b"{}" if method != "GET" else None)
+    assert response.status in (200, 204, 400, 404, 405, 413, 414)
+    assert allowed_origin(response) == ORIGIN
+
+
+@fuzzed
+@given(
+    topic=texts.filter(lambda text: "\ud800" not in text and 0 < len(text) <= 256), info=st.text(min_size=1, max_size=9)
+)
+def test_any_topic(topic, info, call):
+    """Any topic of 1 to 256 characters can be offered under, and is found there."""
+    made = call("POST", f"/{segment(topic)}/offer", {"info": info, "offer": "o"})
+    assert made.status == 200
+    listed = call("GET", f"/{segment(topic)}/sessions").json["sessions"]
+    assert (listed[0]["code"], listed[0]["info"]) == (made.json["code"], info)
+    topics = call("GET", "/topics?limit=1000").json["topics"]
+    assert {"topic": topic, "count": len(listed)} in topics
+    assert [each["topic"] for each in topics] == sorted(each["topic"] for each in topics)
+
+
+numbers = st.integers(-5, 2**70).map(str) | st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=20)
+
+
+@fuzzed
+@given(
+    page=numbers,
+    limit=numbers,
+    more=st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="#"), max_size=40),
+)
+def test_queries(page, limit, more, call):
+    """Any query is a page or a 400 that names page or limit."""
+    page, limit = (text.replace("#", "%23") for text in (page, limit))
+    response = call("GET", f"/topics?page={page}&limit={limit}&{more}")
+    if response.status == 200:
+        assert 1 <= response.json["pagination"]["limit"] <= 1000
+        assert 1 <= response.json["pagination"]["page"] <= 2**53
+    else:
+        assert response.status == 400
+    assert allowed_origin(response) == ORIGIN
+
+
+@fuzzed
+@given(
+    target=st.sampled_from(["/", "/topics", "/lobby/sessions", "/nowhere", "/answer"]),
+    method=st.sampled_from(["GET", "POST", "OPTIONS"]),
+    more=headers,
+)
+def test_headers(target, method, more, call):
+    """Any headers beside the Origin change neither status nor CORS."""
+    body = b"[" if method == "POST" else None
+    plain, response = call(method, target, body), call(method, target, body, headers=more)
+    assert (response.status, response.body) == (plain.status, plain.body)
+    assert allowed_origin(response) == ORIGIN
+
+
+@fuzzed
+@given(origin=header_values)
+def test_origins(origin, call):
+    """Any value of an Origin is echoed as it is, or refused."""
+    response = call("GET", "/topics", origin=origin)
+    stripped = origin.strip(" \t")
+    if 0 < len(stripped) <= 512:
+        assert (response.status, allowed_origin(response)) == (200, stripped)
+    else:
+        assert (response.status, allowed_origin(response)) == (400, None)
+
+
+@fuzzed
+@given(method=st.from_regex(r"[A-Za-z!#$%&'*+.^_`|~-]{1,20}", fullmatch=True))
+def test_methods(method, send):
+    """Any word as a method is refused in JSON, if it is not one that the path has."""
+    response = send(head(method, "/topics", with_origin(ORIGIN)), method)
+    assert response is not None
+    assert response.status in ((200, 204) if method in ("GET", "HEAD", "OPTIONS") else (400, 405, 501))
+
+
+@fuzzed
+@given(data=st.binary(min_size=1, max_size=300))
+def test_any_bytes(data, send):
+    """Bytes that are no HTTP at all are refused in JSON or hung up on, and the server goes on."""
+    response = send(data)
+    assert response is None or response.status >= 400
+
+
+REQUEST = head("POST", "/lobby/offer", [("Origin", ORIGIN), ("Host", HOST), ("Content-Length", "24")])
+REQUEST += b'{"info":"i","offer":"o"}'
+
+
+@fuzzed
+@given(
+    at=st.integers(0, len(REQUEST) - 1),
+    cut=st.integers(0, 12),
+    inserted=st.binary(max_size=12) | st.sampled_from([b"\r\n", b"\0", b"\r\n\r\n", b" ", b":", b"\xff", b"\n"]),
+)
+def test_a_damaged_request(at, cut, inserted, send):
+    """A good request with a few bytes changed anywhere is answered in JSON or hung up on; CORS as soon as it can be."""
+    data = REQUEST[:at] + inserted + REQUEST[at + cut :]
+    response = send(data, "OPTIONS")
+    origin_known = at >= REQUEST.index(HOST.encode())  # a header has ended when the next one's name has come
+    if response is not None and origin_known and b"origin" not in inserted.lower():
+        assert allowed_origin(response) == ORIGIN, (data, response)
+
+
+@fuzzed
+@given(st.lists(st.integers(1, len(REQUEST) - 1), max_size=6, unique=True).map(sorted))
+def test_split_anywhere(io_loop, service, cuts):
+    """A request is understood in whatever pieces it comes."""
+
+    async def sending():
+        async with service.connect() as connection:
+            for start, end in zip([0, *cuts], [*cuts, len(REQUEST)], strict=True):
+                await connection.send(REQUEST[start:end])
+            return await connection.receive()
+
+    response = io_loop.run_sync(sending)
+    check(response)
+    assert response.status == 200

@@ -1,0 +1,302 @@
+"""Streams, polls and listings that go on from a cursor: of this store, of another one, at any moment (issue 12)."""
+
+import asyncio
+import random
+import zlib
+from collections import Counter
+
+import pytest
+from support.service import ORIGIN, TIMEOUT_MS
+from support.sse import open_stream, told
+
+from tornado_signal.http import streams
+
+pytest_plugins = ["support.http_fixtures"]
+
+
+def forged(cursor, *numbers):
+    """A cursor with other numbers and the right tag of a topic."""
+    store = cursor.split(".")[0]
+    text = ".".join((store, *map("{:x}".format, numbers)))
+    return f"{text}.{zlib.crc32(text.encode(), zlib.crc32(about('topic', 'lobby'))):08x}"
+
+
+def about(*names):
+    """What the cursors of these things are about."""
+    return "\0".join((ORIGIN, *names)).encode()
+
+
+@pytest.fixture
+def two(io_loop, start_service):
+    """Two servers with data of their own; the first one has seen more."""
+
+    async def starting():
+        first, second = await start_service(), await start_service()
+        for _ in range(5):
+            await first.offer()
+        return first, second
+
+    return io_loop.run_sync(starting)
+
+
+# Another store.
+
+
+@pytest.mark.parametrize("position", ["the end", "within the listing"])
+async def test_a_stream_of_another_store(position, two):
+    """A topic's stream that goes on at another store begins anew, with the listing and what comes, at once."""
+    first, second = two
+    codes = [await second.offer() for _ in range(2)]
+    async with open_stream(first.port, "/lobby/events") as stream:
+        await stream.listing()
+        last = stream.last if position == "the end" else stream.events[1].id
+    async with open_stream(second.port, "/lobby/events", last=last) as stream:
+        assert told(await stream.listing()) == [("session", code) for code in codes]
+        code = await second.offer()
+        assert told(await stream.take()) == [("session", code)]
+        assert stream.last.split(".")[0] == second.store.identity != last.split(".")[0]
+
+
+@pytest.mark.parametrize("beyond", [(1, 1), (10**6, 0), (10**6, 10**6), (0, 10**6)])
+async def test_a_position_that_this_store_has_not_reached(beyond, service):
+    """A position beyond what the store has given out, as after a loss of power, begins anew."""
+    codes = [await service.offer() for _ in range(2)]
+    async with open_stream(service.port, "/lobby/events") as stream:
+        await stream.listing()
+        serial, listed = (int(number, 16) for number in stream.last.split(".")[1:3])
+    last = forged(stream.last, serial + beyond[0], listed + beyond[1])
+    async with open_stream(service.port, "/lobby/events", last=last) as stream:
+        assert told(await stream.listing()) == [("session", code) for code in codes]
+    async with open_stream(service.port, "/lobby/events", last=forged(stream.last, serial, listed)) as stream:
+        code = await service.offer()
+        assert told(await stream.take()) == [("session", code)]
+        assert stream.marks == 0
+
+
+async def test_a_poll_of_another_store(start_service):
+    """A poll that goes on at another store gets everything, also when it would have waited."""
+    services = [await start_service(codes="content") for _ in range(2)]
+    cursors = []
+    for number, service in enumerate(services):
+        code = await service.offer(offer="the same")
+        await service.post("/answer", code=code, side="offerer", candidates=[f"{number} a", f"{number} b"])
+        cursors.append((await service.post("/poll", code=code, side="answerer", wait=0))["cursor"])
+    assert cursors[0] != cursors[1]
+    async with asyncio.timeout(5):
+        news = await services[1].post("/poll", code=code, side="answerer", since=cursors[0], wait=20)
+    assert (news["offer"], news["offerCandidates"]) == ("the same", ["1 a", "1 b"])
+    assert news["cursor"] == cursors[1]
+    news = await services[1].post("/poll", code=code, side="answerer", since=cursors[1], wait=0)
+    assert news["offerCandidates"] == []
+
+
+async def test_a_listing_of_another_store(two):
+    """A listing that waits for a change from another store's cursor is given at once, also when it is as long."""
+    first, second = two
+    for topic, count in [("empty", 0), ("lobby", 5)]:
+        for _ in range(count):
+            await second.offer()
+        cursor = (await first.get(f"/{topic}/sessions?wait=0"))["cursor"]
+        async with asyncio.timeout(5):
+            found = await second.get(f"/{topic}/sessions?since={cursor}&wait=20")
+        assert len(found["sessions"]) == count
+        assert found["cursor"] != cursor
+        assert (await second.get(f"/{topic}/sessions?since={found['cursor']}&wait=0"))["cursor"] == found["cursor"]
+
+
+async def test_a_session_stream_of_another_store(start_service):
+    """The stream of a session that has the same code in another store begins anew there."""
+    services = [await start_service(codes="content") for _ in range(2)]
+    for number, service in enumerate(services):
+        code = await service.offer(offer="the same")
+        await service.post("/answer", code=code, side="offerer", candidates=[f"{number} a"])
+    target = f"/events?code={code}&side=answerer"
+    async with open_stream(services[0].port, target) as stream:
+        await stream.take(2)
+        last = stream.last
+    async with open_stream(services[1].port, target, last=last) as stream:
+        assert [each.name for each in await stream.take(2)] == ["offer", "candidate"]
+        assert stream.events[1].data["candidate"] == "1 a"
+
+
+# What was never announced, and what was.
+
+
+class Follower:
+    """A reader of a topic that is cut off and comes back with its last id; it refuses what is doubled or out of place.
+
+    Attributes:
+        shown: what it has been told of and not been told to be gone.
+    """
+
+    def __init__(self, port):
+        self._port = port
+        self._last = None
+        self._stream = self._context = None
+        self.shown = set()
+        self._ever = set()
+
+    async def cut(self):
+        """Lose the connection, with whatever is on its way."""
+        if self._context is not None:
+            await self._context.__aexit__(None, None, None)
+            self._stream = self._context = None
+
+    async def come_back(self):
+        """Open the stream, and go on where it was."""
+        await self.cut()
+        self._context = open_stream(self._port, "/lobby/events", last=self._last)
+        self._stream = await self._context.__aenter__()
+
+    async def read(self, blocks):
+        """Read so many blocks, as far as they come soon."""
+        if self._stream is None:
+            await self.come_back()
+        for _ in range(blocks):
+            seen = len(self._stream.events)
+            try:
+                async with asyncio.timeout(0.02):
+                    await self._stream.next()
+            except TimeoutError:
+                return False
+            self._last = self._stream.last or self._last
+            for event in self._stream.events[seen:]:
+                code = event.data["code"]
+                if event.name == "session":
+                    assert code not in self._ever, "told twice"
+                    self._ever.add(code)
+                    self.shown.add(code)
+                else:
+                    assert code in self.shown, "gone, and never announced, or gone twice"
+                    self.shown.remove(code)
+        return True
+
+    async def see(self, codes):
+        """Read until it shows exactly these, and nothing more comes."""
+        async with asyncio.timeout(10):
+            while await self.read(1) or self.shown != codes:
+                pass
+        assert self.shown == codes
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_streams_that_are_cut_off_at_any_point(seed, service):
+    """Whatever happens while streams begin, are cut off and resume: each is told what concerns it, once."""
+    rng = random.Random(seed)
+    live = {}  # code: expiry
+    counts = Counter()
+    followers = [Follower(service.port) for _ in range(4)]
+
+    async def publish():
+        ttl = rng.choice([1000, 20_000, 60_000])
+        code = (await service.post("/lobby/offer", info="i", offer="o", ttl=ttl))["code"]
+        live[code] = (service.clock.ms + ttl, ttl)
+
+    async def answer():
+        code = rng.choice(list(live))
+        await service.post("/answer", code=code, side="answerer", answer="a")
+        del live[code]
+
+    async def withdraw():
+        code = rng.choice(list(live))
+        await service.post("/withdraw", code=code, side="offerer")
+        del live[code]
+
+    async def refresh():
+        code = rng.choice(list(live))
+        ttl = live[code][1]
+        await service.post("/refresh", code=code, side="offerer")
+        live[code] = (service.clock.ms + ttl, ttl)
+
+    async def refresh_at_the_end():
+        """A refresh crosses the old expiry while streams begin."""
+        code = min(live, key=lambda each: live[each][0])
+        expires_ms, ttl = live[code]
+        service.clock.ms = expires_ms - 1
+        drop_expired()
+        refreshing = asyncio.create_task(service.post("/refresh", code=code, side="offerer"))
+        await asyncio.sleep(rng.choice([0, 0.001, 0.002]))
+        service.clock.ms = expires_ms
+        opening = asyncio.gather(*[each.come_back() for each in followers[:2]])
+        try:
+            await refreshing
+            live[code] = (expires_ms - 1 + ttl, ttl)
+        except AssertionError:  # it came too late
+            pass
+        await opening
+        found = await service.sessions()
+        if code not in {each["code"] for each in found}:
+            live.pop(code, None)
+        else:
+            live[code] = (next(each["expiresAt"] for each in found if each["code"] == code), ttl)
+        drop_expired()
+
+    def drop_expired():
+        for code in [code for code, (expires_ms, _) in live.items() if expires_ms <= service.clock.ms]:
+            del live[code]
+            counts["expired"] += 1
+
+    async def pass_time():
+        service.clock.ms += rng.choice([500, 1000, 7000])
+        drop_expired()
+        if rng.random() < 0.3:
+            await service.store.sweep(service.clock.ms)
+
+    async def cut():
+        await rng.choice(followers).cut()
+
+    async def follow():
+        await rng.choice(followers).read(rng.randrange(6))
+
+    steps = [publish, publish, publish, answer, withdraw, refresh, pass_time, cut, follow, follow, refresh_at_the_end]
+    for _ in range(60):
+        step = rng.choice(steps)
+        if live or step in (publish, pass_time, cut, follow):
+            await step()
+            counts[step.__name__] += 1
+    code = (await service.post("/lobby/offer", info="i", offer="o"))["code"]
+    live[code] = (0, 0)
+    for follower in followers:
+        await follower.see(set(live))
+        await follower.cut()
+    assert counts["expired"] > 0
+    assert {each["code"] for each in await service.sessions()} == set(live)
+
+
+async def test_a_stream_beside_its_end(service):
+    """What ends while the stream begins is told as gone if it was told at all: answered, withdrawn, or expired."""
+    ended = [await service.offer() for _ in range(3)]
+    service.clock.ms += TIMEOUT_MS - 1
+    code = await service.offer()
+    await service.post("/answer", code=ended[0], side="answerer", answer="a")
+    await service.post("/withdraw", code=ended[1], side="offerer")
+    service.clock.ms += 1
+    async with open_stream(service.port, "/lobby/events") as stream:
+        assert told(await stream.listing()) == [("session", code)]
+        while await service.store.sweep(service.clock.ms):
+            pass
+        last = await service.offer()
+        assert told(await stream.take()) == [("session", last)]
+
+
+async def test_a_comment_comes_whatever_is_written(service, monkeypatch):
+    """A stream that has nothing to tell gets its comments although its own side writes all the time."""
+    monkeypatch.setattr(streams, "HEARTBEAT_S", 0.3)
+    code = await service.offer()
+
+    async def writing():
+        for number in range(1000):
+            await service.post("/answer", code=code, side="offerer", candidate=str(number))
+            await asyncio.sleep(0.01)
+
+    async with open_stream(service.port, f"/events?code={code}&side=offerer") as stream:
+        writer = asyncio.create_task(writing())
+        try:
+            before = stream.comments
+            async with asyncio.timeout(3):
+                while stream.comments < before + 3:
+                    await stream.next()
+            assert stream.events == []
+            assert not writer.done()
+        finally:
+            writer.cancel()

@@ -1,0 +1,663 @@
+"""Server-Sent Events: what comes, who goes, and resuming anywhere with nothing lost or doubled (contract C3)."""
+
+import asyncio
+import contextlib
+import random
+import signal
+from urllib.parse import quote, urlencode
+
+import pytest
+from support.service import NO_SUCH_CODE, NOT_FOUND, ORIGIN, OTHER, TIMEOUT_MS, head, invalid, refused, with_origin
+from support.sse import open_stream, told
+
+from tornado_signal import session as sessions
+from tornado_signal.api import wire
+from tornado_signal.http import streams
+
+pytest_plugins = ["support.http_fixtures"]
+
+SECRET = "a secret of the offerer"
+
+
+@pytest.fixture
+def follow(service):
+    """A function that opens a topic's stream, or with a code a session's."""
+
+    def begin(code=None, side="offerer", *, topic="lobby", secret=None, **options):
+        target = f"/{quote(topic, safe='')}/events"
+        if code is not None:
+            target = "/events?" + urlencode({"code": code, "side": side} | ({"secret": secret} if secret else {}))
+        return open_stream(service.port, target, **options)
+
+    return begin
+
+
+def step_of(service):
+    """Coroutine functions for what may happen to the topic `lobby`."""
+
+    async def come(**fields):
+        return (await service.post("/lobby/offer", **{"info": "i", "offer": "o"} | fields))["code"]
+
+    async def answer(code):
+        await service.post("/answer", code=code, side="answerer", answer="a")
+
+    async def withdraw(code, side="offerer"):
+        await service.post("/withdraw", code=code, side=side)
+
+    async def expire(after_ms=TIMEOUT_MS):
+        service.clock.ms += after_ms
+        while await service.store.sweep(service.clock.ms):
+            pass
+
+    return come, answer, withdraw, expire
+
+
+# The response.
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("whose", ["topic", "session"])
+async def test_heads(whose, method, service, follow):
+    """A stream says what it is, that it is not kept, and that no proxy may hold it back; HEAD says so and ends."""
+    code = await service.offer() if whose == "session" else None
+    async with follow(code, method=method) as stream:
+        assert stream.status == 200
+        headers = dict(stream.headers)
+        assert headers.pop("Date")
+        assert headers.pop("X-Request-Id")
+        assert headers.pop("Transfer-Encoding", None) == ("chunked" if method == "GET" else None)
+        assert headers == {
+            "Content-Type": "text/event-stream",
+            "Cache-Control": "no-store",
+            "X-Accel-Buffering": "no",
+            "Vary": "Origin",
+            "Access-Control-Allow-Origin": ORIGIN,
+        }
+        if method == "GET":
+            await stream.comment()
+    if method == "HEAD":
+        target = f"/events?code={code}&side=offerer" if code else "/lobby/events"
+        response = await service.raw(
+            f"HEAD {target} HTTP/1.1\r\nHost: x\r\nOrigin: {ORIGIN}\r\nConnection: close\r\n\r\n".encode(), "HEAD"
+        )
+        assert (response.status, response.body) == (200, b"")
+        assert len(service.store.watches) == 0
+
+
+REFUSED = {
+    "no code": ("/events?side=offerer", {}, 400, "code"),
+    "an empty code": ("/events?code=&side=offerer", {}, 400, "code"),
+    "two codes": (f"/events?code={NO_SUCH_CODE}&code=x&side=offerer", {}, 400, "code"),
+    "no side": (f"/events?code={NO_SUCH_CODE}", {}, 400, "side"),
+    "another side": (f"/events?code={NO_SUCH_CODE}&side=both", {}, 400, "side"),
+    "a short secret": (f"/events?code={NO_SUCH_CODE}&side=offerer&secret=short", {}, 400, "secret"),
+    "a long secret": (f"/events?code={NO_SUCH_CODE}&side=offerer&secret={'s' * 257}", {}, 400, "secret"),
+    "no such session": (f"/events?code={NO_SUCH_CODE}&side=offerer", {}, 404, None),
+    "no UUID": ("/events?code=x&side=offerer", {}, 404, None),
+    "a bad id": (f"/events?code={NO_SUCH_CODE}&side=offerer", {"Last-Event-ID": "x"}, 400, "Last-Event-ID"),
+    "a bad id of a topic": ("/lobby/events", {"Last-Event-ID": "1.00000000"}, 400, "Last-Event-ID"),
+    "a long id of a topic": ("/lobby/events", {"Last-Event-ID": "f" * 5000}, 400, "Last-Event-ID"),
+    "a long topic": (f"/{'t' * 257}/events", {}, 400, "topic"),
+    "an undecodable topic": ("/%ff/events", {}, 400, "topic"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_refused(case, service):
+    """What cannot be followed is refused in JSON, before anything is sent of a stream."""
+    target, headers, status, parameter = REFUSED[case]
+    response = await service.call("GET", target, headers=headers.items())
+    assert refused(response) == (status, invalid(parameter) if parameter else NOT_FOUND)
+    assert len(service.store.watches) == 0
+
+
+WEBSOCKET = [
+    ("Connection", "Upgrade"),
+    ("Upgrade", "websocket"),
+    ("Sec-WebSocket-Version", "13"),
+    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+]
+
+
+@pytest.mark.parametrize("headers", [WEBSOCKET, [("Connection", "Upgrade"), ("Upgrade", "h2c")], [("Upgrade", "x")]])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("whose", ["topic", "session"])
+async def test_upgrades(whose, method, headers, service):
+    """Who asks a stream for another protocol is refused, on a connection that goes on; elsewhere it is ignored."""
+    code = await service.offer()
+    target = "/lobby/events" if whose == "topic" else f"/events?code={code}&side=offerer"
+    async with service.connect() as connection:
+        await connection.send(head(method, target, with_origin(ORIGIN, headers)))
+        response = await connection.receive(method)
+        assert response.status == 400
+        assert method == "HEAD" or response.json == {"error": invalid("Upgrade")}
+        await connection.send(head("GET", "/lobby/sessions", with_origin(ORIGIN, headers)))
+        assert [each["code"] for each in (await connection.receive()).json["sessions"]] == [code]
+    assert len(service.store.watches) == 0
+
+
+async def test_ids_of_something_else(service, follow):
+    """An id of another topic, session, side or origin is 400 `Last-Event-ID`."""
+    codes = [await service.offer(), await service.offer()]
+    async with follow() as topic, follow(codes[0], "answerer") as session:
+        await topic.listing()
+        await session.take()
+    cases = [("/lobby/events", session.last, ORIGIN), ("/lobbies/events", topic.last, ORIGIN)]
+    cases += [("/lobby/events", topic.last, OTHER), (f"/events?code={codes[0]}&side=answerer", topic.last, ORIGIN)]
+    cases += [(f"/events?code={codes[0]}&side=offerer", session.last, ORIGIN)]
+    cases += [(f"/events?code={codes[1]}&side=answerer", session.last, ORIGIN)]
+    for target, last, origin in cases:
+        response = await service.call("GET", target, headers=[("Last-Event-ID", last)], origin=origin)
+        assert refused(response) == (400, invalid("Last-Event-ID")), target
+
+
+async def test_secrets(service, follow):
+    """A side that has shown a secret is followed with it only; the other side needs none."""
+    code = (await service.post("/lobby/offer", info="i", offer="o", secret=SECRET))["code"]
+    await service.post("/answer", code=code, side="answerer", answer="a")
+    target = f"/events?code={code}&side=offerer"
+    for secret in ("", "&secret=" + quote(SECRET + "!"), "&secret=" + quote(SECRET.upper())):
+        assert refused(await service.call("GET", target + secret)) == (404, NOT_FOUND)
+    async with follow(code, secret=SECRET) as offerer, follow(code, "answerer") as answerer:
+        assert [each.name for each in await offerer.take()] == ["answer"]
+        assert [each.name for each in await answerer.take()] == ["offer"]
+
+
+@pytest.mark.parametrize("whose", ["topic", "session"])
+async def test_heartbeat(whose, service, follow, monkeypatch):
+    """When nothing happens a comment comes again and again, and events come between them."""
+    monkeypatch.setattr(streams, "HEARTBEAT_S", 0.1)
+    code = await service.offer()
+    async with follow(code if whose == "session" else None) as stream:
+        if whose == "topic":
+            await stream.listing()
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        await stream.comment()
+        for _ in range(4):
+            await stream.comment()
+        assert 0.3 < loop.time() - began_s < 3
+        await service.post("/answer", code=code, side="answerer", answer="a")
+        assert [each.name for each in await stream.take()] == ["gone" if whose == "topic" else "answer"]
+
+
+@pytest.mark.parametrize("whose", ["topic", "session"])
+async def test_the_server_drains(whose, service, follow):
+    """When the server drains, streams end in good order, each told when to come back, not all at one moment."""
+    code = await service.offer()
+    async with contextlib.AsyncExitStack() as stack:
+        opened = [
+            await stack.enter_async_context(follow(code if whose == "session" else None, "answerer")) for _ in range(50)
+        ]
+        for stream in opened:
+            await stream.take()
+            assert stream.retry_ms == streams.RETRY_MS
+        await service.application.drain()
+        for stream in opened:
+            assert await stream.rest() == []
+        told_ms = {stream.retry_ms for stream in opened}
+    low_ms, high_ms = streams.RETURN_MS
+    assert low_ms <= min(told_ms) < max(told_ms) <= high_ms
+    assert len(told_ms) > 25
+    assert len(service.store.watches) == 0
+
+
+async def test_an_event_source_that_comes_too_late(service):
+    """While the server drains an EventSource is cut off, so that it tries again; whoever else asks is told 503."""
+    await service.application.drain()
+    request = head("GET", "/lobby/events", with_origin(ORIGIN, [("Accept", "text/event-stream")]))
+    assert await service.raw(request, "GET") is None
+    assert (await service.call("GET", "/lobby/events")).status == 503
+
+
+# A topic.
+
+
+async def test_a_topic_begins_with_its_listing(service, follow):
+    """First come the sessions that are listed, oldest first, each as the listing shows it."""
+    come, answer, withdraw, expire = step_of(service)
+    async with follow() as stream:
+        assert await stream.listing() == []
+    await come()
+    await expire()
+    codes = [await come(info=str(n)) for n in range(130)]
+    await answer(codes.pop(3))
+    await withdraw(codes.pop(60))
+    await service.post("/answer", code=codes[0], side="offerer", candidates=["c1", "c2"])
+    async with follow() as stream:
+        events = await stream.listing()
+        assert {each.name for each in events} == {"session"}
+        assert [each.data for each in events] == (await service.sessions())[::-1]
+        assert len({each.id for each in events}) == len(events)
+    assert [each.data["code"] for each in events] == codes
+    assert events[0].data["offerCandidates"] == ["c1", "c2"]
+
+
+@pytest.mark.parametrize("topic", ["lobby", "events", "a/b\0\n?#", "😀" * 256])
+async def test_a_topic_tells_who_comes_and_who_goes(topic, service, follow):
+    """`session` when one comes, `gone` with the reason when it is answered, withdrawn or expired; nothing of others."""
+    _, answer, withdraw, expire = step_of(service)
+    async with follow(topic=topic) as stream:
+        await stream.listing()
+        codes = []
+        for n in range(4):
+            codes.append(await service.offer(topic, info=str(n)))
+            await service.offer(topic + "x" if len(topic) < 256 else "x")
+            await service.offer(topic, origin=OTHER)
+            listed = (await service.sessions(topic))[0]
+            (event,) = await stream.take()
+            assert (event.name, event.data) == ("session", listed)
+        await answer(codes[1])
+        await service.post("/answer", code=codes[1], side="answerer", candidate="c")
+        await service.post("/refresh", code=codes[1], side="answerer")
+        await withdraw(codes[2])
+        await service.post("/refresh", code=codes[0], side="offerer")
+        assert told(await stream.take(2)) == [("gone", codes[1], "answered"), ("gone", codes[2], "withdrawn")]
+        await withdraw(codes[1], "answerer")
+        await withdraw(codes[0], "answerer")
+        await expire()
+        assert told(await stream.take(2)) == [("gone", codes[0], "withdrawn"), ("gone", codes[3], "expired")]
+        code = await service.offer(topic)
+        assert told(await stream.take()) == [("session", code)]
+        assert len({each.id for each in stream.events}) == len(stream.events)
+
+
+class Audience:
+    """Applies a topic's events as a client would, and refuses what is doubled or out of place."""
+
+    def __init__(self):
+        self.shown = []
+        self.ever = set()
+        self.gone = set()
+
+    def apply(self, event):
+        """One event."""
+        code = event.data["code"]
+        if event.name == "session":
+            assert code not in self.ever, "told twice"
+            self.ever.add(code)
+            self.shown.insert(0, code)
+        else:
+            assert code not in self.gone, "gone twice"
+            assert code in self.shown, "gone, and never announced"
+            self.gone.add(code)
+            self.shown.remove(code)
+
+
+async def record(service, follow):
+    """A topic's stream through all that may happen, from a listing of three; the last event is a session's."""
+    come, answer, withdraw, expire = step_of(service)
+    codes = [await come(ttl=60_000) for _ in range(3)]
+    async with follow() as stream:
+        await stream.listing()
+        points = [each.id for each in stream.events] + [stream.last]
+        before = len(stream.events)
+        codes += [await come(ttl=60_000) for _ in range(2)]
+        await answer(codes[1])
+        passing = await come()
+        await withdraw(codes[3])
+        await answer(passing)
+        codes.append(await come())
+        await expire(60_000)
+        codes.append(await come())
+        await stream.take(2 + 1 + 1 + 2 + 1 + 3 + 1)  # three expire
+    return points, stream.events[:before], stream.events[before:]
+
+
+async def check_every_point(port, points, listing, events, come):
+    """Resume at every id of a recorded stream, and there is what a client does not have yet."""
+    ids = points + [each.id for each in events]
+    recorded = listing + events
+    async with contextlib.AsyncExitStack() as stack:
+        opened = []
+        for at, last in enumerate(ids):
+            stream = await stack.enter_async_context(open_stream(port, "/lobby/events", last=last))
+            # The bare id behind the listing stands for all of it, and does so for the same place in the record.
+            had = recorded[: at + 1 if at < len(listing) else at]
+            missed = recorded[len(had) :]
+            came = {each.data["code"] for each in missed if each.name == "session"}
+            gone = {each.data["code"] for each in missed if each.name == "gone"}
+            expected = [each for each in missed if each.data["code"] not in came & gone]
+            expected.sort(key=lambda each: each.name != "gone")  # what has left first, then what has come
+            await stream.take(len(expected))
+            assert told(stream.events) == told(expected), at
+            opened.append(stream)
+        code = await come()
+        for stream in opened:
+            assert told(await stream.take()) == [("session", code)]
+
+
+async def test_a_topic_resumes_from_every_point(service, follow):
+    """Whoever comes back with any id gets what they missed, less those who came and went meanwhile.
+
+    Those who have gone are remembered for as long as a session may live.
+    """
+    come, *_ = step_of(service)
+    await check_every_point(service.port, *await record(service, follow), come)
+
+
+async def test_a_topic_resumes_over_restarts(start):
+    """The server is killed and started again, twice: from every id of before, nothing is lost or doubled."""
+    server = start()
+    port = int(server.url.rpartition(":")[2])
+
+    async def come():
+        return await asyncio.to_thread(server.offer)
+
+    async def act(path, **body):
+        status, _ = await asyncio.to_thread(server.call, path, body)
+        assert status == 200
+
+    codes = [await come() for _ in range(2)]
+    recorded, last = [], None
+    for step in range(3):
+        async with open_stream(port, "/lobby/events", last=last) as stream:
+            if step == 0:
+                await stream.listing()
+                points, listing = [each.id for each in stream.events] + [stream.last], list(stream.events)
+                recorded = []
+            codes += [await come(), await come()]
+            await act("/answer", code=codes.pop(0), side="answerer", answer="a")
+            await act("/withdraw", code=codes[-1], side="offerer")
+            codes.pop()
+            codes.append(await come())
+            recorded += await stream.take(5)
+            last = stream.last
+        server.stop(signal.SIGKILL)
+        server = start(port=port)
+    assert last == recorded[-1].id
+    await check_every_point(port, points, listing, recorded, come)
+
+
+async def test_expired_while_the_server_was_down(start):
+    """What expires while the server is down is told as gone to whoever comes back."""
+    server = start("--session-timeout-ms", 1500, "--sweep-interval-ms", 50)
+    port = int(server.url.rpartition(":")[2])
+    code = server.offer()
+    async with open_stream(port, "/lobby/events") as stream:
+        await stream.listing()
+    server.stop(signal.SIGKILL)
+    server = start("--session-timeout-ms", 1500, "--sweep-interval-ms", 50, port=port)
+    async with open_stream(port, "/lobby/events", last=stream.last) as again:
+        assert told(await again.take()) == [("gone", code, "expired")]
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_client_that_comes_and_goes(seed, service, follow):
+    """A client that loses its connection at any moment still ends with the listing, told of nothing twice."""
+    rng = random.Random(seed)
+    come, *_ = step_of(service)
+    audience, last, live = Audience(), None, []
+    for _ in range(12):
+        async with follow(last=last) as stream:
+            for _ in range(rng.randrange(12)):
+                match rng.choice("cccawt"):
+                    case "c":
+                        live.append(await come(ttl=rng.choice([1000, TIMEOUT_MS])))
+                    case "a" if live:
+                        body = {"code": live.pop(rng.randrange(len(live))), "side": "answerer", "answer": "a"}
+                        await service.call("POST", "/answer", body)
+                    case "w" if live:
+                        await service.call("POST", "/withdraw", {"code": live.pop(0), "side": "offerer"})
+                    case "t":
+                        service.clock.ms += 700
+                        await service.store.sweep(service.clock.ms)
+            shown = len(stream.events) + rng.randrange(5)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await stream.until(lambda shown=shown, stream=stream: len(stream.events) >= shown)
+        for event in stream.events:
+            audience.apply(event)
+        last = stream.last or last
+    await service.store.sweep(service.clock.ms)
+    code = await come()
+    async with follow(last=last) as stream:
+        await stream.until(lambda: stream.events and stream.events[-1].data["code"] == code)
+    for event in stream.events:
+        audience.apply(event)
+    assert audience.shown == [each["code"] for each in await service.sessions()]
+    assert audience.shown[0] == code
+
+
+async def test_many_missed_by_a_slow_one(service, follow):
+    """Sessions that end between two pieces of a long catch-up do not break the stream."""
+    come, _, withdraw, _ = step_of(service)
+    async with follow() as stream:
+        await stream.listing()
+    codes = [await come(offer="o" * 100_000) for _ in range(120)]
+    async with follow(last=stream.last) as slow:
+        await slow.take(3)  # the rest does not fit into the buffers between us
+        await asyncio.gather(*(withdraw(code) for code in codes[3:]))
+        code = await come()
+        await slow.until(lambda: slow.events[-1].data["code"] == code)
+    audience = Audience()
+    for event in slow.events:
+        audience.apply(event)
+    assert audience.shown == [code, *codes[2::-1]]
+    assert len(audience.ever) < 124, "it was all on its way already"
+
+
+# A session.
+
+
+async def test_a_session_tells_what_the_other_side_sends(service, follow):
+    """`offer`, `answer` and `candidate` come in the order in which they were sent, to the other side only."""
+    code = await service.offer()
+    async with follow(code, "offerer") as offerer, follow(code.upper(), "answerer") as answerer:
+        assert [(each.name, each.data) for each in await answerer.take()] == [("offer", {"offer": "an offer"})]
+        await service.post("/answer", code=code, side="answerer", candidate="early\n\r\0😀")
+        await service.post("/answer", code=code, side="answerer", answer="a\n\ndata: x")
+        await service.post("/answer", code=code, side="answerer", candidates=["c1", "c1", "c2"])
+        await service.post("/answer", code=code, side="offerer", candidates=["o1", "o2"])
+        assert [(each.name, each.data) for each in await offerer.take(5)] == [
+            ("candidate", {"candidate": "early\n\r\0😀"}),
+            ("answer", {"answer": "a\n\ndata: x"}),
+            *(("candidate", {"candidate": text}) for text in ("c1", "c1", "c2")),
+        ]
+        assert [each.data for each in await answerer.take(2)] == [{"candidate": "o1"}, {"candidate": "o2"}]
+        await service.post("/withdraw", code=code, side="answerer")
+        for stream in (offerer, answerer):
+            assert told(await stream.rest()) == [("gone", code, "withdrawn")]
+            ids = [each.id for each in stream.events]
+            assert len(set(ids[:-1])) == len(ids) - 1
+    assert len(service.store.watches) == 0
+
+
+@pytest.mark.parametrize("how", ["swept", "passed"])
+async def test_a_session_expires(how, service, follow):
+    """`gone` with `expired` comes at the moment of expiry, by the sweep or without it, and ends the stream."""
+    code = await service.offer()
+    if how == "passed":
+        service.clock.ms += TIMEOUT_MS - 200
+    async with follow(code, "answerer") as stream:
+        await stream.take()
+        service.clock.ms += TIMEOUT_MS if how == "swept" else 200
+        if how == "swept":
+            await service.store.sweep(service.clock.ms)
+        assert told(await stream.rest()) == [("gone", code, "expired")]
+
+
+async def test_a_session_that_is_refreshed_goes_on(service, follow):
+    """A stream passes the expiry that its session had before it was refreshed."""
+    code = await service.offer()
+    service.clock.ms += TIMEOUT_MS - 100
+    async with follow(code) as stream:
+        await stream.comment()
+        await service.post("/refresh", code=code, side="offerer")
+        service.clock.ms += 100
+        await service.post("/answer", code=code, side="answerer", answer="a")
+        assert [each.name for each in await stream.take()] == ["answer"]
+        await service.post("/withdraw", code=code, side="offerer")
+        assert told(await stream.rest()) == [("gone", code, "withdrawn")]
+
+
+async def test_a_session_resumes_from_every_point(service, follow):
+    """From every id of a session's stream on comes what is behind it, each once, and at the end `gone`."""
+    code = await service.offer()
+    for fields in [{"candidate": "0"}, {"candidates": ["1", "2", "3"]}, {"answer": "a"}, {"candidates": ["4", "5"]}]:
+        await service.post("/answer", code=code, side="answerer", **fields)
+    async with follow(code) as stream, contextlib.AsyncExitStack() as stack:
+        recorded = await stream.take(7)
+        opened = []
+        for at, event in enumerate(recorded):
+            opened.append(await stack.enter_async_context(follow(code, last=event.id)))
+            assert await opened[-1].take(6 - at) == recorded[at + 1 :]
+        await service.post("/answer", code=code, side="answerer", candidate="6")
+        for each in [stream, *opened]:
+            assert [event.data for event in await each.take()] == [{"candidate": "6"}]
+        await service.post("/withdraw", code=code, side="offerer")
+        for each in [stream, *opened]:
+            assert told(await each.rest()) == [("gone", code, "withdrawn")]
+    response = await service.call(
+        "GET", f"/events?code={code}&side=offerer", headers=[("Last-Event-ID", recorded[0].id)]
+    )
+    assert refused(response) == (404, NOT_FOUND)
+
+
+async def test_a_session_resumes_over_a_restart(start):
+    """The server is killed and started again between all that is sent: each id resumes at its place."""
+    server = start()
+    port = int(server.url.rpartition(":")[2])
+    code = await asyncio.to_thread(server.offer)
+    target, got = f"/events?code={code}&side=offerer", []
+    for step in range(3):
+        async with open_stream(port, target, last=got[-1].id if got else None) as stream:
+            body = {"code": code, "side": "answerer", "candidates": [f"{step} a", f"{step} b"]}
+            assert (await asyncio.to_thread(server.call, "/answer", body))[0] == 200
+            got += await stream.take(2 if step == 0 else 3)
+        body = {"code": code, "side": "answerer", "candidate": f"{step} missed"}
+        assert (await asyncio.to_thread(server.call, "/answer", body))[0] == 200
+        server.stop(signal.SIGKILL)
+        server = start(port=port)
+    everything = [f"{step} {name}" for step in range(3) for name in ("a", "b", "missed")]
+    assert [each.data["candidate"] for each in got] == everything[:-1]
+    for at, event in enumerate(got):
+        async with open_stream(port, target, last=event.id) as stream:
+            assert [each.data["candidate"] for each in await stream.take(8 - at)] == everything[at + 1 :]
+
+
+async def test_an_id_of_an_earlier_session_of_the_same_content(start_service):
+    """Where the same content gives the same code, a stream ends with its session, and its ids are no other one's."""
+    service = await start_service(codes="content")
+    code = await service.offer()
+    target = f"/events?code={code}&side=answerer"
+    async with open_stream(service.port, target) as stream:
+        await stream.take()
+        service.clock.ms += TIMEOUT_MS
+        assert await service.offer() == code
+        assert told(await stream.rest()) == [("gone", code, sessions.Reason.EXPIRED.name.lower())]
+    response = await service.call("GET", target, headers=[("Last-Event-ID", stream.last)])
+    assert refused(response) == (400, invalid("Last-Event-ID"))
+
+
+# Many streams of one topic.
+
+STREAMS = 100
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """The events that have been made, in their order."""
+    made = []
+    make = wire.event
+
+    def event(name, *arguments):
+        made.append(name)
+        return make(name, *arguments)
+
+    monkeypatch.setattr(wire, "event", event)
+    return made
+
+
+async def test_an_event_is_made_once(service, follow, encoded):
+    """What many streams of a topic are told is made once, whoever comes and whoever goes."""
+    come, answer, withdraw, expire = step_of(service)
+    async with contextlib.AsyncExitStack() as ends:
+        opened = [await ends.enter_async_context(follow()) for _ in range(STREAMS)]
+        for stream in opened:
+            await stream.listing()
+        codes = []
+
+        async def check(*events):
+            for stream in opened:
+                assert told(await stream.take(len(events))) == list(events)
+            assert encoded == [name for name, *_ in events]
+            encoded.clear()
+
+        for _ in range(3):
+            codes.append(await come())
+            await check(("session", codes[-1]))
+        await answer(codes[0])
+        await check(("gone", codes[0], "answered"))
+        await withdraw(codes[1])
+        await check(("gone", codes[1], "withdrawn"))
+        await expire()
+        await check(("gone", codes[2], "expired"))
+
+
+async def test_a_listing_is_made_once(service, follow, encoded):
+    """Streams that begin while nothing changes share the events of the listing, too, with the sessions in it."""
+    codes = [await service.offer(info=str(number)) for number in range(5)]
+    async with contextlib.AsyncExitStack() as ends:
+        for _ in range(STREAMS):
+            stream = await ends.enter_async_context(follow())
+            assert told(await stream.listing()) == [("session", code) for code in codes]
+    assert len(encoded) == len(codes)
+
+
+async def test_many_resume_from_one_place(service, follow):
+    """Streams that come back to the same id at different times are each told of all that has happened until then."""
+    come, answer, withdraw, expire = step_of(service)
+    first = await come()
+    async with follow() as stream:
+        await stream.listing()
+        last = stream.last
+    present, known = {first}, {first}
+    async with contextlib.AsyncExitStack() as ends:
+        opened = []
+        for number in range(12):
+            code = await come(info=str(number))
+            present.add(code)
+            if number % 3 == 1:
+                await withdraw(code)
+                present.discard(code)
+            if number == 5:
+                await answer(first)
+                present.discard(first)
+            stream = await ends.enter_async_context(follow(last=last))
+            await stream.until(lambda stream=stream: present <= left_in(stream, known))
+            opened.append(stream)
+        code = await come(info="the last")
+        present.add(code)
+        for stream in opened:
+            await stream.until(lambda stream=stream: left_in(stream, known) == present)
+            found = told(stream.events)
+            assert len(set(found)) == len(found)
+            assert [each[1:] for each in found if each[0] == "gone" and each[1] in known] == [(first, "answered")]
+        await expire()
+        for stream in opened:
+            await stream.until(lambda stream=stream: not left_in(stream, known))
+            gone = [each[1] for each in told(stream.events) if each[0] == "gone"]
+            assert len(set(gone)) == len(gone)
+            assert present <= set(gone)
+
+
+def left_in(stream, known):
+    """The sessions that a client knows of, beside those that it knew before."""
+    found = set(known)
+    for each in stream.events:
+        (found.discard if each.name == "gone" else found.add)(each.data["code"])
+    return found
+
+
+async def test_what_was_made_is_not_told_when_it_has_expired(service, follow):
+    """A session that has expired since its event was made for one stream is not told of to the next."""
+    async with follow() as stream:
+        await stream.listing()
+        last = stream.last
+        code = await service.offer()
+        assert told(await stream.take()) == [("session", code)]
+    service.clock.ms += TIMEOUT_MS
+    async with follow(last=last) as stream:
+        code = await service.offer()
+        assert told(await stream.take()) == [("session", code)]

@@ -1,0 +1,193 @@
+"""What clients do not read is bounded for all together: those who hold most of it are ended, and nobody else."""
+
+import contextlib
+import socket
+import time
+
+import pytest
+from support.raw_http import PATIENCE_S, answers, echo_application, read_all, serving
+from tornado import web
+from tornado.iostream import StreamClosedError
+
+from tornado_signal.transport.unsent import Unsent
+
+MOST_BYTES = 8 * 1024 * 1024
+LARGE_BYTES = 4 * 1024 * 1024  # more than the kernel takes for a client
+
+
+class Slow:
+    """A connection of the transport's, as far as it is known there."""
+
+    def __init__(self, unsent, address, size):
+        self.unsent = unsent
+        self.remote_ip = address
+        self.unsent_bytes = size
+        self.ended = False
+
+    def grow(self, size):
+        self.unsent_bytes += size
+        self.unsent.grown(self, self.unsent_bytes)
+
+    def abort(self):
+        assert not self.ended
+        self.ended = True
+
+
+def slow(unsent, **sizes):
+    """Connections by address, with so many bytes unsent each; they come in this order."""
+    found = {address: [Slow(unsent, address, size) for size in each] for address, each in sizes.items()}
+    for each in found.values():
+        for connection in each:
+            connection.grow(0)
+    return found
+
+
+def ended(found):
+    """The sizes of those that were ended, by address."""
+    return {address: [one.unsent_bytes for one in each if one.ended] for address, each in found.items()}
+
+
+def test_up_to_the_bound():
+    """As much as is allowed ends nobody, however it came together; one more byte does."""
+    unsent = Unsent(100)
+    found = slow(unsent, a=[60], b=[20])
+    for _ in range(3):
+        found["b"][0].grow(5)
+    found["b"][0].grow(5)
+    assert ended(found) == {"a": [], "b": []}
+    found["b"][0].grow(1)
+    assert ended(found) == {"a": [60], "b": []}
+
+
+def test_who_has_most_loses_the_largest():
+    """The address with the most loses, its largest first, until there is room again; others keep even larger ones."""
+    unsent = Unsent(100)
+    found = slow(unsent, many=[10, 14, 12, 11, 13], one=[38])
+    assert ended(found) == {"many": [], "one": []}
+    found["one"][0].grow(3)
+    assert ended(found) == {"many": [14, 13], "one": []}
+
+
+def test_each_time_it_is_whose_turn_it_is():
+    """Once an address has lost enough to have less than another, that other one loses."""
+    unsent = Unsent(100)
+    found = slow(unsent, a=[30, 21], b=[30, 19])
+    found["b"][1].grow(1)
+    assert ended(found) == {"a": [30], "b": []}
+    found["a"][1].grow(30)
+    assert ended(found) == {"a": [30, 51], "b": []}
+
+
+def test_sizes_are_looked_at_before_anybody_is_ended():
+    """Who has read meanwhile is not ended for what it had when something was last written to it."""
+    unsent = Unsent(100)
+    found = slow(unsent, a=[50, 30], b=[15])
+    for one in found["a"]:
+        one.unsent_bytes = 1
+    found["b"][0].grow(20)
+    assert ended(found) == {"a": [], "b": []}
+    found["b"][0].grow(63)
+    assert ended(found) == {"a": [], "b": []}
+    found["b"][0].grow(1)
+    assert ended(found) == {"a": [], "b": [99]}
+
+
+def test_who_has_caught_up_is_forgotten():
+    """A connection that has caught up, or is over, counts no more; also one that was never counted."""
+    unsent = Unsent(100)
+    found = slow(unsent, a=[90])
+    unsent.forget(found["a"][0])
+    unsent.forget(found["a"][0])
+    others = slow(unsent, b=[95])
+    assert (ended(found), ended(others)) == ({"a": []}, {"b": []})
+    unsent.forget(others["b"][0])
+    assert (unsent.bytes, unsent._sizes) == (0, {})
+
+
+def test_one_alone():
+    """One connection with more than all may have is ended, and nothing is left of it."""
+    unsent = Unsent(100)
+    found = slow(unsent, a=[101])
+    assert ended(found) == {"a": [101]}
+    assert (unsent.bytes, unsent._sizes) == (0, {})
+
+
+# The real one.
+
+
+class Large(web.RequestHandler):
+    """Sends as many bytes as it is asked for at once."""
+
+    async def get(self):
+        with contextlib.suppress(StreamClosedError):
+            await self.finish(b"x" * int(self.get_argument("bytes")))
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def running(request):
+    """A server whose clients may leave a few megabytes unread."""
+    with serving(lambda: echo_application(("/large", Large)), loop=request.param) as running:
+        running.call(setattr, running.server, "unsent", Unsent(MOST_BYTES))
+        yield running
+
+
+def large(size, close=True):
+    last = b"Connection: close\r\n" if close else b""
+    return b"GET /large?bytes=%d HTTP/1.1\r\nHost: x\r\n%b\r\n" % (size, last)
+
+
+def connect(running, address):
+    """A client's connection from one of this machine's addresses, that takes little by itself."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(PATIENCE_S)
+    client.bind((address, 0))
+    client.connect(("127.0.0.1", running.port))
+    return client
+
+
+def until(condition):
+    """Wait for something that takes a moment."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end_s, "waited in vain"
+        time.sleep(0.005)
+
+
+def test_readers_that_do_not_read(running):
+    """Thirty answers that nobody reads never hold more than is allowed; who reads slowly elsewhere gets all of its."""
+
+    def held():
+        return sum(each.unsent_bytes for each in running.server.connections)
+
+    with contextlib.ExitStack() as ends:
+        honest = ends.enter_context(connect(running, "127.0.0.2"))
+        honest.sendall(large(LARGE_BYTES))
+        until(lambda: running.call(held))
+        for number in range(30):
+            client = ends.enter_context(connect(running, "127.0.0.3"))
+            client.sendall(large(LARGE_BYTES, close=number % 2 == 0))
+            until(lambda: running.call(running.server.unsent._sizes.__len__))
+            assert running.call(held) <= MOST_BYTES
+        until(lambda: len(running.server.connections) < 10)
+        assert running.call(held) <= MOST_BYTES
+        with connect(running, "127.0.0.3") as asking:  # what it still has open is served
+            asking.sendall(large(5))
+            assert answers(read_all(asking))[0].body == b"xxxxx"
+        (answer,) = answers(read_all(honest))
+        assert (answer.whole, len(answer.body)) == (True, LARGE_BYTES)
+    until(lambda: not running.server.connections)
+    assert running.call(lambda: (running.server.unsent.bytes, running.server.unsent._sizes)) == (0, {})
+
+
+def test_who_catches_up_counts_no_more(running):
+    """Readers that read all, one after the other, are never ended, however much it is together."""
+    with contextlib.ExitStack() as ends:
+        for _ in range(12):
+            client = ends.enter_context(connect(running, "127.0.0.3"))
+            client.sendall(large(LARGE_BYTES, close=False))
+            received = 0
+            while received < LARGE_BYTES:
+                received += len(client.recv(LARGE_BYTES))
+        until(lambda: running.call(lambda: running.server.unsent.bytes) == 0)
+        assert len(running.server.connections) == 12

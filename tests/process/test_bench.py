@@ -1,0 +1,169 @@
+"""The benchmarks still run, every part of them, with numbers too small to mean anything; and they do not lie."""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from bench import client, messages, peers, processes, wrk
+from support.paths import TESTS
+
+RUN = TESTS / "bench" / "run"
+STALL_S = 0.3
+
+
+def bench(*options):
+    """Run the smallest benchmark to its end."""
+    command = [RUN, "--smoke", *map(str, options)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+
+@pytest.fixture
+def live(tmp_path):
+    """A server that the benchmark has not started."""
+    with processes.tornado_signal(tmp_path / "live") as server:
+        yield server
+
+
+@pytest.mark.slow
+def test_everything(tmp_path):
+    """Every part measures, every figure to reach is in the table and in the file, and nothing is left behind."""
+    done = bench("--dir", tmp_path, "--json", tmp_path / "figures.json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "figures.json").read_text())
+    assert {"Commit", "CPU", "Kernel", "Python", "Packages", "Options"} <= document["setup"].keys()
+    measured = {figure["name"]: figure for figure in document["figures"]}
+    assert {name for name, figure in measured.items() if figure["target"]} == {
+        "POST /poll",
+        "POST /:topic/offer",
+        "POST /:topic/offer, fsync to os",
+        "CPU, fsync, at the standard",
+        "CPU, os, at the standard",
+        "GET /topics?limit=100, first page",
+        "GET /topics?limit=100, last full page",
+        "GET /:topic/sessions of one session",
+        "p99, how much more",
+        "an idle keep-alive connection",
+        "memory of a session",
+        "a waiting request",
+        "CPU while all wait",
+        "answer to waiting offerer, median",
+        "answer to waiting offerer, p99",
+        "CPU of one brokered connection with waits and batches",
+        "click to open data channel",
+        "the server's part of it",
+        "13 requests",
+        "13 requests, last fifth to first",
+        "waits and batches",
+        "waits and batches, last fifth to first",
+    }
+    assert 0.01 < measured["POST /poll"]["ratio"] < 10  # of a tenth of a second, beside other tests
+    assert measured["memory of a session"]["reached"] is None  # of so few sessions that it says nothing
+    for name in measured:
+        assert name in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"]
+
+
+def test_other_server(live):
+    """A server that is there already is measured by its address; its CPU only if its process is known."""
+    done = bench("--only", "broker", "--url", live.base, "--pid", live.pid)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\nCPU, as given +\d", done.stdout)
+    assert re.search(r"\nbrokered, as given .* +\d", done.stdout)
+    done = bench("--only", "broker", "--url", live.base)
+    assert done.returncode == 0, done.stderr
+    assert "\nCPU, as given" not in done.stdout
+    assert re.search(r"\nbrokered, as given .* +\d", done.stdout)
+
+
+def test_life(tmp_path):
+    """Every server brokers the same pairs, and its CPU is told for each fifth of the run and each thread."""
+    other = f"{sys.executable} -m tornado_signal"
+    done = bench("--only", "life", "--seconds", 4, "--rate", 100, "--server", other, "--json", tmp_path / "life.json")
+    assert done.returncode == 0, done.stderr
+    measured = {figure["name"]: figure for figure in json.loads((tmp_path / "life.json").read_text())["figures"]}
+    peerjs = next(name for name in measured if re.fullmatch(r"PeerJS [\d.]+", name))
+    for name in ("13 requests", "waits and batches", "13 requests, server 2", "waits and batches, server 2", peerjs):
+        figure = measured[name]
+        assert len(figure["fifths"]) == 5
+        assert sum(figure["fifths"]) / 5 == pytest.approx(figure["value"])
+        assert 0.3 < measured[f"{name}, main thread"]["value"] / figure["value"] < 1.2  # CPU comes in steps
+    ours = measured["13 requests"]
+    assert ours["ratio"] == pytest.approx(ours["value"] / measured[peerjs]["value"])
+    assert ours["reached"] is None  # in so short a run nothing has been swept or compacted
+    assert "80 pairs each, 100 a second" in ours["note"]
+    assert f"server 2 is {other}" in ours["note"]
+    assert measured["the load, of its own processor"]["value"] < 100
+
+
+def test_life_without_server():
+    """A command that cannot be run, or is no server, is named."""
+    for command in ("/no/such/command", "false"):
+        done = bench("--only", "life", "--server", command)
+        assert done.returncode == 1
+        assert f"life: {command} " in done.stderr or f"cannot run {command}" in done.stderr
+
+
+def test_peers_of_life():
+    """No two requests of browser-like peers are the same; they are as large as a browser's, and come again."""
+    pairs = [peers.pair(number) for number in range(200)]
+    everyone = [peer for pair in pairs for peer in (pair.offerer, pair.answerer)]
+    heads = [peer.request("http://127.0.0.1", "POST", "/poll", {}) for peer in everyone]
+    heads += [peer.request("http://127.0.0.1", "GET", "/topics") for peer in everyone]
+    assert {head.count(b"\r\n") - 2 for head in heads} == {12, 13, 14, 15}
+    assert len(set(heads)) == len(heads)
+    assert len(set(map(len, heads))) > 100
+    assert len({peer.description for peer in everyone}) == len(everyone)
+    assert all(950 < len(peer.description) < 2150 for peer in everyone)
+    again = [peers.pair(number).offerer.request("http://127.0.0.1", "POST", "/poll", {}) for number in range(200)]
+    assert again == heads[:400:2]
+
+
+def test_nobody_there():
+    """What cannot be measured is an error, never a figure."""
+    done = bench("--only", "broker", "--url", "http://127.0.0.1:9")
+    assert done.returncode == 1
+    assert "broker: cannot connect to http://127.0.0.1:9" in done.stderr
+
+
+def test_errors_are_no_throughput(live):
+    """A server that refuses quickly is not a fast one."""
+    with pytest.raises(processes.BenchError, match="error responses"):
+        wrk.run(live, messages.poll(live.base, "no-such-session", "offerer"), seconds=0.1)
+
+
+def test_stall_counts_for_everyone():
+    """A pause of the server makes all those late that were due meanwhile, not only the one that met it."""
+
+    class Stalling(asyncio.Protocol):
+        answered = 0
+
+        def connection_made(self, transport):
+            self.transport = transport
+
+        def data_received(self, data):
+            Stalling.answered += 1
+            if Stalling.answered == 20:
+                time.sleep(STALL_S)
+            self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+        def connection_lost(self, error):
+            gone.set()
+
+    async def measure():
+        server = await asyncio.get_running_loop().create_server(Stalling, "127.0.0.1", 0)
+        async with server:
+            base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            request = messages.request(base, "GET", "/")
+            end_s = time.perf_counter() + 1
+            seen = await client.steady(base, lambda _: request, 200, lambda: time.perf_counter() > end_s, 1)
+            await gone.wait()
+            return seen
+
+    gone = asyncio.Event()
+    latencies_s = [latency_s for _, latency_s in asyncio.run(measure())]
+    assert sum(latency_s > STALL_S / 2 for latency_s in latencies_s) > 0.8 * 200 * STALL_S / 2
+    assert client.percentile(latencies_s, 1.0) > STALL_S * 1e3 > client.percentile(latencies_s, 0.5)

@@ -1,0 +1,370 @@
+"""The README keeps its word: every command of it runs, and its tables are those of the package."""
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.checkout import copy_checkout
+from support.command import BOUND_S, COMMAND, Server, environment
+from support.networks import NETWORK
+from support.paths import ROOT
+from support.readme import ADDRESS, README, blocks, sections
+
+from tornado_signal import errors
+from tornado_signal import http as handlers
+from tornado_signal.http.base import STATUS
+from tornado_signal.settings import settings
+from tornado_signal.stores.leveldb import layout
+
+# What would run this test inside itself: how it is tried instead.
+NEEDS_CARE = {
+    "tests/run": ["tests/run", "--version"],
+    "tests/bench/run": ["tests/bench/run", "--help"],
+    "tests/soak/run --minutes 30 --peers 2000 --plot soak.svg": ["tests/soak/run", "--help"],
+    "tests/hostile/run": ["tests/hostile/run", "--help"],
+    "tests/hostile/fuzz --inputs 1000000": ["tests/hostile/fuzz", "--help"],
+    "tests/run -k poll -x": ["tests/run", "-k", "poll", "-x", "--collect-only", "-q"],
+    ".ci/run": ["bash", "-n", ".ci/run"],
+}
+
+
+def table(heading, first):
+    """The rows of a table that begins with a column of this name, as lists of cells."""
+    text = sections()[heading]
+    rows = re.search(rf"^\| {first} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)[1].splitlines()
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def expected(text):
+    """A pattern for an output in which … stands for what differs each time."""
+    return ".+".join(map(re.escape, text.split("…")))
+
+
+# The commands.
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A checkout of one's own."""
+    copy = tmp_path_factory.mktemp("readme") / "tornado-signal"
+    copy_checkout(copy)
+    return copy
+
+
+def bash(script, cwd, **variables):
+    """Run a block; its output. Every command of it has to end well."""
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=cwd,
+        env=environment(PIP_DISABLE_PIP_VERSION_CHECK="1", **variables),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+class Running:
+    """The server, started as the README says; `log` is what it writes."""
+
+    def __init__(self, script, cwd, prefix=(), **variables):
+        *before, last = script.split("&& ")  # bash becomes the server, so that a signal reaches it
+        self.process = subprocess.Popen(
+            [*prefix, "bash", "-euo", "pipefail", "-c", "&& ".join([*before, f"exec {last}"])],
+            cwd=cwd,
+            env=environment(PIP_DISABLE_PIP_VERSION_CHECK="1", **variables),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.log = ""
+        while not (found := re.search(r"listening on (http://\S+)", self.log)):
+            line = self.process.stderr.readline()
+            self.log += line
+            if not line:
+                self.stop()
+                raise AssertionError(self.log)
+        self.url = found[1]
+
+    def stop(self):
+        """End it; its exit status."""
+        self.process.terminate()
+        self.process.communicate(timeout=BOUND_S)
+        return self.process.returncode
+
+
+@pytest.fixture(scope="module")
+def installed(checkout):
+    """The checkout after the one command that installs and runs the server, and what that command was."""
+    (_, script), *_ = blocks("Try it in one minute", "sh")
+    running = Running(script, checkout, TORNADO_SIGNAL_PORT="0")
+    yield checkout, running
+    assert running.stop() == 0
+
+
+def test_every_block_is_tried():
+    """Each shell block of the README is in a section that a test here runs, or test_systemd_real."""
+    found = {heading: len(blocks(heading, "sh")) for heading in sections()}
+    assert {heading: count for heading, count in found.items() if count} == {
+        "Try it in one minute": 5,
+        "The API": 1,
+        "From a shell": 2,
+        "Settings": 1,
+        "Run it as a service": 3,
+        "Look after it": 2,
+        "Work on it": 4,
+    }
+    assert README.count("```sh\n") == 18
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_try_it_in_one_minute(installed):
+    """The one command installs and runs the server; the examples print what the README says, time and codes apart."""
+    checkout, running = installed
+    assert (checkout / "data" / "CURRENT").exists()
+    _, *rest = blocks("Try it in one minute", "sh", "json")
+    (peers,) = [text for language, text in rest if "peer.py" in text]
+    rest = [text for _, text in rest if text != peers]
+    script = "".join(rest[::2]).replace(ADDRESS, running.url)
+    assert script.count(running.url) == 1
+    assert "3000" not in script
+    # Each answer ends without a line break; the README shows each on a line of its own.
+    printed = bash(script.replace("curl -s ", "curl -s -w '\\n' "), checkout).splitlines()
+    wanted = "".join(rest[1::2]).splitlines()
+    assert len(printed) == len(wanted) == 6
+    for line, pattern in zip(printed, wanted, strict=True):
+        assert re.fullmatch(expected(pattern), line), line
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_news_without_polling(installed):
+    """Who waits is told at once; the example prints what the README says, the one who waits among the others."""
+    checkout, running = installed
+    (_, script), (_, answers) = blocks("The API", "sh", "json")
+    names = blocks("Try it in one minute", "sh")[1][1].splitlines()[0]
+    whole = f"{names}\n{script}".replace(ADDRESS, running.url)
+    # Two of them print at the same time, and each of these its answer first and then the line break.
+    printed = bash(whole.replace("curl -s ", "curl -s -w '\\n' "), checkout).replace("}{", "}\n{").split()
+    wanted = [expected(pattern) for pattern in answers.splitlines()]
+    assert len(printed) == len(wanted) == 3
+    assert printed[-1] == '{"success":true}'
+    assert all(any(re.fullmatch(pattern, line) for line in printed) for pattern in wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_two_real_peers(installed, tmp_path):
+    """The two peers of the README find each other at the README's address and say what it says they do."""
+    checkout, _ = installed
+    (script,) = [text for _, text in blocks("Try it in one minute", "sh") if "peer.py" in text]
+    install, script = script.split("\n", 1)
+    bash(install, checkout)
+    root = os.geteuid() == 0
+    unshare = ["unshare", "-n" if root else "-rn", "sh", "-c", NETWORK]
+    with subprocess.Popen(unshare, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as network:
+        assert network.stdout.readline() == "ready\n"
+        enter = ["nsenter", f"--target={network.pid}", "--net", *([] if root else ["--user", "--preserve-credentials"])]
+        running = Running(
+            ".venv/bin/tornado-signal serve", checkout, enter, TORNADO_SIGNAL_DATA_DIR=str(tmp_path / "data")
+        )
+        assert running.url == ADDRESS
+        done = subprocess.run(
+            [*enter, "bash", "-euo", "pipefail", "-c", script],
+            cwd=checkout,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=100,
+            check=True,
+        )
+        assert running.stop() == 0
+    assert sorted(re.findall("heard: (.*)", done.stdout)) == ["hello from A", "hello from B"]
+    assert sorted(re.findall("(offerer|answerer) of", done.stdout)) == ["answerer", "offerer"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_from_python(tmp_path):
+    """The program joins a peer; with the one line that the README names in place of another it is that peer."""
+    ((_, joiner),) = blocks("From Python", "python")
+    assert len([line for line in joiner.splitlines() if line]) <= 10
+    line = re.search(r"`(async for .*)`", sections()["From Python"])[1]
+    publisher, changed = re.subn(r"async with await peers\.join.*", line, joiner)
+    assert changed == 1
+    root = os.geteuid() == 0
+    unshare = ["unshare", "-n" if root else "-rn", "sh", "-c", NETWORK]
+    with subprocess.Popen(unshare, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as network:
+        assert network.stdout.readline() == "ready\n"
+        enter = ["nsenter", f"--target={network.pid}", "--net", *([] if root else ["--user", "--preserve-credentials"])]
+        running = Running(f"{COMMAND} serve", tmp_path, enter)
+        assert running.url == ADDRESS
+        publishing, joining = [
+            subprocess.Popen([*enter, sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True)
+            for program in (publisher, joiner)
+        ]
+        try:
+            assert joining.communicate(timeout=100)[0] == "hello\n"
+            assert publishing.stdout.readline() == "hello\n"
+        finally:
+            publishing.kill()
+            publishing.communicate()
+        assert joining.returncode == 0
+        assert running.stop() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_from_a_shell(installed):
+    """Two commands are two peers; the others run, and what they leave is a manual page."""
+    checkout, running = installed
+    (_, peers), (_, others) = blocks("From a shell", "sh")
+    script = (peers + others).replace(ADDRESS, running.url)
+    assert script.count(running.url) == 1
+    first, *_, measured = bash(script, checkout).splitlines()
+    assert first == "answer to: offer of alice"
+    assert '"count": 3' in measured
+    assert (checkout / "tornado-signal.1").read_text().startswith(".TH TORNADO-SIGNAL 1 ")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_help_check_and_version(installed, tmp_path):
+    """The three commands of the section on settings run, and say something or nothing as they should."""
+    checkout, _ = installed
+    ((_, script),) = blocks("Settings", "sh")
+    help_, check, version = [
+        bash(line, checkout, TORNADO_SIGNAL_PORT="0", TORNADO_SIGNAL_DATA_DIR=str(tmp_path / "data"))
+        for line in script.splitlines()
+    ]
+    assert "--data-dir" in help_
+    assert check == ""
+    assert re.fullmatch("[0-9a-f]{40}\n|unknown\n", version)
+
+
+@pytest.mark.slow
+def test_look_after_it(tmp_path):
+    """What is to be typed while the server runs works then, and what is to be typed when it is stopped, then."""
+    running, stopped = [text.splitlines() for _, text in blocks("Look after it", "sh")]
+    units = "tornado-signal.socket tornado-signal"
+    assert [stopped.pop(0), stopped.pop()] == [f"sudo systemctl {verb} {units}" for verb in ("stop", "start")]
+    (tmp_path / "var/backups").mkdir(parents=True)
+    data = tmp_path / "var/lib/tornado-signal/data"
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = str(taken.getsockname()[1])
+
+    def typed(lines):
+        script = "\n".join(lines).replace("sudo /opt/tornado-signal/bin/tornado-signal", str(COMMAND))
+        script = script.replace(" /var/", f" {tmp_path}/var/").replace("sudo ", "").replace("9100", port)
+        return bash(script, tmp_path)
+
+    server = Server("--admin-port", port, "--data-dir", data)
+    try:
+        code = server.offer()
+        printed = typed(running)
+        assert printed.startswith(f"{tmp_path}/var/backups/tornado-signal.backup: 1 sessions, ")
+        assert re.search(r"^http://127.0.0.1:\d+: \d+ bytes before, \d+ bytes after$", printed, re.MULTILINE)
+        assert '"sessions": 1' in printed
+        assert server.stop() == 0
+    finally:
+        server.end()
+    printed = typed(stopped).splitlines()
+    assert [line.removeprefix(str(data)) for line in printed] == [
+        " is sound",
+        " is sound, nothing was changed",
+        f": 1 sessions restored from {tmp_path}/var/backups/tornado-signal.backup",
+    ]
+    server = Server("--data-dir", data)
+    try:
+        assert server.codes() == [code]
+        assert server.stop() == 0
+    finally:
+        server.end()
+
+
+@pytest.mark.slow
+def test_work_on_it():
+    """The commands for working on it exist and understand what the README tells them."""
+    lines = "".join(text for _, text in blocks("Work on it", "sh")).splitlines()
+    assert lines == list(NEEDS_CARE)
+    for line in lines:
+        assert os.access(ROOT / line.split()[0], os.X_OK)
+        subprocess.run(NEEDS_CARE[line], cwd=ROOT, stdout=subprocess.DEVNULL, timeout=100, check=True)
+
+
+# The tables.
+
+
+def test_endpoints():
+    """The README's endpoints are those of the table of routes, with their methods."""
+    rows = [re.fullmatch(r"`([A-Z]+) (\S+)`", cells[0]).groups() for cells in table("The API", "endpoint")]
+    routes = {
+        **handlers.FIXED,
+        **handlers.FILES,
+        "/demo": handlers.DEMO["/demo"],
+        **{f"/:topic/{last}": handler for last, handler in handlers.BY_TOPIC.items()},
+    }
+    assert len(rows) == len(routes)
+    assert {path: method for method, path in rows} == {
+        path: next(method for method in ("GET", "POST") if method in handler.methods)
+        for path, handler in routes.items()
+    }
+
+
+def test_errors():
+    """The README's errors are those that the server has, with their statuses and texts."""
+    made = {errors.InvalidParameter: ("…",), errors.MethodNotAllowed: ((),), errors.Unavailable: ("x",)}
+    made[errors.TooMany] = ("x", 1)
+    texts = {(str(status), f"`{kind(*made.get(kind, ()))}`") for kind, status in STATUS.items()}
+    rows = [tuple(cells[:2]) for cells in table("The API", "status")]
+    assert len(rows) == len(set(rows))
+    assert set(rows) == texts | {("500", "`Internal server error`")}
+
+
+def test_settings():
+    """The README's settings are those of the command, in their order, with defaults, meanings and units."""
+    rows = table("Settings", "flag")
+    assert rows == [
+        [
+            f"`{each.flag}`",
+            f"`{each.variable}`",
+            f"`{each.default}`",
+            each.meaning + (f" ({each.unit})" if each.unit else ""),
+        ]
+        for each in settings.SETTINGS
+    ]
+
+
+def test_keys():
+    """The README's table of keys is that of the module that packs them."""
+    keys = [text for _, text in blocks("How it works", "")][1]
+    assert keys == "".join(re.findall(r"^ {4}(.*\n)", layout.__doc__, re.MULTILINE))
+
+
+def test_the_picture_shows_every_part():
+    """Every module and folder of the package is in the picture, but for what builds it."""
+    picture = blocks("How it works", "")[0][1]
+    parts = {path.stem for path in Path(settings.__file__).parent.iterdir() if path.suffix == ".py" or path.is_dir()}
+    parts -= {"__init__", "__pycache__", "_build", "_commit"}
+    assert {part for part in parts if not re.search(rf"\b{part}\b", picture)} == set()
+
+
+def test_what_it_points_at_is_there():
+    """Files and folders that the README names exist."""
+    named = set(re.findall(r"`((?:tests|systemd|tornado_signal|\.ci)/[\w./-]*|[A-Z]+(?:\.md)?)`", README))
+    named -= {"OPTIONS", "HEAD", "GET", "POST", "F", "I", "M", "S", "L", "G", "E"}
+    assert {"tests/peer.py", "systemd/", "tornado_signal/", "CHANGELOG.md", "LICENSE", ".ci/run"} <= named
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_changelog():
+    """The changelog has a section for what is not released yet, with something in it."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert re.search(r"^## \[Unreleased\]\n\n### Added\n\n- ", text, re.MULTILINE)

@@ -1,0 +1,274 @@
+"""Damaged directories: refused, repaired, or moved aside, by the installed commands."""
+
+import itertools
+import re
+import shutil
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from support.caring import LONG_MS, SECRETS, done, entries, fill, names, noise, refused, servers
+from support.command import BOUND_S, run
+
+from tornado_signal.stores.leveldb import directory, layout
+from tornado_signal.stores.leveldb.binding import plyvel
+
+
+@pytest.fixture
+def start():
+    """A function that starts a server; none of them outlives the test."""
+    with servers() as starting:
+        yield starting
+
+
+def spoil_tables(path, begin=0.0, end=1.0, step=500):
+    """Turn a byte in so many of every table around, in a part of it; its footer stays as it is."""
+    for table in path.glob("*.ldb"):
+        size = table.stat().st_size
+        with table.open("r+b") as file:
+            for at in range(int(begin * size), int(end * (size - 48)), step):
+                file.seek(at)
+                byte = file.read(1)
+                file.seek(at)
+                file.write(bytes([byte[0] ^ 0xFF]))
+
+
+def spoil_footer(path):
+    """Have the footer of a table point out of it: LevelDB would end the process."""
+    table = min(path.glob("*.ldb"))
+    with table.open("r+b") as file:
+        file.seek(table.stat().st_size - 48)
+        file.write(b"\xff" * 8 + b"\x7f")
+
+
+def spoil_half_of_it(path):
+    spoil_tables(path, end=0.5)
+
+
+def lose_current(path):
+    (path / "CURRENT").unlink()
+
+
+def lose_manifest(path):
+    next(path.glob("MANIFEST-*")).unlink()
+
+
+def lose_a_table(path):
+    max(path.glob("*.ldb"), key=lambda table: table.stat().st_size).unlink()
+
+
+def empty_a_table(path):
+    max(path.glob("*.ldb"), key=lambda table: table.stat().st_size).write_bytes(b"")
+
+
+def lose_entries(path):
+    """Not LevelDB's damage, but ours: the heads of some sessions are gone."""
+    with plyvel.DB(str(path)) as db:
+        for key in list(db.iterator(prefix=layout.LISTING, include_value=False))[::7]:
+            db.delete(key)
+
+
+DAMAGE = {
+    spoil_half_of_it: range(100, 900),
+    spoil_footer: range(1000),
+    lose_current: range(1000, 1001),
+    lose_manifest: range(1000, 1001),
+    lose_a_table: range(1000),
+    empty_a_table: range(1000),
+    lose_entries: range(1000, 1001),
+}
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """A directory with a thousand sessions in several tables."""
+    path = tmp_path_factory.mktemp("tables") / "data"
+    fill(path, 1000, offer=noise(6000))
+    with directory.opened(path) as db:
+        directory.compact(db)
+    assert len(list(path.glob("*.ldb"))) > 2
+    return path
+
+
+@pytest.mark.parametrize("harm", DAMAGE)
+def test_damage_and_its_repair(harm, tables, start, tmp_path):
+    """Damaged, a directory is refused with the command that repairs it; that saves what is whole and keeps the rest."""
+    data = tmp_path / "data"
+    shutil.copytree(tables, data)
+    before = entries(data)
+    harm(data)
+    damaged = {table.name: table.read_bytes() for table in data.glob("*.ldb")}
+    for command in (["serve", "--port", 0], ["check"]):
+        ended = run(*command, "--data-dir", data)
+        assert (ended.returncode, "Traceback" in ended.stderr) == (1, False)
+        said = ended.stderr.splitlines()[-1]
+        assert re.match(rf"tornado-signal: (the database in )?{data} is (damaged|not sound) \(", said)
+        assert f"`tornado-signal repair --data-dir {data}`" in said
+    said = done("repair", "--data-dir", data)
+    pattern = (
+        rf"{data}: (\d+) sessions saved, (\d+) that were not whole left out\n"
+        rf"({data}\.damaged-\d+T\d+Z): the damaged database as it was; delete it when you no longer need it\n"
+    )
+    saved, halves, kept = re.fullmatch(pattern, said).groups()
+    assert int(saved) in DAMAGE[harm]
+    assert int(saved) + int(halves) <= 1000
+    assert {table.name: table.read_bytes() for table in Path(kept).glob("*.ldb")}.items() >= damaged.items()
+    assert done("check", "--data-dir", data) == f"{data} is sound\n"
+    there = entries(data)
+    sessions = {key: value for key, value in there.items() if key.startswith(layout.SESSIONS)}
+    assert sessions.items() <= before.items()
+    assert sum(key.endswith(layout.HEAD) for key in sessions) >= int(saved)
+    server = start("--data-dir", data, "--session-timeout-ms", LONG_MS)
+    server.offer()
+    assert server.stop() == 0
+    assert names(tmp_path) == sorted(["data", Path(kept).name])
+
+
+def test_nothing_can_be_saved(tmp_path):
+    """Where nothing is left, or LevelDB gives up, a repair says what to do, and leaves everything as it was."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "CURRENT").write_text("MANIFEST-000001\n")
+    (data / "000001.ldb").write_bytes(b"x" * 100)
+    said = refused("repair", "--data-dir", data)
+    left = f"cannot repair {data}: nothing of tornado-signal's is left in it; it is as it was"
+    assert said == f"{left}: move it away to start empty, or to restore a backup"
+    (data / "000002.ldb").mkdir()
+    assert "Is a directory" in refused("repair", "--data-dir", data)
+    assert names(tmp_path) == ["data"]
+    assert {"CURRENT", "000001.ldb"} <= set(names(data))
+
+
+def test_a_repair_that_ends_the_process(tables, tmp_path):
+    """If LevelDB's own repair takes its process with it, that is said, and nothing has changed."""
+    data = tmp_path / "data"
+    shutil.copytree(tables, data)
+    lose_manifest(data)
+    before = names(data)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "sitecustomize.py").write_text(
+        "import subprocess\n"
+        "real = subprocess.run\n"
+        "def run(command, **options): return real([command[0], '-c', 'import os; os.abort()'], **options)\n"
+        "subprocess.run = run\n"
+    )
+    said = refused("repair", "--data-dir", data, PYTHONPATH=str(tmp_path / "broken"))
+    assert f"cannot repair {data}: LevelDB gives up on it (it ended with -6); it is as it was" in said
+    assert set(names(data)) >= set(before)
+    assert names(tmp_path) == ["broken", "data"]
+
+
+def test_what_is_not_damaged_is_not_repaired(tables, tmp_path):
+    """A sound directory is left alone, and so are somebody else's and one of a later version."""
+    data = tmp_path / "data"
+    shutil.copytree(tables, data)
+    assert done("repair", "--data-dir", data) == f"{data} is sound, nothing was changed\n"
+    with plyvel.DB(str(data)) as db:
+        db.put(layout.FORMAT_KEY, layout.pack_number(layout.FORMAT + 1))
+    assert "has format 2, this version reads format 1" in refused("repair", "--data-dir", data)
+    lose_manifest(data)
+    assert "has format 2, this version reads format 1" in refused("repair", "--data-dir", data)
+    with plyvel.DB(str(tmp_path / "foreign"), create_if_missing=True) as db:
+        db.put(b"someone", b"else's")
+    assert "not tornado-signal's" in refused("repair", "--data-dir", tmp_path / "foreign")
+    lose_manifest(tmp_path / "foreign")
+    assert "nothing of tornado-signal's is left in it" in refused("repair", "--data-dir", tmp_path / "foreign")
+    assert names(tmp_path) == ["data", "foreign"]
+
+
+def test_check_lists_what_is_wrong(tables, tmp_path):
+    """Each thing that does not agree is a line, and the last one says how to go on; a repair mends it."""
+    data = tmp_path / "data"
+    shutil.copytree(tables, data)
+    with plyvel.DB(str(data)) as db:
+        offers = [key for key in db.iterator(include_value=False) if key[:1] == b"S" and key.endswith(layout.OFFER)]
+        for key in offers[:3]:
+            db.delete(key)
+    ended = run("check", "--data-dir", data)
+    assert ended.returncode == 1
+    assert len(ended.stdout.splitlines()) == 3
+    assert all(re.fullmatch("session [0-9a-f]{32} has no offer", line) for line in ended.stdout.splitlines())
+    assert f"{data} is not sound (listed above: 3); `tornado-signal repair --data-dir {data}`" in ended.stderr
+    assert "997 sessions saved, 3 that were not whole left out" in done("repair", "--data-dir", data)
+    assert done("check", "--data-dir", data) == f"{data} is sound\n"
+
+
+@pytest.mark.parametrize("way", ["flag", "environment"])
+def test_starting_empty(way, tables, start, tmp_path):
+    """Told to, the server moves a damaged directory aside, says so, and serves; a check moves nothing."""
+    data = tmp_path / "data"
+    shutil.copytree(tables, data)
+    spoil_tables(data)
+    arguments = ["--start-empty-if-damaged"] if way == "flag" else []
+    variables = {"TORNADO_SIGNAL_START_EMPTY_IF_DAMAGED": "true"} if way == "environment" else {}
+    checked = run("serve", "--check", "--port", 0, "--data-dir", data, *arguments, **variables)
+    assert checked.returncode == 0
+    assert "is damaged" in checked.stderr
+    assert "the server will move it aside and start empty" in checked.stderr
+    assert names(tmp_path) == ["data"]
+    server = start("--data-dir", data, *arguments, **variables)
+    code = server.offer()
+    assert server.codes() == [code]
+    assert server.call("/topics")[1]["pagination"]["total"] == 1
+    assert server.stop() == 0
+    (kept,) = set(names(tmp_path)) - {"data"}
+    (line,) = [line for line in server.log if "ERROR" in line]
+    assert f"it is kept in {tmp_path / kept}, and the service starts empty" in line
+    assert f"{data} is sound\n" == done("check", "--data-dir", data)
+    assert "is damaged" in run("serve", "--check", "--port", 0, "--data-dir", tmp_path / kept).stderr
+    again = start("--data-dir", data, *arguments, **variables)
+    assert again.codes() == [code]
+    assert again.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "empty"),
+    [(kind, False) for kind in ("poll", "listing", "answer", "wait", "events", "backup", "sweep")]
+    + [("poll", True), ("sweep", True)],
+)
+def test_damage_that_shows_while_the_server_runs(kind, empty, start, tmp_path):
+    """A read of a damaged block is a 503, logged once; then nothing is served, or all begins anew if so told."""
+    data = tmp_path / "data"
+    codes = fill(data, 400, offer="their offer " * 300, timeout_ms=3000 if kind == "sweep" else LONG_MS)
+    with directory.opened(data) as db:
+        directory.compact(db)
+    flags = ["--session-timeout-ms", LONG_MS, "--sweep-interval-ms", 100, *(["--start-empty-if-damaged"] * empty)]
+    server = start("--data-dir", data, *flags)
+    # Sessions alone: what comes before them is read in scans, and what comes behind them has been read already.
+    spoil_tables(data, 0.5, 0.9, step=10)
+    origin, code = sorted(codes)[int(0.6 * len(codes))]
+    topic = dict(zip(codes, itertools.cycle(range(50)), strict=False))[origin, code]
+    code = str(uuid.UUID(bytes=code))
+    asked = {
+        "poll": ("/poll", {"code": code, "side": "answerer"}),
+        "listing": (f"/topic%20{topic}/sessions", None),
+        "answer": ("/answer", {"code": code, "side": "answerer", "answer": "their answer"}),
+        "wait": ("/poll", {"code": code, "side": "answerer", "wait": 1}),
+        "events": (f"/events?code={code}&side=answerer", None),
+    }
+    if kind in asked:
+        status, found = server.call(*asked[kind], origin=origin)
+        assert (status, found) == (503, {"error": "Service unavailable"})
+    elif kind == "backup":
+        assert refused("backup", tmp_path / "dest", "--admin-url", server.admin_url)
+    end_s = time.monotonic() + BOUND_S
+    if empty:
+        while len(names(tmp_path)) == 1 or server.call("/topics")[0] != 200:
+            assert time.monotonic() < end_s
+        assert server.offer()
+        assert server.call("/readyz", base=server.admin_url)[0] == 200
+    else:
+        while server.call("/topics")[0] != 503:
+            assert time.monotonic() < end_s
+        for _ in range(20):
+            status, found = server.call("/readyz", base=server.admin_url)
+            assert (status, found["status"]) == (503, "unavailable")
+            assert server.call("/lobby/offer", {"info": "i", "offer": "o"})[0] == 503
+    assert server.stop() == 0
+    log = "".join(server.log)
+    assert "Traceback" not in log
+    assert log.count(f"a read of {data} failed (") == 1
+    assert log.count("`tornado-signal repair --data-dir ") == 1
+    assert not any(word in log for word in SECRETS.values())
+    assert len(names(tmp_path)) == 1 + empty

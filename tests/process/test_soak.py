@@ -1,0 +1,81 @@
+"""The soak runs for some minutes and finds nothing, and it would find what it looks for."""
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from soak import verdict
+from support.paths import TESTS
+
+RUN = TESTS / "soak" / "run"
+LEVEL = {"memory_mib": 60.0, "descriptors": 300, "disk_mib": 20.0, "p50_ms": 3.0, "p99_ms": 40.0}
+ALL_DONE = dict.fromkeys(verdict.MUST_HAVE, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+def test_some_minutes_of_it(tmp_path):
+    """Three minutes of two hundred peers, kills and restarts: all is level, nothing is lost, all is recorded."""
+    options = ["--minutes", 3, "--peers", 200, "--session-timeout-ms", 5000, "--dir", tmp_path]
+    files = ["--json", tmp_path / "soak.json", "--plot", tmp_path / "soak.svg"]
+    done = subprocess.run([RUN, *map(str, options + files)], capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = json.loads((tmp_path / "soak.json").read_text())
+    assert written["against"] == []
+    assert written["requests"] > 1000
+    assert min(written["restarts"].values()) >= 2
+    assert len(written["samples"]) > 20
+    curves = ElementTree.parse(tmp_path / "soak.svg").findall(".//{*}polyline")
+    assert len(curves) == 7
+    assert {path.name for path in tmp_path.iterdir()} == {"soak.json", "soak.svg"}
+
+
+FORGETFUL = """
+import argparse, pathlib, shutil, sys, tempfile, uvloop
+from tests.soak.__main__ import Soak
+
+class Forgetful(Soak):
+    async def _start(self):
+        shutil.rmtree(self.where / "data", ignore_errors=True)
+        await super()._start()
+
+with tempfile.TemporaryDirectory() as name:
+    soak = Forgetful(argparse.Namespace(minutes=0.2, peers=50, session_timeout_ms=20_000), pathlib.Path(name))
+    uvloop.run(soak.run())
+print(*sorted({line.split(":")[0] for line in soak.tally.wrong}), sep="\\n")
+"""
+
+
+@pytest.mark.slow
+def test_it_finds_what_is_lost():
+    """When the database is taken away at a restart, the peers miss what was acknowledged."""
+    python = [sys.executable, "-c", FORGETFUL]
+    done = subprocess.run(python, cwd=RUN.parents[2], capture_output=True, text=True, timeout=100, check=True)
+    assert {"poll", "sessions"} & set(done.stdout.split("\n")), done.stdout
+
+
+def test_a_level_run():
+    """What goes up and down without growing is level."""
+    stretch = [{name: value * (1 + number % 3 / 10) for name, value in LEVEL.items()} for number in range(40)]
+    assert verdict.judge(stretch, ALL_DONE, []) == []
+
+
+@pytest.mark.parametrize("name", LEVEL)
+def test_what_grows(name):
+    """Each quantity that grows is told by name."""
+    stretch = [LEVEL | {name: LEVEL[name] + number**3} for number in range(40)]
+    (sentence,) = verdict.judge(stretch, ALL_DONE, [])
+    assert sentence.startswith(f"{name} grows: ")
+
+
+def test_what_speaks_against_a_run():
+    """Failures are told once with their number, so is what never happened; a run without samples says nothing."""
+    done = ALL_DONE | {"met": 0}
+    assert verdict.judge([], done, ["b", "a", "b"]) == [
+        "1 times: a",
+        "2 times: b",
+        "the run was too short to say anything",
+    ]
+    assert verdict.judge([LEVEL] * 4, done, []) == ["never: met"]

@@ -1,0 +1,334 @@
+"""Unix sockets: their files made, replaced, refused and removed, and everything served over them."""
+
+import asyncio
+import contextlib
+import http.client
+import ipaddress
+import json
+import os
+import signal
+import socket
+import stat
+
+import pytest
+from support.command import BOUND_S, ORIGIN, Server, run
+
+from tornado_signal.errors import OperatorError
+from tornado_signal.http import make_refusal
+from tornado_signal.http.base import Handler
+from tornado_signal.system.sockets import open_sockets, url
+from tornado_signal.transport import Server as Listener
+
+pytest_plugins = ["support.http_fixtures"]
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Where the socket's file is."""
+    return tmp_path / "signal.sock"
+
+
+@pytest.fixture
+def open_one(path):
+    """A function that listens on a Unix socket; closed after the test."""
+    opened = []
+
+    def opening(mode=0o600):
+        opened.extend(open_sockets(f"unix:{path}", 0, "--port", mode))
+        return opened[-1]
+
+    yield opening
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def connect(path):
+    """A function that makes a client's connection; closed after the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(contextlib.closing(UnixConnection(path)))
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A function that starts the command with a Unix socket, which it names as a relative path."""
+    started = []
+
+    def starting(*arguments, address="unix:signal.sock", **options):
+        started.append(Server("--address", address, *arguments, cwd=tmp_path, **options))
+        return started[-1]
+
+    yield starting
+    for server in started:
+        server.end()
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """A connection over a Unix socket."""
+
+    def __init__(self, path):
+        super().__init__("signal.example", timeout=BOUND_S)
+        self._path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(BOUND_S)
+        self.sock.connect(str(self._path))
+
+    def call(self, target, body=None, **headers):
+        """Send a request; its status and JSON."""
+        data = None if body is None else json.dumps(body).encode()
+        self.request("GET" if body is None else "POST", target, data, {"Origin": ORIGIN} | headers)
+        response = self.getresponse()
+        return response.status, json.load(response)
+
+
+# The file.
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
+def test_the_mode_of_the_file(mode, umask, open_one, path):
+    """The permissions are those that were asked for, whatever the umask."""
+    before = os.umask(umask)
+    try:
+        listening = open_one(mode)
+    finally:
+        os.umask(before)
+    found = path.stat().st_mode
+    assert (stat.S_ISSOCK(found), stat.S_IMODE(found)) == (True, mode)
+    assert url(listening, "http") == f"unix:{path}"
+    assert not listening.getblocking()
+
+
+def test_nobody_connects_before_the_mode_is_set(open_one, path, monkeypatch):
+    """While the permissions may still be too wide, nobody is let in."""
+    tried = []
+
+    def chmod(name, mode):
+        with socket.socket(socket.AF_UNIX) as client:
+            tried.append(client.connect_ex(str(path)))
+        before(name, mode)
+
+    before = os.chmod
+    monkeypatch.setattr(os, "chmod", chmod)
+    open_one()
+    assert tried == [111]  # ECONNREFUSED
+
+
+def test_a_file_that_nobody_listens_on_is_replaced(open_one, path, connect):
+    """What a killed server has left is replaced."""
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+        left.listen()
+    before = path.stat()
+    open_one()
+    assert path.stat() != before
+    connect().connect()
+
+
+def refuse(open_one, path, reason):
+    """It is refused, with this reason and what to do."""
+    with pytest.raises(OperatorError) as refused:
+        open_one()
+    assert str(refused.value) == f"cannot listen on unix:{path}: {reason}, or choose another --address"
+
+
+def test_a_socket_in_use(open_one, path):
+    """A socket that somebody listens on is refused and left alone, also when nobody can be let in any more."""
+    in_use = "another server listens there; stop what has it"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen(0)
+        before = path.stat()
+        refuse(open_one, path, in_use)
+        waiting = []
+        while True:
+            waiting.append(socket.socket(socket.AF_UNIX))
+            waiting[-1].setblocking(False)
+            try:
+                waiting[-1].connect(str(path))
+            except BlockingIOError:
+                break
+        refuse(open_one, path, in_use)
+        assert path.stat() == before
+        for each in waiting:
+            each.close()
+
+
+@pytest.mark.parametrize("make", ["touch", "mkdir", "symlink_to"])
+def test_what_is_no_socket(make, open_one, path):
+    """A file, a folder or a link in its place is refused and left alone."""
+    getattr(path, make)(*["elsewhere"] if make == "symlink_to" else [])
+    before = path.lstat()
+    refuse(open_one, path, "there is a file that is no socket; stop what has it")
+    assert path.lstat() == before
+
+
+def test_a_socket_of_another_kind(open_one, path):
+    """Somebody's datagram socket is refused and left alone."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(str(path))
+        refuse(open_one, path, "Protocol wrong type for socket; stop what has it")
+        assert path.exists()
+
+
+def test_no_directory(open_one, path, monkeypatch):
+    """Without its directory it cannot be."""
+    with pytest.raises(OperatorError, match="No such file or directory; make its directory, or choose another --addr"):
+        open_sockets(f"unix:{path}/deeper", 0, "--port")
+
+
+def test_closing_removes_the_file(open_one, path):
+    """Closing removes the file, once, and not that of somebody who has taken its place."""
+    first = open_one()
+    first.close()
+    assert not path.exists()
+    first.close()
+    second = open_one()
+    path.unlink()
+    open_one()
+    second.close()
+    assert path.exists()
+
+
+def test_a_failure_leaves_no_file(open_one, path, monkeypatch):
+    """When the permissions cannot be set, nothing is left behind."""
+
+    def chmod(name, mode):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chmod", chmod)
+    refuse(open_one, path, "Operation not permitted; stop what has it")
+    assert not path.exists()
+
+
+# The server.
+
+
+def test_everything_over_a_unix_socket(start, path, connect):
+    """The whole service is there: offers, waits, streams, refusals, and a listing larger than any buffer."""
+    server = start()
+    assert server.url == "unix:signal.sock"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    one, other = connect(), connect()
+    assert one.call("/health")[0] == 200
+    for number in range(50):
+        status, made = one.call("/lobby/offer", {"info": str(number), "offer": "o" * 100_000})
+        assert status == 200
+    status, listed = one.call("/lobby/sessions")
+    assert [each["info"] for each in listed["sessions"]] == [str(number) for number in reversed(range(50))]
+    other.request("GET", f"/events?code={made['code']}&side=offerer", headers={"Origin": ORIGIN})
+    stream = other.getresponse()
+    assert stream.readline() == b":\n"
+    waiting = connect()
+    body = json.dumps({"code": made["code"], "side": "offerer", "wait": 60})
+    waiting.request("POST", "/poll", body, {"Origin": ORIGIN})
+    assert one.call("/answer", {"code": made["code"], "side": "answerer", "answer": "a"})[0] == 200
+    assert json.load(waiting.getresponse())["answer"] == "a"
+    assert [stream.readline() for _ in range(3)] == [b"retry: 2000\n", b"\n", b"event: answer\n"]
+    assert one.call("/lobby/offer", {"info": "i", "offer": "o" * 300_000}) == (413, {"error": "Request body too large"})
+    assert server.stop() == 0
+    assert not path.exists()
+    assert [line for line in server.log if not line.startswith("INFO ")] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_clean_stop_removes_the_file(number, start, path):
+    """After a clean stop there is no file."""
+    server = start("--socket-mode", "600")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert server.stop(number) == 0
+    assert not path.exists()
+
+
+def test_after_a_kill(start, path, connect):
+    """A server that was killed leaves its file, and the next one takes its place and its sessions over."""
+    server = start()
+    code = connect().call("/lobby/offer", {"info": "i", "offer": "o"})[1]["code"]
+    server.stop(signal.SIGKILL)
+    assert path.exists()
+    start()
+    (listed,) = connect().call("/lobby/sessions")[1]["sessions"]
+    assert listed["code"] == code
+
+
+@pytest.mark.parametrize("check", [["--check"], []])
+def test_a_second_server(check, start, tmp_path, connect):
+    """A second server on the same socket is refused in one sentence; the first goes on and keeps its file."""
+    start()
+    done = run("serve", *check, "--address", "unix:signal.sock", "--data-dir", "other", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "tornado-signal: cannot listen on unix:signal.sock: another server listens there; stop what has it, "
+        "or choose another --address\n"
+    )
+    assert connect().call("/health")[0] == 200
+
+
+def test_check_leaves_nothing(path, tmp_path):
+    """`--check` tries the socket and takes it away again."""
+    done = run("serve", "--check", "--address", f"unix:{path}", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not path.exists()
+
+
+def test_what_fails_after_it_leaves_nothing(path, tmp_path):
+    """When the admin port is taken there is no socket either."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("serve", "--address", f"unix:{path}", "--admin-port", port, cwd=tmp_path)
+    assert done.returncode == 1
+    assert f"port {port}" in done.stderr
+    assert not path.exists()
+
+
+def test_the_port_does_not_count(start, connect):
+    """A port that is taken is no obstacle."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        start(port=taken.getsockname()[1])
+        assert connect().call("/health")[0] == 200
+
+
+# Who is believed.
+
+
+class Who(Handler):
+    """GET /who: who the server thinks that the client is."""
+
+    def get(self):
+        self.reply({"client": self.request.client_address})
+
+
+@pytest.mark.parametrize(
+    ("trusted", "client", "own"),
+    [
+        ((), "unix", "http://signal.example"),
+        ((ipaddress.ip_network("0.0.0.0/0"),), "unix", "http://signal.example"),
+        (("unix",), "198.51.100.7", "https://app.example"),
+        ((ipaddress.ip_network("198.51.100.0/24"), "unix"), "192.0.2.1", "https://app.example"),
+    ],
+)
+async def test_a_unix_socket_is_trusted_if_it_is_named(trusted, client, own, start_service, open_one, connect):
+    """Over a Unix socket only `unix` among --trusted-proxies makes what is said about the client count."""
+    service = await start_service(trusted_proxies=trusted)
+    service.application.fixed["/who"] = Who
+    listener = Listener(service.application, make_refusal(service.settings, service.application.ledger))
+    await listener.start([open_one()])
+    said = {
+        "X-Forwarded-For": "192.0.2.1, 198.51.100.7",
+        "X-Forwarded-Proto": "https",
+        "X-Forwarded-Host": "app.example",
+        "Sec-Fetch-Site": "same-origin",
+    }
+
+    def ask():
+        connection = connect()
+        found = connection.call("/who", **said)
+        connection.request("GET", "/topics", headers=said)
+        with connection.getresponse() as response:
+            return found, response.headers["Access-Control-Allow-Origin"]
+
+    answered = await asyncio.get_running_loop().run_in_executor(None, ask)
+    assert answered == ((200, {"client": client}), own)
+    await listener.close(1.0)

@@ -1,0 +1,45 @@
+"""Copies of the working tree, and repositories made of them."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from .paths import ROOT
+
+
+def copy_checkout(copy):
+    """Copy the working tree without what git ignores: what a newcomer has."""
+    names = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout.split("\0")
+    for name in filter(None, names):
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name)
+
+
+def run(*command: str | Path, **env: str) -> str:
+    """Run a command with warnings of its own, and return what it prints."""
+    environ = {**os.environ, **env}
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ)
+    assert done.returncode == 0, f"{command}:\n{done.stdout}"
+    return done.stdout
+
+
+def git(directory: Path, *arguments: str) -> str:
+    """Run git as somebody without settings."""
+    me = ("-c", "user.name=Tester", "-c", "user.email=tester@example.invalid", "-c", "commit.gpgsign=false")
+    return run("git", *me, "-C", directory, *arguments).strip()
+
+
+def new_repository(directory: Path) -> str:
+    """Make a directory a repository of one commit, and return that commit."""
+    git(directory, "init", "--quiet")
+    git(directory, "add", "--all")
+    git(directory, "commit", "--quiet", "--allow-empty", f"--message=made for {directory}")
+    return git(directory, "rev-parse", "HEAD")

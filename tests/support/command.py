@@ -1,0 +1,140 @@
+"""The installed command as a process, for the tests of the server as a whole."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+COMMAND = Path(sys.executable).with_name("tornado-signal")
+ORIGIN = "https://app.example"
+BOUND_S = 30
+
+
+def environment(**variables):
+    """The environment of this process, with none of the server's own variables but these."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TORNADO_SIGNAL_")}
+    return kept | variables
+
+
+def run(*arguments, cwd=None, **variables):
+    """Run the command to its end; its status and both streams."""
+    return subprocess.run(
+        [COMMAND, *map(str, arguments)],
+        cwd=cwd,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+        check=False,
+    )
+
+
+def passing(sockets):
+    """What runs a command with these sockets as its descriptors from 3 on, and says so to it."""
+    if not sockets:
+        return []
+    # By way of places where they cannot overwrite each other.
+    moves = [f"{aside}<&{each.fileno()} {each.fileno()}<&-" for aside, each in enumerate(sockets, 60)]
+    moves += [f"{place}<&{place + 57} {place + 57}<&-" for place in range(3, 3 + len(sockets))]
+    script = f'exec {" ".join(moves)}; LISTEN_PID=$$ LISTEN_FDS={len(sockets)} exec "$@"'
+    return ["bash", "-c", script, "bash"]
+
+
+class Server:
+    """`tornado-signal serve` as a process, ready when this has been made.
+
+    Args:
+        arguments: of `serve`.
+        command: the installed command.
+        cwd: the directory that it runs in.
+        port: None leaves the port to the other settings.
+        passed: listening sockets to pass to it, as systemd does.
+        prefix: a command that runs it.
+        variables: of the environment.
+
+    Attributes:
+        url: the address of its public listener.
+        admin_url: that of the admin listener, or None.
+        log: the lines that it has written so far.
+        tls: the SSLContext for HTTPS; None for the machine's own.
+    """
+
+    tls = None
+
+    def __init__(self, *arguments, command=COMMAND, cwd=None, port=0, passed=(), prefix=(), **variables):
+        flags = ["--port", port] if port is not None else []
+        self.log = []
+        self.process = subprocess.Popen(
+            [*prefix, *passing(passed), command, "serve", *map(str, [*flags, *arguments])],
+            cwd=cwd,
+            env=environment(**variables),
+            pass_fds=[each.fileno() for each in passed],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.admin_url = None
+        admin = {"--admin-port", "TORNADO_SIGNAL_ADMIN_PORT", "LISTEN_FDNAMES"} & {*arguments, *variables}
+        wanted = max(len(passed), 2 if admin else 1)
+        while wanted and (line := self.process.stderr.readline()):
+            self.log.append(line)
+            if found := re.search(r"(listening|admin listener) on (https?://[^\s\"]+|unix:.+)", line):
+                wanted -= 1
+                if found[1] == "listening":
+                    self.url = found[2]
+                else:
+                    self.admin_url = found[2]
+        if wanted:
+            self.process.wait(BOUND_S)
+            raise AssertionError(f"it ended with {self.process.returncode}: {''.join(self.log)}")
+
+    def wait(self):
+        """Wait for its end; its exit status."""
+        rest, _ = self.process.communicate(timeout=BOUND_S)[::-1]
+        self.log += rest.splitlines(keepends=True)
+        return self.process.returncode
+
+    def stop(self, number=signal.SIGTERM):
+        """Send a signal and wait for the end; the exit status."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def end(self):
+        """Leave nothing behind, however the test went."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+        self.process.stderr.close()
+
+    def call(self, path, body=None, *, origin=ORIGIN, base=None):
+        """Send a request; status and JSON."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Origin": origin} if origin else {}
+        request = urllib.request.Request((base or self.url) + path, data=data, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=BOUND_S, context=self.tls) as response:
+                return response.status, json.load(response)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    def offer(self, topic="lobby", info="i", offer="o"):
+        """Publish an offer; its code."""
+        status, found = self.call(f"/{topic}/offer", {"info": info, "offer": offer})
+        assert status == 200, found
+        return found["code"]
+
+    def codes(self, topic="lobby"):
+        """The codes of a topic's sessions."""
+        return [each["code"] for each in self.call(f"/{topic}/sessions")[1]["sessions"]]
+
+
+def at_another_time(offset):
+    """The environment of a process whose clock is wrong; the command `faketime` would keep the signals to itself."""
+    (library,) = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
+    return {"LD_PRELOAD": str(library), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}

@@ -1,0 +1,40 @@
+"""Fixtures of the HTTP tests: `pytest_plugins = ["support.http_fixtures"]` brings them."""
+
+import logging
+
+import pytest
+
+from .service import Service
+
+
+@pytest.fixture
+def transport():
+    """The transport under the servers of these tests; a module may override it to try another."""
+    return "own"
+
+
+@pytest.fixture
+def start_service(io_loop, tmp_path, transport, caplog):
+    """A coroutine function that starts a server in this process with some settings.
+
+    After the test its store must be sound, and nothing may have been logged as an error unless `caplog` was cleared.
+    """
+    started = []
+
+    async def start(**settings):
+        service = Service(tmp_path / f"data{len(started)}", transport, **settings)
+        await service.start()
+        started.append(service)
+        return service
+
+    yield start
+    for service in started:
+        io_loop.run_sync(service.stop)
+    found = [record for when in ("setup", "call", "teardown") for record in caplog.get_records(when)]
+    assert [record.getMessage() for record in found if record.levelno >= logging.ERROR] == []
+
+
+@pytest.fixture
+def service(io_loop, start_service):
+    """A server in this process with the default settings."""
+    return io_loop.run_sync(start_service)

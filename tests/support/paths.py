@@ -1,0 +1,8 @@
+"""Where the things are that tests need."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests"
+SYSTEMD = ROOT / "systemd"
+PEER = TESTS / "peer.py"

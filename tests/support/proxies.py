@@ -1,0 +1,166 @@
+"""The real nginx and the real Caddy, with the configurations of `systemd/`; only names, ports and paths are changed."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+
+from .paths import SYSTEMD
+
+BOUND_S = 20
+HOST = "127.0.0.1"
+LETSENCRYPT = "/etc/letsencrypt/live/signal.example.com"
+
+# Around the file that is tried: what is nginx's own, so that it touches nothing of this machine.
+NGINX = """
+daemon off;
+{user}
+worker_processes 1;
+pid {directory}/nginx.pid;
+events {{ worker_connections 4096; }}
+http {{
+    client_body_temp_path {directory}/body;
+    proxy_temp_path {directory}/proxy;
+    fastcgi_temp_path {directory}/fastcgi;
+    uwsgi_temp_path {directory}/uwsgi;
+    scgi_temp_path {directory}/scgi;
+    include {directory}/site.conf;
+}}
+"""
+# The same for Caddy, which without the third line would have the machine trust a certificate authority of its own.
+CADDY = """{{
+	admin off
+	auto_https off
+	skip_install_trust
+	storage file_system {directory}/storage
+	default_bind 127.0.0.1 [::1]
+	servers {{
+		protocols h1 h2
+	}}
+}}
+"""
+
+
+def put(text, pairs):
+    """Replace pieces of a configuration, each of which has to be there."""
+    for before, after in pairs:
+        assert before in text, before
+        text = text.replace(before, after)
+    return text
+
+
+def free_ports():
+    """Two ports that nobody uses: one for HTTPS and one for HTTP."""
+    with socket.create_server((HOST, 0)) as one, socket.create_server((HOST, 0)) as other:
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+class Proxy:
+    """A proxy on both loopback addresses, in front of one server, ready when this has been made.
+
+    Args:
+        directory: an empty one of its own.
+        pair: certificate and key for it.
+        upstream: the server's port on 127.0.0.1, or the path of its Unix socket.
+
+    Attributes:
+        pair: as given.
+        port: for HTTPS.
+        plain_port: for HTTP.
+        url: where pages find it.
+    """
+
+    def __init__(self, directory, pair, upstream):
+        self.directory = directory
+        self.pair = pair
+        self.upstream = upstream
+        for _ in range(5):  # somebody may take a port just before it does
+            self.port, self.plain_port = free_ports()
+            self.url = f"https://{HOST}:{self.port}"
+            command = self.configure()
+            self._output = open(directory / "output", "wb")  # noqa: SIM115
+            self.process = subprocess.Popen(
+                command,
+                cwd=directory,
+                env={**os.environ, "HOME": str(directory), "XDG_CONFIG_HOME": str(directory)},
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+            )
+            if self._answers():
+                return
+            self.stop()
+        raise AssertionError(self.log())
+
+    def _answers(self):
+        deadline_s = time.monotonic() + BOUND_S
+        while self.process.poll() is None and time.monotonic() < deadline_s:
+            with contextlib.suppress(ConnectionRefusedError), socket.create_connection((HOST, self.port), BOUND_S):
+                return True
+            time.sleep(0.02)
+        return False
+
+    def log(self):
+        """What it has said."""
+        return (self.directory / "output").read_text()
+
+    def stop(self):
+        """End it; Caddy would wait for its clients to leave."""
+        self.process.terminate()
+        try:
+            self.process.wait(2)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(BOUND_S)
+        self._output.close()
+
+
+class Nginx(Proxy):
+    """systemd/nginx.conf."""
+
+    name = "nginx"
+
+    def configure(self):
+        """Write its files; the command."""
+        user = "user root;" if os.geteuid() == 0 else ""  # its workers have to reach a Unix socket of this user's
+        (self.directory / "nginx.conf").write_text(NGINX.format(directory=self.directory, user=user))
+        site = (SYSTEMD / "nginx.conf").read_text()
+        if isinstance(self.upstream, int):
+            pairs = [("server 127.0.0.1:3000;", f"server 127.0.0.1:{self.upstream};")]
+        else:
+            pairs = [
+                ("server 127.0.0.1:3000;", ""),
+                ("# server unix:/run/tornado-signal/signal.sock;", f"server unix:{self.upstream};"),
+            ]
+        pairs += [
+            ("listen 80;", f"listen 127.0.0.1:{self.plain_port};"),
+            ("listen [::]:80;", f"listen [::1]:{self.plain_port};"),
+            ("listen 443 ssl", f"listen 127.0.0.1:{self.port} ssl"),
+            ("listen [::]:443 ssl", f"listen [::1]:{self.port} ssl"),
+            (f"{LETSENCRYPT}/fullchain.pem", str(self.pair.certificate)),
+            (f"{LETSENCRYPT}/privkey.pem", str(self.pair.key)),
+        ]
+        (self.directory / "site.conf").write_text(put(site, pairs))
+        found = shutil.which("nginx")
+        return [found, "-p", self.directory, "-c", self.directory / "nginx.conf", "-e", "stderr"]
+
+
+class Caddy(Proxy):
+    """systemd/Caddyfile."""
+
+    name = "caddy"
+
+    def configure(self):
+        """Write its file; the command."""
+        upstream = f"127.0.0.1:{self.upstream}" if isinstance(self.upstream, int) else f"unix/{self.upstream}"
+        site = (SYSTEMD / "Caddyfile").read_text()
+        pairs = [
+            ("\nsignal.example.com {", f"\nhttps://:{self.port} {{\n\ttls {self.pair.certificate} {self.pair.key}"),
+            ("reverse_proxy 127.0.0.1:3000 {", f"reverse_proxy {upstream} {{"),
+        ]
+        (self.directory / "Caddyfile").write_text(CADDY.format(directory=self.directory) + put(site, pairs))
+        return [shutil.which("caddy"), "run", "--adapter", "caddyfile", "--config", self.directory / "Caddyfile"]
+
+
+PROXIES = {"nginx": Nginx, "caddy": Caddy}

@@ -1,0 +1,90 @@
+"""Requests of every kind to the installed command, with words in them that may be in no log and no label."""
+
+import json
+import socket
+import urllib.request
+from urllib.parse import urlsplit
+
+from .command import BOUND_S, ORIGIN
+
+NO_SUCH_CODE = "00000000-0000-4000-8000-000000000000"
+# What no label may have in it: all that a client says, but for what it asks for and how.
+SECRETS = ["hidden", "5ec1e7", "127.0.0.1"]
+
+
+def send(server, data):
+    """Send bytes; all that comes back until the server hangs up."""
+    where = urlsplit(server.url)
+    with socket.create_connection((where.hostname, where.port), timeout=BOUND_S) as client:
+        client.sendall(data)
+        received = b""
+        while some := client.recv(65536):
+            received += some
+    return received
+
+
+def request(server, method, path, body=None, origin="https://hidden.example"):
+    """Any request; its status."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Origin": origin} if origin else {}
+    asked = urllib.request.Request(server.url + path, data=data, headers=headers, method=method)
+    try:
+        with urllib.request.urlopen(asked, timeout=BOUND_S) as response:
+            response.read()
+            return response.status
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def offer(server, topic="hidden-topic", **more):
+    """Publish an offer; its code."""
+    return server.call(f"/{topic}/offer", {"info": "hidden", "offer": "hidden"} | more, origin=ORIGIN)[1]["code"]
+
+
+def traffic(server):
+    """Something of everything; what was sent, by endpoint, method and status, and what was refused, and why."""
+    code, other, third = offer(server), offer(server), offer(server, "hidden-other")
+    answer = {"code": code, "side": "answerer", "answer": "hidden-answer"}
+    send(server, b"hidden\r\n\r\n")
+    send(server, b"GET /hidden HTTP/1.1\r\nHost: x\r\nX-Hidden: " + b"h" * 60_000 + b"\r\n\r\n")
+    asked = [
+        ("/:topic/offer", "POST", 200, "", None),
+        ("/:topic/offer", "POST", 200, "", None),
+        ("/:topic/offer", "POST", 200, "", None),
+    ]
+    for endpoint, method, status, reason, path, *body in [
+        ("/", "GET", 200, "", "/"),
+        ("/", "HEAD", 200, "", "/?hidden=query"),
+        ("/", "OPTIONS", 204, "", "/"),
+        ("/", "POST", 405, "method not allowed", "/", {}),
+        ("/health", "GET", 200, "", "/health"),
+        ("/health", "other", 405, "method not allowed", "/health"),
+        ("/openapi.json", "GET", 200, "", "/openapi.json"),
+        ("/topics", "GET", 200, "", "/topics"),
+        ("/topics", "GET", 400, "page", "/topics?page=hidden"),
+        ("/topics", "GET", 400, "limit", "/topics?limit=0"),
+        ("/:topic/sessions", "GET", 200, "", "/hidden-topic/sessions"),
+        ("/:topic/sessions", "GET", 400, "topic", f"/{'hidden' * 50}/sessions"),
+        ("/:topic/offer", "POST", 400, "body", "/hidden-topic/offer"),
+        ("/:topic/offer", "POST", 400, "info", "/hidden-topic/offer", {"offer": "hidden"}),
+        ("/:topic/offer", "POST", 413, "body too large", "/hidden-topic/offer", {"offer": "hidden" * 50_000}),
+        ("/answer", "POST", 200, "", "/answer", answer),
+        ("/answer", "POST", 200, "", "/answer", answer),
+        ("/answer", "POST", 409, "already answered", "/answer", answer | {"answer": "hidden too"}),
+        ("/answer", "POST", 400, "answer or candidate", "/answer", {"code": code, "side": "offerer"}),
+        ("/answer", "POST", 404, "session not found", "/answer", answer | {"code": NO_SUCH_CODE}),
+        ("/poll", "POST", 200, "", "/poll", {"code": code, "side": "offerer"}),
+        ("/poll", "POST", 404, "session not found", "/poll", {"code": "5ec1e700", "side": "offerer"}),
+        ("/refresh", "POST", 200, "", "/refresh", {"code": other, "side": "offerer"}),
+        ("/withdraw", "POST", 200, "", "/withdraw", {"code": other, "side": "offerer"}),
+        ("/events", "GET", 400, "code", "/events?side=offerer"),
+        ("unknown", "GET", 404, "path not found", "/hidden/path/that/is/long"),
+        ("unknown", "POST", 404, "path not found", "/hidden", {}),
+        ("unknown", "OPTIONS", 204, "", "/hidden/hidden"),
+    ]:
+        assert request(server, "PUT" if method == "other" else method, path, *body, origin=ORIGIN) == status, path
+        asked.append((endpoint, method, status, reason, path))
+    assert request(server, "GET", "/", origin=None) == 400
+    asked.append(("/", "GET", 400, "Origin", "/"))
+    return asked, third

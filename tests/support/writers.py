@@ -1,0 +1,183 @@
+"""Writers that remember what they sent and what was acknowledged, for the tests that take the server's ground away."""
+
+import asyncio
+import http.client
+import json
+import random
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from itertools import count
+from urllib.parse import urlsplit
+
+from tornado_signal.errors import SessionNotFound
+from tornado_signal.session import Side
+from tornado_signal.stores.leveldb.store import Store
+
+from .command import BOUND_S
+
+ORIGINS = ["https://one.example", "https://two.example"]
+TOPICS = ["a", "b"]
+NO_LIMIT_MS = 300_000
+
+
+@dataclass
+class Sent:
+    """A session as a writer knows it: what was asked for, and what of it was acknowledged."""
+
+    origin: str
+    topic: str
+    info: str
+    offer: str
+    sent_ms: int
+    code: bytes | None = None
+    asked: dict = field(default_factory=lambda: {side: [] for side in Side})
+    acknowledged: dict = field(default_factory=lambda: {side: [] for side in Side})
+    answer: str | None = None
+    answered: bool = False
+
+
+class Writers:
+    """Threads that publish, answer and send candidates as fast as they are served, each its own sessions.
+
+    Args:
+        url: of the server.
+        seed: of all that they choose.
+        number: how many they are.
+        padding: what every text ends with, to fill a disk sooner.
+
+    Attributes:
+        sessions: all that was sent, acknowledged or not.
+        acknowledgements: released once for each; acquire it to wait for some.
+        refusals: the same for each 503.
+        wrong: what should never have come, as sentences.
+    """
+
+    numbers = count()
+
+    def __init__(self, url, seed, *, number=8, padding=""):
+        self.sessions = []
+        self.acknowledgements, self.refusals = threading.Semaphore(0), threading.Semaphore(0)
+        self.wrong = []
+        self._address = urlsplit(url).netloc
+        self._padding = padding
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._write, args=(random.Random(f"{seed} {n}"),)) for n in range(number)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self):
+        """Wait until all of them have stopped: by themselves when the server is gone."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(BOUND_S)
+        assert not any(thread.is_alive() for thread in self._threads)
+
+    def _write(self, rng):
+        connection = http.client.HTTPConnection(self._address, timeout=BOUND_S)
+        try:
+            while not self._stopping.is_set():
+                self._write_session(connection, rng)
+        except (ConnectionError, http.client.HTTPException):
+            pass  # killed
+        except Exception as error:
+            self.wrong.append(f"{error!r}")
+        finally:
+            connection.close()
+
+    def _write_session(self, connection, rng):
+        number = str(next(self.numbers))
+        text = f"{number} {self._padding}"
+        session = Sent(rng.choice(ORIGINS), rng.choice(TOPICS), number, text, time.time_ns() // 1_000_000)
+        self.sessions.append(session)
+        found = self._post(connection, session.origin, f"/{session.topic}/offer", {"info": number, "offer": text})
+        if found is None:
+            return
+        session.code = uuid.UUID(found["code"]).bytes
+        for turn in range(rng.randrange(6)):
+            side, candidate = rng.choice(list(Side)), f"{turn} {self._padding}"
+            body = {"code": found["code"], "side": side.value, "candidate": candidate}
+            session.asked[side].append(candidate)
+            if self._post(connection, session.origin, "/answer", body):
+                session.acknowledged[side].append(candidate)
+        if rng.random() < 0.5:
+            session.answer = "answer " + text
+            body = {"code": found["code"], "side": "answerer", "answer": session.answer}
+            session.answered = self._post(connection, session.origin, "/answer", body) is not None
+
+    def _post(self, connection, origin, path, body):
+        """What a 200 holds; None for a 503."""
+        connection.request("POST", path, json.dumps(body), {"Origin": origin})
+        response = connection.getresponse()
+        found = json.loads(response.read())
+        if response.status == 200:
+            self.acknowledgements.release()
+            return found
+        said = response.status, found, response.headers["Access-Control-Allow-Origin"], response.headers["Content-Type"]
+        if said != (503, {"error": "Service unavailable"}, origin, "application/json"):
+            self.wrong.append(f"{path}: {said}")
+        if not (response.headers["Retry-After"] or "").isdigit():
+            self.wrong.append(f"{path}: Retry-After is {response.headers['Retry-After']!r}")
+        self.refusals.release()
+        return None
+
+
+def subsequence(some, all_of_them):
+    """Whether all of some occur among others in the same order."""
+    rest = iter(all_of_them)
+    return all(each in rest for each in some)
+
+
+async def compare(path, sessions, timeout_ms=NO_LIMIT_MS):
+    """Open the store and compare it with what was sent: all acknowledged is there, nothing is half there.
+
+    Returns:
+        How many sessions were found, and how many of them had never been acknowledged.
+    """
+    store = Store(path, timeout_ms=timeout_ms)
+    try:
+        now_ms = max(time.time_ns() // 1_000_000, store.created_ms)
+        store.check(now_ms)
+        listed = {}
+        for origin in ORIGINS:
+            counts, total = await store.topics(origin, 0, 1000, now_ms)
+            assert total == len(counts)
+            for topic in TOPICS:
+                found = [each async for step in store.sessions(origin, topic, now_ms) for each in step]
+                listed |= {(origin, topic, each.session.code): each for each in found}
+                assert dict(counts).get(topic, 0) == len(found)
+        by_code = {session.code: session for session in sessions if session.code}
+        for session in by_code.values():
+            try:
+                answerer, offerer = [await store.read(session.origin, session.code, side, now_ms) for side in Side]
+            except SessionNotFound:
+                assert session.sent_ms + timeout_ms <= now_ms, f"lost: {session}"
+                continue
+            assert offerer.description == session.offer
+            assert answerer.description in ({session.answer} if session.answered else {session.answer, None}), session
+            candidates = {}
+            for side, news in ((Side.OFFERER, offerer), (Side.ANSWERER, answerer)):
+                candidates[side] = [text for _, text in news.candidates]
+                assert subsequence(session.acknowledged[side], candidates[side]), (session, news)
+                assert subsequence(candidates[side], session.asked[side]), (session, news)
+            entry = listed.pop((session.origin, session.topic, session.code), None)
+            assert (entry is None) == (answerer.description is not None), session
+            if entry:
+                assert (entry.offer, entry.candidates) == (session.offer, candidates[Side.OFFERER])
+                assert (entry.session.info, entry.session.topic) == (session.info, session.topic)
+        # What was not acknowledged is there whole or not at all.
+        asked = {(each.origin, each.topic, each.info, each.offer) for each in sessions if not each.code}
+        for (origin, topic, _), entry in listed.items():
+            assert (origin, topic, entry.session.info, entry.offer) in asked
+            assert entry.candidates == []
+        return len(by_code), len(listed)
+    finally:
+        await store.close()
+
+
+def compare_stopped(path, sessions, timeout_ms=NO_LIMIT_MS):
+    """The same from outside an event loop."""
+    return asyncio.run(compare(path, sessions, timeout_ms))

@@ -1,0 +1,50 @@
+"""The store keeps its word on both bindings of LevelDB: its suites run here on the one that is not used elsewhere."""
+
+import os
+
+import pytest
+from support.checkout import copy_checkout
+from support.paths import ROOT
+from support.pythons import do, installed, required
+
+from tornado_signal.stores.leveldb.binding import plyvel
+
+# The longest first: two of them run at a time.
+SUITES = ["process/test_crash.py", "process/test_rescue.py", "engine/test_store_model.py", "system/test_disk_full.py"]
+SUITES += ["engine/test_store.py", "engine/test_database.py", "http/test_concurrency.py"]
+SUITES += ["engine/test_store_additions.py", "engine/test_salvage.py", "engine/test_directory.py"]
+SUITES += ["engine/test_tables.py"]
+NEEDED = {"hypothesis", "pytest", "pytest-timeout", "pytest-tornasync", "pytest-xdist"}
+OURS = plyvel.__name__.replace("_", "-")
+# For each other binding the newest Python that takes it.
+OTHERS = list({each.binding: each for each in installed() if each.binding != OURS}.values())
+
+
+def tries(python):
+    """The name of a test: what it tries."""
+    return f"{python.binding}-on-{python.version}" if python else f"nothing-but-{OURS}-here"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("python", OTHERS or [None], ids=tries)
+def test_the_suites_of_the_store(python, tmp_path):
+    """Full disks, failed syncs, kills, damage, repair and all rules of the store, with another LevelDB under them."""
+    if python is None:  # no Python of this machine takes another
+        return
+    room = tmp_path / "environment"
+    python.environment(room)
+    copy_checkout(tmp_path / "source")
+    needed = [each for each in required(python.minor, python.machine, "test") if each.name in NEEDED]
+    assert len(needed) == len(NEEDED)
+    python.install(room, tmp_path / "source", *map(str, needed))
+    says = "from tornado_signal.stores.leveldb.binding import plyvel; print(plyvel.__name__)"
+    assert do(room / "bin" / "python", "-I", "-c", says).strip() == python.binding.replace("-", "_")
+
+    files = [f"tests/{name}" for name in SUITES]
+    flags = ["-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "-q"]
+    flags += ["--basetemp", tmp_path / "inner"]
+    path = f"{room / 'bin'}:{os.environ['PATH']}"
+    printed = do(room / "bin" / "pytest", *flags, *files, cwd=ROOT, PATH=path, PYTHONDONTWRITEBYTECODE="1")
+    assert " passed in " in printed
+    assert "skipped" not in printed

@@ -1,0 +1,160 @@
+"""The machine's clock jumps under a running server; its monotonic clock does not."""
+
+import time
+
+import pytest
+from support.command import BOUND_S, Server, at_another_time
+
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+TIMEOUT_MS = 4000
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A function that starts a server whose wall clock is what `jump` says."""
+    servers = []
+
+    def starting(*arguments):
+        variables = at_another_time("+0") | {
+            "FAKETIME_TIMESTAMP_FILE": str(tmp_path / "clock"),
+            "FAKETIME_NO_CACHE": "1",
+        }
+        del variables["FAKETIME"]  # it would win over the file
+        servers.append(Server("--data-dir", tmp_path / "data", *arguments, **variables))
+        return servers[-1]
+
+    (tmp_path / "clock").write_text("+0\n")
+    yield starting
+    for server in servers:
+        server.end()
+
+
+@pytest.fixture
+def jump(tmp_path):
+    """A function that sets the servers' clocks, by what to add to this machine's."""
+
+    def jumping(offset):
+        new = tmp_path / "clock.new"
+        new.write_text(f"{offset}\n")
+        new.rename(tmp_path / "clock")  # so that nobody reads half of it
+
+    return jumping
+
+
+def now_ms():
+    return time.time_ns() // 1_000_000
+
+
+def server_ms(server):
+    return server.call("/health")[1]["timestamp"]
+
+
+def poll(server, code, **fields):
+    return server.call("/poll", {"code": code, "side": "offerer", **fields})
+
+
+def created_ms(server, topic="lobby"):
+    """When the sessions of a topic were created, newest first."""
+    return [each["createdAt"] for each in server.call(f"/{topic}/sessions")[1]["sessions"]]
+
+
+def until_gone(server, code):
+    """Wait until a session has expired; when that was, by this machine's clock."""
+    deadline_s = time.monotonic() + BOUND_S
+    while poll(server, code)[0] != 404:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    return now_ms()
+
+
+def test_an_hour_forward(start, jump):
+    """What is over by the new time is over at once; what is new lives its time, also when it is put right."""
+    server = start("--session-timeout-ms", TIMEOUT_MS)
+    old = server.offer()
+    assert poll(server, old)[0] == 200
+    jump("+1h")
+    assert server_ms(server) >= now_ms() + HOUR_MS - 1000
+    assert poll(server, old)[0] == 404
+    assert server.codes() == []
+    assert server.call("/topics")[1]["topics"] == []
+
+    before_ms = now_ms()
+    new = server.offer()
+    (newest_ms,) = created_ms(server)
+    assert newest_ms >= before_ms + HOUR_MS
+    jump("+0")
+    assert server_ms(server) >= newest_ms
+    assert poll(server, new)[0] == 200
+    newer = server.offer()
+    assert server.codes() == [newer, new]
+    assert until_gone(server, new) >= before_ms + TIMEOUT_MS
+    assert server.stop() == 0
+
+
+def test_a_day_back(start, jump):
+    """Nothing expires early or late, nothing new is older than what is there, and who waits does not wait longer."""
+    server = start("--session-timeout-ms", TIMEOUT_MS)
+    before_ms = now_ms()
+    old = server.offer()
+    after_ms = now_ms()
+    jump("-1d")
+    assert server_ms(server) >= before_ms
+    new = server.offer()
+    newest_ms, oldest_ms = created_ms(server)
+    assert before_ms <= oldest_ms <= after_ms
+    assert oldest_ms <= newest_ms <= now_ms()
+    assert server.codes() == [new, old]
+    began_s = time.monotonic()
+    assert poll(server, old, wait=1)[0] == 200
+    assert 0.9 < time.monotonic() - began_s < 1 + BOUND_S / 2
+    gone_ms = until_gone(server, old)
+    assert gone_ms >= before_ms + TIMEOUT_MS
+    assert poll(server, new, wait=BOUND_S)[0] == 404  # it is told when its own time comes, not a day later
+    assert now_ms() < after_ms + 2 * TIMEOUT_MS + 1000 * BOUND_S / 2
+    assert server.call("/topics")[1]["topics"] == []
+    assert server.stop() == 0
+
+
+def test_a_restart_while_the_clock_is_back(start, jump):
+    """Time goes on from what the store has seen: sessions live on, at most their time, and new ones are newer."""
+    server = start("--session-timeout-ms", TIMEOUT_MS)
+    began_ms = now_ms()
+    old = server.offer()
+    (old_ms,) = created_ms(server)
+    jump("-1d")
+    assert server.stop() == 0
+    server = start("--session-timeout-ms", TIMEOUT_MS)
+    started_ms = now_ms()
+    assert old_ms <= server_ms(server) <= now_ms()
+    assert poll(server, old)[0] == 200
+    new = server.offer()
+    assert server.codes() == [new, old]
+    assert created_ms(server)[0] >= old_ms
+    gone_ms = until_gone(server, old)
+    assert gone_ms >= began_ms + TIMEOUT_MS
+    assert gone_ms <= started_ms + TIMEOUT_MS + 1000 * BOUND_S / 2
+    jump("+0")  # put right: forward, as far as it had been back
+    assert abs(server_ms(server) - now_ms()) < 1000
+    code = server.offer()
+    assert now_ms() - 1000 * BOUND_S < created_ms(server)[0] <= now_ms()
+    assert poll(server, code)[0] == 200
+    assert server.stop() == 0
+
+
+def test_what_has_expired_stays_so(start, jump):
+    """What was swept by a clock that is put back before a restart does not come back, nor does any time go back."""
+    server = start("--session-timeout-ms", TIMEOUT_MS, "--sweep-interval-ms", 100)
+    old = server.offer()
+    jump("+1h")
+    late_ms = server_ms(server)
+    until_gone(server, old)
+    time.sleep(1)  # the sweep comes after that
+    assert server.stop() == 0
+    jump("+0")
+    server = start("--session-timeout-ms", TIMEOUT_MS)
+    assert server_ms(server) >= late_ms
+    assert poll(server, old)[0] == 404
+    new = server.offer()
+    assert server.codes() == [new]
+    assert created_ms(server)[0] >= late_ms
+    assert server.stop() == 0

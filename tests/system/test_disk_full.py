@@ -1,0 +1,96 @@
+"""A disk that is really full, or fails: nothing acknowledged is lost, refusals are honest, service comes back."""
+
+import subprocess
+
+import pytest
+from support import writers
+from support.command import BOUND_S, ORIGIN, Server
+from support.disks import fill_up
+from support.full_disks import OFFER, check, publish_until, wait_until_ready
+
+pytest_plugins = ["support.full_disks"]
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_full_and_free_again(durability, small_disk):
+    """The disk fills up while offers come in: 503 with Retry-After and CORS, then service again once there is room."""
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"\0" * (24 << 20))
+    server = Server("--data-dir", str(small_disk / "data"), "--durability", durability, "--admin-port", 0)
+    kept = {}
+    try:
+        headers = publish_until(server, kept, lambda status: status == 503)
+        assert int(headers["Retry-After"]) >= 1
+        assert headers["Access-Control-Allow-Origin"] == ORIGIN
+        assert server.process.poll() is None
+        before = len(kept)
+        assert before > 10
+
+        ballast.unlink()
+        wait_until_ready(server)
+        publish_until(server, kept, lambda status: len(kept) == before + 20)
+        check(server, kept)
+        assert server.stop() == 0
+    finally:
+        server.end()
+
+    again = Server("--data-dir", str(small_disk / "data"))
+    try:
+        check(again, kept)
+        assert again.stop() == 0
+    finally:
+        again.end()
+
+
+def test_full_again_and_again(small_disk):
+    """Peers that do everything at once go on through three times of a full disk, and nothing acknowledged is lost."""
+    server = Server("--data-dir", small_disk / "data")
+    peers = writers.Writers(server.url, "full", padding=OFFER[:10_000])
+    try:
+        for _ in range(3):
+            fill_up(small_disk / "ballast")
+            for _ in range(30):
+                assert peers.refusals.acquire(timeout=BOUND_S), peers.wrong
+            (small_disk / "ballast").unlink()
+            while peers.acknowledgements.acquire(blocking=False):
+                pass
+            for _ in range(50):
+                assert peers.acknowledgements.acquire(timeout=BOUND_S), peers.wrong
+            while peers.refusals.acquire(blocking=False):
+                pass
+        peers.stop()
+        assert server.stop() == 0
+    finally:
+        server.end()
+        peers.stop()
+    assert peers.wrong == []
+    known, _ = writers.compare_stopped(small_disk / "data", peers.sessions)
+    assert known > 3 * 50 / 8
+
+
+def test_a_disk_that_fails_to_sync(tmp_path):
+    """Every fdatasync fails for a while: who waited for it gets 503, and once it works again nothing is missing."""
+    server = Server("--data-dir", str(tmp_path / "data"), "--admin-port", 0)
+    kept = {}
+    try:
+        publish_until(server, kept, lambda status: len(kept) == 5)
+        tracer = subprocess.Popen(
+            ["strace", "-f", "-p", str(server.process.pid), "-e", "inject=fdatasync:error=EIO", "-o", "/dev/null"],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            while "attached" not in tracer.stderr.readline():
+                assert tracer.poll() is None
+            publish_until(server, kept, lambda status: status == 503)
+            publish_until(server, kept, lambda status: status == 503)
+        finally:
+            tracer.terminate()
+            tracer.communicate(timeout=BOUND_S)
+        wait_until_ready(server)
+        publish_until(server, kept, lambda status: len(kept) == 10)
+        check(server, kept)
+        assert server.stop() == 0
+        assert any("refusing requests until it is open again" in line for line in server.log)
+    finally:
+        server.end()

@@ -1,0 +1,84 @@
+"""Clients that generators make from /openapi.json are well typed, and a real server understands them (contract C8)."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from bench import npm
+from support.command import Server
+from support.paths import TESTS
+
+from tornado_signal.http import openapi
+
+SOURCES = TESTS / "generated"
+# A media type that the generator does not know as text.
+CONFIG = """\
+content_type_overrides:
+  application/typescript: text/plain
+post_hooks: []
+"""
+RUN = 'const {main} = await import("./out/program.js"); await main(...process.argv.slice(1));'
+
+
+def run(*command, cwd, **variables):
+    """Run a program to its successful end; what it printed."""
+    done = subprocess.run(
+        list(map(str, command)), cwd=cwd, env=os.environ | variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """The installed command as a process, with a STUN and a TURN server to tell of."""
+    path = tmp_path_factory.mktemp("generated")
+    (path / "secret").write_text("a secret that nobody knows")
+    stun, turn = "stun:stun.example:3478", "turn:turn.example:3478"
+    ice = ("--stun-servers", stun, "--turn-servers", turn, "--turn-secret-file", path / "secret")
+    started = Server("--data-dir", path / "data", "--durability", "os", *ice)
+    yield started
+    started.end()
+
+
+@pytest.fixture(scope="module")
+def node_modules():
+    """The packages of package-lock.json."""
+    return npm.node_modules(SOURCES)
+
+
+def test_python(server, tmp_path):
+    """What openapi-python-client makes has every operation, is sound to mypy, and works."""
+    (tmp_path / "config.yml").write_text(CONFIG)
+    options = ["--meta", "none", "--output-path", "signal_api", "--config", "config.yml", "--fail-on-warning"]
+    url = f"{server.url}/openapi.json"
+    run(sys.executable, "-m", "openapi_python_client", "generate", "--url", url, *options, cwd=tmp_path)
+    made = {path.stem.replace("_", "") for path in tmp_path.glob("signal_api/api/*/*.py")}
+    paths = openapi.make_document(1000, {})["paths"].values()
+    assert made >= {operation["operationId"].lower() for path in paths for operation in path.values()}
+    shutil.copy(SOURCES / "program.py", tmp_path)
+    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n")
+    run(sys.executable, "-m", "mypy", "program.py", "signal_api", cwd=tmp_path)
+    run(sys.executable, "-W", "error", "program.py", server.url, "https://python.example", cwd=tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_typescript(server, node_modules, tmp_path):
+    """What openapi-typescript makes is sound to `tsc`, in a program that uses `fetch` by it and works."""
+    for name in ("package.json", "tsconfig.json", "program.ts"):
+        shutil.copy(SOURCES / name, tmp_path)
+    (tmp_path / "node_modules").symlink_to(node_modules)
+    made = run(
+        "node",
+        node_modules / "openapi-typescript/bin/cli.js",
+        f"{server.url}/openapi.json",
+        "-o",
+        "schema.d.ts",
+        cwd=tmp_path,
+    )
+    assert "warn" not in made.lower()
+    run("node", node_modules / "typescript/bin/tsc", cwd=tmp_path)
+    run("node", "--input-type=module", "--eval", RUN, server.url, "https://typescript.example", cwd=tmp_path)

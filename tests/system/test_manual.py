@@ -1,0 +1,97 @@
+"""Completion in real shells, and a manual page that those who check such pages find nothing wrong with."""
+
+import re
+import subprocess
+
+import pytest
+from support.command import BOUND_S, COMMAND, environment, run
+from support.terminal import Terminal
+
+from tornado_signal.__main__ import make_parser
+from tornado_signal.cli.manual import escape
+from tornado_signal.settings.settings import SETTINGS
+
+
+@pytest.fixture
+def shell_environment(tmp_path):
+    """The environment of a shell that finds the command and has no settings of its own."""
+    path = f"{COMMAND.parent}:/usr/bin:/bin"
+    return environment(HOME=str(tmp_path), ZDOTDIR=str(tmp_path), PATH=path, TERM="dumb", PS1="$ ")
+
+
+# What is typed before the command, in each shell.
+BEGIN = {
+    "bash --norc --noprofile -i": "bind 'set enable-bracketed-paste off'; eval \"$(tornado-signal completion bash)\"",
+    "zsh -f -i": 'autoload -U compinit; compinit -u; eval "$(tornado-signal completion zsh)"',
+}
+
+
+@pytest.mark.parametrize("shell", BEGIN)
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("tornado-signal sess", "sessions"),
+        ("tornado-signal watch --or", "--origin"),
+        ("tornado-signal serve --tls-k", "--tls-key"),
+        ("tornado-signal completion f", "fish"),
+    ],
+)
+def test_completion_in_a_shell(shell, typed, completed, shell_environment):
+    """In an interactive shell the tabulator completes commands, flags and choices."""
+    with Terminal(*shell.split(), env=shell_environment) as terminal:
+        terminal.type(BEGIN[shell] + "; echo rea''dy\n")
+        terminal.until("\nready\n")
+        terminal.type(f"{typed}\t")
+        terminal.until(completed)  # on the line, or below it with what it means
+
+
+def test_completion_in_fish(shell_environment):
+    """Fish completes commands with their summaries, flags and choices."""
+    script = "tornado-signal completion fish | source; for each in 'sess' 'watch --or' 'completion f'; "
+    script += 'complete -C "tornado-signal $each"; end'
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", script],
+        env=shell_environment,
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+        check=True,
+    )
+    found = [line.split("\t")[0] for line in done.stdout.splitlines()]
+    assert found == ["sessions", "--origin", "fish"]
+
+
+@pytest.mark.parametrize("check", [["mandoc", "-Tlint"], ["groff", "-man", "-ww", "-z", "-Tutf8"]])
+def test_the_manual_page_is_sound(check):
+    """Neither mandoc nor groff has anything to say about the manual page."""
+    page = run("man")
+    assert (page.returncode, page.stderr) == (0, "")
+    done = subprocess.run(check, input=page.stdout, capture_output=True, text=True, timeout=BOUND_S, check=False)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_the_manual_page_says_what_help_says():
+    """Everything that `--help` shows is in the page: commands, flags, what they mean, variables, exit statuses."""
+    done = subprocess.run(
+        ["mandoc", "-Tutf8", "-Owidth=400"], input=run("man").stdout, capture_output=True, text=True, check=True
+    )
+    shown = " ".join(re.sub(".\b", "", done.stdout).split())  # bold and underlined by overstriking
+    for command in make_parser().commands:
+        assert f"tornado-signal {command}" in shown
+    for each in SETTINGS:
+        assert re.search(rf"{each.flag} \S+ {re.escape(' '.join(each.help.split()))}", shown)
+    for text in ("SIGNAL_URL", "SIGNAL_ORIGIN", "--candidate TEXT", "0 clean stop, 1 something to mend"):
+        assert text in shown
+
+
+def test_text_that_troff_would_take_for_orders():
+    """Dots, quotes, backslashes and hyphens come out as they are."""
+    text = ".so 'x' \\fB -- a-b"
+    done = subprocess.run(
+        ["mandoc", "-Tascii"],
+        input=f".TH X 1 2020-01-01\n.SH NAME\nx \\- y\n.SH X\n{escape(text)}\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert text in done.stdout

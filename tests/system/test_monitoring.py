@@ -1,0 +1,245 @@
+"""The alert rules and the dashboard: sound by Prometheus' own tools, and true of a server that Prometheus watches."""
+
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import threading
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from support.command import BOUND_S, Server
+from support.paths import ROOT, SYSTEMD
+from support.scraping import scrape
+from support.traffic import offer, request, traffic
+
+MONITORING = SYSTEMD / "monitoring"
+ALERTS = MONITORING / "alerts.yml"
+DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
+README = (ROOT / "README.md").read_text()
+METRIC = re.compile(r"\b(?:tornado_signal|process|python)_[a-z_]+\b")
+VARIABLES = {"$job": "tornado-signal", "$__rate_interval": "10s"}
+
+
+def promtool(*arguments):
+    """Run it; whether it is content, and what it says."""
+    done = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+def queries():
+    """Every query of the dashboard, by panel."""
+    return [(panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel["targets"]]
+
+
+def expressions():
+    """Every expression of the alert rules, by alert."""
+    rules = re.split(r"^ +- alert: ", ALERTS.read_text(), flags=re.MULTILINE)[1:]
+    return {rule.split("\n")[0]: re.search(r"expr: (.*?)\n +(?:for|labels):", rule, re.DOTALL)[1] for rule in rules}
+
+
+def test_rules_are_sound():
+    """Prometheus' own tool takes every rule."""
+    sound, said = promtool("check", "rules", ALERTS)
+    assert sound, said
+    assert f"{len(expressions())} rules found" in said
+    assert len(expressions()) == 12
+
+
+def test_alerts_go_off_when_they_should(tmp_path):
+    """Each alert is silent while all is well or was wrong for a moment only, and says what it should when it is not."""
+    cases = tmp_path / "cases.yml"
+    cases.write_text(Path(__file__).with_name("alerts.yml").read_text().replace("RULES", str(ALERTS)))
+    sound, said = promtool("test", "rules", cases)
+    assert sound, said
+
+
+@pytest.mark.parametrize("alert", expressions())
+def test_no_rule_could_be_left_out(alert, tmp_path):
+    """An alert that never goes off, or one that always does, is noticed."""
+    rule = expressions()[alert]
+    for other in ("vector(0) > 1", "vector(1) > 0"):
+        assert ALERTS.read_text().count(f"expr: {rule}\n") == 1
+        (tmp_path / "alerts.yml").write_text(ALERTS.read_text().replace(f"expr: {rule}\n", f"expr: {other}\n"))
+        cases = tmp_path / "cases.yml"
+        cases.write_text(Path(__file__).with_name("alerts.yml").read_text().replace("RULES", "alerts.yml"))
+        sound, said = promtool("test", "rules", cases)
+        assert not sound
+        assert alert in said
+
+
+def test_the_dashboard_is_whole():
+    """Every panel has a place of its own, a number of its own, words, and queries that promtool can read."""
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(set(taken)) == len(taken)
+    assert max(x for x, _ in taken) < 24
+    assert all(panel["title"] and panel["description"] for panel in panels)
+    names = {"$" + variable["name"] for variable in DASHBOARD["templating"]["list"]} | {"$__rate_interval"}
+    for _, query in queries():
+        assert set(re.findall(r"\$\w+", query)) <= names
+
+
+def test_every_metric_is_there(tmp_path):
+    """Whatever rules, dashboard and README name is shown by a server that has had something to do."""
+    named = set(METRIC.findall(ALERTS.read_text()))
+    named |= {metric for _, query in queries() for metric in METRIC.findall(query)}
+    named |= {metric for metric in METRIC.findall(README) if metric != "tornado_signal_"}
+    server = Server("--admin-port", "0", "--data-dir", tmp_path / "data")
+    try:
+        _, code = traffic(server)
+        request(server, "POST", "/poll", {"code": code, "side": "offerer", "wait": 0.1})
+        found = scrape(server.admin_url)
+        samples = {sample.name for family in found.families.values() for sample in family.samples}
+        samples |= {family.name for family in found.families.values()}  # of a histogram
+        assert named - samples == set()
+        assert len(named) > 25
+    finally:
+        server.end()
+
+
+# With Prometheus itself.
+
+
+class Prometheus:
+    """A Prometheus that watches one server, every second."""
+
+    def __init__(self, folder, target, alerts):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        # What the README says, but for the address and for how often.
+        (block,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+        config = block.replace("127.0.0.1:3001", target.removeprefix("http://")).replace("/etc/prometheus/", "")
+        (folder / "prometheus.yml").write_text(
+            "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\n" + config
+        )
+        (folder / "tornado-signal.yml").write_text(alerts)
+        sound, said = promtool("check", "config", folder / "prometheus.yml")
+        assert sound, said
+        assert "1 rule files found" in said
+        self.process = subprocess.Popen(
+            [
+                "prometheus",
+                f"--config.file={folder}/prometheus.yml",
+                f"--storage.tsdb.path={folder}/tsdb",
+                f"--web.listen-address={self.url.removeprefix('http://')}",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def ask(self, path, **parameters):
+        """What its interface answers."""
+        query = urllib.parse.urlencode(parameters)
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=BOUND_S) as response:
+            answer = json.load(response)
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+    def query(self, expression):
+        """The values of an expression."""
+        return self.ask("query", query=expression)["result"]
+
+    def until(self, wanted):
+        """Wait until something is so; what it was."""
+        deadline_s = time.monotonic() + 60
+        while True:
+            with contextlib.suppress(OSError):
+                if found := wanted():
+                    return found
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+
+    def end(self):
+        """Leave nothing behind."""
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """A server with traffic all the time, and a Prometheus that has watched it for a while, with impatient alerts."""
+    folder = tmp_path_factory.mktemp("monitoring")
+    server = Server("--admin-port", "0", "--data-dir", folder / "data")
+    impatient = re.sub(r"for: \d+m", "for: 1s", ALERTS.read_text())
+    prometheus = Prometheus(folder, server.admin_url, impatient)
+    over = threading.Event()
+
+    def work():
+        while not over.wait(0.2):
+            _, code = traffic(server)
+            request(server, "POST", "/poll", {"code": code, "side": "offerer", "wait": 0.1})
+            offer(server)
+
+    def rest():
+        over.set()
+        working.join()
+
+    working = threading.Thread(target=work)
+    working.start()
+    try:
+        prometheus.until(lambda: prometheus.query("count_over_time(tornado_signal_ready[1m]) > 5"))
+        yield SimpleNamespace(server=server, prometheus=prometheus, rest=rest)
+    finally:
+        rest()
+        prometheus.end()
+        server.end()
+
+
+@pytest.mark.slow
+def test_prometheus_reads_it(watched):
+    """Prometheus takes what the server shows, and finds it well: no alert goes off, every rule can be evaluated."""
+    server, prometheus = watched.server, watched.prometheus
+    (target,) = prometheus.ask("targets")["activeTargets"]
+    assert (target["health"], target["lastError"]) == ("up", "")
+    assert target["scrapeUrl"] == server.admin_url + "/metrics"
+    (group,) = prometheus.until(lambda: prometheus.ask("rules")["groups"])
+    rules = group["rules"]
+    assert [(rule["health"], rule.get("lastError", "")) for rule in rules] == [("ok", "")] * len(expressions())
+    slow = {"TornadoSignalLoopLag", "TornadoSignalSlowDisk"}  # which a machine that is busy with tests may be
+    assert {rule["name"] for rule in rules if rule["state"] != "inactive"} <= slow
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("title", "query"), queries())
+def test_every_panel_shows_something(title, query, watched):
+    """Each query of the dashboard has values where there is traffic."""
+    server, prometheus = watched.server, watched.prometheus
+    for name, value in (VARIABLES | {"$instance": server.admin_url.removeprefix("http://")}).items():
+        query = query.replace(name, value)
+    assert "$" not in query
+    if "compaction" in query:  # there was none, so there is no average
+        query = query.split(" / ")[0]
+    assert prometheus.until(lambda: prometheus.query(query)), title
+
+
+@pytest.mark.slow
+def test_an_alert_really_goes_off(watched):
+    """When the server is gone Prometheus says so, in the words of the rule; it comes last, for it is gone then."""
+    server, prometheus = watched.server, watched.prometheus
+    instance = server.admin_url.removeprefix("http://")
+    watched.rest()
+    server.process.kill()
+
+    def alerts():
+        return [alert for alert in prometheus.ask("alerts")["alerts"] if alert["state"] == "firing"]
+
+    (alert,) = prometheus.until(lambda: [each for each in alerts() if each["labels"]["alertname"].endswith("Down")])
+    assert alert["labels"] == {
+        "alertname": "TornadoSignalDown",
+        "severity": "critical",
+        "instance": instance,
+        "job": "tornado-signal",
+    }
+    assert alert["annotations"]["summary"] == f"tornado-signal on {instance} does not answer."

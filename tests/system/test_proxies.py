@@ -1,0 +1,535 @@
+"""Behind the real nginx and the real Caddy, with the configurations that come with the server."""
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import re
+import subprocess
+import time
+
+import pytest
+from support.certificates import client_context, make_pair
+from support.paths import SYSTEMD
+from support.proxies import PROXIES
+from support.service import ORIGIN, Connection, allowed_origin, head, invalid, refused, segment, with_origin
+from support.sse import open_stream
+
+from tornado_signal.http import make_refusal
+from tornado_signal.http.base import Handler
+from tornado_signal.settings.settings import SETTINGS
+from tornado_signal.system.sockets import open_sockets
+from tornado_signal.transport import Server as Listener
+
+pytest_plugins = ["support.http_fixtures"]
+
+BOUND_S = 20
+ELSEWHERE = "127.0.0.7"  # a client that is not the proxy
+TRUSTED = (ipaddress.ip_network("127.0.0.1"), "unix")
+FORGED = [
+    ("X-Forwarded-For", "203.0.113.9"),
+    ("X-Forwarded-For", "127.0.0.1, unix:"),
+    ("X-Forwarded-Proto", "http"),
+    ("X-Forwarded-Host", "forged.example"),
+    ("X-Real-IP", "203.0.113.9"),
+    ("Forwarded", "for=203.0.113.9;host=forged.example;proto=http"),
+]
+LARGE = 5_000_000
+OFFER = {"info": "i", "offer": "o"}
+NOT_PAST_NGINX = ["/a%00b", "/%00", "/..", "/%2e%2E"]
+TOPICS = [
+    "a/b",
+    "/",
+    "//",
+    "%2F",
+    "%",
+    "%00",
+    "a b",
+    "a+b",
+    "a?b#c",
+    ".",
+    "..a",
+    "a\\b",
+    "~!$&'()*,;=:@",
+    "é日本🙂",
+    "\x01\x7f",
+]
+
+
+class Who(Handler):
+    """GET /who: who the server thinks that the client is."""
+
+    def get(self):
+        self.reply({"client": self.request.client_address})
+
+
+class Through:
+    """A server in this process, with a proxy in front of it.
+
+    Attributes:
+        service: the server.
+        proxy: the proxy.
+        tls: an SSLContext that trusts the proxy.
+        runs: the paths of the requests that have reached the server.
+    """
+
+    def __init__(self, service, proxy, tls):
+        self.service, self.proxy, self.tls = service, proxy, tls
+        self.runs = []
+        run = service.application.run
+        service.application.run = lambda request, **how: (self.runs.append(request.path), run(request, **how))[1]
+
+    @contextlib.asynccontextmanager
+    async def connect(self, host="127.0.0.1", source=None):
+        """A client's connection to the proxy."""
+        streams = await asyncio.open_connection(
+            host, self.proxy.port, ssl=self.tls, local_addr=(source, 0) if source else None
+        )
+        connection = Connection(*streams)
+        try:
+            yield connection
+        finally:
+            connection.writer.transport.abort()  # as browsers do, without waiting for the other end's farewell
+
+    async def call(self, method, target, body=None, *, origin=ORIGIN, headers=(), **options):
+        """Send a request through the proxy; its response."""
+        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        length = [("Content-Length", str(len(data)))] if body is not None else []
+        fields = [
+            (name, f"127.0.0.1:{self.proxy.port}" if name == "Host" else value)
+            for name, value in with_origin(origin, [*headers, *length])
+        ]
+        async with asyncio.timeout(BOUND_S), self.connect(**options) as connection:
+            await connection.send(head(method, target, fields) + data)
+            return await connection.receive(method)
+
+    async def post(self, target, /, **body):
+        """POST something that must succeed; its JSON."""
+        response = await self.call("POST", target, body)
+        assert response.status == 200, response
+        return response.json
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """Certificate and key of the proxies."""
+    return make_pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture(params=PROXIES)
+def kind(request):
+    """Which proxy."""
+    return request.param
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def hop(request):
+    """How the proxy reaches the server."""
+    return request.param
+
+
+@pytest.fixture
+def start_proxy(tmp_path, pair):
+    """A function that starts a proxy in front of a port or of a Unix socket."""
+    started = []
+
+    def start(kind, upstream):
+        directory = tmp_path / f"proxy{len(started)}"
+        directory.mkdir()
+        started.append(PROXIES[kind](directory, pair, upstream))
+        return started[-1]
+
+    yield start
+    for proxy in started:
+        proxy.stop()
+
+
+@pytest.fixture
+def start_through(io_loop, start_service, start_proxy, pair, tmp_path):
+    """A function that starts a server with a proxy in front of it."""
+    listeners = []
+
+    async def start(kind, hop="tcp", **settings):
+        service = await start_service(**{"trusted_proxies": TRUSTED, **settings})
+        service.application.fixed["/who"] = Who
+        upstream = service.port
+        if hop == "unix":
+            upstream = tmp_path / "signal.sock"
+            listener = Listener(service.application, make_refusal(service.settings, service.application.ledger))
+            sockets = open_sockets(f"unix:{upstream}", 0, "--port", 0o600)
+            await listener.start(sockets)
+            listeners.append((listener, *sockets))
+        return Through(service, start_proxy(kind, upstream), client_context(pair))
+
+    yield start
+    for listener, listening in listeners:
+        io_loop.run_sync(lambda listener=listener: listener.close(1.0))
+        listening.close()
+
+
+@pytest.fixture
+def through(io_loop, start_through, kind):
+    """A server with a proxy in front of it."""
+    return io_loop.run_sync(lambda: start_through(kind))
+
+
+# Who asks, and whom.
+
+
+@pytest.mark.parametrize(("host", "source"), [("127.0.0.1", ELSEWHERE), ("::1", None)])
+async def test_the_client_address(kind, hop, host, source, start_through):
+    """Over TCP and over a Unix socket the client is who is connected to the proxy, whatever the client says."""
+    through = await start_through(kind, hop)
+    response = await through.call("GET", "/who", headers=FORGED, host=host, source=source)
+    assert (response.status, response.json) == (200, {"client": source or host})
+
+
+@pytest.mark.parametrize("hop", ["tcp", "unix"])
+async def test_a_proxy_that_is_not_trusted(kind, hop, start_through):
+    """Without --trusted-proxies the client is the proxy; over a Unix socket nobody in particular."""
+    through = await start_through(kind, hop, trusted_proxies=())
+    response = await through.call("GET", "/who", source=ELSEWHERE)
+    assert response.json == {"client": "127.0.0.1" if hop == "tcp" else "unix"}
+
+
+async def test_the_own_origin(kind, hop, start_through):
+    """A page that is served beside the API has the origin that its browser sees, which nothing in a request changes."""
+    through = await start_through(kind, hop)
+    response = await through.call("GET", "/topics", origin=None, headers=[("Sec-Fetch-Site", "same-origin"), *FORGED])
+    assert (response.status, allowed_origin(response)) == (200, through.proxy.url)
+    options = [
+        "--http2",
+        "--silent",
+        "--cacert",
+        through.proxy.pair.certificate,
+        "--header",
+        "Sec-Fetch-Site: same-origin",
+    ]
+    process = await asyncio.create_subprocess_exec(
+        "curl", *options, "--dump-header", "-", f"{through.proxy.url}/topics", stdout=subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    assert re.match(b"HTTP/2 200 ", said)
+    assert f"access-control-allow-origin: {through.proxy.url}\r\n".encode() in said
+
+
+async def test_the_origin_is_passed_on(through):
+    """Origins stay apart, preflights are the server's, and no Origin is none."""
+    for origin in (ORIGIN, "null", "https://other.example"):
+        response = await through.call("POST", "/lobby/offer", {"info": origin, "offer": "o"}, origin=origin)
+        assert (response.status, allowed_origin(response)) == (200, origin)
+        listed = (await through.call("GET", "/lobby/sessions", origin=origin)).json["sessions"]
+        assert [each["info"] for each in listed] == [origin]
+    assert refused(await through.call("GET", "/topics", origin=None)) == (400, invalid("Origin"))
+    preflight = await through.call("OPTIONS", "/lobby/offer", headers=[("Access-Control-Request-Method", "POST")])
+    assert (preflight.status, allowed_origin(preflight)) == (204, ORIGIN)
+    assert preflight.headers["Access-Control-Max-Age"] == "7200"
+
+
+# What is asked for.
+
+
+async def test_topics_are_kept(through):
+    """Topics of any characters arrive as they were sent, slashes, dots and percent signs among them."""
+    for topic in TOPICS:
+        code = (await through.post(f"/{segment(topic)}/offer", **OFFER))["code"]
+        listed = (await through.call("GET", f"/{segment(topic)}/sessions")).json["sessions"]
+        assert [each["code"] for each in listed] == [code], topic
+    assert await through.service.topics() == [(topic, 1) for topic in sorted(TOPICS)]
+
+
+async def test_what_nginx_does_not_pass_on(start_through):
+    """Of itself nginx refuses NUL and `..` in paths, in JSON that a page can read; the server sees nothing of it."""
+    through = await start_through("nginx")
+    for path in NOT_PAST_NGINX:
+        response = await through.call("POST", f"{path}/offer", OFFER)
+        assert refused(response) == (400, "Bad request"), path
+        assert allowed_origin(response) == "*"
+        assert response.headers["Content-Type"] == "application/json"
+    assert through.runs == []
+
+
+async def test_what_caddy_does_pass_on(start_through):
+    """Caddy passes on even NUL and `..`."""
+    through = await start_through("caddy")
+    for path in NOT_PAST_NGINX:
+        await through.post(f"{path}/offer", **OFFER)
+    assert await through.service.topics() == [("\0", 1), ("..", 2), ("a\0b", 1)]
+
+
+async def test_http_is_sent_to_https(start_through):
+    """Who comes to nginx without TLS is sent on to the same path with TLS, to be asked for by the same method."""
+    through = await start_through("nginx")
+    reader, writer = await asyncio.open_connection("127.0.0.1", through.proxy.plain_port)
+    writer.write(head("POST", "/a%2Fb/offer?x=%00", [("Host", "signal.example.com"), ("Content-Length", "0")]))
+    response = await Connection(reader, writer).receive()
+    writer.close()
+    assert (response.status, response.headers["Location"]) == (308, "https://signal.example.com/a%2Fb/offer?x=%00")
+
+
+# Bodies.
+
+
+def in_chunks(data):
+    """A body whose length is not announced."""
+    pieces = [data[start : start + 50_000] for start in range(0, len(data), 50_000)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in [*pieces, b""])
+
+
+@pytest.mark.parametrize("announced", [True, False])
+async def test_a_large_body(announced, through):
+    """A body that is too large is refused once, by the server, in a way that a page can read; small ones are taken."""
+    body = json.dumps({"info": "i", "offer": "o" * LARGE}).encode()
+    framing = [("Content-Length", str(len(body)))] if announced else [("Transfer-Encoding", "chunked")]
+    async with asyncio.timeout(BOUND_S), through.connect() as connection:
+        request = head("POST", "/lobby/offer", with_origin(ORIGIN, framing))
+        sending = asyncio.create_task(connection.send(request + (body if announced else in_chunks(body))))
+        response = await connection.receive()
+        await sending
+    assert refused(response) == (413, "Request body too large")
+    assert allowed_origin(response) == ORIGIN
+    assert through.runs == ["/lobby/offer"]
+    await through.post("/lobby/offer", info="i", offer="o" * 200_000)
+    assert await through.service.topics() == [("lobby", 1)]
+
+
+async def test_a_large_answer(through):
+    """A long listing arrives whole, also where it is read slowly."""
+    for number in range(40):
+        await through.post("/lobby/offer", info=str(number), offer="o" * 100_000)
+    response = await through.call("GET", "/lobby/sessions")
+    assert [each["info"] for each in response.json["sessions"]] == [str(number) for number in reversed(range(40))]
+
+
+# Waits and streams.
+
+
+async def test_a_wait(through):
+    """Who waits is answered as soon as there is news."""
+    code = (await through.post("/lobby/offer", **OFFER))["code"]
+    waiting = asyncio.create_task(through.post("/poll", code=code, side="offerer", wait=60))
+    await until(lambda: waits(through) == 1)
+    await through.post("/answer", code=code, side="answerer", answer="a")
+    assert (await asyncio.wait_for(waiting, 5))["answer"] == "a"
+
+
+async def test_a_stream(through):
+    """Every event of a stream comes through at once, though nothing follows it."""
+    async with open_stream(through.proxy.port, "/lobby/events", tls=through.tls) as stream:
+        assert (stream.status, stream.headers["Content-Type"]) == (200, "text/event-stream")
+        for _ in range(3):
+            code = (await through.post("/lobby/offer", **OFFER))["code"]
+            (event,) = await asyncio.wait_for(stream.take(), 5)
+            assert (event.name, event.data["code"]) == ("session", code)
+
+
+async def test_who_leaves_is_let_go(through):
+    """When a client leaves, the server is told: no wait and no stream outlives it."""
+    code = (await through.post("/lobby/offer", **OFFER))["code"]
+    body = json.dumps({"code": code, "side": "offerer", "wait": 60}).encode()
+    async with (
+        open_stream(through.proxy.port, "/lobby/events", tls=through.tls),
+        open_stream(through.proxy.port, f"/events?code={code}&side=offerer", tls=through.tls),
+        through.connect() as waiting,
+        through.connect() as looking,
+    ):
+        await waiting.send(head("POST", "/poll", with_origin(ORIGIN, [("Content-Length", str(len(body)))])) + body)
+        await looking.send(head("GET", "/other/sessions?wait=60", with_origin(ORIGIN)))
+        await until(lambda: waits(through) == 4)
+    await until(lambda: waits(through) == 0)
+
+
+def waits(through):
+    """How many wait or listen at the server."""
+    return len(through.service.application.store.watches)
+
+
+async def until(true):
+    """Wait for something to become true."""
+    async with asyncio.timeout(BOUND_S):
+        while not true():  # noqa: ASYNC110 (what happens in other processes tells nobody here)
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.slow
+async def test_the_longest_wait(start_through):
+    """A wait of 60 seconds, and a stream on which nothing happens meanwhile, outlast every time-out of the proxies."""
+
+    async def one(through):
+        code = (await through.post("/lobby/offer", **OFFER))["code"]
+        async with open_stream(through.proxy.port, f"/events?code={code}&side=offerer", tls=through.tls) as stream:
+            began_s = time.monotonic()
+            response = await long_poll(through, code)
+            assert time.monotonic() - began_s > 59
+            assert response.status == 200
+            assert response.json["answer"] is None
+            await through.post("/answer", code=code, side="answerer", answer="a")
+            (event,) = await asyncio.wait_for(stream.take(), 5)
+            assert (event.name, event.data) == ("answer", {"answer": "a"})
+            assert stream.comments >= 4
+
+    async def long_poll(through, code):
+        body = json.dumps({"code": code, "side": "offerer", "wait": 60}).encode()
+        async with through.connect() as connection:
+            await connection.send(
+                head("POST", "/poll", with_origin(ORIGIN, [("Content-Length", str(len(body)))])) + body
+            )
+            return await asyncio.wait_for(connection.receive(), 70)
+
+    await asyncio.gather(*[one(through) for through in [await start_through(kind) for kind in PROXIES]])
+
+
+async def test_many_waits_of_one_page(through, tmp_path, pair):
+    """Over HTTP/2 a page that waits in thirty places needs one connection, and each of them is answered."""
+    lines = [f'cacert = "{pair.certificate}"', "parallel", "parallel-max = 50", "http2", "silent"]
+    lines.append(f'header = "Origin: {ORIGIN}"')
+    for number in range(30):
+        lines.append(f'url = "{through.proxy.url}/topic{number}/sessions?wait=60"')
+        lines += ['output = "/dev/null"', 'write-out = "%{http_code} %{http_version} %{num_connects}\\n"']
+    (tmp_path / "curl").write_text("\n".join(lines))
+    process = await asyncio.create_subprocess_exec("curl", "--config", tmp_path / "curl", stdout=subprocess.PIPE)
+    await until(lambda: waits(through) == 30)
+    for number in range(30):
+        await through.service.offer(f"topic{number}")
+    async with asyncio.timeout(BOUND_S):
+        said, _ = await process.communicate()
+    found = [line.split() for line in said.decode().splitlines()]
+    assert [(status, version) for status, version, _ in found] == [("200", "2")] * 30
+    assert sum(int(connections) for _, _, connections in found) == 1
+
+
+# When the server is away.
+
+
+class Restarted:
+    """A server as a process behind a proxy."""
+
+    def __init__(self, start, start_proxy, kind, pair):
+        self._start = start
+        self.server = start()
+        self.port = int(self.server.url.rpartition(":")[2])
+        self.proxy = start_proxy(kind, self.port)
+        self.tls = client_context(pair)
+
+    def back(self):
+        """Start the server again."""
+        self.server = self._start(port=self.port)
+
+    async def call(self, method, target, body=None, headers=()):
+        """Send a request through the proxy; its response, or None."""
+        data = b"" if body is None else json.dumps(body).encode()
+        fields = with_origin(ORIGIN, [("Content-Length", str(len(data))), *headers])
+        connection = Connection(*await asyncio.open_connection("127.0.0.1", self.proxy.port, ssl=self.tls))
+        async with asyncio.timeout(BOUND_S):
+            await connection.send(head(method, target, fields) + data)
+            response = await connection.receive(method)
+            connection.close()
+            with contextlib.suppress(OSError):  # however it ends
+                await connection.writer.wait_closed()
+        return response
+
+
+@pytest.fixture
+def restarted(start, start_proxy, pair):
+    """A function that starts a server as a process, with a proxy in front."""
+    return lambda kind: Restarted(start, start_proxy, kind, pair)
+
+
+async def test_the_server_is_away(kind, restarted):
+    """While there is no server the proxy says what the server would; with the server, service is back at once."""
+    behind = restarted(kind)
+    assert (await behind.call("POST", "/lobby/offer", OFFER)).status == 200
+    behind.server.stop()
+    calls = (behind.call("POST", "/lobby/offer", OFFER), behind.call("GET", "/lobby/sessions"))
+    for response in await asyncio.gather(*calls):
+        assert refused(response) == (503, "Service unavailable")
+        assert response.headers["Content-Type"] == "application/json"
+        assert response.headers["Retry-After"] == "1"
+        assert allowed_origin(response) == "*"
+    behind.back()
+    assert (await behind.call("POST", "/lobby/offer", OFFER)).status == 200
+    assert len((await behind.call("GET", "/lobby/sessions")).json["sessions"]) == 2
+
+
+async def test_a_stream_while_the_server_is_away(kind, restarted):
+    """An EventSource finds a broken connection, after which it comes back, and no error, after which it would not."""
+    behind = restarted(kind)
+    behind.server.stop()
+    assert await behind.call("GET", "/lobby/events", headers=[("Accept", "text/event-stream")]) is None
+
+
+async def test_caddy_waits_for_the_server(restarted):
+    """Behind Caddy a GET that comes while the server restarts is answered when it is there again; a POST may not be."""
+    behind = restarted("caddy")
+    behind.server.stop()
+    asking = asyncio.create_task(behind.call("GET", "/lobby/sessions"))
+    publishing = asyncio.create_task(behind.call("POST", "/lobby/offer", OFFER))
+    await asyncio.sleep(0.5)  # they have been refused a few times by then
+    await asyncio.get_running_loop().run_in_executor(None, behind.back)
+    assert (await asking).status == 200
+    published = (await publishing).status
+    assert published in (200, 503)
+    assert len((await behind.call("GET", "/lobby/sessions")).json["sessions"]) == (published == 200)
+
+
+class Breaking:
+    """An upstream that answers the first request of each connection, and breaks off when it has read the second.
+
+    Attributes:
+        requests: the methods of those that it has read.
+    """
+
+    def __init__(self):
+        self.requests = []
+
+    async def start(self):
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self._server.sockets[0].getsockname()[1]
+
+    async def _serve(self, reader, writer):
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            for turn in range(2):
+                text = (await reader.readuntil(b"\r\n\r\n")).decode()
+                if length := re.search(r"(?i)^content-length: (\d+)", text, re.MULTILINE):
+                    await reader.readexactly(int(length[1]))
+                self.requests.append(text.split(" ")[0])
+                if not turn:
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+        writer.close()
+
+    def stop(self):
+        self._server.close()
+
+
+async def test_a_post_is_not_sent_twice(kind, start_proxy, pair):
+    """A POST that breaks off on a connection that was kept open reached the server once, and the page is told."""
+    breaking = Breaking()
+    through = Restarted.__new__(Restarted)
+    through.proxy = start_proxy(kind, await breaking.start())
+    through.tls = client_context(pair)
+    assert (await through.call("GET", "/")).status == 200
+    assert (await through.call("POST", "/lobby/offer", OFFER)).status == 503
+    assert breaking.requests == ["GET", "POST"]
+    breaking.stop()
+
+
+# The files.
+
+
+def test_the_caddyfile_is_as_caddy_would_write_it():
+    """Caddy understands its file as it comes, and finds it well formed."""
+    for command in (["fmt", "--diff"], ["adapt", "--adapter", "caddyfile", "--config"]):
+        done = subprocess.run(
+            ["caddy", *command, SYSTEMD / "Caddyfile"], capture_output=True, text=True, check=True, timeout=BOUND_S
+        )
+        changed = [line for line in done.stdout.splitlines() if re.match("[+-]", line)]
+        assert (changed, done.stderr) == ([], "")
+
+
+@pytest.mark.parametrize("name", ["nginx.conf", "Caddyfile"])
+def test_what_the_files_say_of_settings(name):
+    """The settings that the files tell to make are settings, with values that they may have."""
+    said = set(re.findall(r"TORNADO_SIGNAL_([A-Z_]+)=([\w.:/-]*\w)", (SYSTEMD / name).read_text()))
+    assert {name for name, _ in said} == {"TRUSTED_PROXIES"}
+    kinds = {each.name.upper(): each.kind for each in SETTINGS}
+    assert all(kinds[name].parse(value) for name, value in said)

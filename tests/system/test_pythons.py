@@ -1,0 +1,124 @@
+"""The package installs, serves and restarts with every CPython of this machine that it is for, and with no other."""
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from support.checkout import copy_checkout
+from support.command import Server
+from support.paths import ROOT
+from support.pythons import PROMISED, SETUP, do, installed, required
+from support.readme import README, blocks
+
+pytestmark = pytest.mark.slow
+
+FOUND = installed()
+MINORS = ["3.11", "3.12", "3.13", "3.14"]
+BEYOND = ["3.10", "3.15"]
+MACHINES = ["x86_64", "aarch64"]
+PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+
+
+@pytest.fixture(scope="module")
+def command_of(tmp_path_factory):
+    """A function that installs the package with a Python, as the README says; the command that is there then."""
+    commands = {}
+    (_, script), *_ = blocks("Try it in one minute", "sh")
+    *install, _ = script.split(" && ")
+
+    def command(python):
+        if python not in commands:
+            checkout = tmp_path_factory.mktemp(f"with-{python.version}") / "tornado-signal"
+            copy_checkout(checkout)
+            if python.has_pip:
+                says = " && ".join(install).replace("python3 ", shlex.quote(python.path) + " ", 1)
+                do("bash", "-euc", says, cwd=checkout, PIP_DISABLE_PIP_VERSION_CHECK="1")
+            else:
+                python.environment(checkout / ".venv")
+                python.install(checkout / ".venv", checkout)
+            commands[python] = checkout / ".venv" / "bin" / "tornado-signal"
+        return commands[python]
+
+    return command
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A function that starts a command, on the same data each time, for what a function does with that server."""
+
+    def serving(command, use):
+        # What a Python is going to drop is an error.
+        lifetime = ("--session-timeout-ms", "3600000")
+        server = Server("--data-dir", tmp_path / "data", *lifetime, command=command, PYTHONWARNINGS="error")
+        try:
+            found = use(server)
+            assert server.stop() == 0
+            assert "Warning" not in "".join(server.log)
+            return found
+        finally:
+            server.end()
+
+    return serving
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("python", FOUND, ids=[each.version for each in FOUND])
+def test_installs_and_serves(python, command_of, served):
+    """The README's command installs it; what is published is there after a restart, and it stops without a warning."""
+    command = command_of(python)
+    says = (
+        "import platform; from tornado_signal.stores.leveldb.binding import plyvel; "
+        "print(platform.python_version(), plyvel.__name__)"
+    )
+    name = python.binding.replace("-", "_")
+    assert do(command.with_name("python"), "-I", "-c", says) == f"{python.version} {name}\n"
+    code = served(command, Server.offer)
+    assert served(command, Server.codes) == [code]
+
+
+@pytest.mark.timeout(300)
+def test_a_directory_outlives_its_python(command_of, served):
+    """Each Python, newer and then older, goes on with the directory of the one before, whatever binding that had."""
+    codes = []
+    for python in [*FOUND, *FOUND[-2::-1]]:
+        assert served(command_of(python), Server.codes) == codes
+        codes.insert(0, served(command_of(python), Server.offer))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("minor", MINORS)
+def test_nothing_has_to_be_compiled(minor, machine, tmp_path):
+    """Every requirement has a wheel for each promised Python; but LevelDB for 3.11 on ARM, as the README says."""
+    wanted = required(minor, machine)
+    if (minor, machine) == ("3.11", "aarch64"):
+        wanted = [each for each in wanted if each.name != "plyvel"]
+    platforms = [f"--platform={name}_{machine}" for name in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
+    only = ["--no-deps", "--only-binary=:all:", f"--python-version={minor}", *platforms]
+    do(*PIP, "download", *only, "--dest", tmp_path, *map(str, wanted))
+    assert len([*tmp_path.glob("*.whl")]) == len(wanted) >= 8
+
+
+def test_others_are_refused_in_a_sentence(tmp_path):
+    """A Python that is too old or too new is told so by pip, before anything is compiled."""
+    copy_checkout(tmp_path / "source")
+    do(*PIP, "wheel", "--no-deps", "--wheel-dir", tmp_path, tmp_path / "source")
+    (wheel,) = tmp_path.glob("*.whl")
+    for minor in BEYOND:
+        only = ["--no-deps", "--only-binary=:all:", f"--python-version={minor}"]
+        asked = subprocess.run([*PIP, "download", *only, "--dest", tmp_path, wheel], capture_output=True, text=True)
+        assert asked.returncode == 1
+        assert f"requires a different Python: {minor}" in asked.stderr
+
+
+def test_what_is_tried_is_what_is_promised():
+    """The README, setup.cfg and what installs the package name the Pythons of these tests, and no others."""
+    first, last = re.search(r"You need Linux and Python (\S+) to (\S+), on x86-64 or ARM\.", README).groups()
+    assert (first, last) == (MINORS[0], MINORS[-1])
+    assert re.findall(r"^Programming Language :: Python :: (3\.\d+)$", SETUP["metadata"]["classifiers"], re.M) == MINORS
+    assert [each for each in [*MINORS, *BEYOND] if PROMISED.contains(each)] == MINORS
+    for script in ("tests/run", "systemd/install"):
+        (line,) = [each for each in (ROOT / script).read_text().splitlines() if "sys.version_info" in each]
+        assert "(3, 11) <= sys.version_info < (3, 15)" in line
+        assert f"{MINORS[0]} to {MINORS[-1]}" in line

@@ -1,0 +1,382 @@
+"""The service under a real systemd, on a machine of its own: installed, watched, restarted under load, removed.
+
+The tests are steps: each leaves the service running for the next one.
+"""
+
+import configparser
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.checkout import copy_checkout, new_repository
+from support.machine import Machine
+from support.paths import ROOT, TESTS
+from support.readme import blocks
+
+ORIGIN = "https://app.example"
+BOUND_S = 30
+SOURCE = "/srv/tornado-signal"
+SERVICE, SOCKET = "tornado-signal.service", "tornado-signal.socket"
+OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/srv/wheels"}
+INSTALL, STATUS, RESTART, RELOAD, LOG, REMOVE = (
+    line.removeprefix("sudo ") for _, text in blocks("Run it as a service", "sh") for line in text.splitlines()
+)
+LOCK = """
+import fcntl, sys
+with open("/var/lib/tornado-signal/data/LOCK", "r+") as lock:
+    fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    """A machine with a checkout, and what that needs from PyPI, but no network."""
+    room = tmp_path_factory.mktemp("machine")
+    source = room / "files" / SOURCE.strip("/")
+    copy_checkout(source)
+    new_repository(source)
+    shutil.copy(TESTS / "support/probe.py", source.parent)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", "/usr/bin/python3"]
+    project = configparser.ConfigParser()
+    project.read(ROOT / "setup.cfg")
+    needs = [*project["options"]["install_requires"].strip().splitlines(), "setuptools>=77"]
+    subprocess.run([*pip, "download", "--dest", source.parent / "wheels", *needs], check=True, timeout=120)
+    with Machine(room / "room", room / "files") as machine:
+        yield machine
+
+
+def show(machine, *names, unit=SERVICE):
+    """Properties of a unit."""
+    lines = machine.do(f"systemctl show --property {','.join(names)} {unit}").splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+def until(condition):
+    """Wait for something; what it is then."""
+    deadline_s = time.monotonic() + BOUND_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    return found
+
+
+def active(machine):
+    """Whether the service runs."""
+    return show(machine, "ActiveState")["ActiveState"] == "active"
+
+
+def curl(machine, path, body=None):
+    """What asks the server from inside its machine."""
+    data = [] if body is None else ["--data", json.dumps(body)]
+    command = ["curl", "--silent", "--fail", "--max-time", str(BOUND_S), "--header", f"Origin: {ORIGIN}", *data]
+    return machine.command(*command, f"http://127.0.0.1:3000{path}", only="--net")
+
+
+def ask(machine, path, body=None):
+    """A request that must succeed; its JSON."""
+    return json.loads(subprocess.run(curl(machine, path, body), stdout=subprocess.PIPE, check=True).stdout)
+
+
+def offer(machine, topic="lobby"):
+    """Publish an offer; its code."""
+    return ask(machine, f"/{topic}/offer", {"info": "i", "offer": "o"})["code"]
+
+
+def codes(machine, topic="lobby"):
+    """The codes of a topic's sessions."""
+    return [each["code"] for each in ask(machine, f"/{topic}/sessions")["sessions"]]
+
+
+def override(machine, text, unit=SERVICE):
+    """Change a unit until the next start of the machine; with an empty text, take that back."""
+    place, section = f"/run/systemd/system/{unit}.d", unit.split(".")[1].title()
+    machine.do(f"mkdir -p {place} && printf '[{section}]\\n%s\\n' \"$TEXT\" >{place}/test.conf", TEXT=text)
+    machine.do("systemctl daemon-reload")
+
+
+def test_install(machine):
+    """One command from a checkout, and the server is there: ready when the command ends, and at every boot."""
+    said = machine.do(f"cd {SOURCE} && {INSTALL}", **OFFLINE)
+    assert ask(machine, "/health")["status"] == "ok"
+    commit = machine.do(f"git -C {SOURCE} rev-parse HEAD")
+    assert ask(machine, "/") == {"version": commit}
+    assert said.startswith(f"tornado-signal {commit} is listening on http://127.0.0.1:3000, 0 sessions listed\n")
+    assert machine.do(f"systemctl is-enabled {SERVICE} {SOCKET}") == "enabled\nenabled"
+    assert 'Status: "listening on http://127.0.0.1:3000, 0 sessions listed"' in machine.do(STATUS)
+    assert "listening on http://127.0.0.1:3000\n" in machine.do(LOG)
+    assert machine.do(f"git -C {SOURCE} status --short --ignored") == "", "something is left in the checkout"
+    user, pid = machine.do("ps -o user=,pid= -C tornado-signal").split()
+    assert (user, pid) != ("root", show(machine, "MainPID")["MainPID"])
+    assert machine.do("stat -c %a /etc/tornado-signal/tornado-signal.env") == "600"
+
+
+def test_ready_when_the_store_is_open(machine):
+    """As long as the store cannot be opened the service is not up; who connects meanwhile is answered when it is."""
+    code = offer(machine)
+    machine.do(f"systemctl stop {SERVICE}")
+    locker = subprocess.Popen(
+        machine.command("/usr/bin/python3", "-c", LOCK), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with locker:
+        assert locker.stdout.readline() == "locked\n"
+        with subprocess.Popen(curl(machine, "/lobby/sessions"), stdout=subprocess.PIPE) as early:
+            states = set()
+
+            def tried_again():
+                found = show(machine, "ActiveState", "NRestarts")
+                states.add(found["ActiveState"])
+                return int(found["NRestarts"]) >= 2
+
+            until(tried_again)
+            assert states <= {"activating", "inactive"}
+            assert early.poll() is None
+            locker.communicate("")
+            until(lambda: active(machine))
+            assert code in early.communicate(timeout=BOUND_S)[0].decode()
+    assert "data is in use by another process" in machine.do(LOG)
+
+
+def test_a_wrong_setting(machine):
+    """A wrong setting fails the start at once and for good, and the log says which it is."""
+    override(machine, "Environment=TORNADO_SIGNAL_CODES=none")
+    assert machine.run(RESTART).returncode == 1
+    assert show(machine, "ActiveState", "ExecMainStatus", "NRestarts") == {
+        "ActiveState": "failed",
+        "ExecMainStatus": "2",
+        "NRestarts": "0",
+    }
+    assert "TORNADO_SIGNAL_CODES = 'none'" in machine.do(LOG)
+    override(machine, "")
+    machine.do(RESTART)
+
+
+def test_the_log_and_the_numbers(machine):
+    """Lines are in the journal by how bad they are, with nothing of what peers say; the sandbox hides no number."""
+    override(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=9100 TORNADO_SIGNAL_ACCESS_LOG=true")
+    machine.do(RESTART)
+    offer(machine, "hidden")
+    machine.do("journalctl --sync")
+    said = machine.do(f"journalctl --unit {SERVICE} --output json --output-fields MESSAGE,PRIORITY")
+    lines = [(each["PRIORITY"], each["MESSAGE"]) for each in map(json.loads, said.splitlines())]
+    line = "INFO tornado_signal.requests: request method=POST endpoint=/:topic/offer status=200 "
+    assert {priority for priority, message in lines if message.startswith(line)} == {"6"}
+    assert {priority for priority, message in lines if "TORNADO_SIGNAL_CODES = 'none'" in message} == {"3"}
+    assert [message for _, message in lines if "hidden" in message or "<6>" in message] == []
+    wrong = machine.do("journalctl -u tornado-signal -p warning --output cat")
+    assert "TORNADO_SIGNAL_CODES = 'none'" in wrong
+    assert "listening" not in wrong
+    numbers = machine.do("curl --silent --fail http://127.0.0.1:9100/metrics")
+    for name in ("tornado_signal_ready", "process_start_time_seconds", "process_open_fds", "process_max_fds"):
+        assert re.search(f"^{name} [1-9]", numbers, re.MULTILINE), name
+    override(machine, "")
+    machine.do(RESTART)
+
+
+def test_watchdog(machine):
+    """A server whose loop turns is left alone; one whose loop is stuck is ended with a trace and started again."""
+    override(machine, "WatchdogSec=1")
+    machine.do(RESTART)
+    code = offer(machine)
+    fed = set()
+
+    def fed_often():
+        fed.add(show(machine, "WatchdogTimestampMonotonic")["WatchdogTimestampMonotonic"])
+        return len(fed) > 5
+
+    until(fed_often)
+    before = show(machine, "MainPID", "NRestarts")
+    assert before["NRestarts"] == "0"
+    machine.do(f"kill -STOP {before['MainPID']}")
+    until(lambda: show(machine, "NRestarts")["NRestarts"] == "1" and active(machine))
+    assert show(machine, "MainPID") != {"MainPID": before["MainPID"]}
+    assert code in codes(machine)
+    log = machine.do(LOG)
+    assert "Watchdog timeout" in log
+    assert "Fatal Python error: Aborted" in log
+    assert "uvloop" in log.split("Fatal Python error")[1], "the trace does not show the loop"
+    assert "code=killed, status=6/ABRT" in log, "its memory was dumped"
+    override(machine, "")
+    machine.do(RESTART)
+
+
+def test_sandbox(machine):
+    """In the service's sandbox a process can write its data and nothing else, and sees nothing of the machine."""
+    machine.do(f"systemctl stop {SERVICE}")
+    place = "/run/found.json"
+    override(
+        machine,
+        f"Type=oneshot\nRestart=no\nWatchdogSec=0\nStandardOutput=file:{place}\n"
+        "ExecStart=\nExecStart=/usr/bin/python3 /srv/probe.py",
+    )
+    machine.do(f"systemctl start {SERVICE}")
+    found = json.loads(machine.do(f"cat {place}"))
+    override(machine, "")
+    machine.do(f"systemctl start {SERVICE}")
+    home = "/var/lib/private/tornado-signal"
+    assert found["user"] >= 61184, "not a dynamic user"
+    assert (found["home"], machine.do(f"cat {home}/probed")) == (home, "here")
+    assert set(found["writable"]) <= {home, "/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue"}
+    assert found["succeeded"] == []
+    assert found["processes"], "it sees others"
+    assert machine.do("find /tmp /var/tmp -name probed -not -path '*/systemd-private-*'") == "", "its /tmp is another's"
+
+
+@pytest.fixture
+def load(machine):
+    """A function that starts the load; what that returns ends it and says what the clients have seen."""
+    started = []
+
+    def starting():
+        command = machine.command(sys.executable, "-m", "support.load", "3000", only="--net")
+        process = subprocess.Popen(command, cwd=TESTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return lambda: json.loads(process.communicate("", timeout=BOUND_S * 2)[0])
+
+    yield starting
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def test_restarts_under_load(machine, load):
+    """Restarts, reloads and an upgrade under load: no request fails, and what was acknowledged is there."""
+    settings = "/etc/tornado-signal/tornado-signal.env"
+    machine.do(f"echo TORNADO_SIGNAL_SESSION_TIMEOUT_MS=200000 >>{settings}")
+    machine.do(f"echo '# new' >>{SOURCE}/systemd/tornado-signal.env")
+    machine.do(f"cd {SOURCE} && git -c user.name=T -c user.email=t@example.invalid commit --all --quiet --message next")
+    pids = set()
+    ended = load()
+    for _ in range(3):
+        machine.do(RESTART)
+        pid = show(machine, "MainPID")
+        machine.do(RELOAD)
+        time.sleep(0.5)  # the load's, to do its work
+        assert show(machine, "MainPID", "ActiveState", "NRestarts") == pid | {"ActiveState": "active", "NRestarts": "0"}
+        pids.add(pid["MainPID"])
+    said = machine.do(f"cd {SOURCE} && {INSTALL}", **OFFLINE)
+    pids.add(show(machine, "MainPID")["MainPID"])
+    found = ended()
+    print(found["answered"])
+    assert found["failures"] == []
+    assert len(pids) == 4
+    assert (
+        min(found["answered"][kind] for kind in ("offers", "looks", "late looks", "waits", "kept", "streams")) >= 40
+    ), found["answered"]
+    counts = {each["topic"]: each["count"] for each in ask(machine, "/topics")["topics"]}
+    assert counts["load"] + counts["waits"] == len(set(found["codes"])) == len(found["codes"])
+    # The upgrade.
+    assert ask(machine, "/")["version"] == machine.do(f"git -C {SOURCE} rev-parse HEAD")
+    assert len(machine.do("ls -d /opt/tornado-signal/2*").splitlines()) == 1
+    assert f"{settings}.new" in said
+    assert machine.do(f"tail -n 1 {settings} {settings}.new").count("TORNADO_SIGNAL_SESSION_TIMEOUT_MS=200000") == 1
+    session = ask(machine, "/later/offer", {"info": "i", "offer": "o"})
+    (listed,) = ask(machine, "/later/sessions")["sessions"]
+    assert (listed["code"], listed["expiresAt"] - listed["createdAt"]) == (session["code"], 200_000)
+
+
+def test_the_load_would_notice(machine, load):
+    """A restart that closes the socket too does fail requests, so that none failed before says something."""
+    ended = load()
+    machine.do(f"systemctl restart {SOCKET}")
+    assert ended()["failures"] != []
+    until(lambda: active(machine))
+
+
+def test_a_unix_socket(machine):
+    """Where the socket unit names a file the service listens there, for every user, and a restart leaves the file."""
+    path = "/run/tornado-signal/signal.sock"
+    override(machine, f"ListenStream=\nListenStream={path}", SOCKET)
+    machine.do(f"systemctl restart {SOCKET}")
+    nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups"
+    asking = f"{nobody} curl --silent --fail --unix-socket {path} --header 'Origin: {ORIGIN}' http://x/health"
+    for _ in range(2):
+        assert json.loads(machine.do(asking))["status"] == "ok"
+        assert show(machine, "StatusText")["StatusText"].startswith(f"listening on unix:{path}, ")
+        machine.do(RESTART)
+    override(machine, "", SOCKET)
+    machine.do(f"systemctl restart {SOCKET} && rm -r {Path(path).parent}")
+    until(lambda: active(machine))
+    assert ask(machine, "/health")["status"] == "ok"
+
+
+def test_look_after_it(machine):
+    """What the README says is typed as it stands, by root: the service has its data back, and still owns all of it."""
+    running, stopped = (text.replace("sudo ", "") for _, text in blocks("Look after it", "sh"))
+    override(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=9100")
+    machine.do(f"{RESTART} && mkdir -p /var/backups")
+    code = offer(machine, "care")
+    machine.do(running)
+    later = offer(machine, "care")
+    said = machine.do(stopped)
+    assert "/var/lib/tornado-signal/data is sound\n" in said
+    assert codes(machine, "care") == [code]
+    assert later not in codes(machine, "care")
+    owners = "find /var/lib/tornado-signal/ -printf '%U %G\\n' | sort -u"
+    assert len(machine.do(owners).splitlines()) == 1
+
+    machine.do(f"systemctl stop {SOCKET} && echo nonsense >/var/lib/tornado-signal/data/CURRENT")
+    assert machine.run(f"systemctl start {SERVICE}").returncode != 0
+    (repair,) = set(re.findall(r"`tornado-signal (repair --data-dir /\S+/data)`", machine.do(LOG)))
+    machine.do(f"systemctl stop {SOCKET} {SERVICE} && systemctl reset-failed {SERVICE}")
+    said = machine.do(f"/opt/tornado-signal/bin/tornado-signal {repair}")
+    assert "sessions saved, 0 that were not whole left out" in said
+    machine.do(f"systemctl start {SOCKET} {SERVICE}")
+    assert codes(machine, "care") == [code]
+    assert len(machine.do(owners).splitlines()) == 1
+    machine.do("rm -r /var/backups/tornado-signal.backup /var/lib/tornado-signal/data.*")
+    override(machine, "")
+    machine.do(RESTART)
+
+
+def test_stop(machine):
+    """A stop answers who waits, is clean and quick, and nothing starts the server again before it is wanted."""
+    code = offer(machine)
+    with subprocess.Popen(
+        curl(machine, "/poll", {"code": code, "side": "offerer", "wait": 60}), stdout=subprocess.PIPE
+    ) as waiting:
+        until(lambda: machine.run("ss -Htn state established sport = :3000").stdout.strip())
+        machine.do(f"systemctl stop {SOCKET}")
+        assert json.loads(waiting.communicate(timeout=BOUND_S)[0])["answer"] is None
+    assert show(machine, "ActiveState", "Result", "ExecMainStatus") == {
+        "ActiveState": "inactive",
+        "Result": "success",
+        "ExecMainStatus": "0",
+    }
+    assert subprocess.run(curl(machine, "/health"), check=False).returncode == 7, "somebody listens"
+    machine.do(f"systemctl start {SOCKET}")
+    assert code in codes(machine), "the first connection starts it"
+    assert active(machine)
+
+
+def test_remove(machine):
+    """One command takes the service away and keeps data and settings; with --purge nothing of it is left."""
+    traces = "find /etc /opt /usr/local /var /run -path /var/log -prune -o -name '*tornado-signal*' -print"
+    said = machine.do(f"cd {SOURCE} && {REMOVE}")
+    assert machine.do("ps ax -o args").count("tornado-signal serve") == 0
+    assert machine.run(f"systemctl cat {SERVICE}").returncode != 0
+    assert subprocess.run(curl(machine, "/health"), check=False).returncode == 7, "somebody listens"
+    kept = {path for path in machine.do(traces).splitlines() if not path.startswith("/run/systemd")}
+    assert kept == {
+        "/etc/tornado-signal",
+        "/etc/tornado-signal/tornado-signal.env",
+        "/etc/tornado-signal/tornado-signal.env.new",
+        "/var/lib/private/tornado-signal",
+        "/var/lib/tornado-signal",
+    }
+    assert "/var/lib/tornado-signal" in said
+    assert machine.do("ls /var/lib/tornado-signal/data/CURRENT")
+    machine.do(f"{SOURCE}/{REMOVE} --purge")
+    assert [path for path in machine.do(traces).splitlines() if not path.startswith("/run/systemd")] == []
+    assert machine.run(f"{SOURCE}/{REMOVE} --all").returncode == 1

@@ -1,0 +1,139 @@
+"""The numbers of a database: those of the sessions that are there, and never what anybody has said."""
+
+import json
+import random
+
+import pytest
+from support.service import NOW_MS
+
+from tornado_signal.maintenance.census import Census
+from tornado_signal.session import Answer, Reason, Session, Side
+from tornado_signal.stores.leveldb import changes, layout
+from tornado_signal.stores.leveldb.changes import Leaving
+
+TIMEOUT_MS = 1000
+
+
+class Held:
+    """Entries as the store would write them."""
+
+    def __init__(self):
+        self.entries = {layout.FORMAT_KEY: layout.pack_number(1)}
+        self.serial = 0
+
+    def apply(self, change):
+        for key in change.deletes:
+            self.entries.pop(key, None)
+        self.entries |= dict(change.puts)
+
+    def add(self, origin, topic, *, answered=False, candidates=0, expires_ms=NOW_MS + TIMEOUT_MS):
+        self.serial += 2
+        code = self.serial.to_bytes(16, "big")
+        session = Session(code, topic, "their info", NOW_MS, expires_ms, TIMEOUT_MS, self.serial)
+        self.apply(changes.created(origin, session, "their offer"))
+        if answered:
+            leaving = Leaving(self.serial + 1, Reason.ANSWERED, expires_ms)
+            self.apply(changes.answered(origin, session, Answer("their answer", 1), leaving))
+        for side in Side:
+            texts = ((number, "their candidate") for number in range(2, 2 + candidates))
+            self.apply(changes.candidates_added(layout.pack_session_prefix(origin, code), side, texts))
+
+    def census(self, most=20):
+        census = Census(NOW_MS, most)
+        for key, value in sorted(self.entries.items()):
+            census.add(key, value)
+        return census.end()
+
+
+@pytest.fixture
+def held():
+    """Entries, none at first but the format."""
+    return Held()
+
+
+def test_an_empty_database(held):
+    """Where nothing is, everything is 0."""
+    numbers = held.census()
+    assert (numbers.pop("entries"), numbers.pop("total_bytes")) == (1, 9)
+    assert numbers.pop("largest_origins") == numbers.pop("largest_topics") == []
+    assert set(numbers.values()) == {0}
+
+
+def test_what_is_counted(held):
+    """Live, answered and expired sessions are told apart, candidates are those of both sides, sizes those of all."""
+    held.add("https://a", "one", candidates=2)
+    held.add("https://a", "one", answered=True, candidates=1)
+    held.add("https://a", "two", expires_ms=NOW_MS)
+    held.add("https://b", "one", answered=True, expires_ms=NOW_MS)
+    held.add("https://b", "one", expires_ms=NOW_MS + 1)
+    numbers = held.census()
+    first, second = numbers["largest_origins"]
+    sizes = {name: 0 for name in ("https://a", "https://b")}
+    for key, value in held.entries.items():
+        if key.startswith(layout.SESSIONS):
+            sizes[layout.unpack_session_key(key)[0]] += len(key + value)
+    assert first == {
+        "origin": "https://a",
+        "sessions": 3,
+        "unanswered": 1,
+        "answered": 1,
+        "expired": 1,
+        "candidates": 6,
+        "bytes": sizes["https://a"],
+    }
+    assert second == {
+        "origin": "https://b",
+        "sessions": 2,
+        "unanswered": 1,
+        "answered": 0,
+        "expired": 1,
+        "candidates": 0,
+        "bytes": sizes["https://b"],
+    }
+    for name in ("sessions", "unanswered", "answered", "expired", "candidates", "bytes"):
+        assert numbers[name] == first[name] + second[name]
+    assert (numbers["origins"], numbers["topics"]) == (2, 2)
+    assert numbers["largest_topics"] == [
+        {"origin": "https://a", "topic": "one", "unanswered": 1},
+        {"origin": "https://b", "topic": "one", "unanswered": 1},
+    ]
+    assert numbers["entries"] == len(held.entries)
+    assert numbers["total_bytes"] == sum(len(key + value) for key, value in held.entries.items())
+    assert "their" not in json.dumps(numbers)
+
+
+@pytest.mark.parametrize("most", [0, 1, 3, 100])
+def test_the_largest_are_named(held, most):
+    """The totals are of all, whatever is named; named are those with the most sessions, the largest first."""
+    rng = random.Random(most)
+    expected = {}
+    for origin in rng.sample(range(1000), 12):
+        for topic in rng.sample(range(1000), 4):
+            expected[f"https://{origin}", f"topic\0{topic}"] = count = rng.randrange(1, 9)
+            for _ in range(count):
+                held.add(f"https://{origin}", f"topic\0{topic}")
+    numbers = held.census(most)
+    assert (numbers["origins"], numbers["topics"]) == (12, 48)
+    assert numbers["sessions"] == sum(expected.values())
+    topics = numbers["largest_topics"]
+    assert [each["unanswered"] for each in topics] == sorted(expected.values(), reverse=True)[:most]
+    assert all(expected[each["origin"], each["topic"]] == each["unanswered"] for each in topics)
+    by_origin = {}
+    for (origin, _), count in expected.items():
+        by_origin[origin] = by_origin.get(origin, 0) + count
+    origins = numbers["largest_origins"]
+    assert [each["sessions"] for each in origins] == sorted(by_origin.values(), reverse=True)[:most]
+    assert all(by_origin[each["origin"]] == each["sessions"] for each in origins)
+
+
+def test_memory_is_bounded(held):
+    """However many origins and topics there are, no more is kept than what is named."""
+    census = Census(NOW_MS, 5)
+    for number in range(3000):
+        held.add(f"https://{number}", f"topic {number}")
+    for key, value in sorted(held.entries.items()):
+        census.add(key, value)
+        kept = [each for each in vars(census).values() if isinstance(each, list)]
+        assert sum(map(len, kept)) <= 10
+    assert census.sessions == 3000
+    assert census.end()["topics"] == 3000
