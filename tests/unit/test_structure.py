@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "http": "api errors limits metrics session settings stores stores.leveldb system tornado",
     "admin": "api errors http maintenance metrics prometheus_client tornado",
     "transport": "httptools tornado",
-    "maintenance": "errors session settings stores.leveldb",
+    "maintenance": "errors session settings stores.leveldb system",
     "settings": "",
     "system": "errors metrics settings tornado",
     "server": "admin api errors http limits settings stores stores.leveldb system transport package tornado",
