@@ -19,7 +19,7 @@ POLL_S = 0.5  # between two polls of a server that does not know waits
 class SignalClient:
     """A client of one server, or of several of which the first one that works is asked.
 
-    Use it as an async context manager, or `close` it. Whatever fails raises `APIError`.
+    Use it as an async context manager, or `close` it. A call that fails raises `APIError`.
 
     A session is on one server only: codes and cursors remember theirs. A code that comes from elsewhere is looked for
     on all of them.
@@ -115,7 +115,7 @@ class SignalClient:
         """POST /answer, as the answerer.
 
         Raises:
-            APIError: `taken` if somebody else was first.
+            APIError: `taken` if another peer was first.
         """
         await self._act("/answer", code, {"side": "answerer", "answer": answer, "secret": secret})
 
@@ -154,7 +154,7 @@ class SignalClient:
         return cast(int, found["expiresAt"])
 
     async def topic_events(self, topic: str) -> AsyncGenerator[Event, None]:
-        """GET /:topic/events: `session` and `gone`, first of those that are there, for as long as somebody iterates.
+        """GET /:topic/events: `session` and `gone`, first of those that are there, for as long as the caller iterates.
 
         It resumes by itself. Where another server takes over, the sessions of the first are `gone`, `unreachable`.
         """

@@ -24,7 +24,7 @@ __all__ = ["Closed", "Connection", "Peers", "Publication"]
 OPEN_S = 20.0  # from the answer to the open channel
 TTL_MS = 120_000  # how long an offer outlives a peer that vanished without a word
 REFRESH_S = 40.0
-RENEW_S = 600.0  # how old an offer, or a TURN password, is at most when somebody uses it
+RENEW_S = 600.0  # how old an offer, or a TURN password, is at most when it is used
 
 
 class Peers:
@@ -33,7 +33,7 @@ class Peers:
     Args:
         servers: the address of a server, or several of which the first one that works is used.
         origin: the Origin of every request; by default that of a page which the first server has.
-        info: who this is, at most 1024 characters; made up if not given. `join` never picks those with the same.
+        info: describes this peer, at most 1024 characters; random if not given. `join` skips sessions with the same.
         ice_servers: in place of those that the server names.
     """
 
@@ -76,15 +76,14 @@ class Peers:
     async def join(self, topic: str, *, wait_s: float | None = None) -> Connection:
         """Connect to a peer of a topic, as soon as there is one.
 
-        It tries them in no particular order, so that not everybody runs to the same one, and the next one when one is
-        taken or cannot be reached.
+        It tries them in random order, so that peers spread, and the next one when one is taken or cannot be reached.
 
         Args:
             topic: where to look.
             wait_s: for how long; None for ever.
 
         Raises:
-            TimeoutError: nobody could be reached in time.
+            TimeoutError: no peer could be reached in time.
             APIError: the server refuses.
         """
         tried: set[str] = set()
@@ -226,7 +225,7 @@ class Publication:
         return False
 
     async def _refresh(self, code: Token | str, secret: str) -> None:
-        with contextlib.suppress(APIError):  # whoever waits for news is told too
+        with contextlib.suppress(APIError):  # the wait for news fails, too
             while True:
                 await asyncio.sleep(REFRESH_S)
                 await self._peers.client.refresh(code, "offerer", secret=secret)

@@ -30,7 +30,7 @@ Fields = dict[str, Any]
 
 
 def back_off_s(attempt: int, first_s: float = PAUSE_S) -> float:
-    """How long to wait before trying again: longer each time, and not the same for everybody.
+    """How long to wait before trying again: longer each time, and random, so that clients spread.
 
     Args:
         attempt: from 0.

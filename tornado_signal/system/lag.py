@@ -1,4 +1,4 @@
-"""What is done ten times a second for the numbers: see how late the event loop is, and count the requests."""
+"""The lag of the event loop, measured ten times a second; requests are added to their histograms then, too."""
 
 import asyncio
 import time
@@ -9,26 +9,26 @@ PAUSE_S = 0.1
 
 
 class Lag:
-    """Looks at the clock again and again, and by how much each look comes too late. Needs a running event loop.
+    """Measures by how much timers are late. Needs a running event loop.
 
     Args:
-        metrics: where it counts.
+        metrics: where the lag is counted.
     """
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
-        self._book()
+        self._schedule()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         self._next.cancel()
 
-    def _book(self) -> None:
+    def _schedule(self) -> None:
         self._due_s = time.monotonic() + PAUSE_S  # the loop's own clock stands still while it works
-        self._next = self._loop.call_later(PAUSE_S, self._look)
+        self._next = self._loop.call_later(PAUSE_S, self._measure)
 
-    def _look(self) -> None:
+    def _measure(self) -> None:
         self._metrics.loop_lag.observe(max(0.0, time.monotonic() - self._due_s))
         self._metrics.count()
-        self._book()
+        self._schedule()

@@ -14,16 +14,16 @@ from ..settings.value_types import UNIX_PREFIX
 
 
 class UnixSocket(socket.socket):
-    """A Unix socket that listens. Closing it removes its file, unless somebody else's has taken its place.
+    """A listening Unix socket. Closing it removes its file, unless another one has taken its place.
 
-    An event loop that serves on it may close the descriptor without a word to this object: close it all the same.
+    An event loop that serves on it may close the descriptor behind this object's back: close it all the same.
 
     Args:
-        path: where to make the file; one where nobody listens any more is replaced.
-        mode: its permissions. They are set before anybody can connect, whatever the umask.
+        path: where to make the file; one without a listener is replaced.
+        mode: its permissions, set before a client can connect, whatever the umask.
 
     Raises:
-        OSError: it cannot be made there, or somebody listens there.
+        OSError: it cannot be made there, or another program listens there.
     """
 
     def __init__(self, path: Path, mode: int) -> None:
@@ -72,7 +72,7 @@ def remove_stale(path: Path) -> None:
         os.unlink(path)
         return
     except BlockingIOError:
-        pass  # so many want to connect that it has no room for this one
+        pass  # its backlog is full
     raise OSError(errno.EADDRINUSE, "another server listens there")
 
 
@@ -86,7 +86,7 @@ def open_sockets(address: str, port: int, flag: str, mode: int = 0o600) -> list[
         mode: the permissions of a Unix socket.
 
     Raises:
-        OperatorError: somebody else has it, or it is not this machine's, or this user may not have it.
+        OperatorError: another program has it, it is not this machine's, or this user may not have it.
     """
     where, mend = f"{address} port {port}", "stop what has it"
     try:
