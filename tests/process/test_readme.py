@@ -15,6 +15,7 @@ from support.networks import NETWORK
 from support.paths import ROOT
 from support.readme import ADDRESS, README, blocks, sections
 
+import tornado_signal
 from tornado_signal import errors
 from tornado_signal import http as handlers
 from tornado_signal.http.base import STATUS
@@ -351,7 +352,9 @@ def test_keys():
 def test_the_picture_shows_every_part():
     """Every module and folder of the package is in the picture, but for what builds it."""
     picture = blocks("How it works", "")[0][1]
-    parts = {path.stem for path in Path(settings.__file__).parent.iterdir() if path.suffix == ".py" or path.is_dir()}
+    parts = {
+        path.stem for path in Path(tornado_signal.__file__).parent.iterdir() if path.suffix == ".py" or path.is_dir()
+    }
     parts -= {"__init__", "__pycache__", "_build", "_commit"}
     assert {part for part in parts if not re.search(rf"\b{part}\b", picture)} == set()
 
