@@ -15,7 +15,7 @@ import sys
 import uuid
 from contextlib import AsyncExitStack, aclosing, suppress
 
-from tornado_signal.client import Session, SignalClient, SignalError
+from tornado_signal.client import APIError, Session, SignalClient
 from tornado_signal.client.peers import Closed, Connection, new_secret
 
 CONNECT_S = 20
@@ -26,7 +26,7 @@ async def accepted(client: SignalClient, code: str, answer: str) -> bool:
     """Answer a session; False if another peer was faster or the session is gone."""
     try:
         await client.answer(code, answer, secret=SECRET)
-    except SignalError as error:
+    except APIError as error:
         if not error.taken:
             raise
         return False
@@ -79,7 +79,7 @@ async def meet(client: SignalClient, topic: str, leaving: AsyncExitStack) -> Con
                         print("waiting", flush=True)
     finally:
         if own:  # nobody is to answer a peer that has left
-            with suppress(SignalError):
+            with suppress(APIError):
                 await client.withdraw(own.code, "offerer", secret=SECRET)
     raise AssertionError("unreachable")
 
@@ -123,7 +123,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         asyncio.run(run(args.base, args.origin, args.topic, args.message, args.wait))
-    except (SignalError, Closed, TimeoutError) as error:
+    except (APIError, Closed, TimeoutError) as error:
         print(f"peer: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

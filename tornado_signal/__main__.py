@@ -6,11 +6,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from . import COMMIT
-from . import cli as commands
+from . import COMMIT, cli
 from .errors import OperatorError
-from .maintenance import commands as care
-from .settings import sources as config
+from .maintenance import commands as maintenance
+from .settings.command_line import CommandLine, add_all_settings
+from .settings.sources import ConfigError, load
 from .system import logs
 
 CLEAN = 0
@@ -19,24 +19,23 @@ USAGE = 2
 DEFECT = 3
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> CommandLine:
     """The command line as `--help` shows it."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="tornado-signal",
         description="Signaling and topic discovery for peer-to-peer applications.",
         epilog="Exit status: 0 clean stop, 1 something to mend on this machine, 2 wrong usage, 3 a defect.",
     )
     parser.add_argument("--version", action="version", version=COMMIT)
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    serve = subparsers.add_parser(
+    serve = parser.add_command(
         "serve",
-        help="run the server",
-        description="Run the server. A flag wins over the environment, that over the file, that over the default.",
+        run_server,
+        "run the server",
+        "Run the server. A flag wins over the environment, that over the file, that over the default.",
     )
-    config.add_arguments(serve)
-    serve.set_defaults(run=run_server)
-    care.add_commands(subparsers)
-    commands.add_to(subparsers, parser)
+    add_all_settings(serve)
+    maintenance.add_commands(parser)
+    cli.add_commands(parser)
     return parser
 
 
@@ -51,26 +50,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = make_parser().parse_args(argv)
     logs.set_up()
-    os.umask(0o077)  # what is written is for this user alone: it holds people's addresses
+    os.umask(0o077)  # files are for this user alone: they hold people's addresses
     return guarded(lambda: arguments.run(arguments))
 
 
 def run_server(arguments: argparse.Namespace) -> None:
     """Serve, or only check that it would work."""
-    import uvloop  # here, because the other commands are to begin fast
+    import uvloop  # here, so that other commands start fast
 
     from . import server
 
-    settings = config.load(arguments, os.environ)
+    settings = load(arguments, os.environ)
     logs.set_up(settings.log_level, settings.log_format)
     uvloop.run(server.check(settings) if arguments.check else server.serve(settings))
 
 
 def guarded(command: Callable[[], None]) -> int:
-    """Run something and turn every way it can end into an exit status."""
+    """Run something; its exit status."""
     try:
         command()
-    except config.ConfigError as error:
+    except ConfigError as error:
         logs.tell(error)
         return USAGE
     except OperatorError as error:

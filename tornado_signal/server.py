@@ -23,7 +23,7 @@ from .errors import DamagedDatabase, OperatorError, Unavailable
 from .http.errors import make_refusal
 from .http.routes import make_application
 from .http.site import Site
-from .limits.per_address import AdminLimits, Limits
+from .limits.per_address import AdminConnectionLimiter, Limits
 from .metrics import RequestMetrics
 from .settings.settings import Settings
 from .stores import open_store
@@ -39,22 +39,22 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 STATUS_S = 5.0  # between two reports to the service manager
-LAST_REQUEST_S = 1.0  # for who is connected, when the server stops, to send one more
+LAST_REQUEST_S = 1.0  # for connections that are open when the server stops, to send one more request
 DRAIN_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 2.0
 GARBAGE_THRESHOLD = 20_000  # objects, between two looks at the young ones
-ADDRESSES_TO_FILL = 8  # that it takes at least to fill the store
+ADDRESSES_TO_FILL = 8  # the least number of addresses that can fill the store
 # Of mallopt(3); setting one of them ends their growth.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGE_BLOCK_BYTES = 128 * 1024
-DESCRIPTORS_KEPT = 800  # for LevelDB's files and all else
+DESCRIPTORS_KEPT = 800  # for LevelDB's files and everything but connections
 
 
-def room_for_connections() -> int:
-    """How many connections this process has descriptors for, after asking for as many as it can have.
+def raise_descriptor_limit() -> int:
+    """Raise the limit on open files as far as it goes; how many connections it leaves room for.
 
     Raises:
-        OperatorError: for none.
+        OperatorError: it leaves room for none.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -67,11 +67,11 @@ def room_for_connections() -> int:
     return room
 
 
-def give_back_memory() -> None:
+def return_freed_memory() -> None:
     """Have the C library return large blocks to the system as soon as they are free.
 
-    It keeps them otherwise, more and more of them the larger they were: after a minute of large answers a server that
-    has nothing to do would hold hundreds of megabytes. Not every C library has this, and need not.
+    By default it keeps them: after a minute of large answers an idle server would hold hundreds of megabytes. A C
+    library without `mallopt` is left as it is.
     """
     with contextlib.suppress(AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -96,11 +96,11 @@ async def check(settings: Settings) -> None:
     Raises:
         OperatorError: something cannot be used.
     """
-    room_for_connections()
+    raise_descriptor_limit()
     open_tls(settings)
     open_ice_servers(settings)
     try:
-        # Moving a damaged database aside is not for a check to do.
+        # A check does not move a damaged database aside.
         await (await open_store(dataclasses.replace(settings, start_empty_if_damaged=False), Clock())).close()
     except DamagedDatabase as error:
         if not settings.start_empty_if_damaged:
@@ -120,49 +120,49 @@ def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[sock
     public, admin = passed_sockets(os.environ)
     if settings.admin_port is not None:
         admin = admin or open_sockets(LOOPBACK, settings.admin_port, "--admin-port")
-    # Last, because nobody would take away the file of a Unix socket if something failed after it.
+    # Last: if something failed after it, the file of a Unix socket would stay behind.
     return public or open_sockets(settings.address, settings.port, "--port", settings.socket_mode), admin
 
 
 def reload(tls: Tls | None) -> None:
-    """Read again what can be read again."""
+    """Read certificate and key again; settings need a restart."""
     if tls is None:
         log.info("nothing to read again: settings need a restart")
         return
     try:
-        tls.read_again()
+        tls.reload()
         log.info("certificate and key read again")
     except OperatorError as error:
         log.error("the certificate that is in use stays: %s", error)
 
 
-class Orders:
-    """What signals ask of the process. Needs a running event loop.
+class Signals:
+    """The signals that the process has received. Needs a running event loop.
 
     Attributes:
-        stop: whether it is to stop (SIGTERM, SIGINT).
-        hurry: whether that may take no time (either of them again).
+        stop: set by SIGTERM and SIGINT.
+        force_stop: set by a second one of them: stop without draining.
         reload: called on SIGHUP.
     """
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
-        self.hurry = asyncio.Event()
+        self.force_stop = asyncio.Event()
         self.reload: Callable[[], None] = lambda: None
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._asked_to_stop)
+            loop.add_signal_handler(number, self._on_stop)
         loop.add_signal_handler(signal.SIGHUP, lambda: self.reload())
 
-    def _asked_to_stop(self) -> None:
-        (self.hurry if self.stop.is_set() else self.stop).set()
+    def _on_stop(self) -> None:
+        (self.force_stop if self.stop.is_set() else self.stop).set()
 
 
 async def drain(server: Server, admin_server: Server, site: Site) -> None:
-    """Let nobody in any more, and answer everybody who is.
+    """Accept no more connections, and answer those that are open.
 
-    Who waits for news gets an ordinary answer, and whoever was accepted has time for a request. New connections
-    are for the next process, if something holds the sockets meanwhile.
+    A waiting request gets its normal response, and an open connection has time for one more request. New connections
+    are for the next process, if the service manager keeps the sockets open.
     """
     site.stopping = True
     await server.accept_no_more()
@@ -174,8 +174,8 @@ async def drain(server: Server, admin_server: Server, site: Site) -> None:
     await admin_server.close(CLOSE_LIMIT_S)
 
 
-async def unless(event: asyncio.Event, work: Coroutine[None, None, None]) -> None:
-    """Work until it is done, or the event happens."""
+async def run_until(event: asyncio.Event, work: Coroutine[None, None, None]) -> None:
+    """Run until it is done, or cancel it when the event is set."""
     working, waiting = asyncio.create_task(work), asyncio.create_task(event.wait())
     await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
@@ -190,18 +190,18 @@ async def serve(settings: Settings) -> None:
     Raises:
         OperatorError: something cannot be used; nothing has been served then.
     """
-    give_back_memory()
+    return_freed_memory()
     faulthandler.enable()  # a watchdog's SIGABRT leaves in the log where the loop was stuck
-    orders = Orders()
+    signals = Signals()
     notifier = Notifier(os.environ)
-    room = room_for_connections()
+    max_connections = raise_descriptor_limit()
     tls = open_tls(settings)
     clock = Clock()
     store = await open_store(settings, clock)
     public: list[socket.socket] = []
     try:
         public, admin = open_all_sockets(settings)
-        limits = Limits(settings, room, lambda: store.capacity_bytes // ADDRESSES_TO_FILL)
+        limits = Limits(settings, max_connections, lambda: store.capacity_bytes // ADDRESSES_TO_FILL)
         metrics = RequestMetrics()
         service = Service(store, settings, clock, open_ice_servers(settings), COMMIT)
         application = make_application(service, limits, metrics)
@@ -217,7 +217,7 @@ async def serve(settings: Settings) -> None:
         )
         await server.start(public)
         admin_application = make_admin_application(site, server)
-        admin_server = Server(admin_application, refusal, limiter=AdminLimits())
+        admin_server = Server(admin_application, refusal, limiter=AdminConnectionLimiter())
         await admin_server.start(admin)
         lag = Lag(metrics.loop_lag)
         for listening in public:
@@ -230,42 +230,42 @@ async def serve(settings: Settings) -> None:
         listed, _ = await store.counts()
 
         def status() -> str:
-            if orders.stop.is_set():
+            if signals.stop.is_set():
                 return f"draining, {len(server.connections)} connections left"
             return f"listening on {where}, {listed} sessions listed"
 
-        async def tell() -> None:
+        async def report() -> None:
             nonlocal listed
             with contextlib.suppress(Unavailable):
                 listed, _ = await store.counts()
             notifier.alive(status())
 
-        def read_again() -> None:
-            if not orders.stop.is_set():
+        def on_reload() -> None:
+            if not signals.stop.is_set():
                 notifier.reloading()
                 try:
                     reload(tls)
                 finally:
                     notifier.ready(status())
 
-        orders.reload = read_again
-        telling = PeriodicCallback(tell, notifier.pause_s(STATUS_S) * 1000)
-        telling.start()
+        signals.reload = on_reload
+        reports = PeriodicCallback(report, notifier.pause_s(STATUS_S) * 1000)
+        reports.start()
         notifier.ready(status())
-        # What has been opened stays, and requests leave no cycles: there is little to look for, and rarely.
+        # What has been opened stays, and requests leave no cycles: the collector has little to find.
         gc.freeze()
         gc.set_threshold(GARBAGE_THRESHOLD)
 
-        await orders.stop.wait()
+        await signals.stop.wait()
         log.info("stopping: draining")
         notifier.stopping(status())
         lag.stop()
-        await unless(orders.hurry, drain(server, admin_server, site))
-        if orders.hurry.is_set():
+        await run_until(signals.force_stop, drain(server, admin_server, site))
+        if signals.force_stop.is_set():
             log.info("stopping at once")
         await server.close(0)
         await admin_server.close(0)
-        telling.stop()
+        reports.stop()
     finally:
         for listening in public:
             listening.close()  # a Unix socket's file goes with it

@@ -7,14 +7,11 @@ import time
 from contextlib import aclosing
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.service import ORIGIN
 from tornado import httpserver, netutil, web
 from tornado.httpclient import AsyncHTTPClient
 
-from tornado_signal.client import Event, SignalClient, SignalError, Token, Unreachable
-from tornado_signal.client.events import Parser
+from tornado_signal.client import APIError, Event, SignalClient, Token, Unreachable
 from tornado_signal.client.servers import back_off_s
 
 pytest_plugins = ["support.http_fixtures"]
@@ -114,7 +111,7 @@ async def test_a_whole_session(client, topic):
     assert (await client.poll(code, "answerer"))[:2] == ("an offer", ["one", "two"])
     assert await client.refresh(code, "answerer") >= session["expiresAt"]
     await client.withdraw(code, "offerer", secret=SECRET)
-    with pytest.raises(SignalError, match="404 Session not found"):
+    with pytest.raises(APIError, match="404 Session not found"):
         await client.poll(code, "offerer", secret=SECRET)
 
 
@@ -148,7 +145,7 @@ async def test_refusals(client, call, status, text):
     code = await client.offer("lobby", "i", "o")
     await client.answer(code, "an answer")
     await client.answer(code, "an answer")  # a retry
-    with pytest.raises(SignalError) as caught:
+    with pytest.raises(APIError) as caught:
         await call(client, code)
     assert (caught.value.status, caught.value.text, caught.value.retry_after_s) == (status, text, None)
     assert caught.value.taken == (status in (404, 409))
@@ -158,7 +155,7 @@ async def test_taken_with_secrets(client):
     """Where the first answerer shows a secret, the second one is told that the session is taken all the same."""
     code = await client.offer("lobby", "i", "o", secret=SECRET)
     await client.answer(code, "first", secret="1" * 16)
-    with pytest.raises(SignalError) as caught:
+    with pytest.raises(APIError) as caught:
         await client.answer(code, "second", secret="2" * 16)
     assert caught.value.taken
 
@@ -179,7 +176,7 @@ async def test_news_and_listings(client):
     assert (await asyncio.wait_for(later, BOUND_S))[:2] == ("a", [])
     later = asyncio.ensure_future(anext(news))
     await client.withdraw(code, "answerer")
-    with pytest.raises(SignalError, match="404"):
+    with pytest.raises(APIError, match="404"):
         await asyncio.wait_for(later, BOUND_S)
 
 
@@ -197,7 +194,7 @@ async def test_a_server_without_the_additions(plain):
             await client.candidates(code, "answerer", ["three"])
             await client.answer(code, "a")
             assert await anext(news) == ("a", ["three"], None)
-        with pytest.raises(SignalError, match="404"):
+        with pytest.raises(APIError, match="404"):
             await client.withdraw(code, "offerer")
 
 
@@ -221,7 +218,7 @@ async def test_streams(client, service):
         Event("gone", {"code": first, "reason": "withdrawn"}),
     ]
     await topic.aclose()
-    with pytest.raises(SignalError, match="404"):
+    with pytest.raises(APIError, match="404"):
         await anext(client.session_events(first, "offerer"))
 
 
@@ -247,33 +244,52 @@ async def test_streams_over_a_restart(start):
         await session.aclose()
 
 
-@given(st.lists(st.tuples(st.text(max_size=9), st.sampled_from(["\n", "\r", "\r\n"])), max_size=6), st.data())
-def test_events_are_the_same_however_they_are_cut(pieces, data):
-    """Whatever the line ends, and wherever the bytes are cut, the same events come out."""
-    block = "".join(
-        f"event: e{end}id: {number}{end}data: {json.dumps({'text': text})}{end}: comment{end}{end}"
-        for number, (text, end) in enumerate(pieces)
-    ).encode()
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(block)), max_size=8)))
-    parser = Parser()
-    found = []
-    for begin, end in zip([0, *cuts], [*cuts, len(block)], strict=True):
-        found += parser.feed(block[begin:end])
-    found += parser.feed(b": comment\n")  # a CR at the end waits for what follows
-    assert found == [Event("e", {"text": text}) for text, _ in pieces]
-    assert parser.last_id == (str(len(pieces) - 1) if pieces else None)
+# A stream in pieces of a few bytes each, and the Last-Event-ID that each connection has to show.
+BROKEN = [
+    (None, ': hello\r\nretry: 10\r\n\r\nid: 1\r\nevent: session\r\ndata: {\r\ndata:"code": "ü😀"}\r\n\r\n'),
+    (b"1", 'event: gone\rdata: {"code": "ü😀"}\r\r: a comment\r\rid: 2\revent: session\rdata: {}\r'),
+    (b"1", 'id: 3\n\nid: 4\nevent: session\ndata: {"code": "b"}'),
+    (b"3", 'event: session\ndata: {"code": "c"}\n\n'),
+]
 
 
-def test_what_a_stream_says_of_itself():
-    """`retry` and a bare id count; data on several lines is one text; a broken event is forgotten."""
-    parser = Parser()
-    assert parser.feed(b"retry: 2500\n\nid: 7\n\n") == []
-    assert (parser.retry_s, parser.last_id) == (2.5, "7")
-    assert parser.feed(b'event: e\ndata: {"a":\ndata: 1}\n\n') == [Event("e", {"a": 1})]
-    assert parser.feed(b"id: 8\ndata: {}\nda") == []
-    parser.broken()
-    assert parser.feed(b"event: f\ndata: {}\n\n") == [Event("f", {})]
-    assert parser.last_id == "7"
+async def test_a_stream_of_any_shape():
+    """Lines end as they like and text is cut anywhere; only a complete event counts, and so does its id."""
+    asked = []
+
+    async def answer(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        asked.append(dict(line.split(b": ", 1) for line in head.lower().splitlines() if b": " in line))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        data = BROKEN[len(asked) - 1][1].encode()
+        for start in range(0, len(data), 3):
+            writer.write(data[start : start + 3])
+            await writer.drain()
+            await asyncio.sleep(0)
+        writer.close()
+
+    async with (
+        listening(answer) as url,
+        SignalClient(url, ORIGIN) as client,
+        aclosing(client.topic_events("lobby")) as events,
+    ):
+        told = await until(events, lambda event: event.data["code"] == "c")
+    assert [(name, data["code"]) for name, data in told] == [("session", "ü😀"), ("gone", "ü😀"), ("session", "c")]
+    assert [head.get(b"last-event-id") for head in asked] == [last for last, _ in BROKEN]
+
+
+@pytest.mark.parametrize(("kind", "body"), [("text/html", "<html>"), ("text/event-stream", "data: <html>\n\n")])
+async def test_no_stream_of_this_api(kind, body):
+    """A stream that is something else fails at once."""
+
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        writer.close()
+
+    async with listening(answer) as url, SignalClient(url, ORIGIN) as client:
+        with pytest.raises(APIError, match="200 the answer is not one of this API"):
+            await anext(client.topic_events("lobby"))
 
 
 # Servers that fail.
@@ -299,7 +315,7 @@ async def test_who_comes_too_often_waits(start):
     """After a 429 the client tries again when Retry-After says so; without patience it says when that is."""
     server = start("--rate-per-address", 1, "--burst-per-address", 1, "--unlimited-addresses", "192.0.2.1")
     async with SignalClient(server.url, ORIGIN, patience_s=0) as client:
-        with pytest.raises(SignalError) as caught:  # noqa: PT012 (one of them)
+        with pytest.raises(APIError) as caught:  # noqa: PT012 (one of them)
             for _ in range(20):
                 await client.health()
         assert (caught.value.status, caught.value.text) == (429, "Too many requests")
@@ -350,7 +366,7 @@ async def test_what_is_no_answer_of_this_api(answer, status, text, retry_after_s
         writer.close()
 
     async with listening(reply) as url, SignalClient(url, ORIGIN, patience_s=0) as client:
-        with pytest.raises(SignalError) as caught:
+        with pytest.raises(APIError) as caught:
             await client.version()
         assert (caught.value.status, caught.value.text, caught.value.retry_after_s) == (status, text, retry_after_s)
 
@@ -389,7 +405,7 @@ async def test_two_servers(start):
         with pytest.raises(Unreachable):  # where it might be
             await client.answer(nowhere, "an answer")
     async with SignalClient([one.url, two.url], ORIGIN, patience_s=0) as client:
-        with pytest.raises(SignalError, match="404"):
+        with pytest.raises(APIError, match="404"):
             await client.answer(nowhere, "an answer")
 
 

@@ -19,9 +19,9 @@ from tornado_signal.limits.per_address import (
     SPARE_ARRIVALS,
     SPARE_CONNECTIONS,
     SPARE_CONNECTIONS_PER_CLIENT,
-    AdminLimits,
-    Bucket,
+    AdminConnectionLimiter,
     Limits,
+    TokenBucket,
 )
 from tornado_signal.settings.settings import Settings
 
@@ -41,7 +41,7 @@ def strict(**settings):
 @given(st.integers(1, 50), st.integers(1, 1000), st.lists(st.integers(0, 3000), max_size=200))
 def test_a_bucket(most, per_s, pauses_ms):
     """Over any time no more is given out than the bucket held and what came back meanwhile, and not much less."""
-    bucket = Bucket(most)
+    bucket = TokenBucket(most)
     began_ms = now_ms = 1_700_000_000_000
     given = 0
     for pause_ms in pauses_ms:
@@ -133,7 +133,7 @@ def test_an_address_with_too_many_takes_no_room_of_others():
 
 def test_connections_of_the_operator():
     """On the operator's listener so many are served, wherever they are from, and a few more are told."""
-    limits = AdminLimits()
+    limits = AdminConnectionLimiter()
     assert [limits.connected("127.0.0.1", 0) for _ in range(ADMIN_CONNECTIONS)] == [0] * ADMIN_CONNECTIONS
     others = [limits.connected("", 0) for _ in range(10)]
     assert others == [503] * SPARE_CONNECTIONS_PER_CLIENT + [None] * (10 - SPARE_CONNECTIONS_PER_CLIENT)

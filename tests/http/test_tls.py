@@ -234,7 +234,7 @@ def half_written(pair, pairs):
 def encrypted(pair, pairs):
     locked = make_pair(pair.key.parent, "locked", passphrase=b"secret")
     pair.replace(locked)
-    return "the key {key} is encrypted, and nobody can be asked here; take its passphrase off it"
+    return "the key {key} is encrypted, and a server cannot ask for its passphrase; remove the passphrase"
 
 
 BAD = [missing, no_key, a_folder, anothers_key, another_type_of_key, swapped, empty, half_written, encrypted]
@@ -378,10 +378,10 @@ def test_a_new_certificate_on_either_loop(loop, pair, pairs, trusting):
             session, name = client.session, name_of(client)
         assert name == "first"
         pair.replace(pairs["rsa"])
-        tls.read_again()
+        tls.reload()
         anothers_key(pair, pairs)
         with pytest.raises(OperatorError, match="another certificate's"):
-            tls.read_again()
+            tls.reload()
         for resumed, expected in ((None, "rsa"), (session, "first")):
             plain = socket.create_connection(("127.0.0.1", running.port), BOUND_S)
             with trusting.wrap_socket(plain, server_hostname="127.0.0.1", session=resumed) as client:

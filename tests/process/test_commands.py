@@ -172,9 +172,7 @@ def test_a_refusal(server, begin):
 def test_a_defect(tmp_path, server):
     """A defect of a command is exit status 3 with a traceback."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import tornado_signal.cli.show\n"
-        "def line(fields): raise ZeroDivisionError('unforeseen')\n"
-        "tornado_signal.cli.show.line = line\n"
+        "import json\ndef dumps(fields): raise ZeroDivisionError('unforeseen')\njson.dumps = dumps\n"
     )
     server.offer()
     done = run("topics", "--url", server.url, "--origin", ORIGIN, PYTHONPATH=str(tmp_path))
@@ -291,7 +289,7 @@ def test_somebody_else_was_faster(server, begin):
     assert server.call("/answer", {"code": code, "side": "answerer", "answer": "x"})[0] == 200
     assert answerer.stdout.read() == "o\n"  # standard output has been closed
     _, errors = answerer.communicate("too late", timeout=BOUND_S)
-    assert errors == "tornado-signal: somebody else was faster, or the offer is gone\n"
+    assert errors == "tornado-signal: another peer has answered the session, or it has ended\n"
     assert answerer.returncode == 1
 
 
@@ -321,10 +319,10 @@ def test_nobody_comes(server, begin):
     """Who waits in vain is told, with exit status 1, and the offer is withdrawn."""
     offerer = begin("offer", "lobby", "--wait", 0.5, told="o")
     code_of(offerer)
-    assert offerer.communicate(timeout=BOUND_S) == ("", "tornado-signal: nobody came within 0.5 s\n")
+    assert offerer.communicate(timeout=BOUND_S) == ("", "tornado-signal: no answer within 0.5 s\n")
     assert (offerer.returncode, server.codes()) == (1, [])
     answerer = begin("answer", "lobby", "--wait", 0.5, told="a")
-    assert answerer.communicate(timeout=BOUND_S) == ("", "tornado-signal: nobody came within 0.5 s\n")
+    assert answerer.communicate(timeout=BOUND_S) == ("", "tornado-signal: no offer within 0.5 s\n")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from support.paths import ROOT
 from support.readme import ADDRESS, README, blocks, sections
 from support.service import declared
 
+import tornado_signal
 from tornado_signal import errors
 from tornado_signal.http import assets
 from tornado_signal.http.errors import STATUS
@@ -345,7 +346,9 @@ def test_keys():
 def test_the_picture_shows_every_part():
     """Every module and folder of the package is in the picture, but for what builds it."""
     picture = blocks("How it works", "")[0][1]
-    parts = {path.stem for path in Path(settings.__file__).parent.iterdir() if path.suffix == ".py" or path.is_dir()}
+    parts = {
+        path.stem for path in Path(tornado_signal.__file__).parent.iterdir() if path.suffix == ".py" or path.is_dir()
+    }
     parts -= {"__init__", "__pycache__", "_build", "_commit"}
     assert {part for part in parts if not re.search(rf"\b{part}\b", picture)} == set()
 

@@ -8,7 +8,6 @@ from support.command import BOUND_S, COMMAND, environment, run
 from support.terminal import Terminal
 
 from tornado_signal.__main__ import make_parser
-from tornado_signal.cli import TABLE
 from tornado_signal.cli.manual import escape
 from tornado_signal.settings.settings import SETTINGS
 
@@ -77,7 +76,7 @@ def test_the_manual_page_says_what_help_says():
         ["mandoc", "-Tutf8", "-Owidth=400"], input=run("man").stdout, capture_output=True, text=True, check=True
     )
     shown = " ".join(re.sub(".\b", "", done.stdout).split())  # bold and underlined by overstriking
-    for command in ["serve", *TABLE]:
+    for command in make_parser().commands:
         assert f"tornado-signal {command}" in shown
     for each in SETTINGS:
         assert re.search(rf"{each.flag} \S+ {re.escape(' '.join(each.help.split()))}", shown)
@@ -96,9 +95,3 @@ def test_text_that_troff_would_take_for_orders():
         check=True,
     )
     assert text in done.stdout
-
-
-def test_every_command_can_be_run():
-    """The table of commands is that of the parser."""
-    (choices,) = [action.choices for action in make_parser()._actions if action.dest == "command"]
-    assert {name for name, each in choices.items() if each.get_default("run") in TABLE.values()} == set(TABLE)

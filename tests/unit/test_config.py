@@ -1,14 +1,14 @@
 """The settings from every source, which source wins, what is refused, and what `--help` says."""
 
-import argparse
 import dataclasses
 import ipaddress
 from pathlib import Path
 
 import pytest
 
+from tornado_signal.__main__ import make_parser
 from tornado_signal.settings.settings import SETTINGS, Settings
-from tornado_signal.settings.sources import CONFIG_VARIABLE, ConfigError, add_arguments, add_settings, load
+from tornado_signal.settings.sources import CONFIG_VARIABLE, ConfigError, load
 
 CONTRACT_D = {
     "--address": "127.0.0.1",
@@ -187,14 +187,13 @@ VALUES += [(name, "2000", "2_000", 2000) for name in LIMITS]
 REFUSED_TEXT |= {name: ["", "0", "-1", "many", "1.5", "9007199254740993"] for name in LIMITS}
 REFUSED_TOML |= {name: ["0", "true", "2000.0"] for name in LIMITS}
 
+PARSER = make_parser()
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 def settle(*argv: str, env: dict[str, str] | None = None) -> Settings:
     """Load the settings as the command does."""
-    parser = argparse.ArgumentParser(prog="tornado-signal serve")
-    add_arguments(parser)
-    return load(parser.parse_args(argv), env or {})
+    return load(PARSER.parse_args(["serve", *argv]), env or {})
 
 
 def rows(table: dict[str, list[str]]) -> list[tuple[str, str]]:
@@ -308,16 +307,14 @@ def test_a_switch_alone():
 
 def test_some_flags(capsys):
     """A command that needs few settings has flags for those; the others come from environment and file alone."""
-    parser = argparse.ArgumentParser(prog="tornado-signal inspect")
-    add_settings(parser, ["data_dir"])
-    found = load(parser.parse_args(["--data-dir", "x"]), {"TORNADO_SIGNAL_PORT": "1"})
+    found = load(PARSER.parse_args(["check", "--data-dir", "x"]), {"TORNADO_SIGNAL_PORT": "1"})
     assert found == Settings(data_dir=Path("x"), port=1)
     for flag in ("--port", "--check"):
         with pytest.raises(SystemExit):
-            parser.parse_args([flag, "1"])
+            PARSER.parse_args(["check", flag, "1"])
     assert "unrecognized arguments: --port 1" in capsys.readouterr().err
     with pytest.raises(ConfigError):
-        load(parser.parse_args([]), {"TORNADO_SIGNAL_PORT": "x"})
+        load(PARSER.parse_args(["check"]), {"TORNADO_SIGNAL_PORT": "x"})
     assert settle("--access-log").access_log
     assert settle("--access-log", "--port", "1") == Settings(access_log=True, port=1)
     variable = {"TORNADO_SIGNAL_ACCESS_LOG": "true"}
@@ -348,7 +345,7 @@ def test_refused_flag(name, bad, capsys):
     with pytest.raises(SystemExit) as exit_:
         settle(f"{setting.flag}={bad}")
     assert exit_.value.code == 2
-    assert f"argument {setting.flag}: {bad!r}: expected {setting.kind.allowed}\n" in capsys.readouterr().err
+    assert f"argument {setting.flag}: {bad!r}: expected {setting.type.allowed}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "bad"), rows(REFUSED_TEXT))
@@ -357,8 +354,8 @@ def test_refused_variable(name, bad):
     setting = BY_NAME[name]
     with pytest.raises(ConfigError) as error:
         settle(env={setting.variable: bad})
-    assert str(error.value) == f"environment variable {setting.variable} = {bad!r}: expected {setting.kind.allowed}"
-    assert (error.value.value, error.value.expected) == (bad, setting.kind.allowed)
+    assert str(error.value) == f"environment variable {setting.variable} = {bad!r}: expected {setting.type.allowed}"
+    assert (error.value.value, error.value.expected) == (bad, setting.type.allowed)
 
 
 @pytest.mark.parametrize(("name", "bad"), rows(REFUSED_TOML))
@@ -368,7 +365,7 @@ def test_refused_key(name, bad, toml):
     with pytest.raises(ConfigError) as error:
         settle("--config", path)
     assert error.value.where == f"file {path}, key {name}"
-    expected = BY_NAME[name].kind.allowed
+    expected = BY_NAME[name].type.allowed
     assert str(error.value) == f"file {path}, key {name} = {error.value.value!r}: expected {expected}"
 
 
@@ -460,9 +457,9 @@ def test_help(capsys):
     shown = "".join(capsys.readouterr().out.split())  # argparse breaks lines where it likes
     for setting in SETTINGS:
         unit = f"unit: {setting.unit}; " if setting.unit else ""
-        value = "VALUE" if setting.kind.alone is None else "[VALUE]"
+        value = "VALUE" if setting.type.bare_flag is None else "[VALUE]"
         line = (
-            f"{setting.flag} {value} {setting.meaning} [{setting.kind.allowed}] "
+            f"{setting.flag} {value} {setting.meaning} [{setting.type.allowed}] "
             f"({unit}default: {setting.default}; environment: {setting.variable})"
         )
         assert line.replace(" ", "") in shown
@@ -473,7 +470,5 @@ def test_help(capsys):
 
 def test_check_flag():
     """`--check` is a flag for the command, and no setting."""
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    assert parser.parse_args(["--check"]).check
-    assert not parser.parse_args([]).check
+    assert PARSER.parse_args(["serve", "--check"]).check
+    assert not PARSER.parse_args(["serve"]).check

@@ -22,19 +22,20 @@ MAY_IMPORT = {
     "stores.quotas": "",
     "stores.watches": "",
     "stores.leveldb": (
-        "errors metrics session stores.position_text stores.quotas stores.watches system plyvel plyvel_next sortedcontainers"
+        "errors metrics session stores.position_text stores.quotas stores.watches system "
+        "plyvel plyvel_next sortedcontainers"
     ),
     "limits": "errors settings",
     "api": "errors session settings stores stores.watches system orjson",
     "http": "api errors limits metrics settings stores.watches tornado",
     "admin": "api errors http maintenance metrics stores.leveldb prometheus_client tornado",
     "transport": "httptools tornado",
-    "maintenance": "errors session settings stores.leveldb",
+    "maintenance": "errors session settings stores.leveldb system",
     "settings": "",
     "system": "errors metrics settings tornado",
     "server": "admin api errors http limits metrics settings stores system transport package tornado",
-    "client": "aiortc httpx",
-    "cli": "client errors settings shtab",
+    "client": "aiortc httpx httpx_sse",
+    "cli": "client errors settings system shtab",
     "__main__": "cli errors maintenance server settings system package uvloop",
     "__init__": "_commit",
     "_build": "setuptools",

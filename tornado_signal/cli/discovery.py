@@ -9,12 +9,12 @@ from typing import TypeVar
 from ..client import Session, SignalClient
 from ..client.servers import back_off_s
 from ..client.types import Topic
-from . import run as session
-from . import show
+from ..system import terminal
+from . import run
 
 T = TypeVar("T", Topic, Session)
 
-LOOK_S = 1.0  # between two looks at the topics, for which the API has no wait
+LOOK_S = 1.0  # between two requests for the topics, on which the API has no wait
 
 
 def topics(arguments: argparse.Namespace) -> None:
@@ -38,29 +38,26 @@ def _list(
 ) -> None:
     async def work(client: SignalClient) -> None:
         found = await find(client)
-        if show.for_people(arguments.json):
+        if terminal.wants_tables(arguments.json):
             print(table(found))
         else:
             for each in found:
-                show.line(each)
+                terminal.print_line(each)
 
-    session.run(arguments, work, interrupted="interrupted")
+    run.with_client(arguments, work, interrupted="interrupted")
 
 
 def watch(arguments: argparse.Namespace) -> None:
     """Follow a topic, or the topics."""
-
-    async def work(client: SignalClient) -> None:
-        await (watch_topic(client, arguments) if arguments.topic else watch_topics(client, arguments))
-
-    session.run(arguments, work)
+    follow = watch_topic if arguments.topic else watch_topics
+    run.with_client(arguments, lambda client: follow(client, arguments))
 
 
 async def watch_topic(client: SignalClient, arguments: argparse.Namespace) -> None:
-    """A line for each event; for people the listing, drawn anew every second."""
-    if not show.for_people(arguments.json):
+    """Print a line for each event; on a terminal the listing, every second."""
+    if not terminal.wants_tables(arguments.json):
         async for event in client.topic_events(arguments.topic):
-            show.line({"event": event.name, **event.data})
+            terminal.print_line({"event": event.name, **event.data})
         return
     there: dict[str, Session] = {}
 
@@ -72,29 +69,30 @@ async def watch_topic(client: SignalClient, arguments: argparse.Namespace) -> No
                 there.pop(event.data["code"], None)
 
     following = asyncio.create_task(follow())
-    pause_s = 0.1  # for those that are there already
+    pause_s = 0.1  # for the sessions that are there already
     while True:
         await asyncio.wait([following], timeout=pause_s)
         pause_s = LOOK_S
         if following.done():
             return following.result()
-        head = f"{show.printable(arguments.topic)}: {len(there)} waiting, {time.strftime('%H:%M:%S')}"
-        print(f"{show.CLEAR}{head}\n\n{sessions_table(reversed(there.values()))}", flush=True)
+        _draw(f"{terminal.shortened(arguments.topic)}: {len(there)} waiting", sessions_table(reversed(there.values())))
 
 
 async def watch_topics(client: SignalClient, arguments: argparse.Namespace) -> None:
-    """A line for each topic whose count has changed; for people all of them."""
+    """Print a line for each topic whose count has changed; on a terminal all topics."""
     before: dict[str, int] = {}
     while True:
         found = await all_topics(client)
-        client.patience_s = session.OUTAGE_S
-        if show.for_people(arguments.json):
-            print(f"{show.CLEAR}{len(found)} topics, {time.strftime('%H:%M:%S')}\n\n{topics_table(found)}", flush=True)
+        client.patience_s = run.OUTAGE_S
+        if terminal.wants_tables(arguments.json):
+            print(
+                f"{terminal.CLEAR}{len(found)} topics, {time.strftime('%H:%M:%S')}\n\n{topics_table(found)}", flush=True
+            )
         else:
             now = {each["topic"]: each["count"] for each in found}
             for topic in sorted({*before, *now}):
                 if before.get(topic) != now.get(topic):
-                    show.line({"topic": topic, "count": now.get(topic, 0)})
+                    terminal.print_line({"topic": topic, "count": now.get(topic, 0)})
             before = now
         await asyncio.sleep(back_off_s(0, LOOK_S))
 
@@ -111,23 +109,33 @@ async def all_topics(client: SignalClient) -> list[Topic]:
         page += 1
 
 
+def _draw(head: str, table: str) -> None:
+    print(f"{terminal.CLEAR}{head}, {time.strftime('%H:%M:%S')}\n\n{table}", flush=True)
+
+
 def topics_table(found: list[Topic]) -> str:
-    """Topics for people."""
-    return show.table(["TOPIC", "SESSIONS"], [[each["topic"], each["count"]] for each in found])
+    """Topics as a table."""
+    return terminal.table(["TOPIC", "SESSIONS"], [[each["topic"], each["count"]] for each in found])
 
 
 def sessions_table(found: Iterable[Session]) -> str:
-    """Sessions for people."""
+    """Sessions as a table."""
     now_ms = time.time() * 1000
     rows = [
         [
             each["code"],
             each["info"],
-            show.seconds(now_ms - each["createdAt"]),
-            show.seconds(each["expiresAt"] - now_ms),
+            _duration(now_ms - each["createdAt"]),
+            _duration(each["expiresAt"] - now_ms),
             len(each["offer"]),
             len(each["offerCandidates"]),
         ]
         for each in found
     ]
-    return show.table(["CODE", "INFO", "AGE", "LEFT", "OFFER", "CANDIDATES"], rows)
+    return terminal.table(["CODE", "INFO", "AGE", "LEFT", "OFFER", "CANDIDATES"], rows)
+
+
+def _duration(ms: float) -> str:
+    """A time span in words."""
+    left_s = max(0, round(ms / 1000))
+    return f"{left_s} s" if left_s < 120 else f"{left_s // 60} min" if left_s < 7200 else f"{left_s // 3600} h"

@@ -1,4 +1,4 @@
-"""`completion` and `man`: the command line described once more, from the parser that `--help` comes from."""
+"""`completion` and `man`, made from the parser that `--help` comes from."""
 
 import argparse
 import textwrap
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import shtab
 
+from ..settings.command_line import CommandLine
 from . import ORIGIN_VARIABLE, URL_VARIABLE
 
 LINE = 79
@@ -27,35 +28,39 @@ def man(arguments: argparse.Namespace) -> None:
         print(*textwrap.wrap(line, LINE, break_on_hyphens=False, break_long_words=False), sep="\n")
 
 
-def page(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """The manual page of a parser with commands, line by line, in man(7)."""
-    yield f'.TH {parser.prog.upper()} 1 {time.strftime("%Y-%m-%d")} "{parser.prog}" "User Commands"'
-    yield from [".SH NAME", f"{escape(parser.prog)} \\- {escape((parser.description or '').rstrip('.').lower())}"]
-    yield from [".SH SYNOPSIS", f".B {escape(parser.prog)}", r"\fICOMMAND\fR [\fIargument\fR ...]"]
-    yield from [".SH DESCRIPTION", escape(parser.description or "")]
-    yield from [".SH OPTIONS", *options(parser)]
+def page(root: CommandLine) -> Iterator[str]:
+    """The manual page of a command line, line by line, in man(7)."""
+    description, epilog = root.description or "", root.epilog or ""
+    yield f'.TH {root.prog.upper()} 1 {time.strftime("%Y-%m-%d")} "{root.prog}" "User Commands"'
+    yield from [".SH NAME", f"{escape(root.prog)} \\- {escape(description.rstrip('.').lower())}"]
+    yield from [".SH SYNOPSIS", f".B {escape(root.prog)}", r"\fICOMMAND\fR [\fIargument\fR ...]"]
+    yield from [".SH DESCRIPTION", escape(description)]
+    yield from [".SH OPTIONS", *options(root)]
     yield ".SH COMMANDS"
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for each in action.choices.values():
-                usage = " ".join(each.format_usage().removeprefix("usage: ").split())
-                yield from [f".SS {escape(usage.split(' [')[0])}", escape(each.description or "")]
-                yield from options(each)
+    for name, each in root.commands.items():
+        yield from [f".SS {escape(f'{root.prog} {name}')}", escape(each.description or "")]
+        yield from options(each)
     yield ".SH ENVIRONMENT"
     for name, meaning in ENVIRONMENT.items():
         yield from [".TP", f".B {name}", escape(meaning)]
-    yield from [".SH EXIT STATUS", escape((parser.epilog or "").removeprefix("Exit status: "))]
+    yield from [".SH EXIT STATUS", escape(epilog.removeprefix("Exit status: "))]
 
 
-def options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """The arguments of one parser."""
-    form = parser._get_formatter()
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction | argparse._HelpAction):
-            continue
-        yield ".TP"
-        yield f".B {escape(form._format_action_invocation(action))}"
-        yield escape(form._expand_help(action) if action.help else "as it is called there")
+def options(parser: CommandLine) -> Iterator[str]:
+    """The arguments of one command."""
+    for each in parser.arguments:
+        if "--help" not in each.option_strings:
+            meaning = (each.help or "as it is called there") % {"default": each.default}
+            yield from [".TP", f".B {escape(usage(each))}", escape(meaning)]
+
+
+def usage(argument: argparse.Action) -> str:
+    """What is typed: a flag with its value, if it takes one, or the value alone."""
+    value = argument.metavar or (f"{{{','.join(argument.choices)}}}" if argument.choices else argument.dest.upper())
+    if not argument.option_strings:
+        return str(value)
+    behind = {0: "", "?": f" [{value}]", None: f" {value}"}[argument.nargs]
+    return ", ".join(flag + behind for flag in argument.option_strings)
 
 
 def escape(text: str) -> str:

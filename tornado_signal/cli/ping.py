@@ -9,9 +9,9 @@ import statistics
 import time
 import uuid
 
-from ..client import SignalClient, SignalError
-from . import run as session
-from . import show
+from ..client import APIError, SignalClient
+from ..system import terminal
+from . import run
 from .signaling import answered
 
 TTL_MS = 60_000
@@ -20,7 +20,7 @@ TTL_MS = 60_000
 def ping(arguments: argparse.Namespace) -> None:
     """Measure each server."""
     measured = []
-    for url in session.urls(arguments):
+    for url in run.urls(arguments):
         took_ms: list[float] = []
 
         async def work(client: SignalClient, took_ms: list[float] = took_ms) -> None:
@@ -29,17 +29,17 @@ def ping(arguments: argparse.Namespace) -> None:
             for _ in range(arguments.count):
                 took_ms.append(await round_trip(client, topic))
 
-        session.run(arguments, work, interrupted="interrupted", servers=(url,))
+        run.with_client(arguments, work, interrupted="interrupted", servers=(url,))
         took_ms.sort()
         p99_ms = took_ms[math.ceil(len(took_ms) * 0.99) - 1]
         found = {"min_ms": took_ms[0], "median_ms": statistics.median(took_ms), "p99_ms": p99_ms}
         measured.append({"url": url, "count": len(took_ms), **{name: round(ms, 2) for name, ms in found.items()}})
-    if show.for_people(arguments.json):
+    if terminal.wants_tables(arguments.json):
         heads = ["SERVER", "COUNT", "MIN (ms)", "MEDIAN (ms)", "P99 (ms)"]
-        print(show.table(heads, [list(each.values()) for each in measured]))
+        print(terminal.table(heads, [list(each.values()) for each in measured]))
     else:
         for each in measured:
-            show.line(each)
+            terminal.print_line(each)
 
 
 async def round_trip(client: SignalClient, topic: str) -> float:
@@ -54,5 +54,5 @@ async def round_trip(client: SignalClient, topic: str) -> float:
         return (time.perf_counter() - begun_s) * 1000
     finally:
         waiting.cancel()
-        with contextlib.suppress(SignalError):
+        with contextlib.suppress(APIError):
             await client.withdraw(code, "offerer", secret=secret)

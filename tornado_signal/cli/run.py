@@ -1,4 +1,4 @@
-"""How a command runs: with a client, until it is done or interrupted, with one sentence for what can be mended."""
+"""A command that runs with a client until it is done or interrupted, and one sentence for each failure."""
 
 import argparse
 import asyncio
@@ -10,15 +10,15 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from ..client import SignalClient, SignalError
+from ..client import APIError, SignalClient
 from ..errors import OperatorError
-from ..settings.sources import ConfigError
-from ..settings.value_types import ORIGIN, Kind
+from ..settings.sources import read_value
+from ..settings.value_types import ORIGIN, ValueType
 from . import DEFAULT_URL, ORIGIN_VARIABLE, SERVERS, URL_VARIABLE
 
 T = TypeVar("T")
 
-OUTAGE_S = 60.0  # how long somebody who waits puts up with a server that is away
+OUTAGE_S = 60.0  # how long a command that waits goes on without a server
 
 
 def urls(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -26,30 +26,25 @@ def urls(arguments: argparse.Namespace) -> tuple[str, ...]:
     return arguments.url or _from_environment(URL_VARIABLE, SERVERS) or (DEFAULT_URL,)
 
 
-def _from_environment(name: str, kind: Kind[T]) -> T | None:
+def _from_environment(name: str, value_type: ValueType[T]) -> T | None:
     value = os.environ.get(name)
-    if not value:
-        return None
-    try:
-        return kind.parse(value)
-    except ValueError:
-        raise ConfigError(f"environment variable {name}", value, kind.allowed) from None
+    return read_value(f"environment variable {name}", value, value_type) if value else None
 
 
-def run(
+def with_client(
     arguments: argparse.Namespace,
     work: Callable[[SignalClient], Awaitable[None]],
     *,
     interrupted: str | None = None,
     servers: tuple[str, ...] | None = None,
 ) -> None:
-    """Run something with a client. SIGINT and SIGTERM end it in good order.
+    """Run something with a client. SIGINT and SIGTERM cancel it.
 
     Args:
         arguments: of the command.
         work: what to do.
-        interrupted: what to say if it is interrupted, which then counts as a failure; None if that is its normal end.
-        servers: the ones to use, if not all.
+        interrupted: the message of an interruption, which is a failure then; None if it is the normal end.
+        servers: the servers to use in place of those of `urls`.
 
     Raises:
         OperatorError: something that the user can mend.
@@ -60,8 +55,8 @@ def run(
     stopped = False
 
     async def main() -> None:
-        nonlocal stopped
-        task = asyncio.ensure_future(working())
+        task = asyncio.current_task()
+        assert task is not None
 
         def stop() -> None:
             nonlocal stopped
@@ -70,9 +65,6 @@ def run(
 
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop)
-        await task
-
-    async def working() -> None:
         async with SignalClient(chosen, origin, patience_s=0) as client:
             await work(client)
 
@@ -84,14 +76,14 @@ def run(
             raise
         if interrupted is not None:
             raise OperatorError(interrupted) from None
-    except SignalError as error:
+    except APIError as error:
         raise OperatorError(sentence(error)) from None
     except BrokenPipeError:
-        # Whoever read has had enough. Python would complain about what is left when it ends.
+        # The reader has closed the pipe. Python would complain about unwritten output at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def sentence(error: SignalError) -> str:
+def sentence(error: APIError) -> str:
     """What went wrong, in one sentence."""
     if not error.status:
         return f"{error}; is the server running, and is --url right?"
@@ -103,7 +95,7 @@ async def read_input(what: str) -> str:
     """All of standard input, without the line break at its end.
 
     Raises:
-        OperatorError: it is empty, or no text.
+        OperatorError: it is empty, or not UTF-8.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[bytes] = loop.create_future()
@@ -112,7 +104,7 @@ async def read_input(what: str) -> str:
         data = b""
         while piece := os.read(sys.stdin.fileno(), 65536):
             data += piece
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants it any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the command was interrupted
             loop.call_soon_threadsafe(end, data)
 
     def end(data: bytes) -> None:

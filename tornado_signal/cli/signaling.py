@@ -7,13 +7,13 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from ..client import News, SignalClient, SignalError
+from ..client import APIError, News, SignalClient
 from ..errors import OperatorError
-from . import run as session
-from . import show
+from ..system import terminal
+from . import run
 
 REFRESH_S = 40.0
 _CODE = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -23,73 +23,76 @@ def offer(arguments: argparse.Namespace) -> None:
     """Publish standard input, wait for the answer, print it."""
 
     async def work(client: SignalClient) -> None:
-        text = await session.read_input("offer")
+        text = await run.read_input("offer")
         secret = secrets.token_urlsafe(24)
         code = await client.offer(arguments.topic, arguments.info, text, secret=secret)
-        client.patience_s = session.OUTAGE_S
+        client.patience_s = run.OUTAGE_S
         refreshing = asyncio.create_task(refresh(client, code, secret))
         try:
             print(f"code: {code}", file=sys.stderr, flush=True)
             await client.candidates(code, "offerer", arguments.candidate, secret=secret)
-            async with asyncio.timeout(arguments.wait):
+            async with time_limit(arguments.wait, "answer"):
                 news = await answered(client, code, secret)
         except BaseException:
             client.patience_s = 0
-            with contextlib.suppress(SignalError):
+            with contextlib.suppress(APIError):
                 await client.withdraw(code, "offerer", secret=secret)
             raise
         finally:
             refreshing.cancel()
         if arguments.json:
-            show.line({"code": code, "answer": news.description, "answerCandidates": news.candidates})
+            terminal.print_line({"code": code, "answer": news.description, "answerCandidates": news.candidates})
         else:
             print(news.description)
 
-    with nobody_came(arguments.wait):
-        session.run(arguments, work, interrupted="interrupted; the offer has been withdrawn")
+    run.with_client(arguments, work, interrupted="interrupted; the offer has been withdrawn")
 
 
 def answer(arguments: argparse.Namespace) -> None:
     """Print an offer, and answer it with standard input."""
 
     async def work(client: SignalClient) -> None:
-        async with asyncio.timeout(arguments.wait):
+        async with time_limit(arguments.wait, "offer"):
             code, text, candidates = await find(client, arguments.target)
         print(f"code: {code}", file=sys.stderr, flush=True)
         if arguments.json:
-            show.line({"code": code, "offer": text, "offerCandidates": candidates})
+            terminal.print_line({"code": code, "offer": text, "offerCandidates": candidates})
         else:
             print(text)
-        # Whoever makes the answer from the offer may be waiting for the offer's end.
+        # The program that makes the answer from the offer may be waiting for the offer's end.
         sys.stdout.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        reply = await session.read_input("answer")
+        reply = await run.read_input("answer")
         secret = secrets.token_urlsafe(24)
-        client.patience_s = session.OUTAGE_S
+        client.patience_s = run.OUTAGE_S
         try:
             await client.answer(code, reply, secret=secret)
-        except SignalError as error:
+        except APIError as error:
             if error.taken:
-                raise OperatorError("somebody else was faster, or the offer is gone") from None
+                raise OperatorError("another peer has answered the session, or it has ended") from None
             raise
         await client.candidates(code, "answerer", arguments.candidate, secret=secret)
 
-    with nobody_came(arguments.wait):
-        session.run(arguments, work, interrupted="interrupted")
+    run.with_client(arguments, work, interrupted="interrupted")
 
 
-@contextlib.contextmanager
-def nobody_came(wait_s: float | None) -> Iterator[None]:
-    """Say it in words when waiting was in vain."""
+@contextlib.asynccontextmanager
+async def time_limit(wait_s: float | None, event: str) -> AsyncIterator[None]:
+    """Wait for an event no longer than this.
+
+    Raises:
+        OperatorError: the time is over.
+    """
     try:
-        yield
+        async with asyncio.timeout(wait_s):
+            yield
     except TimeoutError:
-        raise OperatorError(f"nobody came within {wait_s:g} s") from None
+        raise OperatorError(f"no {event} within {wait_s:g} s") from None
 
 
 async def refresh(client: SignalClient, code: str, secret: str) -> None:
-    """Keep an offer alive; a server that does not know how lets it expire."""
-    with contextlib.suppress(SignalError):
+    """Keep an offer alive; on a server without `refresh` it expires."""
+    with contextlib.suppress(APIError):
         while True:
             await client.refresh(code, "offerer", secret=secret)
             await asyncio.sleep(REFRESH_S)
@@ -111,14 +114,14 @@ async def find(client: SignalClient, target: str) -> tuple[str, str, list[str]]:
     if _CODE.fullmatch(target):
         try:
             news = await client.poll(target, "answerer")
-        except SignalError as error:
+        except APIError as error:
             if error.status != 404:  # else it may be a topic that looks like a code
                 raise
         else:
             return target, news.description or "", news.candidates
     async with aclosing(client.listings(target)) as listings:
         async for listing in listings:
-            client.patience_s = session.OUTAGE_S
+            client.patience_s = run.OUTAGE_S
             if listing.sessions:
                 oldest = listing.sessions[-1]
                 return oldest["code"], oldest["offer"], oldest["offerCandidates"]

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import Any, Self, cast
 from urllib.parse import quote
 
-from .errors import SignalError
+from .errors import APIError
 from .events import follow
 from .servers import Fields, Servers, back_off_s
 from .types import Event, Health, IceServers, Listing, News, Session, Side, Token, Topics
@@ -19,7 +19,7 @@ POLL_S = 0.5  # between two polls of a server that does not know waits
 class SignalClient:
     """A client of one server, or of several of which the first one that works is asked.
 
-    Use it as an async context manager, or `close` it. Whatever fails raises `SignalError`.
+    Use it as an async context manager, or `close` it. A call that fails raises `APIError`.
 
     A session is on one server only: codes and cursors remember theirs. A code that comes from elsewhere is looked for
     on all of them.
@@ -75,7 +75,7 @@ class SignalClient:
         """GET /ice-servers; None from a server that does not know it."""
         try:
             _, found = await self._servers.call("GET", "/ice-servers")
-        except SignalError as error:
+        except APIError as error:
             if error.status != 404:
                 raise
             return None
@@ -115,7 +115,7 @@ class SignalClient:
         """POST /answer, as the answerer.
 
         Raises:
-            SignalError: `taken` if somebody else was first.
+            APIError: `taken` if another peer was first.
         """
         await self._act("/answer", code, {"side": "answerer", "answer": answer, "secret": secret})
 
@@ -129,7 +129,7 @@ class SignalClient:
             fields = {"side": side, "secret": secret}
             try:
                 await self._act("/answer", code, {**fields, "candidates": batch})
-            except SignalError as error:
+            except APIError as error:
                 if error.status != 400 or not error.text.endswith("answer or candidate"):
                     raise
                 for each in batch:
@@ -154,7 +154,7 @@ class SignalClient:
         return cast(int, found["expiresAt"])
 
     async def topic_events(self, topic: str) -> AsyncGenerator[Event, None]:
-        """GET /:topic/events: `session` and `gone`, first of those that are there, for as long as somebody iterates.
+        """GET /:topic/events: `session` and `gone`, first of those that are there, for as long as the caller iterates.
 
         It resumes by itself. Where another server takes over, the sessions of the first are `gone`, `unreachable`.
         """
@@ -185,7 +185,7 @@ class SignalClient:
                     yield event
                     if event.name == "gone":
                         return
-        except SignalError as error:
+        except APIError as error:
             if error.status != 404 or not begun:
                 raise
             yield Event("gone", {"code": code, "reason": "expired"})  # while the stream was broken

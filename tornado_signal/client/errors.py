@@ -1,13 +1,13 @@
-"""What a call can end with."""
+"""Errors of the client."""
 
 
-class SignalError(Exception):
-    """A server's refusal.
+class APIError(Exception):
+    """A call has failed: the server has refused it, or cannot be reached (`Unreachable`).
 
     Attributes:
         status: HTTP's.
-        text: the server's own words.
-        retry_after_s: after which time to try again, if the server said so.
+        text: the server's message.
+        retry_after_s: when to try again, if the server sent `Retry-After`.
     """
 
     def __init__(self, status: int, text: str, retry_after_s: float | None = None) -> None:
@@ -16,16 +16,16 @@ class SignalError(Exception):
 
     @property
     def taken(self) -> bool:
-        """Whether somebody else has the session: where there are secrets, 404 says so too (contract C5)."""
+        """Whether another peer has the session: with secrets that is a 404, too (contract C5)."""
         return self.status in (404, 409)
 
     @property
     def passing(self) -> bool:
-        """Whether the same may work later, or at another server."""
+        """Whether the same call may work later, or at another server."""
         return self.status in (0, 429, 502, 503, 504)
 
 
-class Unreachable(SignalError):
+class Unreachable(APIError):
     """No answer: no connection, or one that broke; the status is 0.
 
     Attributes:

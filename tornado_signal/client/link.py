@@ -17,7 +17,7 @@ CLOSE_S = 2.0  # for what is still to be sent
 
 
 class Closed(ConnectionError):
-    """The connection has ended, whoever ended it."""
+    """The connection has ended, from either side."""
 
 
 class Connection:
@@ -59,7 +59,7 @@ class Connection:
         """Send a message.
 
         Raises:
-            Closed: nobody would get it.
+            Closed: the connection has ended.
         """
         if self.channel.readyState != "open":
             raise Closed("the connection is closed")
@@ -69,11 +69,11 @@ class Connection:
         """The next message.
 
         Raises:
-            Closed: there will be none.
+            Closed: the connection has ended.
         """
         message = await self._inbox.get()
         if message is None:
-            self._inbox.put_nowait(None)  # for whoever asks next
+            self._inbox.put_nowait(None)  # for the next call
             raise Closed("the connection is closed")
         return message
 
@@ -87,7 +87,7 @@ class Connection:
         if self._open.is_set() and self.channel.readyState == "open":
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
-                    while self.channel.bufferedAmount:  # noqa: ASYNC110 (aiortc tells nobody)
+                    while self.channel.bufferedAmount:  # noqa: ASYNC110 (aiortc has no event for it)
                         await asyncio.sleep(0.01)
                     self.channel.close()
                     await self._ended.wait()
@@ -119,7 +119,7 @@ class Connection:
         """Use what the other side sends, until the data channel is open. An answer must have been accepted before.
 
         Raises:
-            SignalError: the session has ended before.
+            APIError: the session has ended before.
         """
         if self._answer is not None:
             await self.peer.setLocalDescription(self._answer)

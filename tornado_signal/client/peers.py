@@ -14,7 +14,7 @@ from contextlib import aclosing
 from typing import Self
 
 from .api import SignalClient
-from .errors import SignalError
+from .errors import APIError
 from .link import Closed, Connection
 from .servers import back_off_s
 from .types import IceServer, Session, Token
@@ -24,7 +24,7 @@ __all__ = ["Closed", "Connection", "Peers", "Publication"]
 OPEN_S = 20.0  # from the answer to the open channel
 TTL_MS = 120_000  # how long an offer outlives a peer that vanished without a word
 REFRESH_S = 40.0
-RENEW_S = 600.0  # how old an offer, or a TURN password, is at most when somebody uses it
+RENEW_S = 600.0  # how old an offer, or a TURN password, is at most when it is used
 
 
 class Peers:
@@ -33,7 +33,7 @@ class Peers:
     Args:
         servers: the address of a server, or several of which the first one that works is used.
         origin: the Origin of every request; by default that of a page which the first server has.
-        info: who this is, at most 1024 characters; made up if not given. `join` never picks those with the same.
+        info: describes this peer, at most 1024 characters; random if not given. `join` skips sessions with the same.
         ice_servers: in place of those that the server names.
     """
 
@@ -76,16 +76,15 @@ class Peers:
     async def join(self, topic: str, *, wait_s: float | None = None) -> Connection:
         """Connect to a peer of a topic, as soon as there is one.
 
-        It tries them in no particular order, so that not everybody runs to the same one, and the next one when one is
-        taken or cannot be reached.
+        It tries them in random order, so that peers spread, and the next one when one is taken or cannot be reached.
 
         Args:
             topic: where to look.
             wait_s: for how long; None for ever.
 
         Raises:
-            TimeoutError: nobody could be reached in time.
-            SignalError: the server refuses.
+            TimeoutError: no peer could be reached in time.
+            APIError: the server refuses.
         """
         tried: set[str] = set()
         async with asyncio.timeout(wait_s), aclosing(self.client.listings(topic)) as listings:
@@ -113,7 +112,7 @@ class Peers:
                 await self.client.answer(connection.code, answer, secret=secret)
                 async with asyncio.timeout(OPEN_S):
                     await connection.open(self.client, secret)
-            except SignalError as error:
+            except APIError as error:
                 if not error.taken:
                     raise
                 return None
@@ -151,7 +150,7 @@ class Publication:
         """The connections.
 
         Raises:
-            SignalError: the server refuses to publish.
+            APIError: the server refuses to publish.
         """
         while (found := await self._ready.get()) is not None:
             if isinstance(found, BaseException):
@@ -172,7 +171,7 @@ class Publication:
             while True:
                 try:
                     connection, secret = await self._offer()
-                except SignalError as error:
+                except APIError as error:
                     if not error.passing:
                         raise
                     await asyncio.sleep(back_off_s(attempt))
@@ -196,7 +195,7 @@ class Publication:
             offer = await connection.offer()
             try:
                 connection.code = await client.offer(self.topic, info, offer, ttl_ms=TTL_MS, secret=secret)
-            except SignalError as error:
+            except APIError as error:
                 if error.status != 400 or not error.text.endswith("ttl"):
                     raise
                 connection.code = await client.offer(self.topic, info, offer, secret=secret)
@@ -218,7 +217,7 @@ class Publication:
                             return True
             except TimeoutError:
                 pass
-            except SignalError as error:
+            except APIError as error:
                 if error.status != 404 and not error.passing:
                     raise
             finally:
@@ -226,13 +225,13 @@ class Publication:
         return False
 
     async def _refresh(self, code: Token | str, secret: str) -> None:
-        with contextlib.suppress(SignalError):  # whoever waits for news is told too
+        with contextlib.suppress(APIError):  # the wait for news fails, too
             while True:
                 await asyncio.sleep(REFRESH_S)
                 await self._peers.client.refresh(code, "offerer", secret=secret)
 
     async def _withdraw(self, code: Token | str, secret: str) -> None:
-        with contextlib.suppress(SignalError):
+        with contextlib.suppress(APIError):
             await self._peers.client.withdraw(code, "offerer", secret=secret)
 
     async def _open(self, connection: Connection, secret: str) -> None:

@@ -8,12 +8,13 @@ import logging
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import httpx
+from httpx_sse import ServerSentEvent, SSEError, aconnect_sse
 
-from .errors import SignalError, Unreachable
+from .errors import APIError, Unreachable
 from .types import Token
 
 # It writes every address at INFO, with the query, in which there may be a secret.
@@ -23,12 +24,13 @@ ANSWER_S = 15.0  # for an answer, beyond what was asked to wait
 SILENCE_S = 45.0  # of a stream, which has a comment every 15 s
 PAUSE_S = 0.25
 MAX_PAUSE_S = 15.0
+FOREIGN = "the answer is not one of this API"
 
 Fields = dict[str, Any]
 
 
 def back_off_s(attempt: int, first_s: float = PAUSE_S) -> float:
-    """How long to wait before trying again: longer each time, and not the same for everybody.
+    """How long to wait before trying again: longer each time, and random, so that clients spread.
 
     Args:
         attempt: from 0.
@@ -87,15 +89,15 @@ class Servers:
             again: whether the same may reach a server twice.
 
         Raises:
-            SignalError: the answer is an error, or there is none.
+            APIError: the answer is an error, or there is none.
         """
         until_s = time.monotonic() + self.patience_s
         for attempt in itertools.count():
-            failure: SignalError | None = None
+            failure: APIError | None = None
             for server in self._order(at):
                 try:
                     found = await self._ask(method, server + path, _given(body, server), _given(query, server))
-                except SignalError as error:
+                except APIError as error:
                     if error.status == 404 and anywhere:
                         failure = failure or error
                     elif error.passing and (again or not getattr(error, "sent", False)):
@@ -117,8 +119,8 @@ class Servers:
     @contextlib.asynccontextmanager
     async def stream(
         self, path: str, query: Fields, at: str | None, last: tuple[str, str | None] | None
-    ) -> AsyncIterator[tuple[str, AsyncIterator[bytes]]]:
-        """Open a stream at the first server that has it; which one, and its bytes as they come.
+    ) -> AsyncIterator[tuple[str, AsyncGenerator[ServerSentEvent, None]]]:
+        """Open a stream at the first server that has it; which one, and its events as they come.
 
         Args:
             path: percent-encoded.
@@ -127,17 +129,18 @@ class Servers:
             last: where it was followed before: the server, and the id of the last event.
 
         Raises:
-            SignalError: there is no stream, or it breaks.
+            APIError: there is no stream, or it breaks.
         """
-        failure: SignalError | None = None
+        failure: APIError | None = None
         for server in self._order(at):
             headers = dict(self._headers)
             if last and last[0] == server and last[1]:
                 headers["Last-Event-ID"] = last[1]
             async with contextlib.AsyncExitStack() as opened:
                 try:
-                    response = await opened.enter_async_context(
-                        self._client().stream(
+                    source = await opened.enter_async_context(
+                        aconnect_sse(
+                            self._client(),
                             "GET",
                             server + path,
                             params=_given(query, server),
@@ -145,20 +148,22 @@ class Servers:
                             timeout=_timeout(SILENCE_S),
                         )
                     )
-                    if response.status_code != 200:
-                        await response.aread()
-                        raise _refusal(response)
+                    if source.response.status_code != 200:
+                        await source.response.aread()
+                        raise _refusal(source.response)
                 except httpx.TransportError as error:
                     failure = _unreachable(server, error)
                     continue
-                except SignalError as error:
+                except APIError as error:
                     if not error.passing:
                         raise
                     failure = error
                     continue
                 self._prefer(server)
                 try:
-                    yield server, response.aiter_bytes()
+                    yield server, source.aiter_sse()
+                except SSEError:  # a TransportError, too
+                    raise APIError(200, FOREIGN) from None
                 except httpx.TransportError as error:
                     raise _unreachable(server, error) from None
                 return
@@ -190,9 +195,9 @@ class Servers:
             raise _unreachable("/".join(url.split("/")[:3]), error) from None
         if response.status_code != 200:
             raise _refusal(response)
-        found = _fields(response)
+        found = json_object(response)
         if found is None:
-            raise SignalError(response.status_code, "the answer is not one of this API")
+            raise APIError(response.status_code, FOREIGN)
         return found
 
 
@@ -219,18 +224,19 @@ def _unreachable(server: str, error: httpx.TransportError) -> Unreachable:
     return Unreachable(f"cannot reach {server}: {why}", sent)
 
 
-def _fields(response: httpx.Response) -> Fields | None:
+def json_object(said: httpx.Response | ServerSentEvent) -> Fields | None:
+    """The JSON object that a response or an event holds; None if it holds anything else."""
     try:
-        found = response.json()
+        found = said.json()
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
 
 
-def _refusal(response: httpx.Response) -> SignalError:
-    text = (_fields(response) or {}).get("error")
+def _refusal(response: httpx.Response) -> APIError:
+    text = (json_object(response) or {}).get("error")
     text = text if isinstance(text, str) else response.reason_phrase
-    return SignalError(response.status_code, text, _retry_after_s(response.headers.get("Retry-After")))
+    return APIError(response.status_code, text, _retry_after_s(response.headers.get("Retry-After")))
 
 
 def _retry_after_s(value: str | None) -> float | None:

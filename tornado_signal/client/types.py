@@ -83,7 +83,7 @@ class Listing(NamedTuple):
 
     Attributes:
         sessions: newest first.
-        cursor: for `since`; None if nobody asked for one, or the server does not know waits.
+        cursor: for `since`; None if neither `wait` nor `since` was given, or the server does not know them.
     """
 
     sessions: list[Session]
@@ -96,7 +96,7 @@ class News(NamedTuple):
     Attributes:
         description: its offer, or its answer (None until there is one).
         candidates: in their order; only new ones where `since` was asked for.
-        cursor: for `since`; None if nobody asked for one, or the server does not know waits.
+        cursor: for `since`; None if neither `wait` nor `since` was given, or the server does not know them.
     """
 
     description: str | None

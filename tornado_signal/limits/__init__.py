@@ -1,1 +1,1 @@
-"""Who may ask for how much, and who the client is behind proxies. No I/O; time is an argument."""
+"""Limits for each client and for all of them, and the client's address behind proxies. No I/O; time is an argument."""

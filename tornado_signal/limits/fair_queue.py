@@ -1,4 +1,4 @@
-"""Work of many clients, begun a little in each turn of the event loop, one client after the other. No I/O."""
+"""Work of many clients, started a few items in each turn of the event loop, one client after the other. No I/O."""
 
 import asyncio
 from collections import deque
@@ -6,15 +6,15 @@ from collections.abc import Callable, Hashable
 from time import perf_counter
 from typing import Final
 
-MOST: Final = 6  # begun in one turn of the loop
-TURN_S: Final = 0.004  # that the work of one turn is to take; if it takes longer, less is begun in the next
+MOST: Final = 6  # items started in one turn of the loop
+TURN_S: Final = 0.004  # for the work of one turn; if it takes longer, fewer items are started in the next
 
 
 class FairQueue:
-    """Begins work in the order in which it comes, but for each client in its turn.
+    """Starts work in the order of arrival, one item of each client in turn.
 
-    A client that asks for a thousand costly things at once delays itself: between any two of them the event loop does
-    what else there is to do, and what others ask for comes next. Needs a running event loop.
+    A client that asks for a thousand costly things at once delays only itself: between any two of them the event loop
+    runs everything else, and items of other clients come first. Needs a running event loop.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class FairQueue:
         self._running = False
 
     def submit(self, client: Hashable, begin: Callable[[], object]) -> None:
-        """Have something begun, soon: it does its work in the next turn of the loop."""
+        """Queue a function; it is called in one of the next turns of the loop."""
         mine = self._waiting.get(client)
         if mine is None:
             mine = self._waiting[client] = deque()
@@ -37,7 +37,7 @@ class FairQueue:
             self._loop.call_soon(self._begin_some)
 
     def turn(self, client: Hashable) -> "asyncio.Future[None]":
-        """A future that is done when it is a client's turn to go on with some work."""
+        """A future that is done when it is the client's turn."""
         turn: asyncio.Future[None] = self._loop.create_future()
 
         def begin() -> None:

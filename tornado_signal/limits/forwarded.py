@@ -1,4 +1,4 @@
-"""Who the client is and what it called this server, as far as trusted proxies may say so. No I/O."""
+"""The address of the client and the name that it used for this server, as trusted proxies forward them. No I/O."""
 
 import functools
 import ipaddress
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 Proxy = ipaddress.IPv4Network | ipaddress.IPv6Network | Literal["unix"]
-"""A network of trusted proxies, or `unix`: whoever connects to a Unix socket."""
+"""A network of trusted proxies, or `unix`: every program that connects to the Unix socket."""
 
-UNIX: Final = "unix"
+UNIX_CLIENT: Final = "unix"
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address | Literal["unix"]
 
@@ -23,7 +23,7 @@ _LONGEST: Final = 64
 def parse_address(text: str) -> _Address | None:
     """An address, in one form for each: IPv4 inside IPv6 is IPv4, and the interface of a link-local one is left out."""
     if text in ("", "unix:"):  # as the transport, and as nginx call a Unix socket
-        return UNIX
+        return UNIX_CLIENT
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -58,11 +58,11 @@ def client_address(peer: str, headers: Mapping[str, str], proxies: tuple[Proxy, 
     Args:
         peer: the address at the other end of the connection; empty for a Unix socket.
         headers: the request's.
-        proxies: who is trusted.
+        proxies: those that are trusted.
 
     Returns:
         An IP address in its one spelling, or `unix` for a program on this machine that came over a Unix socket and
-        is either no trusted proxy or names nobody.
+        is no trusted proxy, or forwards no address.
     """
     client = parse_address(peer)
     if proxies and _among(client, proxies):
@@ -71,7 +71,7 @@ def client_address(peer: str, headers: Mapping[str, str], proxies: tuple[Proxy, 
                 continue
             hop = _parse_hop(text.strip())
             if hop is None:
-                break  # whoever wrote that was not a proxy of ours
+                break  # no trusted proxy wrote that
             client = hop
             if not _among(hop, proxies):
                 break
@@ -85,7 +85,7 @@ def own_origin(scheme: str, peer: str, headers: Mapping[str, str], proxies: tupl
         scheme: of the connection, `http` or `https`.
         peer: the address at the other end of the connection; empty for a Unix socket.
         headers: the request's.
-        proxies: who is trusted: their X-Forwarded-Proto and X-Forwarded-Host count.
+        proxies: those that are trusted: their X-Forwarded-Proto and X-Forwarded-Host count.
 
     Returns:
         `scheme://host`, or None if the request names no valid host.
@@ -99,5 +99,5 @@ def own_origin(scheme: str, peer: str, headers: Mapping[str, str], proxies: tupl
 
 
 def _last(values: str) -> str:
-    """What the proxy wrote, if it wrote behind what it was sent, as Apache does."""
+    """The last value: a proxy that appends, as Apache does, writes its own behind those that it was sent."""
     return values.rpartition(",")[2].strip()

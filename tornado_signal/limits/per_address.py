@@ -1,7 +1,7 @@
-"""How much each client may ask for. No I/O; time is an argument.
+"""Limits for each client, and for all of them together. No I/O; time is an argument.
 
-A client is an IPv4 address, or the /64 of an IPv6 address: what one machine or household has. What is counted of one is
-forgotten when it has nothing open and others need the room, so the memory is bounded whatever addresses there are.
+A client is an IPv4 address, or the /64 of an IPv6 address: what one machine or household has. The counts of clients
+that have nothing open are dropped when there are many, so the memory is bounded.
 """
 
 import ipaddress
@@ -14,26 +14,24 @@ from ..settings.settings import Settings
 from .forwarded import parse_address, trusted
 
 CLIENTS_KEPT = 100_000
-# Beyond the most connections: for telling so many at a time why they are not served, a few of each client.
+# Connections beyond the limits that are kept open for a refusal (429, 503), in all and of each client.
 SPARE_CONNECTIONS = 100
 SPARE_CONNECTIONS_PER_CLIENT = 4
-# A client may open twice as many connections as it may make requests, and so many more: enough to be told of its rate.
-# Beyond that it is not worth an answer.
+# A client may open twice as many connections as it may make requests, and this many more; each gets its 429. Further
+# ones are closed unanswered.
 SPARE_ARRIVALS = 100
-# What an address may store however little room there is: the store itself says no then, and knows when there is some.
+# What an address may store however little room there is: a full store refuses by itself.
 LEAST_ROOM_BYTES = 1 << 20
-
-
-# The operator's programs are few, and what they leave open is to take no descriptors of others.
+# The operator's programs are few, and connections that they leave open take no descriptors from clients.
 ADMIN_CONNECTIONS = 64
 
 
-class AdminLimits:
-    """The connections of the operator's listener, wherever they are from: so many are served, a few more are told.
+class AdminConnectionLimiter:
+    """The connections of the operator's listener, counted without regard to addresses.
 
     Attributes:
         connections: how many are served.
-        refused: how many are being told that they are too many.
+        refused: how many are being refused.
     """
 
     def __init__(self) -> None:
@@ -58,8 +56,8 @@ class AdminLimits:
             self.connections -= 1
 
 
-class Bucket:
-    """Tokens that come back evenly.
+class TokenBucket:
+    """A token bucket: tokens are taken at once and come back evenly.
 
     Attributes:
         tokens: how many there were at `at_ms`.
@@ -88,7 +86,7 @@ class Bucket:
 
 
 class Client:
-    """What is counted of one client.
+    """The counts of one client.
 
     Attributes:
         requests: the tokens for its requests.
@@ -97,18 +95,18 @@ class Client:
         sessions: the tokens for the sessions that it publishes.
         bytes: the tokens for the bytes that it has stored.
         connections: how many it has open.
-        refused: how many of its connections are being told that they are too many.
-        waiting: how many of its requests wait.
+        refused: how many of its connections are being refused.
+        waiting: how many of its requests wait for news.
     """
 
     __slots__ = ("arrivals", "bytes", "connections", "refusals", "refused", "requests", "sessions", "waiting")
 
     def __init__(self, settings: Settings) -> None:
-        self.requests = Bucket(settings.burst_per_address)
-        self.refusals = Bucket(settings.rate_per_address)
-        self.arrivals = Bucket(most_arrivals(settings))
-        self.sessions = Bucket(settings.max_sessions_per_address)
-        self.bytes = Bucket(settings.max_bytes_per_address)
+        self.requests = TokenBucket(settings.burst_per_address)
+        self.refusals = TokenBucket(settings.rate_per_address)
+        self.arrivals = TokenBucket(most_arrivals(settings))
+        self.sessions = TokenBucket(settings.max_sessions_per_address)
+        self.bytes = TokenBucket(settings.max_bytes_per_address)
         self.connections = 0
         self.refused = 0
         self.waiting = 0
@@ -125,12 +123,12 @@ def most_arrivals(settings: Settings) -> int:
 
 
 class Limits:
-    """All clients, and all that is open.
+    """The limits: counts of all clients, and of all that is open.
 
     Args:
         settings: as configured.
         max_connections: what the process has descriptors for.
-        room_bytes: tells how much the store has room for from one address, at the moment.
+        room_bytes: returns how much the store has room for from one address, at the moment.
     """
 
     def __init__(
@@ -142,20 +140,20 @@ class Limits:
         self._rate_per_ms = settings.rate_per_address / 1000
         self._sessions_per_ms = settings.max_sessions_per_address / settings.session_timeout_ms
         self._clients: dict[str, Client] = {}
-        self._by_address: dict[str, Client | None] = {}  # None for those that no limit is for
+        self._by_address: dict[str, Client | None] = {}  # None for unlimited addresses
         self.connections = 0
         self.refused = 0
         self.waiting = 0
 
     def request(self, address: str, now_ms: int) -> int:
-        """Count a request; 0, or after how many seconds there is room for it."""
+        """Count a request; 0, or the seconds after which to try again."""
         client = self._find(address)
         if client is None:
             return 0
         return client.requests.take(self._settings.burst_per_address, self._rate_per_ms, now_ms)
 
     def goes_on(self, address: str, now_ms: int) -> bool:
-        """Count a request that is refused for its rate; whether there have been so many that it costs a connection."""
+        """Count a request that is refused for its rate; whether there are too many of those to keep the connection."""
         client = self._find(address)
         if client is None:
             return False
@@ -190,7 +188,7 @@ class Limits:
             raise TooMany("bytes of an address", wait_s)
 
     def wait(self, address: str) -> Callable[[], None]:
-        """Count a request that waits; call what is returned when it does not any more.
+        """Count a waiting request; call what is returned when it ends.
 
         Raises:
             TooMany: too many of this client wait.
@@ -220,8 +218,8 @@ class Limits:
             now_ms: the time by a clock that never goes back; it may be another one than that of requests.
 
         Returns:
-            0 if it is served, the HTTP status to refuse it with, or None if there is no room even for that: it is
-            not counted then.
+            0 if it is served, the HTTP status to refuse it with, or None to close it unanswered: it is not counted
+            then.
         """
         client = self._find(address)
         settings = self._settings
@@ -260,22 +258,22 @@ class Limits:
                 client.connections -= 1
 
     def client(self, address: str) -> Hashable:
-        """What stands for the client of an address: the same for all addresses of one client."""
+        """A key for the client of an address: the same for all addresses of one client."""
         return self._find(address) or address
 
     def _find(self, address: str) -> Client | None:
         try:
             return self._by_address[address]
         except KeyError:
-            client = self._by_address[address] = self._meet(address)
+            client = self._by_address[address] = self._add(address)
             if len(self._by_address) > CLIENTS_KEPT:
                 self._forget()
             return client
 
-    def _meet(self, address: str) -> Client | None:
+    def _add(self, address: str) -> Client | None:
         parsed = parse_address(address)
         if parsed is None or isinstance(parsed, str):
-            return None  # a Unix socket's, which a proxy is behind
+            return None  # a Unix socket: a proxy's
         if trusted(address, (*self._settings.unlimited_addresses, *self._settings.trusted_proxies)):
             return None
         name = str(ipaddress.ip_network((parsed, 64), strict=False)) if parsed.version == 6 else str(parsed)
@@ -285,7 +283,7 @@ class Limits:
         return client
 
     def _forget(self) -> None:
-        """Make room: of the older half all that have nothing open."""
+        """Drop those of the older half that have nothing open."""
         for address in list(itertools.islice(self._by_address, CLIENTS_KEPT // 2)):
             client = self._by_address[address]
             if client is None or client.idle:

@@ -1,35 +1,25 @@
 """What a database holds, in numbers: origins, topics, counts and sizes, and nothing of what the peers say.
 
-Counted entry by entry, in the order of the keys, so that it works on a directory as on a backup that is being read.
-What is kept in memory is the largest few, whatever there is.
+Counted entry by entry, in the order of the keys, of a directory or of a backup as it is read. Only the largest few
+origins and topics are kept in memory.
 """
 
 import heapq
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from ..stores.leveldb import layout
+from .backup import Entry
 
-
-@dataclass
-class Held:
-    """How many sessions there are.
-
-    Attributes:
-        sessions: all that are there, expired or not.
-        unanswered: the live ones that wait for an answer.
-        answered: the live ones that have it.
-        expired: those that the next sweep deletes.
-        candidates: what both sides of all of them have sent beside offer and answer.
-        bytes: the size of all of that, with its keys.
-    """
-
-    sessions: int = 0
-    unanswered: int = 0
-    answered: int = 0
-    expired: int = 0
-    candidates: int = 0
-    bytes: int = 0
+COUNTS = (
+    "sessions",  # expired or not
+    "unanswered",  # live ones without an answer
+    "answered",  # live ones with an answer
+    "expired",  # those that the next sweep deletes
+    "candidates",  # of both sides of all sessions
+    "bytes",  # of all of that, with its keys
+)
 
 
 class Census:
@@ -44,20 +34,25 @@ class Census:
         self._now_ms = now_ms
         self._most = most
         self._entries = self._bytes = 0
-        self._total = Held()
+        self._total = _zeros()
         self._origins = self._topics = 0
         # Heaps: the least of the largest comes first, and makes room for a larger one.
-        self._largest_origins: list[tuple[int, str, Held]] = []
+        self._largest_origins: list[tuple[int, str, Counter[str]]] = []
         self._largest_topics: list[tuple[int, str, str]] = []
         # What is being counted.
-        self._origin, self._held = "", Held()
+        self._origin, self._held = "", _zeros()
         self._topic, self._listed = ("", ""), 0
         self._live = False
 
     @property
     def sessions(self) -> int:
         """How many sessions there are, expired ones included."""
-        return self._total.sessions + self._held.sessions
+        return self._total["sessions"] + self._held["sessions"]
+
+    def count(self, entries: Iterable[Entry]) -> None:
+        """Count all entries."""
+        for key, value in entries:
+            self.add(key, value)
 
     def add(self, key: bytes, value: bytes) -> None:
         """Count the next entry."""
@@ -75,12 +70,12 @@ class Census:
         origins = sorted(self._largest_origins, key=lambda each: (-each[0], each[1]))
         topics = sorted(self._largest_topics, key=lambda each: (-each[0], *each[1:]))
         return {
-            **asdict(self._total),
+            **self._total,
             "origins": self._origins,
             "topics": self._topics,
             "entries": self._entries,
             "total_bytes": self._bytes,
-            "largest_origins": [{"origin": origin, **asdict(held)} for _, origin, held in origins],
+            "largest_origins": [{"origin": origin, **held} for _, origin, held in origins],
             "largest_topics": [
                 {"origin": origin, "topic": topic, "unanswered": count} for count, origin, topic in topics
             ],
@@ -105,25 +100,28 @@ class Census:
             self._end_origin()
             self._origin = origin
         held = self._held
-        held.bytes += len(key) + len(value)
+        held["bytes"] += len(key) + len(value)
         if part == layout.HEAD:
             self._live = self._now_ms < layout.unpack_head_access(value)[0]
-            held.sessions += 1
-            held.unanswered += self._live
-            held.expired += not self._live
+            held["sessions"] += 1
+            held["unanswered"] += self._live
+            held["expired"] += not self._live
         elif part == layout.ANSWER:
-            held.unanswered -= self._live
-            held.answered += self._live
+            held["unanswered"] -= self._live
+            held["answered"] += self._live
         elif part != layout.OFFER:
-            held.candidates += 1
+            held["candidates"] += 1
 
     def _end_origin(self) -> None:
-        held, self._held = self._held, Held()
-        if held.sessions:
+        held, self._held = self._held, _zeros()
+        if held["sessions"]:
             self._origins += 1
-            for name, count in asdict(held).items():
-                setattr(self._total, name, getattr(self._total, name) + count)
-            _keep(self._largest_origins, (held.sessions, self._origin, held), self._most)
+            self._total.update(held)
+            _keep(self._largest_origins, (held["sessions"], self._origin, held), self._most)
+
+
+def _zeros() -> Counter[str]:
+    return Counter(dict.fromkeys(COUNTS, 0))
 
 
 def _keep(largest: list[Any], one: tuple[Any, ...], most: int) -> None:

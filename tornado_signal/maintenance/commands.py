@@ -1,35 +1,35 @@
-"""The commands by which an operator looks after the data: backup, restore, inspect, check, compact, repair."""
+"""The operator's commands: backup, restore, inspect, check, compact, repair."""
 
 import argparse
 import contextlib
 import json
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from ..errors import DamagedBackup, DatabaseError, OperatorError
-from ..settings import sources as config
+from ..settings.command_line import CommandLine, add_settings, flag_reader
 from ..settings.settings import Settings
-from ..settings.value_types import URL, whole
+from ..settings.sources import load
+from ..settings.value_types import URL, integer
 from ..stores.leveldb import directory, files
 from ..stores.leveldb.binding import plyvel
-from . import remote, rescue
+from ..system import terminal
+from ..system.clock import Clock
+from . import recovery, remote
 from .backup import Entry, unpack
 from .census import Census
 
-PRIVATE = 0o077  # for the umask: everything that is made here is people's addresses
 MOST = 20  # origins and topics that are named
-LONGEST = 60  # characters of a name in a table
 
 Arguments = argparse.Namespace
 
 
-def add_commands(commands: Any) -> None:
-    """Add these commands to those of the command line (what `add_subparsers` returned)."""
+def add_commands(commands: CommandLine) -> None:
+    """Add these commands to those of the command line."""
     parser = _add(commands, backup, "save all that a running server holds to a file", "admin_port")
     parser.add_argument("dest", type=Path, metavar="DEST", help="the file")
     parser.add_argument("--force", action="store_true", help="overwrite DEST")
@@ -47,7 +47,7 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="JSON also on a terminal")
     parser.add_argument(
         "--most",
-        type=config.flag_reader(whole(0, 1000)),
+        type=flag_reader(integer(0, 1000)),
         default=MOST,
         metavar="N",
         help=f"name so many origins and topics, the largest (default: {MOST})",
@@ -60,25 +60,26 @@ def add_commands(commands: Any) -> None:
 
 
 def _add(
-    commands: Any, command: Callable[[Arguments, Settings], None], meaning: str, *settings: str
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        command.__name__, help=meaning, description=f"{meaning.capitalize()}. Settings are found as by `serve`."
+    commands: CommandLine, command: Callable[[Arguments, Settings], None], meaning: str, *settings: str
+) -> CommandLine:
+    parser = commands.add_command(
+        command.__name__,
+        lambda arguments: _run(command, arguments),
+        meaning,
+        f"{meaning.capitalize()}. Settings are found as by `serve`.",
     )
-    config.add_settings(parser, settings)
-    parser.set_defaults(run=lambda arguments: _run(command, arguments))
+    add_settings(parser, settings)
     return parser
 
 
 def _add_url(parser: argparse.ArgumentParser) -> None:
     meaning = "where the admin listener of the running server is, if not at --admin-port of this machine"
-    parser.add_argument("--admin-url", type=config.flag_reader(URL), metavar="URL", help=meaning)
+    parser.add_argument("--admin-url", type=flag_reader(URL), metavar="URL", help=meaning)
 
 
 def _run(command: Callable[[Arguments, Settings], None], arguments: Arguments) -> None:
-    os.umask(PRIVATE)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is half done is undone
-    command(arguments, config.load(arguments, os.environ))
+    command(arguments, load(arguments, os.environ))
 
 
 def backup(arguments: Arguments, settings: Settings) -> None:
@@ -86,7 +87,7 @@ def backup(arguments: Arguments, settings: Settings) -> None:
     url = remote.admin_url(settings, arguments.admin_url)
     if url is None:
         raise OperatorError("the running server makes the backup: give it an --admin-port, and name the same one here")
-    census = Census(rescue.now_ms(), 0)
+    census = Census(Clock().now_ms(), 0)
     with _written(arguments.dest, force=arguments.force) as file, remote.backup(url) as (read, _):
 
         def read_and_keep(size: int) -> bytes:
@@ -95,7 +96,7 @@ def backup(arguments: Arguments, settings: Settings) -> None:
             return data
 
         try:
-            _count(unpack(read_and_keep), census)
+            census.count(unpack(read_and_keep))
         except DamagedBackup as error:
             raise OperatorError(f"what the server at {url} sent is no backup ({error}); try again") from error
         size = file.tell()
@@ -104,34 +105,31 @@ def backup(arguments: Arguments, settings: Settings) -> None:
 
 def restore(arguments: Arguments, settings: Settings) -> None:
     """Make the data directory."""
-    sessions = rescue.restore(arguments.source, settings.data_dir)
+    sessions = recovery.restore(arguments.source, settings.data_dir)
     print(f"{settings.data_dir}: {sessions} sessions restored from {arguments.source}")
 
 
 def inspect(arguments: Arguments, settings: Settings) -> None:
     """Print the numbers, as a table to a reader and as JSON to a program."""
-    census = Census(rescue.now_ms(), arguments.most)
-    with _found(arguments, settings) as found:
+    census = Census(Clock().now_ms(), arguments.most)
+    with _contents(arguments, settings) as (name, size_bytes, entries):
         try:
-            _count(found.entries, census)
+            census.count(entries)
         except DamagedBackup as error:
-            raise OperatorError(f"{found.name} is no sound backup: {error}") from error
+            raise OperatorError(f"{name} is no sound backup: {error}") from error
         except plyvel.Error as error:
             raise directory.unusable(settings.data_dir, error) from error
-    numbers = {"source": found.name, "size_bytes": found.size_bytes, **census.end()}
-    if arguments.json or not sys.stdout.isatty():
-        print(json.dumps(numbers, indent=2))
-    else:
-        print(_page(numbers))
+    numbers = {"source": name, "size_bytes": size_bytes, **census.end()}
+    print(_page(numbers) if terminal.wants_tables(arguments.json) else json.dumps(numbers, indent=2))
 
 
 def check(arguments: Arguments, settings: Settings) -> None:
     """Say what is wrong."""
     path = settings.data_dir
     with directory.opened(path) as db:
-        found = rescue.flaws(db)
+        found = recovery.flaws(db)
     for flaw in found:
-        print(_printable(flaw))
+        print(terminal.printable(flaw))
     if found:
         repairs = f"`tornado-signal repair --data-dir {path.absolute()}` keeps the sessions that are whole"
         raise DatabaseError(f"{path} is not sound (listed above: {len(found)}); {repairs}")
@@ -156,56 +154,45 @@ def compact(arguments: Arguments, settings: Settings) -> None:
 def repair(arguments: Arguments, settings: Settings) -> None:
     """Put what can be saved in the place of the damaged directory."""
     path = settings.data_dir
-    done = rescue.repair(path)
+    done = recovery.repair(path)
     if done is None:
         print(f"{path} is sound, nothing was changed")
     else:
-        print(f"{path}: {done.saved.sessions} sessions saved, {done.saved.halves} that were not whole left out")
-        print(f"{done.kept}: the damaged database as it was; delete it when you no longer need it")
+        saved, kept = done
+        print(f"{path}: {saved.sessions} sessions saved, {saved.incomplete} that were not whole left out")
+        print(f"{kept}: the damaged database as it was; delete it when you no longer need it")
 
 
 # Where the data is
 
 
-class Found(NamedTuple):
-    """What is to be inspected.
-
-    Attributes:
-        name: what it is called.
-        size_bytes: how much it takes on the disk.
-        entries: everything in it, in the order of the keys.
-    """
-
-    name: str
-    size_bytes: int
-    entries: Iterable[Entry]
-
-
 @contextlib.contextmanager
-def _found(arguments: Arguments, settings: Settings) -> Iterator[Found]:
-    """A backup, a directory, or a server that has it open."""
+def _contents(arguments: Arguments, settings: Settings) -> Iterator[tuple[str, int, Iterable[Entry]]]:
+    """What a backup holds, a directory, or a server that has it open.
+
+    Yields:
+        Its name, its size on the disk in bytes, and all entries in the order of the keys.
+    """
     if arguments.source is not None:
         try:
             with arguments.source.open("rb") as file:
-                yield Found(str(arguments.source), os.stat(file.fileno()).st_size, unpack(file.read))
+                yield (str(arguments.source), os.stat(file.fileno()).st_size, unpack(file.read))
         except OSError as error:
             raise OperatorError(f"cannot read {arguments.source}: {error.strerror}; name a backup") from error
     elif (url := _server(arguments, settings)) is not None:
         with remote.backup(url) as (read, size_bytes):
-            yield Found(url, size_bytes, unpack(read))
+            yield (url, size_bytes, unpack(read))
     else:
         path = settings.data_dir
         with directory.opened(path) as db:
-            size_bytes = files.size_bytes(path)
-            with db.iterator(verify_checksums=True, fill_cache=False) as entries:
-                yield Found(str(path), size_bytes, entries)
+            yield (str(path), files.size_bytes(path), recovery.walk(db))
 
 
 def _server(arguments: Arguments, settings: Settings) -> str | None:
-    """The URL of the server that is to be asked; None if the data directory can be opened here, or tell why not.
+    """The URL of the server to ask; None to open the data directory here.
 
     Raises:
-        OperatorError: the directory is in use, and there is no telling by whom.
+        OperatorError: the directory is in use by a server whose admin listener is not known.
     """
     if arguments.admin_url is not None:
         return remote.admin_url(settings, arguments.admin_url)
@@ -245,43 +232,15 @@ def _written(dest: Path, *, force: bool) -> Iterator[BinaryIO]:
 # What is printed
 
 
-def _count(entries: Iterable[Entry], census: Census) -> None:
-    for key, value in entries:
-        census.add(key, value)
-
-
 def _page(numbers: dict[str, Any]) -> str:
-    """The numbers for a reader."""
-    counts = "{sessions} sessions: {unanswered} unanswered, {answered} answered, {expired} expired and not swept yet"
-    pieces = [
-        f"{_printable(numbers['source'])}: {numbers['size_bytes']} bytes\n",
-        counts.format(**numbers) + "\n",
-        "{candidates} candidates, {origins} origins, {topics} topics with unanswered sessions\n".format(**numbers),
-    ]
-    for name in ("largest_origins", "largest_topics"):
-        rows = numbers[name]
+    """The numbers for a terminal."""
+    text = (
+        "{name}: {size_bytes} bytes\n"
+        "{sessions} sessions: {unanswered} unanswered, {answered} answered, {expired} expired and not swept yet\n"
+        "{candidates} candidates, {origins} origins, {topics} topics with unanswered sessions"
+    ).format(name=terminal.printable(numbers["source"]), **numbers)
+    for rows in (numbers["largest_origins"], numbers["largest_topics"]):
         if rows:
-            pieces.append("\n")
-            pieces += _table(
-                [[key.upper() for key in rows[0]], *([_cell(cell) for cell in row.values()] for row in rows)]
-            )
-    return "".join(pieces).rstrip("\n")
-
-
-def _table(rows: list[list[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [
-            cell.rjust(width) if cell.isdigit() else cell.ljust(width) for cell, width in zip(row, widths, strict=True)
-        ]
-        yield "  ".join(cells).rstrip() + "\n"
-
-
-def _cell(value: str | int) -> str:
-    text = _printable(str(value))
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
-
-
-def _printable(text: str) -> str:
-    """Text that does nothing to a terminal: who names an origin or a topic is anybody."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+            heads = [name.upper() for name in rows[0]]
+            text += "\n\n" + terminal.table(heads, [list(row.values()) for row in rows])
+    return text

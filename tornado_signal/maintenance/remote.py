@@ -4,9 +4,9 @@ import contextlib
 import http.client
 import io
 import json
-import urllib.parse
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
+from urllib.parse import urlsplit
 
 from ..errors import OperatorError
 from ..settings.settings import Settings
@@ -37,20 +37,19 @@ def backup(url: str) -> Iterator[tuple[Callable[[int], bytes], int]]:
         in bytes. Reading raises OperatorError if the server does not send all of it.
 
     Raises:
-        OperatorError: there is none to be had.
+        OperatorError: the server cannot be asked, or refuses.
     """
-    with contextlib.closing(_connect(url, SILENCE_S)) as connection:
-        response = _post(connection, url, "/backup")
+    with _post(url, "/backup", SILENCE_S) as response:
         stream = io.BufferedReader(response, 1 << 16)
 
         def read(size: int) -> bytes:
             try:
                 return stream.read(size)
-            except (OSError, http.client.HTTPException) as error:
-                said = (
-                    "the server ended it; its log says why" if isinstance(error, http.client.HTTPException) else error
-                )
+            except http.client.HTTPException as error:
+                said = "the server ended it; its log says why"
                 raise OperatorError(f"the backup from {url} is not whole: {said}") from error
+            except OSError as error:
+                raise OperatorError(f"the backup from {url} is not whole: {error}") from error
 
         yield read, int(response.headers["Store-Bytes"])
 
@@ -59,38 +58,33 @@ def compact(url: str) -> tuple[int, int]:
     """Have the server compact its database; its sizes before and after, in bytes.
 
     Raises:
-        OperatorError: it could not.
+        OperatorError: the server cannot be asked, or refuses.
     """
-    with contextlib.closing(_connect(url, COMPACTION_S)) as connection:
-        sizes = json.load(_post(connection, url, "/compact"))
+    with _post(url, "/compact", COMPACTION_S) as response:
+        sizes = json.load(response)
         return sizes["before_bytes"], sizes["after_bytes"]
 
 
-def _connect(url: str, silence_s: float) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=silence_s)
-
-
-def _post(connection: http.client.HTTPConnection, url: str, path: str) -> http.client.HTTPResponse:
-    try:
-        connection.request("POST", path)
-        response = connection.getresponse()
-        reason = json.load(response)["reason"] if response.status == HTTPStatus.SERVICE_UNAVAILABLE else None
-    except OSError as error:
-        raise OperatorError(
-            f"no server answers at {url} ({error.strerror or error}); start it, or say where its admin listener is, "
-            "with --admin-port or --admin-url"
-        ) from error
-    except (http.client.HTTPException, ValueError, LookupError) as error:
-        raise _stranger(url) from error
-    if reason is not None:
-        raise OperatorError(f"the server at {url} cannot do that now: {reason}; try again, or look into its log")
-    if response.status != HTTPStatus.OK:
-        raise _stranger(url)
-    return response
-
-
-def _stranger(url: str) -> OperatorError:
-    return OperatorError(
-        f"what answers at {url} is not the admin listener of a tornado-signal; say where that is, with --admin-port or "
-        "--admin-url"
-    )
+@contextlib.contextmanager
+def _post(url: str, path: str, silence_s: float) -> Iterator[http.client.HTTPResponse]:
+    with contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=silence_s)) as connection:
+        try:
+            connection.request("POST", path)
+            response = connection.getresponse()
+            status = response.status
+            reason = json.load(response)["reason"] if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+        except OSError as error:
+            raise OperatorError(
+                f"no server answers at {url} ({error.strerror or error}); start it, or say where its admin listener "
+                "is, with --admin-port or --admin-url"
+            ) from error
+        except (http.client.HTTPException, ValueError, LookupError):
+            status, reason = HTTPStatus.BAD_GATEWAY, None
+        if reason is not None:
+            raise OperatorError(f"the server at {url} cannot do that now: {reason}; try again, or look into its log")
+        if status != HTTPStatus.OK:
+            raise OperatorError(
+                f"what answers at {url} is not the admin listener of a tornado-signal; say where that is, with "
+                "--admin-port or --admin-url"
+            )
+        yield response

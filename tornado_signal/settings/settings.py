@@ -11,27 +11,28 @@ from typing import Literal, TypeVar
 
 from .value_types import (
     ADDRESS,
+    COUNT,
     MODE,
     NETWORK,
+    OPTIONAL_PATH,
     ORIGIN,
     PATH,
     PORT,
     PROXY,
+    SIZE,
     STUN,
     SWITCH,
     TURN,
-    Kind,
     Network,
-    made,
+    ValueType,
+    converted,
+    integer,
+    keyword_or,
+    list_of,
     one_of,
-    several,
-    whole,
-    word_or,
 )
 
 T = TypeVar("T")
-
-MANY = whole(1, 1_000_000_000)
 
 PREFIX = "TORNADO_SIGNAL_"
 """What the name of every environment variable of this program begins with."""
@@ -44,14 +45,14 @@ class Setting:
     Attributes:
         name: Its field in `Settings`, and its key in the TOML file.
         default: What it is unless set, as it would be written in the TOML file.
-        kind: What it may be.
+        type: What it may be.
         meaning: What it does, for `--help`.
         unit: What its number counts, or empty.
     """
 
     name: str
     default: object
-    kind: Kind[object]
+    type: ValueType[object]
     meaning: str
     unit: str
 
@@ -70,13 +71,13 @@ class Setting:
         """All that `--help` says about it."""
         unit = f"unit: {self.unit}; " if self.unit else ""
         found = f"{unit}default: {self.default}; environment: {self.variable}"
-        return f"{self.meaning} [{self.kind.allowed}] ({found})"
+        return f"{self.meaning} [{self.type.allowed}] ({found})"
 
 
-def setting(default: object, kind: Kind[T], meaning: str, unit: str = "") -> T:
+def setting(default: object, value_type: ValueType[T], meaning: str, unit: str = "") -> T:
     """A field of `Settings`; the arguments are those of `Setting`."""
-    described = {"default": default, "kind": kind, "meaning": meaning, "unit": unit}
-    return dataclasses.field(default=kind.parse(default), metadata=described)
+    described = {"default": default, "type": value_type, "meaning": meaning, "unit": unit}
+    return dataclasses.field(default=value_type.parse(default), metadata=described)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,16 +93,18 @@ class Settings:
         3000, PORT, "port of that address, if it is one; 0 picks a free one, and the chosen one is logged"
     )
     socket_mode: int = setting(
-        "660", MODE, "permissions of the Unix socket, whatever the umask; who connects to it has to be able to write"
+        "660",
+        MODE,
+        "permissions of the Unix socket, whatever the umask; a program that connects to it must be able to write",
     )
     tls_certificate: Path | None = setting(
-        "none", word_or("none", None, PATH), "certificate for HTTPS, with its chain, as PEM; read again on SIGHUP"
+        "none", OPTIONAL_PATH, "certificate for HTTPS, with its chain, as PEM; read again on SIGHUP"
     )
-    tls_key: Path | None = setting("none", word_or("none", None, PATH), "key of the certificate, as PEM")
+    tls_key: Path | None = setting("none", OPTIONAL_PATH, "key of the certificate, as PEM")
     data_dir: Path = setting("data", PATH, "the LevelDB directory, created if missing")
     # A tenth of a second to a week: sessions are short-lived (Specification 1), and no peer answers faster.
-    session_timeout_ms: int = setting(300_000, whole(100, 604_800_000), "lifetime of a session", "ms")
-    sweep_interval_ms: int = setting(1000, whole(10, 3_600_000), "pause between two sweeps of what has expired", "ms")
+    session_timeout_ms: int = setting(300_000, integer(100, 604_800_000), "lifetime of a session", "ms")
+    sweep_interval_ms: int = setting(1000, integer(10, 3_600_000), "pause between two sweeps of what has expired", "ms")
     durability: Literal["fsync", "os"] = setting(
         "fsync",
         one_of("fsync", "os"),
@@ -113,70 +116,73 @@ class Settings:
         "how session codes are made: at random, or from origin, topic and offer, the same for the same",
     )
     allowed_origins: frozenset[str] | None = setting(
-        "any", word_or("any", None, made(frozenset, several(ORIGIN))), "the origins that are served"
+        "any", keyword_or("any", None, converted(frozenset, list_of(ORIGIN))), "the origins that are served"
     )
     trusted_proxies: tuple[Network | Literal["unix"], ...] = setting(
         "none",
-        word_or("none", (), several(PROXY)),
-        "the proxies whose X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and X-Request-Id count; unix: who "
-        "connects to the Unix socket",
+        keyword_or("none", (), list_of(PROXY)),
+        "the proxies whose X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and X-Request-Id count; unix: every "
+        "program that connects to the Unix socket",
     )
-    max_body_bytes: int = setting(262_144, whole(1024, 16_777_216), "the largest body", "bytes")
-    max_offer: int = setting(262_144, whole(64, 16_777_216), "the longest offer", "code points")
-    max_answer: int = setting(262_144, whole(64, 16_777_216), "the longest answer", "code points")
-    max_candidate: int = setting(262_144, whole(64, 16_777_216), "the longest candidate", "code points")
-    max_candidates: int = setting(1000, MANY, "how many candidates a side of a session may have")
+    max_body_bytes: int = setting(262_144, integer(1024, 16_777_216), "the largest body", "bytes")
+    max_offer: int = setting(262_144, integer(64, 16_777_216), "the longest offer", "code points")
+    max_answer: int = setting(262_144, integer(64, 16_777_216), "the longest answer", "code points")
+    max_candidate: int = setting(262_144, integer(64, 16_777_216), "the longest candidate", "code points")
+    max_candidates: int = setting(1000, COUNT, "how many candidates a side of a session may have")
     max_side_bytes: int = setting(
         1_048_576,
-        whole(1024, 2**53),
+        SIZE,
         "how much a side of a session may have stored, its offer or answer included, when it sends a candidate",
         "bytes",
     )
-    max_sessions_per_origin: int = setting(2_000_000, MANY, "how many unanswered sessions an origin may have")
-    max_sessions_per_topic: int = setting(2_000_000, MANY, "how many unanswered sessions a topic may have")
-    max_topics_per_origin: int = setting(2_000_000, MANY, "how many topics an origin may have")
+    max_sessions_per_origin: int = setting(2_000_000, COUNT, "how many unanswered sessions an origin may have")
+    max_sessions_per_topic: int = setting(2_000_000, COUNT, "how many unanswered sessions a topic may have")
+    max_topics_per_origin: int = setting(2_000_000, COUNT, "how many topics an origin may have")
     max_sessions_per_address: int = setting(
-        10_000, MANY, "how many sessions an address may publish in the lifetime of one"
+        10_000, COUNT, "how many sessions an address may publish in the lifetime of one"
     )
     max_bytes_per_address: int = setting(
         67_108_864,
-        whole(1024, 2**53),
+        SIZE,
         "how much an address may store in the lifetime of a session, in requests as they are sent",
         "bytes",
     )
     max_store_bytes: int = setting(
-        4_294_967_296, whole(1024, 2**53), "how much the data directory may hold; then nothing is published", "bytes"
+        4_294_967_296, SIZE, "how much the data directory may hold; then nothing is published", "bytes"
     )
     min_free_bytes: int = setting(
         67_108_864,
-        whole(0, 2**53),
+        integer(0, 2**53),
         "how much of its disk stays free, of a small one a quarter, beside what merging the data takes",
         "bytes",
     )
     max_connections: int = setting(
-        100_000, MANY, "how many connections may be open; not more than there are file descriptors for"
+        100_000, COUNT, "how many connections may be open; not more than there are file descriptors for"
     )
-    max_connections_per_address: int = setting(1000, MANY, "how many connections an address may have open")
+    max_connections_per_address: int = setting(1000, COUNT, "how many connections an address may have open")
     max_unsent_bytes: int = setting(
-        67_108_864, MANY, "how much clients that read too slowly may leave unread, all together", "bytes"
+        67_108_864, COUNT, "how much clients that read too slowly may leave unread, all together", "bytes"
     )
     max_read_ahead_bytes: int = setting(
-        16_777_216, MANY, "how much is read behind requests that are not answered yet, of all clients together", "bytes"
+        16_777_216,
+        COUNT,
+        "how much is read behind requests that are not answered yet, of all clients together",
+        "bytes",
     )
-    max_waiting: int = setting(100_000, MANY, "how many requests may wait for news")
-    max_waiting_per_address: int = setting(1000, MANY, "how many requests of an address may wait for news")
-    rate_per_address: int = setting(100, whole(1, 1_000_000), "how many requests an address may make", "1/s")
+    max_waiting: int = setting(100_000, COUNT, "how many requests may wait for news")
+    max_waiting_per_address: int = setting(1000, COUNT, "how many requests of an address may wait for news")
+    rate_per_address: int = setting(100, integer(1, 1_000_000), "how many requests an address may make", "1/s")
     burst_per_address: int = setting(
-        1000, MANY, "how many requests an address may make at once, if it has made few before"
+        1000, COUNT, "how many requests an address may make at once, if it has made few before"
     )
     unlimited_addresses: tuple[Network, ...] = setting(
         "127.0.0.0/8,::1",
-        word_or("none", (), several(NETWORK)),
+        keyword_or("none", (), list_of(NETWORK)),
         "the addresses that no limit per address is for, like those of the trusted proxies",
     )
     admin_port: int | None = setting(
         "off",
-        word_or("off", None, PORT),
+        keyword_or("off", None, PORT),
         "port of a second listener, on loopback, for /metrics, /healthz, /readyz and backups; 0 picks a free one",
     )
     start_empty_if_damaged: bool = setting(
@@ -184,17 +190,15 @@ class Settings:
     )
     demo: bool = setting("true", SWITCH, "whether there is a page to try it at /demo")
     stun_servers: tuple[str, ...] = setting(
-        "none", word_or("none", (), several(STUN)), "the STUN servers that peers are told of"
+        "none", keyword_or("none", (), list_of(STUN)), "the STUN servers that peers are told of"
     )
     turn_servers: tuple[str, ...] = setting(
-        "none", word_or("none", (), several(TURN)), "the TURN servers that peers are told of"
+        "none", keyword_or("none", (), list_of(TURN)), "the TURN servers that peers are told of"
     )
-    # Only a file: flags are seen by everybody who lists processes.
-    turn_secret_file: Path | None = setting(
-        "none", word_or("none", None, PATH), "the file that holds the secret of the TURN servers"
-    )
+    # Only a file: every user who lists processes sees the flags.
+    turn_secret_file: Path | None = setting("none", OPTIONAL_PATH, "the file that holds the secret of the TURN servers")
     # Two minutes to a month: no shorter than an offer of the browser module lives.
-    turn_ttl_s: int = setting(86_400, whole(120, 2_592_000), "how long a password for the TURN servers is good", "s")
+    turn_ttl_s: int = setting(86_400, integer(120, 2_592_000), "how long a password for the TURN servers is good", "s")
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info", one_of("debug", "info", "warning", "error"), "the least that is worth a line in the log"
     )

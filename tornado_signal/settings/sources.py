@@ -6,11 +6,11 @@ Every source is checked whole, also where another one wins: a mistake does not w
 import argparse
 import difflib
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from .settings import PREFIX, SETTINGS, Setting, Settings
-from .value_types import Kind
+from .value_types import ValueType
 
 T = TypeVar("T")
 
@@ -32,55 +32,11 @@ class ConfigError(ValueError):
         self.where, self.value, self.expected = where, value, expected
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add all that `serve` takes: `--check`, `--config` and a flag for each setting (Contract D)."""
-    parser.usage = "%(prog)s [-h] [--check] [--config FILE] [--SETTING VALUE]..."  # else an error has it all before it
-    parser.add_argument("--check", action="store_true", help="check settings, data directory and ports, and exit")
-    add_settings(parser, [each.name for each in SETTINGS])
-
-
-def add_settings(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
-    """Add `--config`, and a flag for each of some settings; the others are read from environment and file alone.
-
-    A wrong flag ends in the parser's usage error (exit status 2), one that is not given leaves nothing in the
-    namespace. Flags are to be written in full: an abbreviation could mean something else after an update.
-    """
-    parser.allow_abbrev = False
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="TOML file with settings, each under its name with underscores: session_timeout_ms = 300000 "
-        f"(environment: {CONFIG_VARIABLE})",
-    )
-    for each in [each for each in SETTINGS if each.name in names]:
-        parser.add_argument(
-            each.flag,
-            metavar="VALUE",
-            nargs=None if each.kind.alone is None else "?",
-            const=each.kind.alone,
-            type=flag_reader(each.kind),
-            default=argparse.SUPPRESS,
-            help=each.help.replace("%", "%%"),
-        )
-
-
-def flag_reader(kind: Kind[T]) -> Callable[[str], T]:
-    """What `argparse` calls with the text of a flag."""
-
-    def read(raw: str) -> T:
-        try:
-            return kind.parse(raw)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{raw!r}: expected {kind.allowed}") from None
-
-    return read
-
-
 def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     """Settle every setting.
 
     Args:
-        namespace: The command line, from a parser that went through `add_arguments` or `add_settings`.
+        namespace: The command line, from a parser that went through `add_settings`.
         environ: The environment; only what begins with `PREFIX` is looked at.
 
     Raises:
@@ -94,15 +50,27 @@ def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
         path, named_by = namespace.config, "--config"
 
     table = {} if path is None else _read_toml(path, named_by)
-    from_file = _read(table, {each.name: each for each in SETTINGS}, f"file {path}, key ")
-    from_environ = _read(variables, {each.variable: each for each in SETTINGS}, "environment variable ")
+    from_file = _read_all(table, {each.name: each for each in SETTINGS}, f"file {path}, key ")
+    from_environ = _read_all(variables, {each.variable: each for each in SETTINGS}, "environment variable ")
     from_flags = {each.name: getattr(namespace, each.name) for each in SETTINGS if each.name in namespace}
     settings = Settings(**from_file | from_environ | from_flags)
-    for one, other in ("tls_certificate", "tls_key"), ("tls_key", "tls_certificate"):
-        if getattr(settings, one) is not None and getattr(settings, other) is None:
-            flags = {each.name: each.flag for each in SETTINGS}
-            raise ConfigError(flags[one], str(getattr(settings, one)), f"{flags[other]} beside it")
+    pair = ("--tls-certificate", settings.tls_certificate), ("--tls-key", settings.tls_key)
+    for (flag, set_to), (other, other_set_to) in (pair, pair[::-1]):
+        if set_to is not None and other_set_to is None:
+            raise ConfigError(flag, str(set_to), f"{other} beside it")
     return settings
+
+
+def read_value(where: str, raw: object, value_type: ValueType[T]) -> T:
+    """The value that stands somewhere.
+
+    Raises:
+        ConfigError: It is not allowed.
+    """
+    try:
+        return value_type.parse(raw)
+    except ValueError:
+        raise ConfigError(where, raw, value_type.allowed) from None
 
 
 def _read_toml(path: str, named_by: str) -> dict[str, object]:
@@ -115,7 +83,7 @@ def _read_toml(path: str, named_by: str) -> dict[str, object]:
         raise ConfigError(named_by, path, f"a TOML file ({error})") from error
 
 
-def _read(source: Mapping[str, object], known: Mapping[str, Setting], where: str) -> dict[str, Any]:
+def _read_all(source: Mapping[str, object], known: Mapping[str, Setting], where: str) -> dict[str, Any]:
     """Check one source whole: `known` are the names it may use, `where` goes before them in messages."""
     values = {}
     for name, raw in source.items():
@@ -123,8 +91,5 @@ def _read(source: Mapping[str, object], known: Mapping[str, Setting], where: str
             near = difflib.get_close_matches(name, known, n=1)
             hint = f" such as {near[0]}" if near else ""
             raise ConfigError(where + name, raw, f"the name of a setting{hint} (serve --help lists them)")
-        try:
-            values[known[name].name] = known[name].kind.parse(raw)
-        except ValueError:
-            raise ConfigError(where + name, raw, known[name].kind.allowed) from None
+        values[known[name].name] = read_value(where + name, raw, known[name].type)
     return values

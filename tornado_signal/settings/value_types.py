@@ -13,24 +13,27 @@ U = TypeVar("U")
 Word = TypeVar("Word", bound=str)
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
+UNIX_PREFIX = "unix:"
+"""What the address of a Unix socket begins with; the path of its file follows."""
+
 
 @dataclass(frozen=True)
-class Kind(Generic[T_co]):
+class ValueType(Generic[T_co]):
     """What a value may be, and how it is read.
 
     Attributes:
         allowed: What may stand there, in words.
         parse: Reads the text of a flag or an environment variable, or any TOML value; ValueError for what is
             not allowed.
-        alone: What a flag without a value stands for, as text; None if it needs one.
+        bare_flag: What a flag without a value stands for, as text; None if it needs one.
     """
 
     allowed: str
     parse: Callable[[object], T_co]
-    alone: str | None = None
+    bare_flag: str | None = None
 
 
-def whole(low: int, high: int) -> Kind[int]:
+def integer(low: int, high: int) -> ValueType[int]:
     """A whole number from `low` to `high`: decimal digits, or a TOML integer."""
 
     def parse(raw: object) -> int:
@@ -41,10 +44,10 @@ def whole(low: int, high: int) -> Kind[int]:
             raise ValueError
         return number
 
-    return Kind(f"a whole number from {low} to {high}", parse)
+    return ValueType(f"a whole number from {low} to {high}", parse)
 
 
-def text(pattern: str, allowed: str) -> Kind[str]:
+def matching(pattern: str, allowed: str) -> ValueType[str]:
     """A string that `pattern` matches from end to end."""
 
     def parse(raw: object) -> str:
@@ -52,10 +55,10 @@ def text(pattern: str, allowed: str) -> Kind[str]:
             raise ValueError
         return raw
 
-    return Kind(allowed, parse)
+    return ValueType(allowed, parse)
 
 
-def one_of(*words: Word) -> Kind[Word]:
+def one_of(*words: Word) -> ValueType[Word]:
     """One of a few words."""
 
     def parse(raw: object) -> Word:
@@ -64,10 +67,10 @@ def one_of(*words: Word) -> Kind[Word]:
                 return word
         raise ValueError
 
-    return Kind(" or ".join(words), parse)
+    return ValueType(" or ".join(words), parse)
 
 
-def several(item: Kind[T]) -> Kind[tuple[T, ...]]:
+def list_of(item: ValueType[T]) -> ValueType[tuple[T, ...]]:
     """One item or more: a TOML list, or text with commas between them (spaces around one do not count)."""
 
     def parse(raw: object) -> tuple[T, ...]:
@@ -76,26 +79,26 @@ def several(item: Kind[T]) -> Kind[tuple[T, ...]]:
             raise ValueError
         return tuple(item.parse(part) for part in items)
 
-    return Kind(f"{item.allowed}; several with commas between", parse)
+    return ValueType(f"{item.allowed}; several with commas between", parse)
 
 
-def made(make: Callable[[T], U], kind: Kind[T]) -> Kind[U]:
-    """What `kind` allows, made into something else; `make` may refuse it with a ValueError."""
-    return Kind(kind.allowed, lambda raw: make(kind.parse(raw)))
+def converted(convert: Callable[[T], U], item: ValueType[T]) -> ValueType[U]:
+    """What `item` allows, as something else; `convert` raises ValueError for what it refuses."""
+    return ValueType(item.allowed, lambda raw: convert(item.parse(raw)))
 
 
-def word_or(word: str, value: U, kind: Kind[T]) -> Kind[T | U]:
-    """A word that stands for `value`, or what `kind` allows.
+def keyword_or(word: str, value: U, item: ValueType[T]) -> ValueType[T | U]:
+    """A word that stands for `value`, or what `item` allows.
 
     The word lets a flag take back what the environment says, and the environment what the file says.
     """
-    return Kind(f"{word}, or {kind.allowed}", lambda raw: value if raw == word else kind.parse(raw))
+    return ValueType(f"{word}, or {item.allowed}", lambda raw: value if raw == word else item.parse(raw))
 
 
 def _address(name: str) -> str:
-    if name.startswith(UNIX):
+    if name.startswith(UNIX_PREFIX):
         # The kernel keeps 108 bytes for it, the NUL at its end included.
-        if not 0 < len(name.removeprefix(UNIX).encode(errors="surrogateescape")) < 108 or "\0" in name:
+        if not 0 < len(name.removeprefix(UNIX_PREFIX).encode(errors="surrogateescape")) < 108 or "\0" in name:
             raise ValueError
     elif not re.fullmatch("[A-Za-z0-9][A-Za-z0-9._-]*", name):
         ipaddress.ip_address(name)
@@ -110,36 +113,35 @@ def _switch(raw: object) -> bool:
     return raw
 
 
-SWITCH = Kind("true or false; a flag alone is true", _switch, alone="true")
-UNIX = "unix:"
-"""What the address of a Unix socket begins with; the path of its file follows."""
-
-ADDRESS = made(
+ADDRESS = converted(
     _address,
-    text(".+", "an IP address or a host name, without a port; or unix: and the path of a socket, at most 107 bytes"),
+    matching(
+        ".+", "an IP address or a host name, without a port; or unix: and the path of a socket, at most 107 bytes"
+    ),
 )
-
-
-SWITCH = Kind("true or false; a flag alone is true", _switch, alone="true")
-PORT = whole(0, 65535)
-PATH = made(Path, text("[^\0]+", "a path"))
-MODE = made(lambda digits: int(digits, 8), text("[0-7]{3}", "three octal digits, as chmod takes them"))
+SWITCH = ValueType("true or false; a flag alone is true", _switch, bare_flag="true")
+PORT = integer(0, 65535)
+COUNT = integer(1, 1_000_000_000)
+SIZE = integer(1024, 2**53)
+PATH = converted(Path, matching("[^\0]+", "a path"))
+OPTIONAL_PATH: ValueType[Path | None] = keyword_or("none", None, PATH)
+MODE = converted(lambda digits: int(digits, 8), matching("[0-7]{3}", "three octal digits, as chmod takes them"))
 # The admin listener's, which is on loopback and speaks no TLS.
-URL = text(r"http://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?", "http://HOST:PORT")
-NETWORK: Kind[Network] = made(
+URL = matching(r"http://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?", "http://HOST:PORT")
+NETWORK: ValueType[Network] = converted(
     ipaddress.ip_network,
-    text(".+", "an IP address, or a network such as 10.0.0.0/8 with no bits set after its prefix"),
+    matching(".+", "an IP address, or a network such as 10.0.0.0/8 with no bits set after its prefix"),
 )
-PROXY: Kind[Network | Literal["unix"]] = word_or("unix", "unix", NETWORK)
+PROXY: ValueType[Network | Literal["unix"]] = keyword_or("unix", "unix", NETWORK)
 _HOST_PORT = r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?"
-STUN = text(f"stuns?:{_HOST_PORT}", "the URL of a STUN server, such as stun:stun.example.com:3478")
-TURN = text(
+STUN = matching(f"stuns?:{_HOST_PORT}", "the URL of a STUN server, such as stun:stun.example.com:3478")
+TURN = matching(
     rf"turns?:{_HOST_PORT}(\?transport=(udp|tcp))?",
     "the URL of a TURN server, such as turn:turn.example.com:3478?transport=udp",
 )
-# Origins are compared byte for byte (Contract B1). What no browser sends would shut everybody out without a
-# word, so it is refused here: a slash at the end, a pattern, anything but ASCII.
-ORIGIN = text(
+# Origins are compared byte for byte (Contract B1). What no browser sends would refuse every page
+# silently, so it is refused here: a slash at the end, a pattern, anything but ASCII.
+ORIGIN = matching(
     r"(?!https?://[^/]*/)[!-)+-~]{1,512}",
     "an origin as browsers send it, such as https://app.example.com, with no slash at the end and no *",
 )

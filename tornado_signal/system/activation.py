@@ -1,6 +1,6 @@
 """Listening sockets that the service manager has opened and passes on (sd_listen_fds(3)).
 
-They outlive the process: while it is restarted, connections wait in them.
+They outlive the process: during a restart, connections wait in their backlog.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ def passed_sockets(environ: MutableMapping[str, str]) -> tuple[list[socket.socke
     """The sockets that were passed to this process, for the public and for the admin listener. Once.
 
     Args:
-        environ: the environment; what speaks of the sockets is taken out of it.
+        environ: the environment; the variables about the sockets are removed from it.
 
     Raises:
         OperatorError: one of them does not listen for connections.

@@ -1,4 +1,4 @@
-"""How late the event loop is, looked at ten times a second."""
+"""The lag of the event loop, measured ten times a second."""
 
 import asyncio
 import time
@@ -9,25 +9,25 @@ PAUSE_S = 0.1
 
 
 class Lag:
-    """Looks at the clock again and again, and by how much each look comes too late. Needs a running event loop.
+    """Measures by how much timers are late. Needs a running event loop.
 
     Args:
-        seconds: where it counts.
+        seconds: where the lag is counted.
     """
 
     def __init__(self, seconds: Histogram) -> None:
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
-        self._book()
+        self._schedule()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         self._next.cancel()
 
-    def _book(self) -> None:
+    def _schedule(self) -> None:
         self._due_s = time.monotonic() + PAUSE_S  # the loop's own clock stands still while it works
-        self._next = self._loop.call_later(PAUSE_S, self._look)
+        self._next = self._loop.call_later(PAUSE_S, self._measure)
 
-    def _look(self) -> None:
+    def _measure(self) -> None:
         self._seconds.observe(max(0.0, time.monotonic() - self._due_s))
-        self._book()
+        self._schedule()

@@ -52,7 +52,7 @@ class Formatter(logging.Formatter):
 def _trace(record: logging.LogRecord) -> str:
     """Where an exception came from, and of which type it is.
 
-    Its text can quote what a peer has sent, so only that of what ends the program is told.
+    Its text can quote what a peer has sent, so it is logged only for an error that ends the program.
     """
     typ, error, frames = record.exc_info or (None, None, None)
     if typ is None:
@@ -79,7 +79,7 @@ def set_up(level: str = "info", form: str = "text") -> None:
     """Log to standard error from now on; may be called again.
 
     Args:
-        level: the least that is told: `debug`, `info`, `warning` or `error`.
+        level: the lowest that is logged: `debug`, `info`, `warning` or `error`.
         form: `text` or `json`.
     """
     _handler.setFormatter(Formatter(form, journal=to_journal(_handler.stream, os.environ)))
@@ -88,7 +88,7 @@ def set_up(level: str = "info", form: str = "text") -> None:
 
 
 def tell(error: Exception) -> None:
-    """Tell why the program ends, in the words of a command; where the log is JSON, as one more line of it."""
+    """Print the error that ends the program: a sentence, or a line of JSON where the log is JSON."""
     level = logging.ERROR
     record = logging.LogRecord(PROGRAM, level, "", 0, str(error), None, None)
     print(_handler.format(record), file=sys.stderr)

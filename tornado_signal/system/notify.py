@@ -1,4 +1,4 @@
-"""What the process tells the service manager that started it (sd_notify(3), sd_watchdog_enabled(3))."""
+"""Notifications to the service manager that started the process (sd_notify(3), sd_watchdog_enabled(3))."""
 
 import logging
 import os
@@ -12,13 +12,13 @@ SEND_S = 1.0  # for a service manager that is too busy to read
 
 
 class Notifier:
-    """Tells the service manager how the process is; where there is none, it says nothing.
+    """Notifies the service manager of the state of the process; does nothing without one.
 
     Args:
         environ: the environment; what is meant for this process alone is taken out of it.
 
     Attributes:
-        listening: whether anybody listens.
+        listening: whether there is a service manager.
         watchdog_s: how often the manager has to hear that the process is alive; None if it does not ask for that.
     """
 
@@ -28,25 +28,25 @@ class Notifier:
         self.listening = bool(address)
         self.watchdog_s: float | None = None
         microseconds = environ.pop("WATCHDOG_USEC", "")
-        # What is asked of another process came down to this one by accident.
+        # A variable for another process was inherited.
         asked = environ.pop("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         if self.listening and asked and microseconds.isdecimal() and int(microseconds):
             self.watchdog_s = int(microseconds) / 1_000_000
 
     def pause_s(self, most_s: float) -> float:
-        """How long to wait before the next `alive`: twice as often as has to be, and not longer than this."""
+        """How long to wait before the next `alive`: half of what the watchdog allows, at most `most_s`."""
         return min(most_s, self.watchdog_s / 2) if self.watchdog_s else most_s
 
     def ready(self, status: str) -> None:
-        """The server serves; also at the end of a reload."""
+        """The server is ready; also at the end of a reload."""
         self._tell("READY=1", f"STATUS={status}")
 
     def alive(self, status: str) -> None:
-        """The server still serves; what keeps its watchdog quiet."""
+        """The server is alive: resets the watchdog."""
         self._tell("WATCHDOG=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """What can be read again is about to be."""
+        """A reload begins."""
         self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str) -> None:

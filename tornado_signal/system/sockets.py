@@ -10,20 +10,20 @@ from pathlib import Path
 from tornado.netutil import bind_sockets
 
 from ..errors import OperatorError
-from ..settings.value_types import UNIX
+from ..settings.value_types import UNIX_PREFIX
 
 
 class UnixSocket(socket.socket):
-    """A Unix socket that listens. Closing it removes its file, unless somebody else's has taken its place.
+    """A listening Unix socket. Closing it removes its file, unless another one has taken its place.
 
-    An event loop that serves on it may close the descriptor without a word to this object: close it all the same.
+    An event loop that serves on it may close the descriptor behind this object's back: close it all the same.
 
     Args:
-        path: where to make the file; one where nobody listens any more is replaced.
-        mode: its permissions. They are set before anybody can connect, whatever the umask.
+        path: where to make the file; one without a listener is replaced.
+        mode: its permissions, set before a client can connect, whatever the umask.
 
     Raises:
-        OSError: it cannot be made there, or somebody listens there.
+        OSError: it cannot be made there, or another program listens there.
     """
 
     def __init__(self, path: Path, mode: int) -> None:
@@ -72,7 +72,7 @@ def remove_stale(path: Path) -> None:
         os.unlink(path)
         return
     except BlockingIOError:
-        pass  # so many want to connect that it has no room for this one
+        pass  # its backlog is full
     raise OSError(errno.EADDRINUSE, "another server listens there")
 
 
@@ -86,14 +86,14 @@ def open_sockets(address: str, port: int, flag: str, mode: int = 0o600) -> list[
         mode: the permissions of a Unix socket.
 
     Raises:
-        OperatorError: somebody else has it, or it is not this machine's, or this user may not have it.
+        OperatorError: another program has it, it is not this machine's, or this user may not have it.
     """
     where, mend = f"{address} port {port}", "stop what has it"
     try:
-        if not address.startswith(UNIX):
+        if not address.startswith(UNIX_PREFIX):
             return bind_sockets(port, address)
         where, flag = address, "--address"
-        return [UnixSocket(Path(address.removeprefix(UNIX)), mode)]
+        return [UnixSocket(Path(address.removeprefix(UNIX_PREFIX)), mode)]
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         if isinstance(error, FileNotFoundError):
@@ -104,6 +104,6 @@ def open_sockets(address: str, port: int, flag: str, mode: int = 0o600) -> list[
 def url(listening: socket.socket, scheme: str) -> str:
     """Where a listening socket can be reached."""
     if listening.family == socket.AF_UNIX:
-        return UNIX + str(listening.getsockname())
+        return UNIX_PREFIX + str(listening.getsockname())
     host, port = listening.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -1,4 +1,4 @@
-"""Certificate and key for HTTPS: read, and read again while the server goes on."""
+"""Certificate and key for HTTPS: read, and reloaded while the server runs."""
 
 import ssl
 from pathlib import Path
@@ -34,7 +34,7 @@ class Tls:
         # a mismatch would leave it with neither. So each handshake is given the context that was read last.
         self.context.sni_callback = self._begin_handshake
 
-    def read_again(self) -> None:
+    def reload(self) -> None:
         """Use what the files hold now from the next handshake on; connections that are there stay as they are.
 
         Raises:
@@ -56,7 +56,9 @@ def _read(certificate: Path, key: Path) -> ssl.SSLContext:
             raise OperatorError(f"{path} holds no {what} as PEM; name a file that does with --tls-{what}")
 
     def ask() -> NoReturn:
-        raise OperatorError(f"the key {key} is encrypted, and nobody can be asked here; take its passphrase off it")
+        raise OperatorError(
+            f"the key {key} is encrypted, and a server cannot ask for its passphrase; remove the passphrase"
+        )
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stores import BEGIN_MS, TIMEOUT_MS, HandClock, open_leveldb
 
-from tornado_signal.maintenance.salvage import salvage
+from tornado_signal.maintenance import recovery
+from tornado_signal.maintenance.salvage import Salvage
 from tornado_signal.session import Reason, Session, Side
 from tornado_signal.stores.leveldb import check, directory, layout, records
 from tornado_signal.stores.leveldb.binding import plyvel
@@ -56,10 +57,11 @@ def saved_of(path, entries):
             damaged.put(key, value)
         db = directory.open_leveldb(path / "new")
         try:
-            said = salvage(damaged, db)
+            salvage = Salvage(damaged)
+            recovery.fill(db, salvage)
             loaded = records.load(db)
             assert check.problems(db, loaded.topics, BEGIN_MS + 40) == []
-            return said, without_identity(db)
+            return (salvage.sessions, salvage.incomplete), without_identity(db)
         finally:
             db.close()
 

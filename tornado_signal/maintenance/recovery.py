@@ -1,6 +1,6 @@
 """A data directory made anew: from a backup, or from what a damaged one still holds.
 
-Both are made beside their place, proved sound, and moved there by a rename: nothing is half done at any moment.
+The new directory is made beside its place, checked, and moved there by a rename: nothing is half done at any moment.
 """
 
 import contextlib
@@ -8,39 +8,23 @@ import itertools
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import DamagedBackup, DamagedDatabase, DamagedListing, DatabaseError, OperatorError
 from ..stores.leveldb import directory, files, layout, records, tables
 from ..stores.leveldb.binding import plyvel
 from ..stores.leveldb.check import problems
 from ..stores.leveldb.directory import open_leveldb
+from ..system.clock import Clock
 from .backup import Entry, unpack
 from .census import Census
-from .salvage import Filler, Saved, salvage
+from .salvage import Salvage
 
+FILL_BYTES = 1 << 20
 # LevelDB's own repair can end the process that it runs in.
 _REPAIR = f"import sys, {plyvel.__name__} as plyvel; plyvel.repair_db(sys.argv[1], paranoid_checks=True)"
-
-
-def now_ms() -> int:
-    """The time, Unix milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
-class Repaired(NamedTuple):
-    """What became of a damaged directory.
-
-    Attributes:
-        saved: how much of it was saved.
-        kept: where it is now, as it was.
-    """
-
-    saved: Saved
-    kept: Path
 
 
 def restore(source: Path, path: Path) -> int:
@@ -48,7 +32,7 @@ def restore(source: Path, path: Path) -> int:
 
     Args:
         source: the backup.
-        path: the directory; empty, or not there.
+        path: the directory; empty, or missing.
 
     Returns:
         How many sessions it holds.
@@ -58,23 +42,25 @@ def restore(source: Path, path: Path) -> int:
     """
     must_be_empty(path)
     path = path.resolve()
+    census = Census(Clock().now_ms(), 0)
     with files.scratch(path) as beside:
         made = beside / "data"
         try:
             with source.open("rb") as file, contextlib.closing(open_leveldb(made)) as db:
-                sessions = _fill(db, unpack(file.read))
+                fill(db, _counted(unpack(file.read), census))
                 file.seek(0)
-                _prove(db, unpack(file.read))
+                if any(one != other for one, other in itertools.zip_longest(unpack(file.read), walk(db))):
+                    raise DamagedBackup("what was written cannot be read again")
+                if found := flaws(db):
+                    raise DamagedBackup(f"its parts do not agree ({found[0]})")
                 directory.become_another(db)
-            _finish(made, path if path.exists() else path.parent)
-            made.rename(path)
-            files.sync(path.parent)
+            _install(made, path)
         except DamagedBackup as error:
             raise OperatorError(f"{source} is damaged: {error}; nothing was restored, take another backup") from error
         except (OSError, plyvel.Error) as error:
             said = directory.reason(error)
             raise OperatorError(f"cannot restore {source} into {path}: {said}; mend that, and try again") from error
-    return sessions
+    return census.sessions
 
 
 def must_be_empty(path: Path) -> None:
@@ -89,20 +75,21 @@ def must_be_empty(path: Path) -> None:
         raise DatabaseError(f"{path} is not empty; move it away, or choose another --data-dir")
 
 
-def repair(path: Path) -> Repaired | None:
+def repair(path: Path) -> tuple[Salvage, Path] | None:
     """Save the whole sessions of a damaged directory, and keep that as it was.
 
     Args:
-        path: the directory; nobody may have it open.
+        path: the directory; not in use.
 
     Returns:
-        What was saved; None for a sound directory, which is left alone.
+        What was saved, and where the damaged directory is now, as it was; None for a sound one, which is left alone.
 
     Raises:
-        DatabaseError: nothing can be saved, or what is in the way of it; nothing has changed then.
+        DatabaseError: nothing can be saved, or something prevents it; nothing has changed then.
     """
-    if is_sound(path):
-        return None
+    with contextlib.suppress(DamagedDatabase), directory.opened(path) as db:
+        if not flaws(db):
+            return None
     path = path.resolve()
     # A copy, what LevelDB makes of it, and the new one. LevelDB would only leave out what there is no room for.
     needed = 3 * files.size_bytes(path)
@@ -117,11 +104,8 @@ def repair(path: Path) -> Repaired | None:
             for file in path.iterdir():
                 if file.is_file() and file.name != files.BALLAST:
                     shutil.copyfile(file, copy / file.name)
-            saved = _save(copy, made)
-            _finish(made, path)
-            kept = directory.set_aside(path)
-            made.rename(path)
-            files.sync(path.parent)
+            salvage = _save(copy, made)
+            kept = _install(made, path, keep=True)
         except OSError as error:
             raise DatabaseError(f"cannot repair {path}: {error}; mend that, and try again") from error
         except plyvel.Error as error:
@@ -129,20 +113,27 @@ def repair(path: Path) -> Repaired | None:
             raise DatabaseError(
                 f"cannot repair {path}: {said}; it is as it was: move it away to start empty, or to restore a backup"
             ) from error
-    return Repaired(saved, kept)
+    return salvage, kept
 
 
-def is_sound(path: Path) -> bool:
-    """Whether a directory that nobody has open is free of damage, and all that is in it agrees.
+def walk(db: Any) -> Iterator[Entry]:
+    """Every entry of a database, in the order of the keys, verified."""
+    with db.iterator(verify_checksums=True, fill_cache=False) as entries:
+        yield from entries
 
-    Raises:
-        DatabaseError: it cannot be opened, for another reason.
-    """
-    try:
-        with directory.opened(path) as db:
-            return not flaws(db)
-    except DamagedDatabase:
-        return False
+
+def fill(db: Any, entries: Iterable[Entry]) -> None:
+    """Put entries into a new database, many at once. They are on the disk after `sync_all` alone."""
+    remaining = iter(entries)
+    size = FILL_BYTES
+    while size >= FILL_BYTES:
+        size = 0
+        with db.write_batch(transaction=True) as batch:
+            for key, value in remaining:
+                batch.put(key, value)
+                size += len(key) + len(value)
+                if size >= FILL_BYTES:
+                    break
 
 
 def flaws(db: Any) -> list[str]:
@@ -151,31 +142,19 @@ def flaws(db: Any) -> list[str]:
         loaded = records.load(db)
     except (DamagedListing, plyvel.Error) as error:
         return [directory.reason(error)]
-    return problems(db, loaded.topics, max(now_ms(), loaded.counters.created_ms))
+    return problems(db, loaded.topics, max(Clock().now_ms(), loaded.counters.created_ms))
 
 
-def _fill(db: Any, entries: Iterable[Entry]) -> int:
-    """Put the entries of a backup into a new database; returns how many sessions they are."""
-    filler, census = Filler(db), Census(now_ms(), 0)
+def _counted(entries: Iterable[Entry], census: Census) -> Iterator[Entry]:
+    """The entries of a backup of this version, counted as they come."""
     for key, value in entries:
         if key == layout.FORMAT_KEY and value != layout.pack_number(layout.FORMAT):
             raise OperatorError("the backup is of another version of tornado-signal; restore it with that version")
         census.add(key, value)
-        filler.put([(key, value)])
-    filler.flush()
-    return census.sessions
+        yield key, value
 
 
-def _prove(db: Any, entries: Iterable[Entry]) -> None:
-    """Hold a restored database against its backup, and against itself."""
-    with db.iterator(verify_checksums=True, fill_cache=False) as held:
-        if any(one != other for one, other in itertools.zip_longest(entries, held)):
-            raise DamagedBackup("what was written cannot be read again")
-    if found := flaws(db):
-        raise DamagedBackup(f"its parts do not agree ({found[0]})")
-
-
-def _save(copy: Path, made: Path) -> Saved:
+def _save(copy: Path, made: Path) -> Salvage:
     """Repair a copy of a damaged directory and take over what it holds into a new one."""
     for table in tables.wrong(copy):
         table.unlink()
@@ -187,16 +166,25 @@ def _save(copy: Path, made: Path) -> Saved:
         found = damaged.get(layout.FORMAT_KEY)
         if found is not None:
             layout.check_format(found, "the directory")
-        saved = salvage(damaged, db)
-        if not saved.sessions and found is None:
+        salvage = Salvage(damaged)
+        fill(db, salvage)
+        if not salvage.sessions and found is None:
             raise plyvel.Error("nothing of tornado-signal's is left in it")
         directory.become_another(db)
         if wrong := flaws(db):
             raise plyvel.Error(f"what is left of it does not agree ({wrong[0]})")
-    return saved
+    return salvage
 
 
-def _finish(made: Path, owner: Path) -> None:
-    """Have a new directory on the disk, as the property of whom another directory belongs to."""
-    with files.owned(made, owner):
+def _install(made: Path, path: Path, *, keep: bool = False) -> Path:
+    """Put a new directory in its place, on the disk and with the owner of what was there, which may be kept.
+
+    Returns:
+        Where that is kept.
+    """
+    with files.owned(made, path if path.exists() else path.parent):
         files.sync_all(made)
+    kept = directory.set_aside(path) if keep else path
+    made.rename(path)
+    files.sync(path.parent)
+    return kept

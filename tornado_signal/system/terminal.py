@@ -1,0 +1,53 @@
+"""What commands print: tables on a terminal, JSON for programs."""
+
+import json
+import sys
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+CLEAR = "\x1b[H\x1b[J"
+LONGEST = 60  # characters of a cell
+
+
+def wants_tables(as_json: bool) -> bool:
+    """Whether to print tables: standard output is a terminal, and `--json` is not set."""
+    return sys.stdout.isatty() and not as_json
+
+
+def print_line(fields: Mapping[str, Any]) -> None:
+    """Print an object as one line of JSON, at once."""
+    print(json.dumps(fields), flush=True)
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Rows under their heads, in columns; numbers to the right."""
+    cells = [[shortened(str(cell)) for cell in row] for row in rows]
+    right = [all(isinstance(row[column], int | float) for row in rows) for column in range(len(heads))]
+    widths = [max(width(row[column]) for row in [heads, *cells]) for column in range(len(heads))]
+    lines = []
+    for row in [heads, *cells]:
+        padded = [
+            " " * (space - width(cell)) + cell if to_right else cell + " " * (space - width(cell))
+            for cell, space, to_right in zip(row, widths, right, strict=True)
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def printable(text: str) -> str:
+    """Text of others without the characters that control a terminal."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def shortened(text: str) -> str:
+    """Text of others for a cell of a table: printable, and not too long."""
+    shown = printable(text[: LONGEST + 1])
+    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
+
+
+def width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return sum(
+        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text
+    )
