@@ -236,7 +236,7 @@ async def serve(settings: Settings) -> None:
             max_read_ahead_bytes=settings.max_read_ahead_bytes,
         )
         await server.start(public)
-        admin_application = make_admin_application(application, server)
+        admin_application = make_admin_application(application, server.state)
         admin_server = Server(admin_application, refusal, limiter=AdminLimits())
         await admin_server.start(admin)
         sweeper = Sweeper(store, clock)
@@ -245,15 +245,15 @@ async def serve(settings: Settings) -> None:
             each.start()
         lag = Lag(store.metrics)
         for listening in public:
-            log.info("listening on %s", url(listening, server.protocol))
+            log.info("listening on %s", url(listening, server.state.protocol))
         for listening in admin:
-            log.info("admin listener on %s", url(listening, admin_server.protocol))
+            log.info("admin listener on %s", url(listening, admin_server.state.protocol))
 
-        where = ", ".join(url(listening, server.protocol) for listening in public)
+        where = ", ".join(url(listening, server.state.protocol) for listening in public)
 
         def status() -> str:
             if orders.stop.is_set():
-                return f"draining, {len(server.connections)} connections left"
+                return f"draining, {len(server.state.connections)} connections left"
             return f"listening on {where}, {store.listed_count} sessions listed"
 
         def read_again() -> None:
