@@ -121,7 +121,6 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client has sent all it will; what it asked for is still answered."""
-        self.state.outbox.flush()
         self._ended = True
         if not self._exchanges or self._closing or self.protocol == "https":
             return False
@@ -135,7 +134,7 @@ class Connection(asyncio.Protocol):
         """The client reads too slowly."""
         self._drained = self.state.loop.create_future()
         self._set_deadline()
-        self.written()
+        self.state.unsent.grown(self, self.unsent_bytes)
 
     def resume_writing(self) -> None:
         """The client has caught up."""
@@ -237,19 +236,10 @@ class Connection(asyncio.Protocol):
             closed.exception()  # nobody need wait for it
             return closed
         if data:
-            self.state.outbox.send(self, data)
-        return self._drained or self.state.done
-
-    def write(self, data: bytes) -> None:
-        """Hand bytes to the kernel, or to the transport's buffer; for the outbox."""
-        if not self._transport.is_closing():
             self._transport.write(data)
             if self._drained is not None:
-                self.written()
-
-    def written(self) -> None:
-        """More waits for a client that reads too slowly."""
-        self.state.unsent.grown(self, self.unsent_bytes)
+                self.state.unsent.grown(self, self.unsent_bytes)
+        return self._drained or self.state.done
 
     @property
     def unsent_bytes(self) -> int:
@@ -288,7 +278,6 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """End it at once."""
-        self.state.outbox.flush()
         self._closing = True
         self._transport.abort()
 
@@ -330,7 +319,6 @@ class Connection(asyncio.Protocol):
     def _end(self, *, linger: bool) -> None:
         if self._closing:
             return
-        self.state.outbox.flush()
         self._closing = True
         if not linger or self._ended or self._transport.is_closing():
             self._wait_for_reader(STALLED_S)

@@ -6,7 +6,6 @@ from typing import Protocol
 
 from tornado import httputil
 
-from .outbox import Outbox
 from .unsent import SlowConnection, Unsent
 
 Refusal = Callable[[int, httputil.HTTPHeaders], tuple[httputil.HTTPHeaders, bytes]]
@@ -83,7 +82,6 @@ class ServerState:
         self.loop = asyncio.get_running_loop()
         self.connections: set[OpenConnection] = set()
         self.all_closed = asyncio.Event()
-        self.outbox = Outbox(self.loop)
         self.unsent = Unsent(max_unsent_bytes)
         self.max_read_ahead_bytes = max_read_ahead_bytes
         self.read_ahead_bytes = 0
