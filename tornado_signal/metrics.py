@@ -3,7 +3,7 @@
 Nothing here is told apart by origin, topic, code or address: numbers are kept for ever, and read by many.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter
 from typing import Final
 
@@ -38,53 +38,27 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
-    def observe_all(self, values: list[float]) -> None:
-        """Count many values, and forget them: a fraction of the cost of `observe` for each."""
-        values.sort()
-        before = 0
-        for place, bound in enumerate(self.bounds):
-            here = bisect_right(values, bound, before)
-            self.counts[place] += here - before
-            before = here
-        self.counts[-1] += len(values) - before
-        self.sum += sum(values)
-        values.clear()
-
 
 Kind = tuple[type, str, int]
 """Requests of one kind: their handler, method and status."""
 
 
-class Requests(dict[Kind, list[float]]):
-    """How long requests took, in seconds: those that have ended since they were last counted.
-
-    Whoever ends a request only appends to the list of its kind; `count` does the rest for many at a time.
-
-    Attributes:
-        seconds: the others.
-    """
+class Requests(dict[Kind, Histogram]):
+    """How long requests took, in seconds, by their kind."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         super().__init__()
-        self.seconds: dict[Kind, Histogram] = {}
         self._bounds = bounds
 
-    def __missing__(self, kind: Kind) -> list[float]:
+    def __missing__(self, kind: Kind) -> Histogram:
         """The first of its kind."""
-        self.seconds[kind] = Histogram(self._bounds)
-        self[kind] = []
+        self[kind] = Histogram(self._bounds)
         return self[kind]
-
-    def count(self) -> None:
-        """Count what has come. To be called now and then, and before it is looked at."""
-        for kind, some in self.items():
-            if some:
-                self.seconds[kind].observe_all(some)
 
     def by_handler(self) -> dict[type, Histogram]:
         """Those of a handler together, whatever their methods and statuses."""
         found: dict[type, Histogram] = {}
-        for (handler, _, _), seconds in self.seconds.items():
+        for (handler, _, _), seconds in self.items():
             together = found.setdefault(handler, Histogram(self._bounds))
             together.counts = [mine + its for mine, its in zip(together.counts, seconds.counts, strict=True)]
             together.sum += seconds.sum
@@ -148,8 +122,3 @@ class Metrics:
         self.sweeps = Histogram(_WORK_S)
         self.compactions = Histogram(_WORK_S)
         self.loop_lag = Histogram(_LAG_S)
-
-    def count(self) -> None:
-        """See `Requests.count`."""
-        self.requests.count()
-        self.waits.count()

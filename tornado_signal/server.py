@@ -243,7 +243,7 @@ async def serve(settings: Settings) -> None:
         periodic = [PeriodicCallback(each, settings.sweep_interval_ms) for each in (sweeper.settle, sweeper.sweep)]
         for each in periodic:
             each.start()
-        lag = Lag(store.metrics)
+        lag = Lag(store.metrics.loop_lag)
         for listening in public:
             log.info("listening on %s", url(listening, server.state.protocol))
         for listening in admin:

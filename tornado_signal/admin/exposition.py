@@ -75,11 +75,10 @@ class Exposition(Collector):
 
     def _of_requests(self) -> Iterator[Metric]:
         metrics = self._public.store.metrics
-        metrics.count()
         endpoints = self._public.ledger.endpoints
         numbers: Counter[tuple[str, ...]] = Counter()
         for requests in (metrics.requests, metrics.waits):
-            for (handler, method, status), seconds in requests.seconds.items():
+            for (handler, method, status), seconds in requests.items():
                 name = method if method in METHODS else "other"
                 numbers[endpoints[handler], name, str(status)] += sum(seconds.counts)
         yield counter("requests", "Requests that have been answered.", numbers, "endpoint", "method", "status")

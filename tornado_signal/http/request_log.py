@@ -64,7 +64,7 @@ class Ledger:
         if handler.waiting:
             self.metrics.waiting[type(handler)] -= 1
             requests = self.metrics.waits
-        requests[handler.__class__, handler.request.method, handler._status_code].append(seconds)
+        requests[handler.__class__, handler.request.method, handler._status_code].observe(seconds)
         if self._logs:
             self._log(handler, seconds)
 

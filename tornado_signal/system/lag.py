@@ -1,9 +1,9 @@
-"""What is done ten times a second for the numbers: see how late the event loop is, and count the requests."""
+"""How late the event loop is, looked at ten times a second."""
 
 import asyncio
 import time
 
-from ..metrics import Metrics
+from ..metrics import Histogram
 
 PAUSE_S = 0.1
 
@@ -12,11 +12,11 @@ class Lag:
     """Looks at the clock again and again, and by how much each look comes too late. Needs a running event loop.
 
     Args:
-        metrics: where it counts.
+        seconds: where it counts.
     """
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, seconds: Histogram) -> None:
+        self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         self._book()
 
@@ -29,6 +29,5 @@ class Lag:
         self._next = self._loop.call_later(PAUSE_S, self._look)
 
     def _look(self) -> None:
-        self._metrics.loop_lag.observe(max(0.0, time.monotonic() - self._due_s))
-        self._metrics.count()
+        self._seconds.observe(max(0.0, time.monotonic() - self._due_s))
         self._book()
