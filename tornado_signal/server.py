@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import ctypes
 import dataclasses
 import faulthandler
-import gc
 import logging
 import os
 import resource
@@ -42,11 +40,7 @@ STATUS_S = 5.0  # between two reports to the service manager
 LAST_REQUEST_S = 1.0  # for who is connected, when the server stops, to send one more
 DRAIN_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 2.0
-GARBAGE_THRESHOLD = 20_000  # objects, between two looks at the young ones
 ADDRESSES_TO_FILL = 8  # that it takes at least to fill the store
-# Of mallopt(3); setting one of them ends their growth.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-LARGE_BLOCK_BYTES = 128 * 1024
 DESCRIPTORS_KEPT = 800  # for LevelDB's files and all else
 
 
@@ -88,18 +82,6 @@ def room_for_connections() -> int:
             "allow more: LimitNOFILE= of a unit, ulimit -n of a shell"
         )
     return room
-
-
-def give_back_memory() -> None:
-    """Have the C library return large blocks to the system as soon as they are free.
-
-    It keeps them otherwise, more and more of them the larger they were: after a minute of large answers a server that
-    has nothing to do would hold hundreds of megabytes. Not every C library has this, and need not.
-    """
-    with contextlib.suppress(AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
-            mallopt(option, LARGE_BLOCK_BYTES)
 
 
 def open_tls(settings: Settings) -> Tls | None:
@@ -213,7 +195,6 @@ async def serve(settings: Settings) -> None:
     Raises:
         OperatorError: something cannot be used; nothing has been served then.
     """
-    give_back_memory()
     faulthandler.enable()  # a watchdog's SIGABRT leaves in the log where the loop was stuck
     orders = Orders()
     notifier = Notifier(os.environ)
@@ -268,9 +249,6 @@ async def serve(settings: Settings) -> None:
         telling = PeriodicCallback(lambda: notifier.alive(status()), notifier.pause_s(STATUS_S) * 1000)
         telling.start()
         notifier.ready(status())
-        # What has been opened stays, and requests leave no cycles: there is little to look for, and rarely.
-        gc.freeze()
-        gc.set_threshold(GARBAGE_THRESHOLD)
 
         await orders.stop.wait()
         log.info("stopping: draining")
