@@ -5,7 +5,6 @@ import contextlib
 import ctypes
 import dataclasses
 import faulthandler
-import gc
 import logging
 import os
 import resource
@@ -42,7 +41,6 @@ STATUS_S = 5.0  # between two reports to the service manager
 LAST_REQUEST_S = 1.0  # for connections that are open when the server stops, to send one more request
 DRAIN_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 2.0
-GARBAGE_THRESHOLD = 20_000  # objects, between two looks at the young ones
 ADDRESSES_TO_FILL = 8  # the least number of addresses that can fill the store
 # Of mallopt(3); setting one of them ends their growth.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -216,22 +214,22 @@ async def serve(settings: Settings) -> None:
             max_read_ahead_bytes=settings.max_read_ahead_bytes,
         )
         await server.start(public)
-        admin_application = make_admin_application(site, server)
+        admin_application = make_admin_application(site, server.state)
         admin_server = Server(admin_application, refusal, limiter=AdminConnectionLimiter())
         await admin_server.start(admin)
         lag = Lag(metrics.loop_lag)
         for listening in public:
-            log.info("listening on %s", url(listening, server.protocol))
+            log.info("listening on %s", url(listening, server.state.protocol))
         for listening in admin:
-            log.info("admin listener on %s", url(listening, admin_server.protocol))
+            log.info("admin listener on %s", url(listening, admin_server.state.protocol))
 
-        where = ", ".join(url(listening, server.protocol) for listening in public)
+        where = ", ".join(url(listening, server.state.protocol) for listening in public)
 
         listed, _ = await store.counts()
 
         def status() -> str:
             if signals.stop.is_set():
-                return f"draining, {len(server.connections)} connections left"
+                return f"draining, {len(server.state.connections)} connections left"
             return f"listening on {where}, {listed} sessions listed"
 
         async def report() -> None:
@@ -252,9 +250,6 @@ async def serve(settings: Settings) -> None:
         reports = PeriodicCallback(report, notifier.pause_s(STATUS_S) * 1000)
         reports.start()
         notifier.ready(status())
-        # What has been opened stays, and requests leave no cycles: the collector has little to find.
-        gc.freeze()
-        gc.set_threshold(GARBAGE_THRESHOLD)
 
         await signals.stop.wait()
         log.info("stopping: draining")

@@ -199,10 +199,10 @@ class Fuzzer:
                     while await service.store.expiry.sweep(service.clock.ms):
                         pass
             for _ in range(int(PATIENCE_S / LEFT_S)):
-                if not (public.connections or admin.connections):
+                if not (public.state.connections or admin.state.connections):
                     break
                 await asyncio.sleep(LEFT_S)
-            if left := [*public.connections, *admin.connections]:
+            if left := [*public.state.connections, *admin.state.connections]:
                 self._note(f"{len(left)} connections that do not end", [])
         finally:
             await public.close(1.0)

@@ -431,9 +431,9 @@ def test_protocol_and_address(secure, echoing):
     """Handlers learn over what, and from where, a request came."""
     running, connect = secure
     with connect(), echoing.connect():
-        while not (running.server.connections and echoing.server.connections):
+        while not (running.server.state.connections and echoing.server.state.connections):
             time.sleep(0.01)
-        (there,), (here,) = running.server.connections, echoing.server.connections
+        (there,), (here,) = running.server.state.connections, echoing.server.state.connections
         assert (there.protocol, there.remote_ip) == ("https", "127.0.0.1")
         assert (here.protocol, here.remote_ip) == ("http", "127.0.0.1")
 

@@ -127,7 +127,7 @@ class Large(web.RequestHandler):
 def running(request):
     """A server whose clients may leave a few megabytes unread."""
     with serving(lambda: echo_application(("/large", Large)), loop=request.param) as running:
-        running.call(setattr, running.server, "unsent", Unsent(MOST_BYTES))
+        running.call(setattr, running.server.state, "unsent", Unsent(MOST_BYTES))
         yield running
 
 
@@ -158,7 +158,7 @@ def test_readers_that_do_not_read(running):
     """Thirty answers that nobody reads never hold more than is allowed; who reads slowly elsewhere gets all of its."""
 
     def held():
-        return sum(each.unsent_bytes for each in running.server.connections)
+        return sum(each.unsent_bytes for each in running.server.state.connections)
 
     with contextlib.ExitStack() as ends:
         honest = ends.enter_context(connect(running, "127.0.0.2"))
@@ -167,17 +167,17 @@ def test_readers_that_do_not_read(running):
         for number in range(30):
             client = ends.enter_context(connect(running, "127.0.0.3"))
             client.sendall(large(LARGE_BYTES, close=number % 2 == 0))
-            until(lambda: running.call(running.server.unsent._sizes.__len__))
+            until(lambda: running.call(running.server.state.unsent._sizes.__len__))
             assert running.call(held) <= MOST_BYTES
-        until(lambda: len(running.server.connections) < 10)
+        until(lambda: len(running.server.state.connections) < 10)
         assert running.call(held) <= MOST_BYTES
         with connect(running, "127.0.0.3") as asking:  # what it still has open is served
             asking.sendall(large(5))
             assert answers(read_all(asking))[0].body == b"xxxxx"
         (answer,) = answers(read_all(honest))
         assert (answer.whole, len(answer.body)) == (True, LARGE_BYTES)
-    until(lambda: not running.server.connections)
-    assert running.call(lambda: (running.server.unsent.bytes, running.server.unsent._sizes)) == (0, {})
+    until(lambda: not running.server.state.connections)
+    assert running.call(lambda: (running.server.state.unsent.bytes, running.server.state.unsent._sizes)) == (0, {})
 
 
 def test_who_catches_up_counts_no_more(running):
@@ -189,5 +189,5 @@ def test_who_catches_up_counts_no_more(running):
             received = 0
             while received < LARGE_BYTES:
                 received += len(client.recv(LARGE_BYTES))
-        until(lambda: running.call(lambda: running.server.unsent.bytes) == 0)
-        assert len(running.server.connections) == 12
+        until(lambda: running.call(lambda: running.server.state.unsent.bytes) == 0)
+        assert len(running.server.state.connections) == 12

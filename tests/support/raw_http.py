@@ -168,7 +168,7 @@ def serving(
         root.removeHandler(log)
     assert running.complaints == [], running.complaints[0]
     if kind == "transport":
-        assert not running.server.connections
+        assert not running.server.state.connections
     if quiet:
         assert log.lines == []
 

@@ -28,7 +28,7 @@ class Unsent(Protocol):
 
 
 class Transport(Protocol):
-    """What serves an application; see `transport.Server`."""
+    """What the connections of a server share; see `transport.state`."""
 
     connections: set[Any]
     read_ahead_bytes: int

@@ -1,8 +1,8 @@
 """HTTP/1.1 connections parsed by llhttp, under Tornado's interfaces. Knows nothing of signaling.
 
 `listener` accepts, `connection` is one client's bytes in and out with the order of its requests and the deadlines,
-`receiver` what arrives there, through the parser, `exchange` one request and its response (what Tornado calls the
-HTTPConnection), `syntax` what is refused although the parser takes it.
+`state` what the connections of a server share, `parser` makes requests of what arrives, `exchange` is one request and
+its response (what Tornado calls the HTTPConnection), `syntax` what is refused although llhttp takes it.
 
 Sources: RFC 9112 (messages), RFC 9110 (semantics), Tornado's `httputil` (interfaces), llhttp (grammar).
 """

@@ -2,18 +2,16 @@
 
 import asyncio
 import http
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from tornado import httputil
 from tornado.iostream import StreamClosedError
 
 from .exchange import Exchange
 from .headers import Headers
-from .receiver import PIECE_BYTES, Head, Receiver
+from .parser import PIECE_BYTES, Head, RequestParser
+from .state import ServerState
 from .syntax import Refused, format_head
-
-if TYPE_CHECKING:
-    from .listener import Server
 
 IDLE_S: Final = 75.0  # between two requests
 HEAD_S: Final = 15.0  # for request line and headers, from their first byte
@@ -24,14 +22,18 @@ REFUSED_S: Final = 0.8  # for a connection too many to send a request, so that i
 HIGH_WATER_BYTES: Final = 16 * 1024  # unsent, above which a connection is counted with those that read too slowly
 
 
-class Connection(Receiver, asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One client's connection.
 
+    Args:
+        state: shared with the server's other connections.
+        remote_ip: the other end's address, if the connection has been counted already.
+        refusal: what counting it has returned; None until it has been counted.
+
     Attributes:
-        server: whose connection it is.
-        protocol: `http` or `https`.
+        state: as above.
         remote_ip: the other end's address; empty on a Unix socket.
-        deadline_s: when, by the loop's clock, its patience with the client ends; 0 while it waits for a handler.
+        deadline_s: when the client must have gone on, by the loop's clock; 0 while it waits for a handler.
     """
 
     # One for each connection, and most of them are idle: no dictionaries, no lists that are mostly empty.
@@ -40,6 +42,7 @@ class Connection(Receiver, asyncio.Protocol):
         "_drained",
         "_ended",
         "_exchanges",
+        "_parser",
         "_paused",
         "_refusal",
         "_refused",
@@ -47,25 +50,23 @@ class Connection(Receiver, asyncio.Protocol):
         "_unsent_bytes",
         "_waiting",
         "deadline_s",
-        "protocol",
         "remote_ip",
-        "server",
+        "state",
     )
 
     _transport: asyncio.Transport
 
-    def __init__(self, server: "Server", remote_ip: str = "", refusal: int | None = None) -> None:
-        super().__init__(server.heads)
-        self.server = server
-        self.protocol = server.protocol
+    def __init__(self, state: ServerState, remote_ip: str = "", refusal: int | None = None) -> None:
+        self.state = state
         self.remote_ip = remote_ip
         self.deadline_s = 0.0
+        self._parser = RequestParser(self)
         # Those that are not finished: the first has its turn, the last may still be arriving.
         self._exchanges: list[Exchange] | None = None
         self._waiting = b""  # what has been read and not been parsed: no more than one request waits for its turn
         self._paused = False  # whether reading is
         self._drained: asyncio.Future[None] | None = None  # while the client reads too slowly
-        self._unsent_bytes = 0  # when patience with its reading was last looked at
+        self._unsent_bytes = 0  # when the deadline for its reading was set
         # The status for the first request of a connection that is one too many; None until it has been counted.
         self._refusal = refusal
         self._refused = 0  # the status for what cannot be understood, to be sent behind the answers that are due
@@ -73,9 +74,14 @@ class Connection(Receiver, asyncio.Protocol):
         self._closing = False
 
     @property
+    def protocol(self) -> str:
+        """`http` or `https`."""
+        return self.state.protocol
+
+    @property
     def idle(self) -> bool:
         """Whether no request is under way."""
-        return self._exchanges is None and self.arriving is None
+        return self._exchanges is None and not self._parser.in_head
 
     # From asyncio
 
@@ -83,24 +89,25 @@ class Connection(Receiver, asyncio.Protocol):
         """A client has connected."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not derived from it
         self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
-        self.server.connections.add(self)
+        self.state.connections.add(self)
         if self._refusal is None:
             peer = transport.get_extra_info("peername")
             self.remote_ip = peer[0] if isinstance(peer, tuple) else ""
-            self._refusal = self.server.count(self.remote_ip)
-        self._renew_patience()
+            self._refusal = self.state.admit(self.remote_ip)
+        self._set_deadline()
         if self._refusal is None:
             self.abort()
         elif self._refusal:
-            self.server.loop.call_later(REFUSED_S, self._end_refused)
-        if self.server.stopping:
+            self.state.loop.call_later(REFUSED_S, self.abort)
+        if self.state.stopping:
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is over, by whoever's doing."""
+        """The connection is over, by whichever end's doing."""
         self._closing = True
-        self.server.connection_lost(self, self._refusal)
-        self.forget()
+        self.state.remove(self)
+        self.state.release(self.remote_ip, self._refusal)
+        self._parser.close()
         self._keep(b"")
         # An exception that has been raised refers to what raised it: kept here, it would keep the request and its
         # response for as long as the garbage collector likes.
@@ -114,7 +121,6 @@ class Connection(Receiver, asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client has sent all it will; what it asked for is still answered."""
-        self.server.outbox.flush()
         self._ended = True
         if not self._exchanges or self._closing or self.protocol == "https":
             return False
@@ -126,19 +132,19 @@ class Connection(Receiver, asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client reads too slowly."""
-        self._drained = self.server.loop.create_future()
-        self._renew_patience()
-        self.written()
+        self._drained = self.state.loop.create_future()
+        self._set_deadline()
+        self.state.unsent.grown(self, self.unsent_bytes)
 
     def resume_writing(self) -> None:
         """The client has caught up."""
-        self.server.unsent.forget(self)
+        self.state.unsent.forget(self)
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
             drained.set_result(None)
         if not self._closing:
-            self._renew_patience()
-            self.server.loop.call_soon(self._advance)
+            self._set_deadline()
+            self.state.loop.call_soon(self._advance)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests, split anywhere."""
@@ -172,11 +178,11 @@ class Connection(Receiver, asyncio.Protocol):
         self._keep(b"")
         # No more than two at a time: one of them waits for its turn.
         while taken < len(data) and not self._closing and len(self._exchanges or ()) < 2:
-            taken += self.feed(data[taken : taken + PIECE_BYTES])
+            taken += self._parser.feed(data[taken : taken + PIECE_BYTES])
         self._keep(data[taken:])
-        if self.moved and not self._closing:
-            self.moved = False
-            self._renew_patience()
+        if self._parser.progressed and not self._closing:
+            self._parser.progressed = False
+            self._set_deadline()
         busy = len(self._exchanges or ()) > 1
         if busy != self._paused and not self._closing and not self._transport.is_closing():
             self._paused = not self._paused
@@ -187,19 +193,18 @@ class Connection(Receiver, asyncio.Protocol):
 
         A few small requests are kept whatever others have sent: they cost no more than the connection itself.
         """
-        self.server.read_ahead_bytes += len(data) - len(self._waiting)
+        self.state.read_ahead_bytes += len(data) - len(self._waiting)
         self._waiting = data
-        if self.server.read_ahead_bytes > self.server.max_read_ahead_bytes and len(data) > PIECE_BYTES:
+        if self.state.read_ahead_bytes > self.state.max_read_ahead_bytes and len(data) > PIECE_BYTES:
             self._refuse(http.HTTPStatus.SERVICE_UNAVAILABLE)
 
-    # From the receiver
+    # From the parser
 
-    def request_received(self, head: Head, keep_alive: bool, body: bytes | None = None) -> None:
-        """Request line and headers of a request have come, and maybe the rest of it."""
+    def request_received(self, head: Head) -> None:
+        """Request line and headers of a request have come."""
         if self._refusal:
-            self.arriving = cast(Headers, head.headers)  # which say to what page it is refused
             raise Refused(self._refusal)
-        exchange = Exchange(self, head, keep_alive, body)
+        exchange = Exchange(self, head)
         if self._exchanges:
             self._exchanges.append(exchange)
         else:
@@ -226,24 +231,15 @@ class Connection(Receiver, asyncio.Protocol):
             A future that is done when more may be sent; it fails with StreamClosedError if the client is gone.
         """
         if self._closing or self._transport.is_closing():
-            closed: asyncio.Future[None] = self.server.loop.create_future()
+            closed: asyncio.Future[None] = self.state.loop.create_future()
             closed.set_exception(StreamClosedError())
             closed.exception()  # nobody need wait for it
             return closed
         if data:
-            self.server.outbox.send(self, data)
-        return self._drained or self.server.done
-
-    def write(self, data: bytes) -> None:
-        """Hand bytes to the kernel, or to the transport's buffer; for the outbox."""
-        if not self._transport.is_closing():
             self._transport.write(data)
             if self._drained is not None:
-                self.written()
-
-    def written(self) -> None:
-        """More waits for a client that reads too slowly."""
-        self.server.unsent.grown(self, self.unsent_bytes)
+                self.state.unsent.grown(self, self.unsent_bytes)
+        return self._drained or self.state.done
 
     @property
     def unsent_bytes(self) -> int:
@@ -256,17 +252,17 @@ class Connection(Receiver, asyncio.Protocol):
         if not exchanges or exchanges[0] is not exchange or self._closing:
             return
         more = len(exchanges) > 1 or bool(self._waiting)
-        if not exchange.keep_alive or ((self._ended or self.server.stopping) and not more):
+        if not exchange.keep_alive or ((self._ended or self.state.stopping) and not more):
             # What a client sends behind its last request may be on its way, too.
             self._end(linger=not exchange.complete or self._transport.can_write_eof())
             return
         del exchanges[0]
         self._exchanges = exchanges or None
         if more or self._refused:
-            self.server.loop.call_soon(self._advance)
-        self._renew_patience()
+            self.state.loop.call_soon(self._advance)
+        self._set_deadline()
 
-    def patience_ended(self) -> None:
+    def deadline_passed(self) -> None:
         """The deadline has passed."""
         waits = self._closing or self._drained is not None
         if waits and self._transport.get_write_buffer_size() < self._unsent_bytes:
@@ -282,53 +278,47 @@ class Connection(Receiver, asyncio.Protocol):
 
     def abort(self) -> None:
         """End it at once."""
-        self.server.outbox.flush()
         self._closing = True
         self._transport.abort()
 
-    def _renew_patience(self) -> None:
-        """Whenever it is somebody else's turn to act."""
+    def _set_deadline(self) -> None:
+        """Whenever it is another's turn to act."""
         if self._drained is not None:
             self._wait_for_reader(STALLED_S)
-        elif self._exchanges and self._exchanges[-1].complete and self.arriving is None:
+        elif self._exchanges and self._exchanges[-1].complete and not self._parser.in_head:
             self.deadline_s = 0.0
         else:
-            seconds = HEAD_S if self.arriving is not None else BODY_S if self._exchanges else IDLE_S
-            self.deadline_s = self.server.loop.time() + seconds
+            seconds = HEAD_S if self._parser.in_head else BODY_S if self._exchanges else IDLE_S
+            self.deadline_s = self.state.loop.time() + seconds
 
     def _wait_for_reader(self, seconds: float) -> None:
         self._unsent_bytes = self._transport.get_write_buffer_size()
-        self.deadline_s = self.server.loop.time() + seconds
+        self.deadline_s = self.state.loop.time() + seconds
 
     def _refuse(self, status: int) -> None:
         """Answer what cannot be understood, behind the answers to what came before it, and end the connection."""
-        exchanges = self._exchanges
+        exchanges, headers_so_far = self._exchanges, self._parser.partial_headers
         if exchanges and not exchanges[-1].complete:
             incomplete = exchanges.pop()
             incomplete.client_gone()
             if incomplete.started:
                 self._end(linger=True)
                 return
-            self.arriving = cast(Headers, incomplete.headers)
+            headers_so_far = incomplete.headers
         if exchanges:
             self._refused = status
             self._keep(b"")
             self.deadline_s = 0.0
             return
-        headers, body = self.server.refusal(status, cast(httputil.HTTPHeaders, self.arriving or Headers()))
+        headers, body = self.state.refusal(status, cast(httputil.HTTPHeaders, headers_so_far or Headers([])))
         headers["Content-Length"] = str(len(body))
         headers["Connection"] = "close"
         self.send(format_head(status, "", list(headers.get_all())) + body)
         self._end(linger=True)
 
-    def _end_refused(self) -> None:
-        """A connection too many has been told, or has not asked for anything."""
-        self.abort()
-
     def _end(self, *, linger: bool) -> None:
         if self._closing:
             return
-        self.server.outbox.flush()
         self._closing = True
         if not linger or self._ended or self._transport.is_closing():
             self._wait_for_reader(STALLED_S)

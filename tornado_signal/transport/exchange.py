@@ -2,25 +2,52 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol, cast
 
 from tornado import httputil
 
-from .receiver import Head
+from .headers import Headers
+from .parser import Head
+from .state import ServerState
 from .syntax import format_head
 
-if TYPE_CHECKING:
-    from .connection import Connection
+NO_HEADERS = Headers([])
 
 
-NO_HEADERS = httputil.HTTPHeaders()
+class ClientConnection(Protocol):
+    """What an exchange needs of its connection.
+
+    Attributes:
+        state: shared with the server's other connections.
+        remote_ip: the other end's address; empty on a Unix socket.
+    """
+
+    state: ServerState
+    remote_ip: str
+
+    @property
+    def protocol(self) -> str:
+        """`http` or `https`."""
+
+    def send(self, data: bytes) -> "asyncio.Future[None]":
+        """Send bytes.
+
+        Returns:
+            A future that is done when more may be sent; it fails with StreamClosedError if the client is gone.
+        """
+
+    def exchange_finished(self, exchange: "Exchange") -> None:
+        """The response of the current exchange is complete."""
+
+    def abort(self) -> None:
+        """End it at once."""
 
 
 class Exchange(httputil.HTTPConnection):
     """One request and its response.
 
     Attributes:
-        context: has `remote_ip` and `protocol`, as Tornado's handlers expect.
+        context: the connection; Tornado's handlers read `remote_ip` and `protocol` there.
     """
 
     started = False
@@ -32,13 +59,13 @@ class Exchange(httputil.HTTPConnection):
     _delegate: httputil.HTTPMessageDelegate | None = None
     _close_callback: Callable[[], None] | None = None
 
-    def __init__(self, connection: "Connection", head: Head, keep_alive: bool, body: bytes | None) -> None:
+    def __init__(self, connection: ClientConnection, head: Head) -> None:
         self.context = connection
         self.start_line = head.start_line
         self.headers = head.headers
-        self.keep_alive = keep_alive
-        self.complete = body is not None
-        self._early = body or b""  # what came of the body before its turn
+        self.keep_alive = head.keep_alive
+        self.complete = False
+        self._early = b""  # what came of the body before its turn
 
     # The request, from the connection to Tornado
 
@@ -48,11 +75,11 @@ class Exchange(httputil.HTTPConnection):
             return
         self._begun = True
         connection = self.context
-        delegate = self._delegate = connection.server.delegate.start_request(connection, self)
-        delegate.headers_received(self.start_line, self.headers)
+        delegate = self._delegate = connection.state.application.start_request(connection, self)
+        delegate.headers_received(self.start_line, cast(httputil.HTTPHeaders, self.headers))
         if not self.complete and "Expect" in self.headers and self.start_line.version != "HTTP/1.0":
             # After what the headers alone may have set off: a final answer makes it unnecessary.
-            connection.server.loop.call_soon(self._expect)
+            connection.state.loop.call_soon(self._expect)
         if self._early:
             delegate.data_received(self._early)
             self._early = b""
@@ -128,7 +155,7 @@ class Exchange(httputil.HTTPConnection):
             values.append(("Transfer-Encoding", "chunked"))
         else:
             self.keep_alive = False
-        if not self.complete or self.context.server.stopping:
+        if not self.complete or self.context.state.stopping:
             self.keep_alive = False
         if not self.keep_alive:
             values.append(("Connection", "close"))

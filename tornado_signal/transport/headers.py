@@ -1,57 +1,72 @@
 """The headers of a request, in a mapping that costs little to make."""
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 
-class Headers(dict[str, str]):
-    """What handlers read of Tornado's `HTTPHeaders`: names as HTTP writes them (`Content-Length`), each with its value.
+class Headers(Mapping[str, str]):
+    """The headers of a request, for code that reads Tornado's `HTTPHeaders`.
 
-    Of a name that came more than once the values are joined with commas; `get_list` has each. In whatever case a
-    name is asked for, it is found.
+    A name is found however it is written, and listed as in `Content-Length`. The values of a name that came more than
+    once are joined with commas; `get_list` has each of them. Most headers are never asked for: they stay as they were
+    sent until they are.
+
+    Args:
+        fields: names and values as they were sent, in their order.
     """
 
-    _repeated: dict[str, list[str]] | None = None
+    def __init__(self, fields: list[tuple[bytes, bytes]]) -> None:
+        self._values = {name.lower(): value for name, value in fields}
+        self._repeated: dict[bytes, list[bytes]] = {}
+        if len(self._values) < len(fields):
+            for name, value in fields:
+                self._repeated.setdefault(name.lower(), []).append(value.strip())
+            self._values = {name: b",".join(values) for name, values in self._repeated.items()}
 
-    def add(self, name: str, value: str) -> None:
-        """One more header; the name is one that `header_name` has made."""
-        if dict.__contains__(self, name):
-            if self._repeated is None:
-                self._repeated = {}
-            self._repeated.setdefault(name, [self[name]]).append(value)
-            value = f"{self[name]},{value}"
-        self[name] = value
+    def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
+        """The value of a name."""
+        value = self._values.get(_key(name))
+        return default if value is None else value.strip().decode("latin-1")  # llhttp leaves blanks behind it
 
     def get_list(self, name: str) -> list[str]:
         """Every value of a name, in their order."""
         value = self.get(name)
         if value is None:
             return []
-        return [value] if self._repeated is None else self._repeated.get(header_name(name), [value])
+        repeated = self._repeated.get(_key(name))
+        return [value] if repeated is None else [each.decode("latin-1") for each in repeated]
 
     def get_all(self) -> Iterable[tuple[str, str]]:
         """Every header."""
         return [(name, value) for name in self for value in self.get_list(name)]
 
-    def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
+    def replace(self, name: str, value: str) -> None:
+        """Give a name one other value."""
+        self._values[_key(name)] = value.encode("latin-1")
+        self._repeated.pop(_key(name), None)
+
+    def __getitem__(self, name: str) -> str:
         """The value of a name."""
-        value = dict.get(self, name)
-        return dict.get(self, header_name(name), default) if value is None else value
-
-    def __contains__(self, name: object) -> bool:
-        """Whether a name came."""
-        return dict.__contains__(self, name) or dict.__contains__(self, header_name(str(name)))
-
-    def __missing__(self, name: str) -> str:
-        """The value of a name that is written in another way."""
         value = self.get(name)
         if value is None:
             raise KeyError(name)
         return value
 
+    def __contains__(self, name: object) -> bool:
+        """Whether a name came."""
+        return isinstance(name, str) and _key(name) in self._values
 
-@functools.lru_cache(maxsize=256)
-def header_name(sent: str | bytes) -> str:
-    """A header's name as HTTP writes it, however it was sent."""
-    text = sent.decode("latin-1") if isinstance(sent, bytes) else sent
-    return "-".join(word.capitalize() for word in text.split("-"))
+    def __iter__(self) -> Iterator[str]:
+        """The names."""
+        for name in self._values:
+            yield "-".join(word.capitalize() for word in name.decode("latin-1").split("-"))
+
+    def __len__(self) -> int:
+        """How many names there are."""
+        return len(self._values)
+
+
+@functools.lru_cache
+def _key(name: str) -> bytes:
+    """A name as the values are kept by it. Code asks for few, whatever clients send."""
+    return name.encode("latin-1", "replace").lower()

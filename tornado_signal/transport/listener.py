@@ -5,15 +5,13 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from collections.abc import Iterable
+from typing import Final
 
 from tornado import httputil
 
 from .connection import HEAD_S, REFUSED_S, Connection
-from .outbox import Outbox
-from .receiver import Heads
-from .unsent import Unsent
+from .state import ConnectionLimiter, Refusal, ServerState
 
 log = logging.getLogger(__name__)
 
@@ -25,28 +23,12 @@ HANDSHAKE_S: Final = 1.0  # the same, over TLS
 ACCEPT_STEP: Final = 64  # connections accepted in one turn of the event loop, over TLS
 ACCEPT_PAUSE_S: Final = 1.0  # after the kernel has refused to hand one over
 
-Refusal = Callable[[int, httputil.HTTPHeaders], tuple[httputil.HTTPHeaders, bytes]]
-
-
-class ConnectionLimiter(Protocol):
-    """Counts connections by the address of their other end; it is empty on a Unix socket."""
-
-    def connected(self, address: str, now_ms: int) -> int | None:
-        """A connection has come, at a time by a clock that never goes back.
-
-        Returns:
-            0, or the status to refuse its first request with, or None to end it at once: it is not counted then.
-        """
-
-    def disconnected(self, address: str, refusal: int) -> None:
-        """A connection that was counted is over; `refusal` is what `connected` has returned for it."""
-
 
 class Server:
     """Accepts connections for a Tornado application.
 
     Args:
-        delegate: the application.
+        application: answers the requests.
         refusal: makes headers and body of an answer to what is refused here, from its status and the headers
             that were understood.
         tls: certificate and key, for HTTPS.
@@ -55,43 +37,27 @@ class Server:
         max_read_ahead_bytes: what is read behind requests that are not finished, of all clients together.
 
     Attributes:
-        connections: those that are open.
-        unsent: those of them whose clients read too slowly.
-        read_ahead_bytes: what has been read behind requests that are not finished.
-        turned_away: how many connections were closed as soon as they came.
+        state: what its connections share.
     """
 
     _tick: asyncio.TimerHandle
 
     def __init__(
         self,
-        delegate: httputil.HTTPServerConnectionDelegate,
+        application: httputil.HTTPServerConnectionDelegate,
         refusal: Refusal,
         tls: ssl.SSLContext | None = None,
         limiter: ConnectionLimiter | None = None,
         max_unsent_bytes: int = 64 << 20,
         max_read_ahead_bytes: int = 16 << 20,
     ) -> None:
-        self.delegate = delegate
-        self.refusal = refusal
-        self.limiter = limiter
-        self.loop = asyncio.get_running_loop()
-        self.protocol = "https" if tls else "http"
-        self.stopping = False
-        self.connections: set[Connection] = set()
-        self.heads: Heads = {}
-        self.outbox = Outbox(self.loop)
-        self.unsent = Unsent(max_unsent_bytes)
-        self.max_read_ahead_bytes = max_read_ahead_bytes
-        self.read_ahead_bytes = 0
-        self.turned_away = 0
-        self.done: asyncio.Future[None] = self.loop.create_future()
-        self.done.set_result(None)
+        protocol = "https" if tls else "http"
+        self.state = ServerState(application, refusal, protocol, limiter, max_unsent_bytes, max_read_ahead_bytes)
+        self._loop = self.state.loop
         self._tls = tls
         self._listeners: list[asyncio.Server] = []
         self._tls_sockets: list[socket.socket] = []
         self._handshakes: set[asyncio.Task[None]] = set()
-        self._gone = asyncio.Event()
 
     async def start(self, sockets: Iterable[socket.socket]) -> None:
         """Accept on sockets that listen already."""
@@ -99,14 +65,14 @@ class Server:
             if listening.family != socket.AF_UNIX:
                 find_half_open(listening)
             if self._tls is None:
-                server = await self.loop.create_server(lambda: Connection(self), sock=listening, backlog=BACKLOG)
+                server = await self._loop.create_server(lambda: Connection(self.state), sock=listening, backlog=BACKLOG)
                 self._listeners.append(server)
             else:
                 listening.listen(BACKLOG)
                 listening.setblocking(False)
                 self._tls_sockets.append(listening)
                 self._accept_from(listening)
-        self._tick = self.loop.call_later(TICK_S, self._look_at_deadlines)
+        self._tick = self._loop.call_later(TICK_S, self._look_at_deadlines)
 
     async def accept_no_more(self) -> None:
         """Leave whoever still comes in the kernel's queue, but serve all who have been accepted.
@@ -116,61 +82,43 @@ class Server:
         """
         self._close_listeners()
         await asyncio.sleep(HANDSHAKE_S if self._tls else ACCEPTED_S)
-        self.stopping = True
+        self.state.stopping = True
 
     async def serve_the_rest(self, limit_s: float) -> None:
         """Give those who are connected some time for one more request, then close what is idle."""
-        if self.connections:
+        if self.state.connections:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._gone.wait(), limit_s)
+                await asyncio.wait_for(self.state.all_closed.wait(), limit_s)
         self.stop()
 
     def stop(self) -> None:
         """Accept no more, close what is idle, and everything else after its response."""
-        self.stopping = True
+        self.state.stopping = True
         self._close_listeners()
         for handshake in self._handshakes:
             handshake.cancel()
-        for connection in list(self.connections):
+        for connection in list(self.state.connections):
             if connection.idle:
                 connection.close()
 
     async def close(self, limit_s: float) -> None:
         """Wait until all connections are gone, then end those that remain."""
         self.stop()
-        if self.connections:
+        if self.state.connections:
             try:
-                await asyncio.wait_for(self._gone.wait(), limit_s)
+                await asyncio.wait_for(self.state.all_closed.wait(), limit_s)
             except TimeoutError:
-                for connection in list(self.connections):
+                for connection in list(self.state.connections):
                     connection.abort()
-                await self._gone.wait()
+                await self.state.all_closed.wait()
         self._tick.cancel()
-
-    def count(self, address: str) -> int | None:
-        """Count a client's connection; see `ConnectionLimiter.connected`."""
-        refusal = self.limiter.connected(address, int(self.loop.time() * 1000)) if self.limiter is not None else 0
-        self.turned_away += refusal is None
-        return refusal
-
-    def connection_lost(self, connection: Connection, refusal: int | None) -> None:
-        """A connection is over; `refusal` is what `count` has returned for it."""
-        self.connections.discard(connection)
-        self.unsent.forget(connection)
-        self._uncount(connection.remote_ip, refusal)
-        if self.stopping and not self.connections:
-            self._gone.set()
-
-    def _uncount(self, address: str, refusal: int | None) -> None:
-        if self.limiter is not None and refusal is not None:
-            self.limiter.disconnected(address, refusal)
 
     # An event loop that does TLS tells of a connection after its handshake. Until then a silent client has a
     # descriptor as well, so these are accepted and counted here.
 
     def _accept_from(self, listening: socket.socket) -> None:
         if listening.fileno() >= 0:
-            self.loop.add_reader(listening.fileno(), self._accept, listening)
+            self._loop.add_reader(listening.fileno(), self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPT_STEP):
@@ -180,23 +128,23 @@ class Server:
                 return
             except OSError as error:  # such as no descriptors left
                 log.error("cannot accept connections: %s", error.strerror)
-                self.loop.remove_reader(listening.fileno())
-                self.loop.call_later(ACCEPT_PAUSE_S, self._accept_from, listening)
+                self._loop.remove_reader(listening.fileno())
+                self._loop.call_later(ACCEPT_PAUSE_S, self._accept_from, listening)
                 return
             address = peer[0] if isinstance(peer, tuple) else ""
-            refusal = self.count(address)
+            refusal = self.state.admit(address)
             if refusal is None:
                 accepted.close()
                 continue
-            handshake = self.loop.create_task(self._handshake(accepted, address, refusal))
+            handshake = self._loop.create_task(self._handshake(accepted, address, refusal))
             self._handshakes.add(handshake)
             handshake.add_done_callback(self._handshakes.discard)
 
     async def _handshake(self, accepted: socket.socket, address: str, refusal: int) -> None:
         accepted.setblocking(False)
-        connection = Connection(self, address, refusal)
+        connection = Connection(self.state, address, refusal)
         try:
-            await self.loop.connect_accepted_socket(
+            await self._loop.connect_accepted_socket(
                 lambda: connection,
                 accepted,
                 ssl=self._tls,
@@ -204,8 +152,8 @@ class Server:
             )
         except BaseException as error:
             accepted.close()
-            if connection not in self.connections:
-                self._uncount(address, refusal)
+            if connection not in self.state.connections:
+                self.state.release(address, refusal)
             if not isinstance(error, OSError):  # of the client, or its time is over
                 raise
 
@@ -214,14 +162,14 @@ class Server:
             listener.close()
         for listening in self._tls_sockets:
             if listening.fileno() >= 0:
-                self.loop.remove_reader(listening.fileno())
+                self._loop.remove_reader(listening.fileno())
                 listening.close()
 
     def _look_at_deadlines(self) -> None:
-        self._tick = self.loop.call_later(TICK_S, self._look_at_deadlines)
-        now_s = self.loop.time()
-        for connection in [connection for connection in self.connections if 0 < connection.deadline_s < now_s]:
-            connection.patience_ended()
+        self._tick = self._loop.call_later(TICK_S, self._look_at_deadlines)
+        now_s = self._loop.time()
+        for connection in [connection for connection in self.state.connections if 0 < connection.deadline_s < now_s]:
+            connection.deadline_passed()
 
 
 def find_half_open(listening: socket.socket) -> None:

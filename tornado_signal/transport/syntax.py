@@ -1,14 +1,12 @@
 """What llhttp takes but this server must not believe: odd targets, hosts, codings. Refusing ends the connection."""
 
-import functools
 import http
 import re
 from collections.abc import Iterable
 from typing import Final
 
-from tornado import httputil
+from .headers import Headers
 
-_PLAIN_LINE: Final = re.compile(rb"(GET|HEAD|POST|OPTIONS) (/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*) HTTP/1\.1")
 _TARGET: Final = re.compile(rb"[!-~\x80-\xff]+")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)
 _HOST: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+;=%-]*(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")
@@ -28,14 +26,7 @@ class Refused(Exception):
         self.status = status
 
 
-@functools.lru_cache(maxsize=1024)
-def plain_line(line: bytes) -> httputil.RequestStartLine | None:
-    """A request line of HTTP/1.1 that nobody can take for something else; None for any other: it has to be parsed."""
-    match = _PLAIN_LINE.fullmatch(line)
-    return httputil.RequestStartLine(match[1].decode(), match[2].decode(), "HTTP/1.1") if match else None
-
-
-def check_target(method: bytes, target: bytes, headers: httputil.HTTPHeaders) -> str:
+def check_target(method: bytes, target: bytes, headers: Headers) -> str:
     """The path and query that a request is for (RFC 9112, 3.2). A host named in the target replaces the header's.
 
     Raises:
@@ -48,7 +39,7 @@ def check_target(method: bytes, target: bytes, headers: httputil.HTTPHeaders) ->
             if not target.startswith(b"/"):
                 target = b"/" + target
             if len(headers.get_list("Host")) == 1:
-                headers["Host"] = absolute[1].decode("latin-1")
+                headers.replace("Host", absolute[1].decode("latin-1"))
         elif target != b"*" or method != b"OPTIONS":
             raise Refused(http.HTTPStatus.BAD_REQUEST)
     if not _TARGET.fullmatch(target):
@@ -56,7 +47,7 @@ def check_target(method: bytes, target: bytes, headers: httputil.HTTPHeaders) ->
     return target.decode("latin-1")
 
 
-def check_headers(headers: httputil.HTTPHeaders, version: str) -> None:
+def check_headers(headers: Headers, version: str) -> None:
     """Refuse what the grammar allows but two readers may understand differently (RFC 9112, 3.2, 6.1, 6.3).
 
     Raises:
@@ -69,7 +60,7 @@ def check_headers(headers: httputil.HTTPHeaders, version: str) -> None:
         raise Refused(http.HTTPStatus.BAD_REQUEST)
     if hosts and not _HOST.fullmatch(hosts[0]):
         raise Refused(http.HTTPStatus.BAD_REQUEST)
-    if not _LENGTH.fullmatch(headers.get("Content-Length", "0")):
+    if "Content-Length" in headers and not _LENGTH.fullmatch(headers["Content-Length"]):
         raise Refused(http.HTTPStatus.BAD_REQUEST)
     if "Transfer-Encoding" in headers:
         if "Content-Length" in headers or version == "HTTP/1.0":

@@ -4,7 +4,7 @@ from collections import defaultdict
 from typing import Protocol
 
 
-class Slow(Protocol):
+class SlowConnection(Protocol):
     """A connection whose client reads too slowly."""
 
     remote_ip: str
@@ -35,16 +35,16 @@ class Unsent:
         self.bytes = 0
         self.ended = 0
         self._most_bytes = most_bytes
-        self._sizes: dict[Slow, int] = {}
+        self._sizes: dict[SlowConnection, int] = {}
 
-    def grown(self, connection: Slow, size: int) -> None:
+    def grown(self, connection: SlowConnection, size: int) -> None:
         """A connection has so many bytes unsent now."""
         self.bytes += size - self._sizes.get(connection, 0)
         self._sizes[connection] = size
         if self.bytes > self._most_bytes:
             self._shrink()
 
-    def forget(self, connection: Slow) -> None:
+    def forget(self, connection: SlowConnection) -> None:
         """A connection has caught up, or is over."""
         self.bytes -= self._sizes.pop(connection, 0)
 
@@ -52,7 +52,7 @@ class Unsent:
         # Sizes are those of the last write: meanwhile clients may have read.
         self._sizes = {connection: connection.unsent_bytes for connection in self._sizes}
         self.bytes = sum(self._sizes.values())
-        by_address: defaultdict[str, list[Slow]] = defaultdict(list)
+        by_address: defaultdict[str, list[SlowConnection]] = defaultdict(list)
         for connection in self._sizes:
             by_address[connection.remote_ip].append(connection)
         while self.bytes > self._most_bytes * 3 // 4:

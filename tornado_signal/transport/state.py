@@ -1,0 +1,112 @@
+"""What the connections of one server share."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from tornado import httputil
+
+from .unsent import SlowConnection, Unsent
+
+Refusal = Callable[[int, httputil.HTTPHeaders], tuple[httputil.HTTPHeaders, bytes]]
+
+
+class ConnectionLimiter(Protocol):
+    """Counts connections by the address of their other end; it is empty on a Unix socket."""
+
+    def connected(self, address: str, now_ms: int) -> int | None:
+        """A connection has come, at a time by a clock that never goes back.
+
+        Returns:
+            0, or the status to refuse its first request with, or None to end it at once: it is not counted then.
+        """
+
+    def disconnected(self, address: str, refusal: int) -> None:
+        """A connection that was counted is over; `refusal` is what `connected` has returned for it."""
+
+
+class OpenConnection(SlowConnection, Protocol):
+    """A connection, as its server knows it.
+
+    Attributes:
+        deadline_s: when `deadline_passed` is to be called, by the loop's clock; 0 for never.
+    """
+
+    deadline_s: float
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is under way."""
+
+    def deadline_passed(self) -> None:
+        """The deadline has passed."""
+
+    def close(self) -> None:
+        """Close after what has been sent."""
+
+
+class ServerState:
+    """What the connections of one server share. Needs a running event loop.
+
+    Args:
+        application: answers the requests.
+        refusal: makes headers and body of an answer to what is refused here, from its status and the headers
+            that were understood.
+        protocol: `http` or `https`.
+        limiter: counts connections, and says which are too many.
+        max_unsent_bytes: what clients that read too slowly may leave unread, all together.
+        max_read_ahead_bytes: what is read behind requests that are not finished, of all clients together.
+
+    Attributes:
+        connections: those that are open.
+        all_closed: set when `stopping` is and no connection is left.
+        unsent: the connections whose clients read too slowly.
+        read_ahead_bytes: what has been read behind requests that are not finished.
+        turned_away: how many connections were closed as soon as they came.
+        stopping: whether each response is the last of its connection.
+        done: a future that is done.
+    """
+
+    def __init__(
+        self,
+        application: httputil.HTTPServerConnectionDelegate,
+        refusal: Refusal,
+        protocol: str,
+        limiter: ConnectionLimiter | None,
+        max_unsent_bytes: int,
+        max_read_ahead_bytes: int,
+    ) -> None:
+        self.application = application
+        self.refusal = refusal
+        self.protocol = protocol
+        self.loop = asyncio.get_running_loop()
+        self.connections: set[OpenConnection] = set()
+        self.all_closed = asyncio.Event()
+        self.unsent = Unsent(max_unsent_bytes)
+        self.max_read_ahead_bytes = max_read_ahead_bytes
+        self.read_ahead_bytes = 0
+        self.turned_away = 0
+        self.stopping = False
+        self.done: asyncio.Future[None] = self.loop.create_future()
+        self.done.set_result(None)
+        self._limiter = limiter
+
+    def admit(self, address: str) -> int | None:
+        """Count a client's connection; see `ConnectionLimiter.connected`."""
+        if self._limiter is None:
+            return 0
+        refusal = self._limiter.connected(address, int(self.loop.time() * 1000))
+        self.turned_away += refusal is None
+        return refusal
+
+    def release(self, address: str, refusal: int | None) -> None:
+        """A connection is over; `refusal` is what `admit` has returned for it."""
+        if self._limiter is not None and refusal is not None:
+            self._limiter.disconnected(address, refusal)
+
+    def remove(self, connection: OpenConnection) -> None:
+        """A connection that was open is over."""
+        self.connections.discard(connection)
+        self.unsent.forget(connection)
+        if self.stopping and not self.connections:
+            self.all_closed.set()
