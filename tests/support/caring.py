@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import random
+import time
 
-from support.stores import open_leveldb
+from support.stores import HandClock, open_leveldb
 from tornado_signal.session import Side
 from tornado_signal.stores.leveldb import directory, layout
 
@@ -52,7 +53,7 @@ def fill(path, sessions, *, offer="their offer", seed=1, timeout_ms=LONG_MS):
     """Make a directory with so many sessions, in parts answered and with candidates; their codes by origin."""
 
     async def filling():
-        store = await open_leveldb(path, timeout_ms=timeout_ms, durability="os")
+        store = await open_leveldb(path, HandClock(time.time_ns() // 1_000_000), timeout_ms=timeout_ms, durability="os")
         rng = random.Random(seed)
         codes = []
         for number in range(sessions):
