@@ -15,7 +15,7 @@ from support.command import Server
 from support.service import ORIGIN, head, with_origin
 from support.sse import open_stream
 
-from tornado_signal.http import waiting
+from tornado_signal.http.request import Request
 from tornado_signal.transport import connection, exchange, listener
 
 pytest_plugins = ["support.http_fixtures"]
@@ -75,7 +75,7 @@ async def reaches(found, expected):
 def alive():
     """How many of the objects that a request needs are there."""
     gc.collect()
-    kinds = (connection.Connection, exchange.Exchange, waiting.WaitingHandler)
+    kinds = (connection.Connection, exchange.Exchange, Request)
     return sum(isinstance(each, kinds) for each in gc.get_objects())
 
 

@@ -179,7 +179,7 @@ def test_one_defect_one_line(form, serve, tmp_path):
     assert server.stop() == 0
     text = "".join(server.log)
     assert not [word for word in ("hidden", "5ec1e7") if word in text.replace(str(tmp_path), "").lower()]
-    assert text.count("POST of Poll failed: request " + name) == 1
+    assert text.count("POST /poll failed: request " + name) == 1
     assert len(re.findall('ERROR|"error"', text)) == 1
     assert len(re.findall(r"ValueError(?!\()", text)) == 1  # but for the line of code that is shown
     assert "in broken" in text
@@ -328,7 +328,7 @@ def test_journal(tmp_path):
         said = process.communicate(timeout=BOUND_S)[1].splitlines()
     assert all(re.match("<[36]>", line) for line in said)
     wrong = [line for line in said if line.startswith("<3>")]
-    assert wrong[0].startswith("<3>ERROR tornado.application: POST of Poll failed: request ")
+    assert wrong[0].startswith("<3>ERROR tornado_signal.http.request: POST /poll failed: request ")
     assert wrong[1] == "<3>Traceback (most recent call last):"
     assert wrong[-1] == "<3>ValueError"
     assert next(line for line in said if "tornado_signal.requests" in line).startswith("<6>INFO ")
@@ -384,7 +384,7 @@ async def test_every_answer_names_its_request(start_service):
 async def test_names_say_nothing(service):
     """Thousands of requests have names of their own, and from these a client cannot count the requests of others."""
     one = service.site.log
-    names = [one.name(None) for _ in range(10_000)]
+    names = [one.request_id({}, "") for _ in range(10_000)]
     assert len(set(names)) == 10_000
     assert all(len({name[place] for name in names}) == 16 for place in range(16))
 

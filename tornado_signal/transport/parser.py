@@ -68,7 +68,7 @@ class RequestParser:
         self._sink = sink
         self._parser = httptools.HttpRequestParser(self)
         self._target = b""
-        self._fields: list[tuple[bytes, bytes]] = []  # of the headers, and then of the trailers, as they were sent
+        self._fields: list[tuple[bytes, bytes]] = []  # the headers, as they were sent
         self._read = b""  # the pieces since a request began, until all its headers have come
         # Taken since the parser last reported anything. How much of that piece came behind it is not known.
         self._silent_bytes = 0
@@ -138,7 +138,9 @@ class RequestParser:
             raise Refused(http.HTTPStatus.REQUEST_URI_TOO_LONG)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; or a trailer, which is counted and not used (RFC 9110, 6.5.1)."""
+        """A header; or a trailer, which is dropped (RFC 9110, 6.5.1)."""
+        if not self.in_head:
+            return
         fields = self._fields
         if len(fields) == MAX_HEADERS:
             raise Refused(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
