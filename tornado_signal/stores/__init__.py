@@ -106,7 +106,7 @@ class Store(Protocol):
         Args:
             origin: the session's.
             code: its code.
-            reader: who asks.
+            reader: the side that asks.
             since: only candidates after this position.
             secret_hash: of the secret that the reader shows.
 

@@ -1,10 +1,10 @@
-"""Tell me when this changes: whoever waits for news of a key, and how they are woken. Knows nothing of what keys are.
+"""Watches: what waits for news of a key, and how it is woken. Nothing here knows what keys are.
 
 A key that has one watch wakes it at once. Waking many is spread: so many in each turn of the event loop, one key after
 the other, so that what thousands wait for delays no others; and at the end also over time, because clients that are
 told that it is over come back. A watch that has to be woken is woken once, however often its key changes meanwhile.
 Time-outs are kept together: all that are due within the same tick share it, and the only timer is the ticking,
-which stops when nobody waits.
+which stops when nothing waits.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class Watch:
     """One interest in one key. Open it before reading what it is about: then no change between goes unnoticed.
 
     Attributes:
-        closed: whether whoever opened it is gone; waiting is over then.
+        closed: whether it has been closed; waiting is over then.
         on_close: called when that happens.
     """
 
@@ -128,7 +128,7 @@ class Watches:
         return watch
 
     def changed(self, key: bytes) -> None:
-        """Something about a key has changed: wake who watches it, a few in each turn of the loop."""
+        """Something about a key has changed: wake what watches it, a few in each turn of the loop."""
         watching = self._by_key.get(key)
         if watching is None:
             return
@@ -139,7 +139,7 @@ class Watches:
             self._wake_soon()
 
     def end(self) -> None:
-        """End every wait, so many a second; nobody begins to wait from now on."""
+        """End every wait, so many a second; none begins from now on."""
         if not self.ending:
             self.ending = True
             waiting = [watch for watching in self._by_key.values() for watch in watching]

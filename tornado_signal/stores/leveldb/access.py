@@ -11,7 +11,7 @@ KEPT = 10_000
 
 @dataclass(slots=True)
 class SessionAccess:
-    """Who may act in a session, and until when, as it is committed.
+    """What access to a session depends on, as it is committed.
 
     Attributes:
         expires_ms: when the session ends.

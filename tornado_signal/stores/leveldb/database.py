@@ -2,7 +2,7 @@
 
 Everything here runs on the event loop but the thread's own functions. A commit is asked for on the loop, written
 with all others that came meanwhile (one synced batch under `durability = fsync`), and confirmed on
-the loop. Reads go through `view`, a snapshot taken after the last confirmed group: nobody sees what is not yet
+the loop. Reads go through `view`, a snapshot taken after the last confirmed group: no reader sees what is not yet
 durable, and what is kept in memory is never ahead of the database or behind it. A failed write ends the service until
 it has been closed and opened again: LevelDB can lose what is written after one, also when that returns normally.
 """
@@ -273,7 +273,7 @@ class Database:
             self._stop()
 
     def _show(self, snapshot: Any) -> None:
-        # Not left to the last reference: whoever reads or frees a snapshot of a database that the thread is closing
+        # Not left to the last reference: to read or free a snapshot of a database that the thread is closing
         # crashes the process.
         if self._snapshot is not None:
             self._snapshot.close()

@@ -14,7 +14,7 @@ class Group:
     """Changes that share one write.
 
     Attributes:
-        changes: for each, whom to tell of its end: a function to call, and a future for who waits.
+        changes: for each, what is told of its end: a function to call, and a future to set.
         took_s: how long the write took, with its sync.
         size: of all keys and values, in bytes.
     """

@@ -48,7 +48,7 @@ def find(view: Any, key: bytes, code: bytes) -> Session | None:
 
 
 def find_access(view: Any, key: bytes) -> SessionAccess | None:
-    """Who may act in a session, expired or not, by its key; None where there is none."""
+    """What access to a session depends on, expired or not, by its key; None where there is none."""
     head = view.get(key + layout.HEAD)
     if head is None:
         return None
@@ -80,7 +80,7 @@ def news(view: Any, key: bytes, access: SessionAccess, side: Side, since: int) -
         view: where to read.
         key: the session's.
         access: the session's; if it says that there is nothing new, then that is not looked for.
-        side: who has sent it.
+        side: the one that has sent it.
         since: only candidates with a number after this one.
     """
     description_key = key + layout.DESCRIPTION[side]
