@@ -9,7 +9,7 @@ from tornado.iostream import StreamClosedError
 
 from .exchange import Exchange
 from .headers import Headers
-from .parser import PIECE_BYTES, Head, RequestParser
+from .parser import PIECE_BYTES, RequestParser
 from .state import ServerState
 from .syntax import Refused, format_head
 
@@ -36,7 +36,7 @@ class Connection(asyncio.Protocol):
         deadline_s: when the client must have gone on, by the loop's clock; 0 while it waits for a handler.
     """
 
-    # One for each connection, and most of them are idle: no dictionaries, no lists that are mostly empty.
+    # One for each connection, and most of them are idle: no dictionaries.
     __slots__ = (
         "_closing",
         "_drained",
@@ -62,7 +62,7 @@ class Connection(asyncio.Protocol):
         self.deadline_s = 0.0
         self._parser = RequestParser(self)
         # Those that are not finished: the first has its turn, the last may still be arriving.
-        self._exchanges: list[Exchange] | None = None
+        self._exchanges: tuple[Exchange, ...] = ()
         self._waiting = b""  # what has been read and not been parsed: no more than one request waits for its turn
         self._paused = False  # whether reading is
         self._drained: asyncio.Future[None] | None = None  # while the client reads too slowly
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
     @property
     def idle(self) -> bool:
         """Whether no request is under way."""
-        return self._exchanges is None and not self._parser.in_head
+        return not self._exchanges and not self._parser.in_head
 
     # From asyncio
 
@@ -115,8 +115,8 @@ class Connection(asyncio.Protocol):
         if drained is not None and not drained.done():
             drained.set_exception(StreamClosedError())
             drained.exception()  # it need not be awaited
-        exchanges, self._exchanges = self._exchanges, None
-        for exchange in exchanges or ():
+        exchanges, self._exchanges = self._exchanges, ()
+        for exchange in exchanges:
             exchange.client_gone()
 
     def eof_received(self) -> bool:
@@ -164,7 +164,7 @@ class Connection(asyncio.Protocol):
             self._refuse(refused.status)
         except httputil.HTTPInputError:
             if self._exchanges:  # Tornado's own word for it, about the one whose turn it is: nobody will answer that
-                del self._exchanges[1:]
+                self._exchanges = self._exchanges[:1]
                 self._exchanges[0].complete = False
             self._refuse(http.HTTPStatus.BAD_REQUEST)
         except BaseException:
@@ -174,17 +174,19 @@ class Connection(asyncio.Protocol):
             self._refuse(self._refused)
 
     def _parse(self, data: bytes) -> None:
-        data, taken = self._waiting + data, 0
-        self._keep(b"")
+        if self._waiting:
+            data = self._waiting + data
+            self._keep(b"")
+        taken = 0
         # No more than two at a time: one of them waits for its turn.
-        while taken < len(data) and not self._closing and len(self._exchanges or ()) < 2:
+        while taken < len(data) and not self._closing and len(self._exchanges) < 2:
             taken += self._parser.feed(data[taken : taken + PIECE_BYTES])
-        self._keep(data[taken:])
+        if taken < len(data):
+            self._keep(data[taken:])
         if self._parser.progressed and not self._closing:
             self._parser.progressed = False
             self._set_deadline()
-        busy = len(self._exchanges or ()) > 1
-        if busy != self._paused and not self._closing and not self._transport.is_closing():
+        if (len(self._exchanges) > 1) != self._paused and not self._closing and not self._transport.is_closing():
             self._paused = not self._paused
             (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
 
@@ -200,17 +202,14 @@ class Connection(asyncio.Protocol):
 
     # From the parser
 
-    def request_received(self, head: Head) -> None:
+    def request_received(self, start_line: httputil.RequestStartLine, headers: Headers, keep_alive: bool) -> None:
         """Request line and headers of a request have come."""
         if self._refusal:
             raise Refused(self._refusal)
-        exchange = Exchange(self, head)
-        if self._exchanges:
-            self._exchanges.append(exchange)
-        else:
-            self._exchanges = [exchange]
-            if self._drained is None:
-                exchange.begin()
+        exchange = Exchange(self, start_line, headers, keep_alive)
+        self._exchanges += (exchange,)
+        if self._drained is None and self._exchanges[0] is exchange:
+            exchange.begin()
 
     def body_received(self, chunk: bytes) -> None:
         """A piece of its body has come."""
@@ -256,8 +255,7 @@ class Connection(asyncio.Protocol):
             # What a client sends behind its last request may be on its way, too.
             self._end(linger=not exchange.complete or self._transport.can_write_eof())
             return
-        del exchanges[0]
-        self._exchanges = exchanges or None
+        self._exchanges = exchanges[1:]
         if more or self._refused:
             self.state.loop.call_soon(self._advance)
         self._set_deadline()
@@ -299,7 +297,8 @@ class Connection(asyncio.Protocol):
         """Answer what cannot be understood, behind the answers to what came before it, and end the connection."""
         exchanges, headers_so_far = self._exchanges, self._parser.partial_headers
         if exchanges and not exchanges[-1].complete:
-            incomplete = exchanges.pop()
+            incomplete = exchanges[-1]
+            exchanges = self._exchanges = exchanges[:-1]
             incomplete.client_gone()
             if incomplete.started:
                 self._end(linger=True)

@@ -7,7 +7,6 @@ from typing import Protocol, cast
 from tornado import httputil
 
 from .headers import Headers
-from .parser import Head
 from .state import ServerState
 from .syntax import format_head
 
@@ -59,11 +58,13 @@ class Exchange(httputil.HTTPConnection):
     _delegate: httputil.HTTPMessageDelegate | None = None
     _close_callback: Callable[[], None] | None = None
 
-    def __init__(self, connection: ClientConnection, head: Head) -> None:
+    def __init__(
+        self, connection: ClientConnection, start_line: httputil.RequestStartLine, headers: Headers, keep_alive: bool
+    ) -> None:
         self.context = connection
-        self.start_line = head.start_line
-        self.headers = head.headers
-        self.keep_alive = head.keep_alive
+        self.start_line = start_line
+        self.headers = headers
+        self.keep_alive = keep_alive
         self.complete = False
         self._early = b""  # what came of the body before its turn
 

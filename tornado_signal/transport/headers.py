@@ -12,20 +12,25 @@ class Headers(Mapping[str, str]):
     sent until they are.
 
     Args:
-        fields: names and values as they were sent, in their order.
+        fields: names in lower case and values, in the order in which they came.
+
+    Attributes:
+        sent: the values, maybe with blanks around them, by their names in lower case.
     """
 
     def __init__(self, fields: list[tuple[bytes, bytes]]) -> None:
-        self._values = {name.lower(): value for name, value in fields}
+        self.sent = dict(fields)
         self._repeated: dict[bytes, list[bytes]] = {}
-        if len(self._values) < len(fields):
+        if len(self.sent) < len(fields):
+            every: dict[bytes, list[bytes]] = {}
             for name, value in fields:
-                self._repeated.setdefault(name.lower(), []).append(value.strip())
-            self._values = {name: b",".join(values) for name, values in self._repeated.items()}
+                every.setdefault(name, []).append(value.strip())
+            self._repeated = {name: values for name, values in every.items() if len(values) > 1}
+            self.sent |= {name: b",".join(values) for name, values in self._repeated.items()}
 
     def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
         """The value of a name."""
-        value = self._values.get(_key(name))
+        value = self.sent.get(_key(name))
         return default if value is None else value.strip().decode("latin-1")  # llhttp leaves blanks behind it
 
     def get_list(self, name: str) -> list[str]:
@@ -40,11 +45,6 @@ class Headers(Mapping[str, str]):
         """Every header."""
         return [(name, value) for name in self for value in self.get_list(name)]
 
-    def replace(self, name: str, value: str) -> None:
-        """Give a name one other value."""
-        self._values[_key(name)] = value.encode("latin-1")
-        self._repeated.pop(_key(name), None)
-
     def __getitem__(self, name: str) -> str:
         """The value of a name."""
         value = self.get(name)
@@ -54,16 +54,16 @@ class Headers(Mapping[str, str]):
 
     def __contains__(self, name: object) -> bool:
         """Whether a name came."""
-        return isinstance(name, str) and _key(name) in self._values
+        return isinstance(name, str) and _key(name) in self.sent
 
     def __iter__(self) -> Iterator[str]:
         """The names."""
-        for name in self._values:
+        for name in self.sent:
             yield "-".join(word.capitalize() for word in name.decode("latin-1").split("-"))
 
     def __len__(self) -> int:
         """How many names there are."""
-        return len(self._values)
+        return len(self.sent)
 
 
 @functools.lru_cache

@@ -1,7 +1,7 @@
 """Bytes into requests: what llhttp reports, checked and limited. Does no I/O."""
 
 import http
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import httptools
 from tornado import httputil
@@ -14,25 +14,11 @@ MAX_HEADERS: Final = 128  # each takes much more in memory than on the wire; bro
 PIECE_BYTES: Final = 8 * 1024  # parsed at a time: what is counted and what waits is known to this precision
 
 
-class Head(NamedTuple):
-    """What request line and headers say, as they were understood and checked.
-
-    Attributes:
-        start_line: the request line.
-        headers: the headers.
-        keep_alive: whether the client wants to keep its connection.
-    """
-
-    start_line: httputil.RequestStartLine
-    headers: Headers
-    keep_alive: bool
-
-
 class RequestSink(Protocol):
     """What is told of each request; it may raise `Refused`."""
 
-    def request_received(self, head: Head) -> None:
-        """Request line and headers of a request have come."""
+    def request_received(self, start_line: httputil.RequestStartLine, headers: Headers, keep_alive: bool) -> None:
+        """Request line and headers of a request have come; the client may want to keep its connection."""
 
     def body_received(self, chunk: bytes) -> None:
         """A piece of its body has come."""
@@ -144,7 +130,7 @@ class RequestParser:
         fields = self._fields
         if len(fields) == MAX_HEADERS:
             raise Refused(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        fields.append((name, value))
+        fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Request line and headers have come: everything that says how the message goes on is checked."""
@@ -166,7 +152,7 @@ class RequestParser:
                 if name in headers:
                     self._framing = f"POST / HTTP/1.1\r\n{name}: {headers[name]}\r\n\r\n".encode("latin-1")
         line = httputil.RequestStartLine(method.decode("latin-1"), target, version)
-        self._sink.request_received(Head(line, headers, parser.should_keep_alive()))
+        self._sink.request_received(line, headers, parser.should_keep_alive())
         self.in_head = False  # not before: if the request is refused there, it is with its headers
 
     def on_body(self, chunk: bytes) -> None:

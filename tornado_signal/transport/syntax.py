@@ -9,8 +9,8 @@ from .headers import Headers
 
 _TARGET: Final = re.compile(rb"[!-~\x80-\xff]+")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)
-_HOST: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+;=%-]*(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")
-_LENGTH: Final = re.compile("[0-9]{1,20}")  # beyond any body; thousands of digits are no number to Python
+_HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+;=%-]*(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")
+_LENGTH: Final = re.compile(rb"[0-9]{1,20}")  # beyond any body; thousands of digits are no number to Python
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}" for status in http.HTTPStatus}
 
 
@@ -39,7 +39,7 @@ def check_target(method: bytes, target: bytes, headers: Headers) -> str:
             if not target.startswith(b"/"):
                 target = b"/" + target
             if len(headers.get_list("Host")) == 1:
-                headers.replace("Host", absolute[1].decode("latin-1"))
+                headers.sent[b"host"] = absolute[1]
         elif target != b"*" or method != b"OPTIONS":
             raise Refused(http.HTTPStatus.BAD_REQUEST)
     if not _TARGET.fullmatch(target):
@@ -55,19 +55,19 @@ def check_headers(headers: Headers, version: str) -> None:
     """
     if version not in ("HTTP/1.1", "HTTP/1.0"):
         raise Refused(http.HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
-    hosts = headers.get_list("Host")
-    if len(hosts) != 1 and (hosts or version == "HTTP/1.1"):
+    sent = headers.sent
+    host = sent.get(b"host")
+    if version == "HTTP/1.1" if host is None else not _HOST.fullmatch(host.strip()):  # several would have a comma
         raise Refused(http.HTTPStatus.BAD_REQUEST)
-    if hosts and not _HOST.fullmatch(hosts[0]):
+    length = sent.get(b"content-length")
+    if length is not None and not _LENGTH.fullmatch(length.strip()):
         raise Refused(http.HTTPStatus.BAD_REQUEST)
-    if "Content-Length" in headers and not _LENGTH.fullmatch(headers["Content-Length"]):
-        raise Refused(http.HTTPStatus.BAD_REQUEST)
-    if "Transfer-Encoding" in headers:
-        if "Content-Length" in headers or version == "HTTP/1.0":
+    if b"transfer-encoding" in sent:
+        if length is not None or version == "HTTP/1.0":
             raise Refused(http.HTTPStatus.BAD_REQUEST)
         if headers["Transfer-Encoding"].lower() != "chunked":
             raise Refused(http.HTTPStatus.NOT_IMPLEMENTED)
-    if "Expect" in headers and headers["Expect"].lower() != "100-continue":
+    if b"expect" in sent and headers["Expect"].lower() != "100-continue":
         raise Refused(http.HTTPStatus.EXPECTATION_FAILED)
 
 
