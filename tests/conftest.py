@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import signal
 
 import hypothesis
@@ -29,6 +30,12 @@ def pytest_collection_modifyitems(items):
     """Files with slow tests come first: what they wait for passes while others work, and nobody waits at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish():
+    """Thousands of tests and what they import stay to the end: no garbage collection of a test looks through them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
