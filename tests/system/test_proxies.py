@@ -68,8 +68,8 @@ class Through:
     def __init__(self, service, proxy, tls):
         self.service, self.proxy, self.tls = service, proxy, tls
         self.runs = []
-        run = service.application.run
-        service.application.run = lambda request, **how: (self.runs.append(request.path), run(request, **how))[1]
+        submit = service.application.submit
+        service.application.submit = lambda request: (self.runs.append(request.path), submit(request))[1]
 
     @contextlib.asynccontextmanager
     async def connect(self, host="127.0.0.1", source=None):
