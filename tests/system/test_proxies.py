@@ -523,5 +523,5 @@ def test_what_the_files_say_of_settings(name):
     """The settings that the files tell to make are settings, with values that they may have."""
     said = set(re.findall(r"TORNADO_SIGNAL_([A-Z_]+)=([\w.:/-]*\w)", (SYSTEMD / name).read_text()))
     assert {name for name, _ in said} == {"TRUSTED_PROXIES"}
-    kinds = {each.name.upper(): each.kind for each in SETTINGS}
-    assert all(kinds[name].parse(value) for name, value in said)
+    types = {each.name.upper(): each.type for each in SETTINGS}
+    assert all(types[name].parse(value) for name, value in said)
