@@ -251,6 +251,11 @@ def receive(client, what):
     return got
 
 
+def loop_cpu_s(server):
+    """The CPU time of the thread that runs a server's event loop: another process that takes the CPU does not count."""
+    return int(Path(f"/proc/{server.process.pid}/schedstat").read_text().split()[0]) / 1e9
+
+
 def test_a_crowd_that_is_woken_stalls_nobody(server):
     """One session that thousands wait for is told to all of them, while another request is answered as ever."""
     pollers = fill(server, [head("GET", "/lobby/sessions?wait=0", with_origin(ORIGIN))] * (CROWD // 2))
@@ -263,26 +268,28 @@ def test_a_crowd_that_is_woken_stalls_nobody(server):
     health = head("GET", "/health", with_origin(ORIGIN))
 
     def ask():
-        began_s = time.perf_counter()
+        """Ask for something small; the CPU time that the server's loop has used until it is answered."""
+        before_s = loop_cpu_s(server)
         asking.sendall(health)
         assert asking.recv(10_000).startswith(b"HTTP/1.1 200")
-        return time.perf_counter() - began_s
+        return loop_cpu_s(server) - before_s
 
-    worst_s = []
-    for _ in range(3):  # what else this machine does may slow one of them; a stall slows all
+    shares = []
+    for _ in range(3):  # LevelDB may be merging in one of them; a stall slows all
         cursor = server.call("/lobby/sessions?wait=0")[1]["cursor"]
         for client in pollers:
             client.sendall(head("GET", f"/lobby/sessions?wait=60&since={cursor}", with_origin(ORIGIN)))
         until_s = time.perf_counter() + 1
         while time.perf_counter() < until_s:
             ask()
+        before_s = loop_cpu_s(server)
         code = server.offer().encode()
-        began_s, latencies = time.perf_counter(), []
-        while time.perf_counter() < began_s + 1:
-            latencies.append(ask())
+        until_s, used_s = time.perf_counter() + 1, []
+        while time.perf_counter() < until_s:
+            used_s.append(ask())
         for client in pollers + listeners:
             receive(client, code)
-        worst_s.append(max(latencies))
+        shares.append(max(used_s) / (loop_cpu_s(server) - before_s))
     for client in [*pollers, *listeners, asking]:
         client.close()
-    assert min(worst_s) < 0.1, worst_s
+    assert min(shares) < 0.5, shares  # of all that the crowd costs; a stall is all of it
