@@ -5,7 +5,7 @@ import heapq
 import itertools
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ...errors import DamagedListing
@@ -24,9 +24,18 @@ ENTRIES_STEP = 500  # entries of a backup
 ENTRIES_STEP_BYTES = 64 * 1024
 
 
-def span(view: Any, start: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
-    """Every key and value from one key to before another; by a raw iterator, which costs half of a bounded one."""
-    entries = []
+def span(view: Any, start: bytes, stop: bytes, most: int | None = None) -> list[tuple[bytes, bytes]]:
+    """Every key and value from one key to before another; by a raw iterator, which costs half of a bounded one.
+
+    Args:
+        view: where to read.
+        start: the first key.
+        stop: see above.
+        most: how many there are, where that is known: to look for one more is to pass over all that was deleted behind.
+    """
+    entries: list[tuple[bytes, bytes]] = []
+    if most == 0:
+        return entries
     raw = view.raw_iterator()
     try:
         raw.seek(start)
@@ -35,6 +44,8 @@ def span(view: Any, start: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
             if entry[0] >= stop:
                 break
             entries.append(entry)
+            if len(entries) == most:
+                break
             raw.next()
     finally:
         raw.close()
@@ -79,14 +90,15 @@ def news(view: Any, key: bytes, access: SessionAccess, side: Side, since: int) -
     Args:
         view: where to read.
         key: the session's.
-        access: the session's; if it says that there is nothing new, then that is not looked for.
+        access: the session's; no more is looked for than it says that there is.
         side: the one that has sent it.
         since: only candidates with a number after this one.
     """
     description_key = key + layout.DESCRIPTION[side]
     start = key + layout.CANDIDATE[side] + layout.pack_number(since + 1) if since else description_key
     description = view.get(description_key) if since else None
-    parts = span(view, start, key + layout.AFTER_SIDE[side]) if access.numbers.get(side) != since else []
+    last = access.numbers.get(side)
+    parts = span(view, start, key + layout.AFTER_SIDE[side], None if last is None else last - since)
     if parts and parts[0][0] == description_key:
         description = parts.pop(0)[1]
     candidates = [(layout.unpack_number(part_key[-8:]), value.decode()) for part_key, value in parts]
@@ -134,6 +146,7 @@ def listing_step(
     stop: bytes,
     now_ms: int,
     most: int,
+    accesses: Mapping[bytes, SessionAccess],
     *,
     oldest_first: bool = False,
 ) -> tuple[list[ListedSession], bytes | None]:
@@ -146,6 +159,7 @@ def listing_step(
         stop: the key before which the listing ends; oldest first, before which to begin.
         now_ms: what has expired by now is passed over.
         most: how many sessions.
+        accesses: what is known of some sessions.
         oldest_first: whether to read it against its order.
 
     Returns:
@@ -157,7 +171,8 @@ def listing_step(
         for entry, value in entries:
             code, expires_ms = layout.unpack_listing_value(value)
             if now_ms < expires_ms:
-                step.append(listed(view, layout.pack_session_prefix(origin, code), code))
+                key = layout.pack_session_prefix(origin, code)
+                step.append(listed(view, key, code, accesses.get(key)))
                 size += len(step[-1].offer) + sum(map(len, step[-1].candidates))
             else:
                 passed += 1
@@ -166,9 +181,11 @@ def listing_step(
     return step, None
 
 
-def listed(view: Any, key: bytes, code: bytes) -> ListedSession:
+def listed(view: Any, key: bytes, code: bytes, access: SessionAccess | None) -> ListedSession:
     """A session as its topic's listing shows it."""
-    head, offer, *candidates = (value for _, value in span(view, key, key + layout.AFTER_OFFERER))
+    last = None if access is None else access.numbers.get(Side.OFFERER)
+    parts = span(view, key, key + layout.AFTER_OFFERER, None if last is None else 1 + last)
+    head, offer, *candidates = (value for _, value in parts)
     return ListedSession(layout.unpack_head(code, head), offer.decode(), [text.decode() for text in candidates])
 
 

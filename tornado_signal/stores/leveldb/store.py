@@ -317,20 +317,23 @@ class LevelDBStore:
         prefix = layout.pack_listing_prefix(origin, topic)
         stop = layout.pack_listing_stop(prefix)
         at: bytes | None = prefix
-        left = limit
+        # No more are looked for than there are: what was listed once would be passed over entry by entry.
+        left, _ = self.memory.index.counted(origin, topic, now_ms)
+        if limit is not None:
+            left = min(left, limit)
         try:
-            if not self.memory.index.sizes(origin, topic)[2]:
-                _ = self.database.view  # counts of a database that cannot be read are no answer
-                at = None  # what was listed once would be passed over entry by entry
-            while at is not None and left != 0:
-                most = records.LISTING_STEP if left is None else min(left, records.LISTING_STEP)
-                step, at = records.listing_step(self.database.view, origin, at, stop, now_ms, most)
-                left = None if left is None else left - len(step)
+            _ = self.database.view  # counts of a database that cannot be read are no answer
+            while at is not None and left:
+                most = min(left, records.LISTING_STEP)
+                step, at = records.listing_step(
+                    self.database.view, origin, at, stop, now_ms, most, self.memory.accesses
+                )
+                left -= len(step)
                 if step:
                     steps = [step]
                     del step  # a reader may be slow, and many: what it has got is not kept here
                     yield steps.pop()
-                if at is not None:
+                if at is not None and left:
                     await asyncio.sleep(0)
         except plyvel.Error as error:
             raise self.database.failed(error) from error
@@ -383,7 +386,7 @@ class LevelDBStore:
         behind = None
         if self.memory.index.sizes(origin, topic)[2]:
             arrived, behind = records.listing_step(
-                view, origin, prefix, at, now_ms, records.LISTING_STEP, oldest_first=True
+                view, origin, prefix, at, now_ms, records.LISTING_STEP, self.memory.accesses, oldest_first=True
             )
         if behind is None:
             end = TopicPosition(counters.serial, counters.serial).at(layout.pack_listing_position(prefix, counters))
