@@ -18,6 +18,7 @@ class SessionAccess:
         serial: the session's own.
         offer_hash: of the secret that the offerer must show; empty if it need not.
         answer_hash: the same of the answerer.
+        answer_number: that of the answer among what its side has sent; 0 while there is none.
         numbers: the last number that each side has got, also for what is on its way to the disk; of a side that
             was not asked about there may be none.
         sizes: the bytes of what each side has sent; as `numbers`.
@@ -27,6 +28,7 @@ class SessionAccess:
     serial: int
     offer_hash: bytes
     answer_hash: bytes = b""
+    answer_number: int = 0
     numbers: dict[Side, int] = field(default_factory=dict, compare=False)
     sizes: dict[Side, int] = field(default_factory=dict, compare=False)
 

@@ -3,7 +3,6 @@
 import asyncio
 import time
 
-from ...errors import SessionNotFound
 from ...metrics import SessionMetrics
 from ...session import Reason, Session
 from . import changes, layout, records
@@ -90,10 +89,10 @@ class Expiry:
                     if key != acquired and self._locks.held(key):
                         blocked, reached = key, entry
                         break
-                    origin, session = self._find(key)
-                    if records.is_listed(view, origin, session):
+                    listed = self._listed(key)
+                    if listed is not None:
                         leaving = Leaving(memory.next_serial(), Reason.EXPIRED, now_ms + self._remember_ms)
-                        leavings.append((key, origin, session, leaving))
+                        leavings.append((key, *listed, leaving))
                 if time.monotonic() >= until_s:
                     reached = entry + b"\x00"
                     break
@@ -117,6 +116,16 @@ class Expiry:
             await asyncio.sleep(0)
         return blocked
 
+    def _listed(self, key: bytes) -> tuple[str, Session] | None:
+        """The origin and the head of a session, if it is listed."""
+        access = self._memory.accesses.get(key)
+        if access is not None and access.answer_number:
+            return None
+        view = self._database.view
+        origin, code, _ = layout.unpack_session_key(key)
+        session = records.find(view, key, code)
+        return (origin, session) if session is not None and records.is_listed(view, origin, session) else None
+
     async def sweep(self, now_ms: int) -> int:
         """Delete one step of what has expired, listings first.
 
@@ -130,11 +139,11 @@ class Expiry:
         memory, view = self._memory, self._database.view
         until_s = time.monotonic() + STEP_S
         deletes: list[bytes] = []
-        swept: list[tuple[bytes, str, Session]] = []
+        swept: list[bytes] = []
         forgotten = memory.forgotten
         whole = 0  # sessions of which nothing is left
         left: bytes | None = None  # the first entry that this step does not delete
-        stop = layout.pack_expired_stop(now_ms)
+        stop = min(layout.pack_expired_stop(now_ms), memory.unsettled)
         with view.iterator(start=memory.unswept, stop=stop, include_value=False) as entries:
             for entry in entries:
                 key = layout.unpack_expiry_key(entry)[1]
@@ -144,11 +153,7 @@ class Expiry:
                 elif self._locks.held(key):
                     left = left or entry
                 else:
-                    origin, session = self._find(key)
-                    if records.is_listed(view, origin, session):  # it has expired since this sweep settled what had
-                        left = left or entry
-                        continue
-                    parts = records.part_keys(view, key, STEP)
+                    parts = records.part_keys(view, key, memory.accesses.get(key), STEP)
                     if len(parts) == STEP:
                         # Its head and its offer stay: it is found again by the head, and sound by what still reads it.
                         deletes += parts[2:]
@@ -156,7 +161,7 @@ class Expiry:
                     else:
                         deletes += *parts, entry
                         whole += 1
-                    swept.append((key, origin, session))
+                    swept.append(key)
                 if len(deletes) >= STEP or time.monotonic() >= until_s:
                     break
         if deletes:
@@ -165,16 +170,9 @@ class Expiry:
             def applied() -> None:
                 self._metrics.swept += whole
                 memory.forgotten = max(memory.forgotten, forgotten)
-                for _, origin, session in swept:
-                    memory.on_removed(origin, session, None)
+                for key in swept:
+                    memory.watches.changed(key)
 
             memory.unswept = left or entry
-            await self._committer.commit([key for key, _, _ in swept], Change([], deletes), applied, counted=True)
+            await self._committer.commit(swept, Change([], deletes), applied, counted=True)
         return len(deletes)
-
-    def _find(self, key: bytes) -> tuple[str, Session]:
-        origin, code, _ = layout.unpack_session_key(key)
-        session = records.find(self._database.view, key, code)
-        if session is None:
-            raise SessionNotFound
-        return origin, session

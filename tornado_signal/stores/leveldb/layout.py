@@ -22,6 +22,7 @@ offer is always its side's first, the answer takes its place among its side's ca
 
 import functools
 import struct
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from ...errors import DatabaseError
@@ -139,6 +140,25 @@ def unpack_session_key(key: bytes) -> tuple[str, bytes, bytes]:
     return origin.decode("latin-1"), key[at : at + CODE_BYTES], key[at + CODE_BYTES :]
 
 
+def pack_part_keys(key: bytes, numbers: Mapping[Side, int], answer_number: int) -> Iterator[bytes]:
+    """The keys of all parts of a session, in their order.
+
+    Args:
+        key: the session's.
+        numbers: the last number of each side.
+        answer_number: that of the answer; 0 for none.
+    """
+    yield key + HEAD
+    yield key + OFFER
+    for number in range(2, numbers[Side.OFFERER] + 1):
+        yield key + OFFER_CANDIDATE + pack_number(number)
+    if answer_number:
+        yield key + ANSWER
+    for number in range(1, numbers[Side.ANSWERER] + 1):
+        if number != answer_number:
+            yield key + ANSWER_CANDIDATE + pack_number(number)
+
+
 # Value of S origin code HEAD
 def pack_head(session: Session) -> bytes:
     """Everything of a session but its code, which its key has."""
@@ -178,9 +198,10 @@ def unpack_answer(value: bytes) -> Answer:
     return Answer(value[text_at:].decode(), number, value[_ANSWER.size : text_at])
 
 
-def unpack_answer_access(value: bytes) -> bytes:
-    """The secret's hash of an answer: all that most requests need of it."""
-    return value[_ANSWER.size : _ANSWER.size + value[_ANSWER.size - 1]]
+def unpack_answer_access(value: bytes) -> tuple[bytes, int]:
+    """The secret's hash and the number of an answer: all that most requests need of it."""
+    number, secret_length = _ANSWER.unpack_from(value)
+    return value[_ANSWER.size : _ANSWER.size + secret_length], number
 
 
 # Key: L origin topic ~created_ms ~serial   Value: code, expires_ms

@@ -23,6 +23,7 @@ class Memory:
         busy: says of a session's key whether it has changes on their way to the disk.
 
     Attributes:
+        watches: see above.
         identity: the store's, in hexadecimal.
         index: the unanswered sessions of each topic.
         accesses: what requests for a session need of it, of some.
@@ -36,7 +37,7 @@ class Memory:
     """
 
     def __init__(self, watches: Watches, busy: Callable[[bytes], bool]) -> None:
-        self._watches = watches
+        self.watches = watches
         self._busy = busy
         self.load(Loaded("", TopicIndex(), StoreCounters(0, 0, 0)))
 
@@ -83,10 +84,10 @@ class Memory:
         self._on_listing_changed(origin, session.topic, session.serial)
         key = layout.pack_session_prefix(origin, session.code)
         numbers, sizes = {Side.OFFERER: 1, Side.ANSWERER: 0}, {Side.OFFERER: len(offer.encode()), Side.ANSWERER: 0}
-        access = SessionAccess(session.expires_ms, session.serial, session.secret_hash, b"", numbers, sizes)
+        access = SessionAccess(session.expires_ms, session.serial, session.secret_hash, numbers=numbers, sizes=sizes)
         self.accesses.keep(key, access)
         # For what still waits for the one before it, whose code is the same because its content is.
-        self._watches.changed(key)
+        self.watches.changed(key)
 
     def on_removed(self, origin: str, session: Session, leaving: Leaving | None) -> None:
         """A session has left its listing, if it was there, or is deleted."""
@@ -95,7 +96,7 @@ class Memory:
             # Expiry alone does not count: a listing is known to be another one by how many are live.
             serial = 0 if leaving.reason is Reason.EXPIRED else leaving.serial
             self._on_listing_changed(origin, session.topic, serial)
-        self._watches.changed(layout.pack_session_prefix(origin, session.code))
+        self.watches.changed(layout.pack_session_prefix(origin, session.code))
 
     def on_moved(self, origin: str, before: Session, after: Session) -> None:
         """A listed session has got another expiry."""
@@ -112,4 +113,4 @@ class Memory:
         prefix = layout.pack_listing_prefix(origin, topic)
         if prefix in self.newest:
             self.newest[prefix] = max(self.newest[prefix], serial)
-        self._watches.changed(prefix)
+        self.watches.changed(prefix)

@@ -64,7 +64,7 @@ def find_access(view: Any, key: bytes) -> SessionAccess | None:
     if head is None:
         return None
     answer = view.get(key + layout.ANSWER)
-    return SessionAccess(*layout.unpack_head_access(head), layout.unpack_answer_access(answer) if answer else b"")
+    return SessionAccess(*layout.unpack_head_access(head), *(layout.unpack_answer_access(answer) if answer else ()))
 
 
 def find_answer(view: Any, key: bytes) -> Answer | None:
@@ -78,8 +78,10 @@ def is_listed(view: Any, origin: str, session: Session) -> bool:
     return view.get(layout.pack_listing_key(origin, session)) is not None
 
 
-def part_keys(view: Any, key: bytes, most: int | None = None) -> list[bytes]:
-    """The keys of a session's parts, the head first, at most so many."""
+def part_keys(view: Any, key: bytes, access: SessionAccess | None, most: int | None = None) -> list[bytes]:
+    """The keys of a session's parts, the head first, at most so many; not looked for where its access tells them."""
+    if access is not None and len(access.numbers) == len(Side):
+        return list(itertools.islice(layout.pack_part_keys(key, access.numbers, access.answer_number), most))
     with view.iterator(start=key, stop=key + layout.AFTER_SESSION, include_value=False) as parts:
         return list(itertools.islice(parts, most))
 

@@ -236,7 +236,7 @@ class LevelDBStore:
 
             def applied() -> None:
                 self.metrics.offers_waited.observe(max(0, now_ms - session.created_ms) / 1000)
-                access.answer_hash = secret_hash
+                access.answer_hash, access.answer_number = secret_hash, number
                 self.memory.accesses.keep(key, access)
                 self.memory.on_removed(origin, session, leaving)
 
@@ -544,7 +544,7 @@ class LevelDBStore:
     ) -> tuple[Change, Leaving | None]:
         """The end of a session, and how it leaves its listing if it is there."""
         view = self.database.view
-        change = changes.removed(key, session, records.part_keys(view, key))
+        change = changes.removed(key, session, records.part_keys(view, key, self.memory.accesses.get(key)))
         if not records.is_listed(view, origin, session):
             return change, None
         leaving = self._leaving(reason, now_ms)
