@@ -16,9 +16,9 @@ FOREVER_MS = float("inf")
 SLACK_MS = 1000.0  # between this program's clock and the server's, which never goes back
 
 
-def now_ms() -> float:
-    """Unix time."""
-    return time.time() * 1000
+def now_ms() -> int:
+    """Unix time in whole milliseconds, as the server counts it: a session ends at the beginning of one."""
+    return time.time_ns() // 1_000_000
 
 
 def subsequence(some: list[str], others: list[str]) -> bool:
