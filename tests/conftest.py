@@ -11,6 +11,8 @@ import pytest
 pytest.register_assert_rewrite("support")  # before any of it is imported
 
 from support.command import Server
+from support.disks import SIZE_MIB, mounted
+from support.paths import TESTS
 from support.stores import ENGINES, HandClock, Under
 
 from tornado_signal.errors import Unavailable
@@ -19,6 +21,7 @@ from tornado_signal.errors import Unavailable
 hypothesis.settings.register_profile(
     "suite", deadline=None, database=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
+hypothesis.settings.register_profile("fast", hypothesis.settings.get_profile("suite"), max_examples=20)
 hypothesis.settings.load_profile("suite")
 
 
@@ -27,7 +30,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
-    """Files with slow tests come first: what they wait for passes while others work, and nobody waits at the end."""
+    """What tests need shows in their folder and fixtures; files with slow tests come first: nobody waits at the end."""
+    for item in items:
+        if (folder := item.path.relative_to(TESTS).parts[0]) in ("browser", "system"):
+            item.add_marker(folder)
+        if "small_disk" in item.fixturenames:
+            item.add_marker("root")
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
@@ -109,3 +117,10 @@ def start(tmp_path):
     yield starting
     for server in started:
         server.end()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A filesystem of its own with little room."""
+    with mounted(tmp_path / "disk", SIZE_MIB) as path:
+        yield path

@@ -29,7 +29,7 @@ TOPICS = ["a", "a\x00", "a\x00\xff", "b", "\U0010ffff"]
 TIMEOUTS_MS = [40, 100]
 LATER_S = 10**9
 STATES = 8  # of a listing, with which its next one is compared
-SETTINGS = hypothesis.settings(max_examples=100, stateful_step_count=50)
+SETTINGS = hypothesis.settings(stateful_step_count=50)
 
 texts = st.sampled_from(["x", "y", "ö\x00", "\U0001f600"])
 moments = st.integers(0, 60)

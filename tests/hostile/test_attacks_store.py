@@ -23,6 +23,7 @@ def test_attack(name, tmp_path):
     assert not found, "; ".join(found)
 
 
+@pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_small_disk(tmp_path):

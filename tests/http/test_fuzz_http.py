@@ -11,7 +11,7 @@ from support.service import HOST, ORIGIN, allowed_origin, check_every_response, 
 pytest_plugins = ["support.http_fixtures"]
 
 fuzzed = settings(
-    max_examples=200,
+    max_examples=2 * settings().max_examples,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -79,7 +79,6 @@ def spoken(running, pieces):
         return told(read_all(client))
 
 
-@settings(max_examples=100)
 @given(data=st.data())
 def test_cut_and_grouped(echoing, data):
     """Valid requests get the same answers one by one as pipelined, wherever they are cut."""
@@ -114,14 +113,13 @@ def cutting(sizes):
         listener.Connection = before
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(raw=mutations())
 def test_broken_bytes(echoing, raw):
     """Whatever is sent, the server answers in well-formed HTTP and never with 500, ends, and serves the next client."""
     unharmed(echoing, raw)
 
 
-@settings(max_examples=150)
 @given(raw=st.binary(max_size=300))
 def test_noise(echoing, raw):
     """The same with bytes that were never a request."""

@@ -28,6 +28,7 @@ def live(tmp_path):
         yield server
 
 
+@pytest.mark.network
 @pytest.mark.slow
 def test_everything(tmp_path):
     """Every part measures, every figure to reach is in the table and in the file, and nothing is left behind."""
@@ -79,6 +80,7 @@ def test_other_server(live):
     assert re.search(r"\nbrokered, as given .* +\d", done.stdout)
 
 
+@pytest.mark.network
 def test_life(tmp_path):
     """Every server brokers the same pairs, and its CPU is told for each fifth of the run and each thread."""
     other = f"{sys.executable} -m tornado_signal"

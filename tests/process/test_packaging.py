@@ -130,6 +130,7 @@ def test_a_source_without_history_is_unknown(bare):
     assert captured(bare) == 'COMMIT = "unknown"\n'
 
 
+@pytest.mark.network
 def test_wheels_and_sdists(source, tmp_path):
     """A wheel from a checkout, an sdist, and the wheel made from that sdist say the commit, and hold the files."""
     commit = new_repository(source)
@@ -148,6 +149,7 @@ def test_wheels_and_sdists(source, tmp_path):
         assert web[0] == web[1]
 
 
+@pytest.mark.network
 def test_installs_from_a_checkout(source, tmp_path):
     """`pip install -e .` and `pip install .` say the commit they were installed at, and have the command."""
     venv.create(tmp_path / "venv", symlinks=True)
@@ -162,6 +164,7 @@ def test_installs_from_a_checkout(source, tmp_path):
     assert os.access(python.with_name("tornado-signal"), os.X_OK)
 
 
+@pytest.mark.network
 def test_an_install_without_history_is_unknown(source, tmp_path):
     """`pip install` of a source without git history says `unknown`, also beside an installation that knows more."""
     run(*PIP, "install", "--no-deps", "--target", tmp_path / "target", source)

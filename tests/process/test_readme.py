@@ -30,6 +30,7 @@ NEEDS_CARE = {
     "tests/soak/run --minutes 30 --peers 2000 --plot soak.svg": ["tests/soak/run", "--help"],
     "tests/hostile/run": ["tests/hostile/run", "--help"],
     "tests/hostile/fuzz --inputs 1000000": ["tests/hostile/fuzz", "--help"],
+    "tests/run fast": ["tests/run", "fast", "--collect-only", "-q"],
     "tests/run -k poll -x": ["tests/run", "-k", "poll", "-x", "--collect-only", "-q"],
     ".ci/run": ["bash", "-n", ".ci/run"],
 }
@@ -125,6 +126,7 @@ def test_every_block_is_tried():
     assert README.count("```sh\n") == 18
 
 
+@pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_try_it_in_one_minute(installed):
@@ -145,6 +147,7 @@ def test_try_it_in_one_minute(installed):
         assert re.fullmatch(expected(pattern), line), line
 
 
+@pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_news_without_polling(installed):
@@ -161,6 +164,7 @@ def test_news_without_polling(installed):
     assert all(any(re.fullmatch(pattern, line) for line in printed) for pattern in wanted)
 
 
+@pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_two_real_peers(installed, tmp_path):
@@ -222,6 +226,7 @@ def test_from_python(tmp_path):
         assert running.stop() == 0
 
 
+@pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_from_a_shell(installed):
@@ -236,6 +241,7 @@ def test_from_a_shell(installed):
     assert (checkout / "tornado-signal.1").read_text().startswith(".TH TORNADO-SIGNAL 1 ")
 
 
+@pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_help_check_and_version(installed, tmp_path):

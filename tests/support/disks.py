@@ -3,6 +3,8 @@
 import contextlib
 import subprocess
 
+SIZE_MIB = 64  # of the fixture `small_disk`
+
 
 @contextlib.contextmanager
 def mounted(path, size_mib):

@@ -1,4 +1,4 @@
-"""A server on a disk that is full: `pytest_plugins = ["support.full_disks"]` brings its fixture."""
+"""A server on a disk that is full, and what it has acknowledged."""
 
 import base64
 import http.client
@@ -7,20 +7,9 @@ import random
 import time
 import urllib.parse
 
-import pytest
-
 from .command import BOUND_S, ORIGIN
-from .disks import mounted
 
-SIZE_MIB = 48
 OFFER = base64.b64encode(random.Random(1).randbytes(45_000)).decode()  # LevelDB cannot make it smaller
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A filesystem of its own with little room."""
-    with mounted(tmp_path / "disk", SIZE_MIB) as path:
-        yield path
 
 
 def post(server, path, body):

@@ -8,14 +8,12 @@ from support.command import BOUND_S, ORIGIN, Server
 from support.disks import fill_up
 from support.full_disks import OFFER, check, publish_until, wait_until_ready
 
-pytest_plugins = ["support.full_disks"]
-
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_full_and_free_again(durability, small_disk):
     """The disk fills up while offers come in: 503 with Retry-After and CORS, then service again once there is room."""
     ballast = small_disk / "ballast"
-    ballast.write_bytes(b"\0" * (24 << 20))
+    ballast.write_bytes(b"\0" * (40 << 20))
     server = Server("--data-dir", str(small_disk / "data"), "--durability", durability, "--admin-port", 0)
     kept = {}
     try:

@@ -12,7 +12,7 @@ from support.paths import ROOT
 from support.pythons import PROMISED, SETUP, do, installed, required
 from support.readme import README, blocks
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.network]
 
 FOUND = installed()
 MINORS = ["3.11", "3.12", "3.13", "3.14"]

@@ -7,8 +7,6 @@ import time
 from support.command import BOUND_S, Server
 from support.full_disks import check, publish_until, wait_until_ready
 
-pytest_plugins = ["support.full_disks"]
-
 # Root may write everywhere; without this capability it is a user like others, of directories of its own.
 AS_A_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 

@@ -1,0 +1,261 @@
+"""The room of a store: how much it may hold, how much of the disk stays free, and the ballast (issue 12, point 1)."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import random
+
+import pytest
+from support.disks import SIZE_MIB, fill_up
+from support.stores import TIMEOUT_MS
+
+from tornado_signal.errors import Unavailable
+from tornado_signal.session import Side
+from tornado_signal.stores.leveldb import files
+from tornado_signal.stores.leveldb import space as spaces
+from tornado_signal.stores.leveldb.space import RETRY_AFTER_S, Space
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def place(small_disk):
+    """A directory on it."""
+    path = small_disk / "data"
+    path.mkdir()
+    return path
+
+
+def fits(space, size):
+    """Whether so many bytes are admitted."""
+    try:
+        space.admit(size)
+    except Unavailable:
+        return False
+    return True
+
+
+# The room itself.
+
+
+def test_something_else_in_the_place_of_the_ballast(place):
+    """What is called like the ballast and is none stays, and the disk is measured all the same."""
+    (place / files.BALLAST).mkdir()
+    space = Space(place, reserve_bytes=64 * MIB)
+    space.measure()
+    assert space.free_bytes == SIZE_MIB * MIB
+    assert (place / files.BALLAST).is_dir()
+
+
+def test_a_small_disk(place):
+    """Of a small disk a quarter stays free, and half of that is ballast; a larger one keeps what is wanted."""
+    space = Space(place, reserve_bytes=64 * MIB)
+    space.measure()
+    assert space.reserve_bytes == SIZE_MIB * MIB // 4
+    ballast = place / files.BALLAST
+    assert ballast.stat().st_size == ballast.stat().st_blocks * 512 == space.reserve_bytes // 2
+    assert space.size_bytes == 0
+    assert space.free_bytes == (SIZE_MIB - SIZE_MIB // 8) * MIB
+    space = Space(place, reserve_bytes=MIB)
+    space.measure()
+    assert (space.reserve_bytes, ballast.stat().st_size) == (MIB, MIB // 2)
+
+
+def test_what_stays_free(place, small_disk):
+    """Others fill the disk: below the reserve nothing is published, and what is free decides, not what was."""
+    space = Space(place, reserve_bytes=64 * MIB)
+    space.measure()
+    assert fits(space, MIB)
+    assert not space.full
+    assert not fits(space, 20 * MIB)  # which would be written twice, and again to merge it
+    (small_disk / "others").write_bytes(b"\0" * 41 * MIB)
+    assert fits(space, MIB)
+    space.measure()
+    assert not fits(space, 0)
+    assert space.full
+    (small_disk / "others").unlink()
+    space.measure()
+    assert not space.full
+
+
+def test_the_ballast_goes_and_comes(place, small_disk):
+    """It is given up once there is less free than the reserve, and made again when there is plenty."""
+    space = Space(place, reserve_bytes=64 * MIB)
+    space.measure()
+    ballast = place / files.BALLAST
+    space.give_up_ballast()
+    assert ballast.exists()
+    fill_up(small_disk / "others")
+    space.give_up_ballast()
+    assert not ballast.exists()
+    space.measure()
+    assert not ballast.exists()
+    assert space.full
+    os.truncate(small_disk / "others", 33 * MIB)
+    space.measure()
+    assert not ballast.exists()  # it would take what is free to the reserve again
+    os.truncate(small_disk / "others", 30 * MIB)
+    space.measure()
+    assert ballast.stat().st_size == 8 * MIB
+    assert space.free_bytes == (SIZE_MIB - 30 - 8) * MIB
+
+
+def test_no_reserve(place, small_disk):
+    """Without a reserve there is no ballast, and a disk may be filled up."""
+    space = Space(place)
+    space.measure()
+    assert not (place / files.BALLAST).exists()
+    (small_disk / "others").write_bytes(b"\0" * 63 * MIB)
+    space.measure()
+    assert fits(space, MIB)
+    assert not space.full
+
+
+@pytest.mark.parametrize("name", ["EOPNOTSUPP", "EINVAL", "ENOSPC", "EDQUOT", "EPERM"])
+def test_a_disk_that_reserves_nothing(name, place, monkeypatch):
+    """A filesystem that cannot reserve room for a file has no ballast, and no file is left of it."""
+
+    def refused(descriptor, offset, size):
+        raise OSError(getattr(errno, name), name)
+
+    monkeypatch.setattr(spaces.os, "posix_fallocate", refused)
+    space = Space(place, reserve_bytes=64 * MIB)
+    space.measure()
+    assert list(place.iterdir()) == []
+    assert space.free_bytes == SIZE_MIB * MIB
+
+
+def test_a_ballast_that_was_cut_short(place):
+    """What a crash has left of a ballast is made whole."""
+    (place / files.BALLAST).write_bytes(b"\0" * 1000)
+    space = Space(place, reserve_bytes=64 * MIB)
+    space.measure()
+    assert (place / files.BALLAST).stat().st_size == 8 * MIB
+
+
+def test_a_directory_that_is_gone(place):
+    """While there is no directory, as when it is moved aside, what was measured before stays, and nothing fails."""
+    space = Space(place, reserve_bytes=64 * MIB)
+    space.measure()
+    before = space.size_bytes, space.free_bytes
+    files.remove_ballast(place)
+    place.rmdir()
+    space.measure()
+    space.give_up_ballast()
+    assert (space.size_bytes, space.free_bytes) == before
+
+
+def test_what_it_may_hold(tmp_path):
+    """Beyond the bound of its size nothing is published; the ballast is not counted."""
+    space = Space(tmp_path, most_bytes=10 * MIB, reserve_bytes=MIB)
+    (tmp_path / "table").write_bytes(b"\0" * 8 * MIB)
+    space.measure()
+    assert space.size_bytes == 8 * MIB
+    assert fits(space, 2 * MIB)
+    assert not fits(space, 2 * MIB + 1)
+    assert not space.full
+    (tmp_path / "table").write_bytes(b"\0" * 10 * MIB)
+    space.measure()
+    assert space.full
+    assert space.capacity_bytes == 10 * MIB
+
+
+def test_between_two_measurements(tmp_path):
+    """What is on its way counts until it is written and measured, and once only."""
+    space = Space(tmp_path, most_bytes=10 * MIB)
+    space.measure()
+    space.submitted(6 * MIB)
+    assert not fits(space, 5 * MIB)
+    space.measure()  # nothing is written yet
+    assert not fits(space, 5 * MIB)
+    assert not space.stale
+    (tmp_path / "log").write_bytes(b"\0" * 6 * MIB)
+    space.written(6 * MIB)
+    assert space.stale
+    space.measure()
+    assert not space.stale
+    assert fits(space, 4 * MIB)
+    assert not fits(space, 4 * MIB + 1)
+
+
+def test_what_was_never_written(tmp_path):
+    """After a failure nothing is on its way any more."""
+    space = Space(tmp_path, most_bytes=10 * MIB)
+    space.measure()
+    space.submitted(9 * MIB)
+    assert not fits(space, 2 * MIB)
+    space.failed()
+    space.measure()
+    assert fits(space, 10 * MIB)
+
+
+# In a store.
+
+
+async def test_changes_that_wait_for_their_write_count(open_store, under, tmp_path):
+    """What gathers while a write is slow does not go beyond the bound, however much comes at one moment."""
+    (tmp_path / "data").mkdir()
+    store = await open_store(space=Space(tmp_path / "data", most_bytes=4 * MIB))
+    one = under(store)
+    waiting = [one.create(offer=f"{number} " + "o" * 100_000) for number in range(200)]
+    found = await asyncio.gather(*waiting, return_exceptions=True)
+    refused = [each for each in found if isinstance(each, Unavailable)]
+    assert 35 <= len(found) - len(refused) <= 41
+    assert {each.retry_after_s for each in refused} == {RETRY_AFTER_S}
+
+
+async def test_a_full_store_and_back(open_store, under, clock, tmp_path):
+    """Offers, answers and candidates are refused; all else goes on; once all has expired there is room again."""
+    (tmp_path / "data").mkdir()
+    space = Space(tmp_path / "data", most_bytes=3 * MIB)
+    store = await open_store(space=space)
+    one = under(store)
+    code = await one.create()
+    other = await one.create()
+    rng = random.Random(1)
+    with contextlib.suppress(Unavailable):
+        while True:
+            await one.create(offer=rng.randbytes(50_000).hex())
+    assert space.full
+    assert store.database.size_bytes() < 4 * MIB
+    large = "x" * MIB
+    for refused in (one.answer(code, large), one.add(code, Side.OFFERER, large), one.create(offer=large)):
+        with pytest.raises(Unavailable):
+            await refused
+    assert len(await one.codes()) > 10
+    assert (await one.read(code, Side.OFFERER)).description == "offer"
+    clock.ms += TIMEOUT_MS - 1
+    await one.refresh(code)
+    await one.withdraw(other)
+    clock.ms += 1
+    assert space.full
+    await store.sweeper.sweep()
+    space.measure()
+    assert await one.codes() == [code]
+    assert not space.full
+    await one.answer(code, large)
+
+
+async def test_a_failed_write_is_not_counted_for_ever(open_store, under, tmp_path, monkeypatch):
+    """Once the database is open again, what had been on its way takes no room."""
+    (tmp_path / "data").mkdir()
+    space = Space(tmp_path / "data", most_bytes=10 * MIB)
+    store = await open_store(space=space)
+    one = under(store)
+    failing = True
+    write = type(store.database._group).write
+
+    def failed(group):
+        if failing:
+            raise OSError("No space left on device")
+        write(group)
+
+    monkeypatch.setattr(type(store.database._group), "write", failed)
+    for _ in range(4):
+        with pytest.raises(Unavailable):
+            await one.create(offer="o" * 3 * MIB)
+        while not store.available:  # noqa: ASYNC110 (there is no event for that)
+            await asyncio.sleep(0.01)
+    failing = False
+    await one.create(offer="o" * 3 * MIB)

@@ -1,0 +1,188 @@
+"""A server whose disk is full, of its own sessions or of other things, and one whose store has a bound."""
+
+import base64
+import contextlib
+import itertools
+import random
+import signal
+import time
+
+import pytest
+from support.caring import done
+from support.command import BOUND_S, ORIGIN, Server, run
+from support.disks import fill_up
+from support.full_disks import post
+from support.scraping import scrape
+
+from tornado_signal.stores.leveldb import files
+
+MIB = 1 << 20
+OFFER = base64.b64encode(random.Random(1).randbytes(150_000)).decode()  # LevelDB cannot make it smaller
+
+
+class Publisher:
+    """Publishes offers at a server, and knows what it has said."""
+
+    def __init__(self, server):
+        self.server = server
+        self.codes = []
+
+    def publish(self):
+        """One offer; the status."""
+        status, headers, found = post(self.server, "/lobby/offer", {"info": "i", "offer": OFFER})
+        assert headers["Access-Control-Allow-Origin"] == ORIGIN
+        if status == 200:
+            self.codes.append(found["code"])
+        else:
+            assert (status, found, headers["Retry-After"]) == (503, {"error": "Service unavailable"}, "10")
+        return status
+
+    def until(self, status, bound_s=60):
+        """Publish until it says so; after how many seconds."""
+        began_s = time.monotonic()
+        while self.publish() != status:
+            assert time.monotonic() - began_s < bound_s
+            if status == 200:
+                time.sleep(0.2)
+        return time.monotonic() - began_s
+
+
+@contextlib.contextmanager
+def serving(small_disk, *arguments):
+    """A server on that disk, with an admin listener."""
+    server = Server("--data-dir", small_disk / "data", "--admin-port", 0, *arguments)
+    try:
+        yield server
+    finally:
+        server.end()
+
+
+def failures(server):
+    """Stop it; what it has said of failures."""
+    assert server.stop() == 0
+    return [line for line in server.log if "ERROR" in line or "WARNING" in line or "Traceback" in line]
+
+
+def gauge(server, name):
+    """A number of /metrics."""
+    return scrape(server.admin_url).one(name)
+
+
+def test_a_disk_filled_by_its_own_sessions(small_disk):
+    """It refuses before the disk is full, serves all else, and is back by itself once the sessions have expired."""
+    with serving(small_disk, "--session-timeout-ms", 5000) as server:
+        publisher = Publisher(server)
+        publisher.until(503)
+        code = publisher.codes[-1]
+        assert len(publisher.codes) > 20
+        assert gauge(server, "store_full") == 1
+        assert server.call("/poll", {"code": code, "side": "answerer"})[1]["offer"] == OFFER
+        assert code in server.codes()
+        assert server.call("/refresh", {"code": code, "side": "offerer"})[0] == 200
+        assert server.call("/withdraw", {"code": code, "side": "offerer"})[0] == 200
+        assert server.call("/readyz", base=server.admin_url, origin=None)[0] == 200
+        time.sleep(5)
+        assert publisher.until(200) < 20
+        for _ in range(3):  # under pressure that does not end
+            publisher.until(503)
+            publisher.until(200)
+        deadline_s = time.monotonic() + BOUND_S
+        while gauge(server, "store_full"):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.5)
+        assert failures(server) == []
+    assert done("check", "--data-dir", small_disk / "data").endswith("is sound\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_restart_of_a_full_store(number, small_disk):
+    """What was acknowledged is there after a restart, and a full store stays full until something expires."""
+    with serving(small_disk) as server:
+        publisher = Publisher(server)
+        publisher.until(503)
+        server.stop(number)
+    for command in ("check", "compact", "repair"):
+        done(command, "--data-dir", small_disk / "data")
+    with serving(small_disk) as server:
+        assert sorted(server.codes()) == sorted(publisher.codes)
+        Publisher(server).until(503)
+        assert failures(server) == []
+
+
+@pytest.mark.parametrize("command", ["serve", "check", "compact", "repair"])
+def test_others_fill_the_disk(command, small_disk):
+    """With not one byte free the ballast is given up: the server starts, and so does what looks after its data."""
+    with serving(small_disk, "--session-timeout-ms", 3000) as server:
+        publisher = Publisher(server)
+        for _ in range(20):
+            assert publisher.publish() == 200
+        server.stop(signal.SIGKILL)
+    assert (small_disk / "data" / files.BALLAST).exists()
+    fill_up(small_disk / "others")
+    if command != "serve":
+        done_or_warned(command, small_disk)
+    time.sleep(3)
+    with serving(small_disk, "--session-timeout-ms", 3000) as server:
+        assert Publisher(server).publish() == 503
+        assert server.codes() == []
+        assert server.call("/readyz", base=server.admin_url, origin=None)[0] in (200, 503)
+        (small_disk / "others").unlink()
+        assert Publisher(server).until(200) < 30
+        deadline_s = time.monotonic() + BOUND_S
+        while not (small_disk / "data" / files.BALLAST).exists():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+        assert server.stop() == 0
+
+
+def done_or_warned(command, small_disk):
+    """Run a command that must succeed; it may say that it gave up the ballast."""
+    ended = run(command, "--data-dir", small_disk / "data")
+    assert ended.returncode == 0, ended
+    assert "No space" not in ended.stderr
+    assert not (small_disk / "data" / files.BALLAST).exists()
+
+
+def test_others_fill_the_disk_of_a_running_server(small_disk):
+    """Writes fail, the ballast is given up, and withdrawals work on the full disk."""
+    with serving(small_disk) as server:
+        publisher = Publisher(server)
+        for _ in range(20):
+            assert publisher.publish() == 200
+        fill_up(small_disk / "others")
+        deadline_s = time.monotonic() + BOUND_S
+        while server.call("/withdraw", {"code": publisher.codes[0], "side": "offerer"})[0] == 503:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+        for code in publisher.codes[1:]:
+            status = 503
+            while status == 503:
+                assert time.monotonic() < deadline_s
+                status, _ = server.call("/withdraw", {"code": code, "side": "offerer"})
+            assert status == 200
+        assert publisher.publish() == 503
+        (small_disk / "others").unlink()
+        publisher.until(200)
+        assert server.stop() == 0
+
+
+def test_the_bound_of_a_store(tmp_path):
+    """A store on a large disk stays near its bound under pressure, and is back once its sessions have expired."""
+    most = 8 * MIB
+    with serving(tmp_path, "--max-store-bytes", most, "--session-timeout-ms", 3000) as server:
+        publisher = Publisher(server)
+        assert gauge(server, "store_max_bytes") == most
+        largest = 0
+        end_s = time.monotonic() + 12
+        statuses = []
+        while time.monotonic() < end_s:
+            statuses.append(publisher.publish())
+            largest = max(largest, files.size_bytes(tmp_path / "data"))
+            if statuses[-1] == 503:
+                time.sleep(0.05)
+        assert largest < 3 * most  # what is being merged is there twice
+        changes = sum(before != after for before, after in itertools.pairwise(statuses))
+        assert changes >= 3  # full, and back, and full
+        time.sleep(3)
+        assert publisher.until(200) < 20
+        assert failures(server) == []
