@@ -7,7 +7,7 @@ class SignalError(Exception):
     """Base of everything a request can fail with; `http` has the one table from these to statuses.
 
     Attributes:
-        reason: which it is, in a few words, for whoever counts refusals: one of a few, and nothing that a client said.
+        reason: which it is, in a few words, for counting refusals: one of a few, and nothing that a client said.
     """
 
     reason = ""

@@ -17,7 +17,7 @@ from ..metrics import Histogram
 from ..stores.leveldb.store import LevelDBStore
 
 PREFIX: Final = "tornado_signal_"
-METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST")  # there are some thirty more, which nobody means
+METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST")  # llhttp knows some thirty more
 
 
 class Unsent(Protocol):

@@ -240,7 +240,7 @@ class Publication:
                 await connection.open(self._peers.client, secret)
         except BaseException as error:
             await connection.close()
-            # Who has answered may send what it likes, or leave; the next one may come.
+            # A peer that has answered may send anything, or leave; the next one may come.
             if not isinstance(error, Exception):
                 raise
         else:

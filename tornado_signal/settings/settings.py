@@ -195,7 +195,7 @@ class Settings:
     turn_servers: tuple[str, ...] = setting(
         "none", keyword_or("none", (), list_of(TURN)), "the TURN servers that peers are told of"
     )
-    # Only a file: every user who lists processes sees the flags.
+    # Only a file: flags are seen by every user that lists processes.
     turn_secret_file: Path | None = setting("none", OPTIONAL_PATH, "the file that holds the secret of the TURN servers")
     # Two minutes to a month: no shorter than an offer of the browser module lives.
     turn_ttl_s: int = setting(86_400, integer(120, 2_592_000), "how long a password for the TURN servers is good", "s")

@@ -101,7 +101,7 @@ class Watches:
     """All watches of a process. Belongs to one event loop.
 
     Attributes:
-        ending: whether everybody has been told to stop waiting.
+        ending: whether every watch has been told to stop waiting.
     """
 
     def __init__(self) -> None:
