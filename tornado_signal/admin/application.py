@@ -26,7 +26,7 @@ from .exposition import Exposition, Transport, make_registry
 log = logging.getLogger(__name__)
 
 
-class Handler(web.RequestHandler):
+class AdminHandler(web.RequestHandler):
     """A Tornado handler that answers in JSON, errors included."""
 
     methods = "GET, HEAD"
@@ -58,7 +58,7 @@ class Handler(web.RequestHandler):
             super().log_exception(typ, value, tb)
 
 
-class Alive(Handler):
+class Alive(AdminHandler):
     """GET /healthz: the event loop turns."""
 
     def get(self) -> None:
@@ -68,7 +68,7 @@ class Alive(Handler):
     head = get
 
 
-class Ready(Handler):
+class Ready(AdminHandler):
     """GET /readyz: the store can be written and read, and the server is not stopping."""
 
     async def get(self) -> None:
@@ -81,7 +81,7 @@ class Ready(Handler):
     head = get
 
 
-class OperatorsOwn(Handler):
+class OperatorsOwn(AdminHandler):
     """What only the operator's own programs may ask for, and no page in a browser on the operator's machine."""
 
     methods = "POST"
@@ -164,7 +164,7 @@ class One(Collector):
         return [self._family]
 
 
-class Metrics(Handler):
+class Metrics(AdminHandler):
     """GET /metrics: what the server has counted, for Prometheus."""
 
     def initialize(self, site: Site, exposition: Exposition | None = None, registry: Collector | None = None) -> None:
