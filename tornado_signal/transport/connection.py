@@ -63,7 +63,7 @@ class Connection(asyncio.Protocol):
         self._parser = RequestParser(self)
         # Those that are not finished: the first has its turn, the last may still be arriving.
         self._exchanges: tuple[Exchange, ...] = ()
-        self._waiting = b""  # what has been read and not been parsed: no more than one request waits for its turn
+        self._waiting = b""  # what has been read and not been parsed, while a request waits for its turn
         self._paused = False  # whether reading is
         self._drained: asyncio.Future[None] | None = None  # while the client reads too slowly
         self._unsent_bytes = 0  # when the deadline for its reading was set
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
         except Refused as refused:
             self._refuse(refused.status)
         except httputil.HTTPInputError:
-            if self._exchanges:  # Tornado's own word for it, about the one whose turn it is: nobody will answer that
+            if self._exchanges:  # raised by Tornado, for the first of them, which is not going to be answered
                 self._exchanges = self._exchanges[:1]
                 self._exchanges[0].complete = False
             self._refuse(http.HTTPStatus.BAD_REQUEST)
@@ -178,7 +178,7 @@ class Connection(asyncio.Protocol):
             data = self._waiting + data
             self._keep(b"")
         taken = 0
-        # No more than two at a time: one of them waits for its turn.
+        # Not beyond the piece in which a request comes that has to wait for its turn.
         while taken < len(data) and not self._closing and len(self._exchanges) < 2:
             taken += self._parser.feed(data[taken : taken + PIECE_BYTES])
         if taken < len(data):
@@ -232,7 +232,7 @@ class Connection(asyncio.Protocol):
         if self._closing or self._transport.is_closing():
             closed: asyncio.Future[None] = self.state.loop.create_future()
             closed.set_exception(StreamClosedError())
-            closed.exception()  # nobody need wait for it
+            closed.exception()  # it need not be awaited
             return closed
         if data:
             self._transport.write(data)

@@ -103,7 +103,7 @@ class Exchange(httputil.HTTPConnection):
             delegate.finish()
 
     def client_gone(self) -> None:
-        """The client is gone, or at least sends no more: who only waits for it need not."""
+        """The client is gone, or sends no more: what only waits for it is told."""
         callback, self._close_callback = self._close_callback, None
         self._gone = True
         if not self.complete and self._delegate is not None:

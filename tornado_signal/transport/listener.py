@@ -63,7 +63,7 @@ class Server:
         """Accept on sockets that listen already."""
         for listening in sockets:
             if listening.family != socket.AF_UNIX:
-                find_half_open(listening)
+                end_half_open(listening)
             if self._tls is None:
                 server = await self._loop.create_server(lambda: Connection(self.state), sock=listening, backlog=BACKLOG)
                 self._listeners.append(server)
@@ -72,20 +72,20 @@ class Server:
                 listening.setblocking(False)
                 self._tls_sockets.append(listening)
                 self._accept_from(listening)
-        self._tick = self._loop.call_later(TICK_S, self._look_at_deadlines)
+        self._tick = self._loop.call_later(TICK_S, self._check_deadlines)
 
     async def accept_no_more(self) -> None:
-        """Leave whoever still comes in the kernel's queue, but serve all who have been accepted.
+        """Leave new connections in the kernel's queue, and serve those that have been accepted.
 
         Those have to be connections when `stopping` says that from now on each response is its connection's last.
-        Where somebody else holds the sockets too, a new process finds the queue as it was.
+        If something else holds the sockets too, a new process finds the queue as it was.
         """
         self._close_listeners()
         await asyncio.sleep(HANDSHAKE_S if self._tls else ACCEPTED_S)
         self.state.stopping = True
 
     async def serve_the_rest(self, limit_s: float) -> None:
-        """Give those who are connected some time for one more request, then close what is idle."""
+        """Give open connections some time for one more request, then close what is idle."""
         if self.state.connections:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.state.all_closed.wait(), limit_s)
@@ -165,14 +165,14 @@ class Server:
                 self._loop.remove_reader(listening.fileno())
                 listening.close()
 
-    def _look_at_deadlines(self) -> None:
-        self._tick = self._loop.call_later(TICK_S, self._look_at_deadlines)
+    def _check_deadlines(self) -> None:
+        self._tick = self._loop.call_later(TICK_S, self._check_deadlines)
         now_s = self._loop.time()
         for connection in [connection for connection in self.state.connections if 0 < connection.deadline_s < now_s]:
             connection.deadline_passed()
 
 
-def find_half_open(listening: socket.socket) -> None:
+def end_half_open(listening: socket.socket) -> None:
     """Have the kernel end connections whose client is gone without a word; what is accepted inherits this."""
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S)

@@ -54,7 +54,7 @@ class RequestParser:
         self._sink = sink
         self._parser = httptools.HttpRequestParser(self)
         self._target = b""
-        self._fields: list[tuple[bytes, bytes]] = []  # the headers, as they were sent
+        self._fields: list[tuple[bytes, bytes]] = []  # the headers; their names are in lower case
         self._read = b""  # the pieces since a request began, until all its headers have come
         # Taken since the parser last reported anything. How much of that piece came behind it is not known.
         self._silent_bytes = 0
