@@ -28,7 +28,7 @@ from .space import Space
 
 log = logging.getLogger(__name__)
 
-GATHER_S = 0.005  # the most that a change waits for others before its group is written
+GATHER_S = 0.005  # between the beginnings of two groups, when changes come while one is written
 MEASURE_S = 1.0  # between two looks at the disk, at most
 REOPEN_PAUSE_S = 0.5
 REOPEN_SHARE = 10  # a try that fails is followed by a pause of so many times its duration
@@ -77,6 +77,7 @@ class Database:
         self._pinned: set[Any] = set()  # snapshots that outlive an `await`
         self._group: Group
         self._writing = False
+        self._sent_s = 0.0
         self._measuring: asyncio.TimerHandle
 
     async def open(self) -> None:
@@ -174,7 +175,7 @@ class Database:
             raise
         if not self._writing:
             self._writing = True
-            self._write_when_quiet(0, time.monotonic() + GATHER_S)
+            self._loop.call_soon(self._send)
         return waiter
 
     async def compact(self) -> None:
@@ -217,15 +218,10 @@ class Database:
         if self._snapshot is not None:  # else the thread reopens the database, for as long as that takes
             self._jobs.put(self._space.measure)
 
-    def _write_when_quiet(self, seen: int, until_s: float) -> None:
-        # A thread that gets its work while requests come in takes the interpreter from them again and again: that cost
-        # half as much as they do. So a group leaves in the first turn of the loop that adds nothing to it.
-        count = len(self._group.changes)
-        if count == seen or time.monotonic() >= until_s:
-            group, self._group = self._group, Group(self._db, self._sync)
-            self._jobs.put(lambda: self._write(group))
-        else:
-            self._loop.call_soon(self._write_when_quiet, count, until_s)
+    def _send(self) -> None:
+        self._sent_s = self._loop.time()
+        group, self._group = self._group, Group(self._db, self._sync)
+        self._jobs.put(lambda: self._write(group))
 
     def _written(self, group: Group) -> None:
         self._writes.wrote(len(group.changes), group.took_s)
@@ -239,7 +235,8 @@ class Database:
         if broken:
             self._refuse(self._group)
         elif self._group.changes:
-            self._write_when_quiet(0, time.monotonic() + GATHER_S)
+            # A group costs as much as many changes: the sync, and the thread that takes the interpreter from requests.
+            self._loop.call_at(self._sent_s + GATHER_S, self._send)
         else:
             self._writing = False
             if self._closing.is_set():
