@@ -9,8 +9,7 @@ from support.stores import BEGIN_MS, TIMEOUT_MS, Under, open_leveldb, sweep
 
 from tornado_signal.errors import DatabaseError, Unavailable
 from tornado_signal.session import Answer, Reason, Side
-from tornado_signal.stores.leveldb import access as access_module
-from tornado_signal.stores.leveldb import expiry, layout, records
+from tornado_signal.stores.leveldb import expiry, layout, memory, records
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.positions import TopicPosition
 
@@ -78,7 +77,7 @@ async def test_a_listing_passes_over_the_expired_in_turns(store, under, clock, m
 
 async def test_accesses_are_not_kept_for_ever(store, under, monkeypatch):
     """What is kept of sessions in memory is bounded and goes with them; when it is read again it is the same."""
-    monkeypatch.setattr(access_module, "KEPT", 10)
+    monkeypatch.setattr(memory, "ACCESSES_KEPT", 10)
     one = under(store)
     codes = [await one.create() for _ in range(20)]
     for text in "abc":
@@ -480,7 +479,7 @@ async def test_an_error_in_the_middle_of_a_question(store, under, monkeypatch, c
         return [step async for step in store.entries()]
 
     with monkeypatch.context() as patch:
-        for name in ("news", "listing_step", "newest_serial", "departures", "find_answer", "entries_step"):
+        for name in ("news", "listing_step", "newest_serial", "departures", "find", "entries_step"):
             patch.setattr(records, name, failing)
         asked = {
             "read": lambda: one.read(code, OFFERER),

@@ -1,12 +1,8 @@
-"""What every request for a session needs of it, kept in memory for those that had some lately. No I/O."""
+"""What every request for a session needs of it. No I/O."""
 
-import itertools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ...session import Side
-
-KEPT = 10_000
 
 
 @dataclass(slots=True)
@@ -35,23 +31,3 @@ class SessionAccess:
     def secret_hash(self, side: Side) -> bytes:
         """Of the secret that a side must show; empty if it need not."""
         return self.answer_hash if side is Side.ANSWERER else self.offer_hash
-
-
-class AccessCache(dict[bytes, SessionAccess]):
-    """That of some sessions, by their keys.
-
-    Args:
-        busy: says of a key whether its session has changes on their way to the disk; it is not forgotten then.
-    """
-
-    def __init__(self, busy: Callable[[bytes], bool]) -> None:
-        super().__init__()
-        self._busy = busy
-
-    def keep(self, key: bytes, access: SessionAccess) -> None:
-        """Keep one more; when they are too many, forget the older half."""
-        self[key] = access
-        if len(self) > KEPT:
-            for old in list(itertools.islice(self, KEPT // 2)):
-                if old != key and not self._busy(old):
-                    del self[old]

@@ -2,17 +2,28 @@
 
 import itertools
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from ...session import Reason, Session, Side
 from ..watches import Watches
 from . import layout
-from .access import AccessCache, SessionAccess
+from .access import SessionAccess
 from .changes import Leaving
 from .layout import StoreCounters
 from .records import Loaded
 from .topic_index import TopicIndex
 
+ACCESSES_KEPT = 10_000  # sessions
 NEWEST_KEPT = 10_000  # topics whose newest serial is kept
+
+T = TypeVar("T")
+
+
+def _bound(kept: dict[bytes, T], most: int, busy: Callable[[bytes], bool] = lambda key: False) -> None:
+    """When they are too many, forget the older half, but for what is busy."""
+    if len(kept) > most:
+        for old in [key for key in itertools.islice(kept, most // 2) if not busy(key)]:
+            del kept[old]
 
 
 class Memory:
@@ -20,13 +31,13 @@ class Memory:
 
     Args:
         watches: what waits for a session or for a topic, by its key.
-        busy: says of a session's key whether it has changes on their way to the disk.
+        busy: says of a session's key whether it has changes on their way to the disk; its access is not forgotten then.
 
     Attributes:
         watches: see above.
         identity: the store's, in hexadecimal.
         index: the unanswered sessions of each topic.
-        accesses: what requests for a session need of it, of some.
+        accesses: what requests for a session need of it, of some, by their keys.
         created_ms: the latest time that the store has seen; no session is newer.
         serial: of the newest event.
         listed: how many sessions are unanswered, expired ones included until they are settled.
@@ -43,7 +54,7 @@ class Memory:
 
     def load(self, loaded: Loaded) -> None:
         """Begin with what was read from the database."""
-        self.accesses = AccessCache(self._busy)
+        self.accesses: dict[bytes, SessionAccess] = {}
         self.index = loaded.topics
         self.identity = loaded.identity
         self.created_ms, self.serial, self.listed = loaded.counters
@@ -71,10 +82,13 @@ class Memory:
         serial = self.newest.get(prefix)
         if serial is None:
             serial = self.newest[prefix] = read()
-            if len(self.newest) > NEWEST_KEPT:
-                for old in list(itertools.islice(self.newest, NEWEST_KEPT // 2)):
-                    del self.newest[old]
+            _bound(self.newest, NEWEST_KEPT)
         return serial
+
+    def keep_access(self, key: bytes, access: SessionAccess) -> None:
+        """Keep what requests need of one more session."""
+        self.accesses[key] = access
+        _bound(self.accesses, ACCESSES_KEPT, self._busy)
 
     # What follows from a committed change
 
@@ -85,7 +99,7 @@ class Memory:
         key = layout.pack_session_prefix(origin, session.code)
         numbers, sizes = {Side.OFFERER: 1, Side.ANSWERER: 0}, {Side.OFFERER: len(offer.encode()), Side.ANSWERER: 0}
         access = SessionAccess(session.expires_ms, session.serial, session.secret_hash, numbers=numbers, sizes=sizes)
-        self.accesses.keep(key, access)
+        self.keep_access(key, access)
         # For what still waits for the one before it, whose code is the same because its content is.
         self.watches.changed(key)
 

@@ -229,7 +229,8 @@ class LevelDBStore:
         now_ms = self._clock.now_ms()
         self.space.admit(len(answer))
         key, session, access = await self._acquire(origin, code, Side.ANSWERER, secret_hash, now_ms)
-        if changes_answer(records.find_answer(self.database.view, key), answer):
+        before = records.find_answer(self.database.view, key) if access.answer_number else None
+        if changes_answer(before, answer):
             number = self._take_numbers(key, access, Side.ANSWERER, [answer], candidates=False)
             leaving = self._leaving(Reason.ANSWERED, now_ms)
             change = changes.answered(origin, session, Answer(answer, number, secret_hash), leaving)
@@ -237,7 +238,7 @@ class LevelDBStore:
             def applied() -> None:
                 self.metrics.offers_waited.observe(max(0, now_ms - session.created_ms) / 1000)
                 access.answer_hash, access.answer_number = secret_hash, number
-                self.memory.accesses.keep(key, access)
+                self.memory.keep_access(key, access)
                 self.memory.on_removed(origin, session, leaving)
 
             await self._committer.commit([key], change, applied, counted=True)
@@ -498,7 +499,7 @@ class LevelDBStore:
             access = records.find_access(view, key)
             if access is None:
                 raise SessionNotFound
-            self.memory.accesses.keep(key, access)
+            self.memory.keep_access(key, access)
         if not owns(access.secret_hash(side), secret_hash) or now_ms >= access.expires_ms:
             view.get(key + layout.HEAD)  # takes the time of one that does not exist
             raise SessionNotFound
