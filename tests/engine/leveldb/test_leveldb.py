@@ -75,6 +75,33 @@ async def test_a_listing_passes_over_the_expired_in_turns(store, under, clock, m
     assert turns >= 10
 
 
+async def test_reading_stops_at_the_last_entry(store, under):
+    """What is known to be the last is not gone beyond: all that was deleted behind it would be passed over."""
+    one = under(store)
+    code = await one.create()
+    await one.add(code, OFFERER, "a", "b")
+    await one.add(code, ANSWERER, "c")
+    steps = []
+
+    class Counted:
+        def __init__(self, real):
+            self.seek, self.valid, self.item, self.close = real.seek, real.valid, real.item, real.close
+            self.next = lambda: (steps.append(1), real.next())
+
+    def counted():
+        view = store.database.view
+        raw_iterator, view.raw_iterator = view.raw_iterator, lambda: Counted(raw_iterator())
+        steps.clear()
+
+    counted()
+    assert await one.codes() == [code]
+    assert len(steps) == 3  # head, offer and two candidates
+    await one.answer(code)
+    counted()
+    assert len((await one.read(code, ANSWERER)).candidates) == 1
+    assert len(steps) == 1  # the answer and a candidate
+
+
 async def test_accesses_are_not_kept_for_ever(store, under, monkeypatch):
     """What is kept of sessions in memory is bounded and goes with them; when it is read again it is the same."""
     monkeypatch.setattr(memory, "ACCESSES_KEPT", 10)
