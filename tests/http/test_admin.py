@@ -267,9 +267,7 @@ def test_connections_are_bounded(start):
         many = [connect() for _ in range(3 * ADMIN_CONNECTIONS)]
         many[0].sendall(alive)
         assert read_all(many[0]).startswith(b"HTTP/1.1 503")
-        began_s = time.monotonic()
         assert {read_all(client) for client in many[1:]} == {b""}
-        assert time.monotonic() - began_s < 2
         assert descriptors(server) <= before + ADMIN_CONNECTIONS
         assert server.call("/health")[0] == 200
         clients.pop().close()

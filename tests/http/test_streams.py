@@ -175,7 +175,7 @@ async def test_heartbeat(whose, service, follow, monkeypatch):
         await stream.comment()
         for _ in range(4):
             await stream.comment()
-        assert 0.3 < loop.time() - began_s < 3
+        assert loop.time() - began_s > 0.3
         await service.post("/answer", code=code, side="answerer", answer="a")
         assert [each.name for each in await stream.take()] == ["gone" if whose == "topic" else "answer"]
 

@@ -19,7 +19,7 @@ from support.command import BOUND_S, ORIGIN, Server
 SILENT = 10_000
 SLOW = 100  # of each kind
 FLOWS = 40
-MEDIAN_S, MOST_S = 0.5, 10  # for each request of the others; the machine may be busy
+MEDIAN_S, MOST_S = 0.5, 10  # for each request of the others, beyond ten times what it takes when all is quiet
 
 CLIENTS = """
 import resource, socket, sys
@@ -136,6 +136,10 @@ def test_others_are_served(server):
     port = urlsplit(server.url).port
     target = Target(server.url, server.process.pid)
     server.offer("before")
+    quiet_s = []
+    for number in range(5):
+        flow(server, f"quiet-{number}", quiet_s)
+    usual_s = 10 * statistics.median(quiet_s)
     idle = len(os.listdir(f"/proc/{server.process.pid}/fd"))
     with silent(port):
         hostile = Hostile(port)
@@ -152,8 +156,8 @@ def test_others_are_served(server):
             hostile.join(BOUND_S)
         assert hostile.wrong == []
         print(f"median {statistics.median(taken_s):.4f} s, most {max(taken_s):.4f} s, {memory_mib:.0f} MiB")
-        assert statistics.median(taken_s) < MEDIAN_S
-        assert max(taken_s) < MOST_S
+        assert statistics.median(taken_s) < MEDIAN_S + usual_s
+        assert max(taken_s) < MOST_S + usual_s
         assert memory_mib < 300
         assert server.codes("lobby") == []  # of all that was begun nothing was done
     until(lambda: len(os.listdir(f"/proc/{server.process.pid}/fd")) <= idle + 5)

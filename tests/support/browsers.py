@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-BOUND_MS = 30_000
+BOUND_MS = 60_000
 TURN_SECRET = "a secret of thirty-two characters"
 # Peers in one machine that may have no network at all: loopback counts, and permission to use a microphone (which
 # `Profiles` gives) is what makes a browser show its addresses.

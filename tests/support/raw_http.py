@@ -22,7 +22,7 @@ from tornado_signal.settings.settings import Settings
 from tornado_signal.transport import Server, connection, listener
 
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
-PATIENCE_S = 10.0  # what a client here waits for at most; nothing comes near it unless something is wrong
+PATIENCE_S = 30.0  # what a client here waits for at most; nothing comes near it unless something is wrong
 
 
 class Echo(web.RequestHandler):

@@ -96,5 +96,5 @@ def test_a_manager_that_does_not_read(manager, caplog, monkeypatch):
     began_s = time.monotonic()
     while not caplog.records:
         notifier.alive("x" * 1000)
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < 60
     assert "timed out" in caplog.records[0].getMessage()
