@@ -1,4 +1,4 @@
-"""The soak runs for some minutes and finds nothing, and it would find what it looks for."""
+"""The soak runs for a minute and finds nothing, and it would find what it looks for."""
 
 import json
 import subprocess
@@ -15,12 +15,12 @@ ALL_DONE = dict.fromkeys(verdict.MUST_HAVE, 1)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(420)
-def test_some_minutes_of_it(tmp_path):
-    """Three minutes of two hundred peers, kills and restarts: all is level, nothing is lost, all is recorded."""
-    options = ["--minutes", 3, "--peers", 200, "--session-timeout-ms", 5000, "--dir", tmp_path]
+@pytest.mark.timeout(300)
+def test_a_minute_of_it(tmp_path):
+    """A good minute of two hundred peers, kills and restarts: all is level, nothing is lost, all is recorded."""
+    options = ["--minutes", 1.2, "--peers", 200, "--session-timeout-ms", 5000, "--dir", tmp_path]
     files = ["--json", tmp_path / "soak.json", "--plot", tmp_path / "soak.svg"]
-    done = subprocess.run([RUN, *map(str, options + files)], capture_output=True, text=True, timeout=400, check=False)
+    done = subprocess.run([RUN, *map(str, options + files)], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "soak.json").read_text())
     assert written["against"] == []
