@@ -44,23 +44,19 @@ LISTEN = """
 """
 
 
-@pytest.fixture(params=["chromium", "firefox", "node"])
-def runtime(request, site, connect_page, tmp_path):
-    """A function that starts what runs the module, from a server, with what `LISTEN` defines."""
+@pytest.fixture
+def runtimes(site, connect_page, tmp_path):
+    """A function that starts all that run the module, from a server, with what `LISTEN` defines; they by name."""
     started = []
 
     def starting(server):
-        if request.param == "chromium":
-            found = connect_page(server)
-        elif request.param == "firefox":
-            found = Firefox(tmp_path / "firefox")
-            started.append(found)
-            found.goto(f"{site.origin}/connect?{server.url}")
-            until(lambda: found.evaluate("window.ready"))
-        else:
-            found = Node(server.url, tmp_path)
-            started.append(found)
-        found.evaluate(LISTEN)
+        started.extend([Firefox(tmp_path / "firefox"), Node(server.url, tmp_path)])
+        firefox, node = started
+        firefox.goto(f"{site.origin}/connect?{server.url}")
+        until(lambda: firefox.evaluate("window.ready"))
+        found = {"chromium": connect_page(server), "firefox": firefox, "node": node}
+        for each in found.values():
+            each.evaluate(LISTEN)
         return found
 
     yield starting
@@ -73,12 +69,12 @@ class Peers:
 
     Args:
         server: where they do it; another one after `restart`.
-        origin: theirs, and that of the listener.
-        page: what listens.
+        origin: theirs, and that of the listeners.
+        runtimes: what listens, by name.
     """
 
-    def __init__(self, server, origin, page):
-        self.server, self.origin, self.page = server, origin, page
+    def __init__(self, server, origin, runtimes):
+        self.server, self.origin, self.runtimes = server, origin, runtimes
 
     def call(self, path, **fields):
         status, found = self.server.call(path, fields, origin=self.origin)
@@ -88,26 +84,33 @@ class Peers:
     def come(self, **fields):
         return self.call("/lobby/offer", **{"info": "i", "offer": "o", **fields})["code"]
 
+    def evaluate(self, expression):
+        """The value of an expression, which is the same everywhere."""
+        first, *others = found = [(name, each.evaluate(expression)) for name, each in self.runtimes.items()]
+        assert all(value == first[1] for _, value in others), found
+        return first[1]
+
     def listen(self, name, about):
-        self.page.evaluate(f"listen({json.dumps([name, self.server.url, about, self.origin])[1:-1]})")
+        self.evaluate(f"listen({json.dumps([name, self.server.url, about, self.origin])[1:-1]})")
 
     def told(self, name, expected):
         """Wait until a stream has told as many events; they have to be these, of a session in this order.
 
         What a topic's stream has missed it tells with what has left before what has come.
         """
-        until(lambda: len(self.page.evaluate("told")[name]) >= len(expected))
-        found = self.page.evaluate("told")[name]
-        if name == "topic":
-            found, expected = sorted(found), sorted(expected)
-        assert found == expected
+        for runtime, each in self.runtimes.items():
+            until(lambda each=each: len(each.evaluate("told")[name]) >= len(expected))
+            found = each.evaluate("told")[name]
+            if name == "topic":
+                found, expected = sorted(found), sorted(expected)
+            assert found == expected, runtime
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_server_that_is_away_for_long(number, runtime, start, site):
+def test_a_server_that_is_away_for_long(number, runtimes, start, site):
     """Streams come back to a server that was away for longer than `retry`: nothing is lost, nothing told twice."""
     server = start()
-    peers = Peers(server, site.origin, runtime(server))
+    peers = Peers(server, site.origin, runtimes(server))
     first = peers.come(secret=SECRET)
     peers.listen("topic", "lobby")
     peers.listen("session", {"code": first, "side": "offerer", "secret": SECRET})
@@ -118,7 +121,9 @@ def test_a_server_that_is_away_for_long(number, runtime, start, site):
     peers.told("session", session)
     second = peers.come()
     server.stop(number)
-    until(lambda: peers.page.evaluate("failures") >= 3)  # more than once for one of the streams
+    until(
+        lambda: all(each.evaluate("failures") >= 3 for each in peers.runtimes.values())
+    )  # more than once for one of the streams
     peers.server = start(port=server.url.rpartition(":")[2])
     third = peers.come()
     peers.call("/answer", **answerer, candidate="3")
@@ -128,46 +133,46 @@ def test_a_server_that_is_away_for_long(number, runtime, start, site):
     peers.told("topic", topic)
     peers.told("session", session)
     peers.call("/withdraw", **answerer)
-    assert peers.page.evaluate("ended.session") == "through"
+    assert peers.evaluate("ended.session") == "through"
     peers.told("session", [*session, ["gone", first]])
     peers.call("/withdraw", code=third, side="offerer")
     peers.told("topic", [*topic, ["gone", third]])
-    peers.page.evaluate("stop.abort()")
-    assert peers.page.evaluate("ended.topic") == ["AbortError", None]
+    peers.evaluate("stop.abort()")
+    assert peers.evaluate("ended.topic") == ["AbortError", None]
 
 
-def test_what_the_server_no_longer_knows(runtime, start, site):
+def test_what_the_server_no_longer_knows(runtimes, start, site):
     """Where an id is no longer known the stream begins anew; where the session is gone the stream ends with a 404."""
     server = start("--codes", "content")
-    peers = Peers(server, site.origin, runtime(server))
+    peers = Peers(server, site.origin, runtimes(server))
     codes = {name: peers.come(offer=name) for name in ("kept", "left")}
     for name, code in codes.items():
         peers.listen(name, {"code": code, "side": "offerer"})
         peers.call("/answer", code=code, side="answerer", candidate="old")
         peers.told(name, [["candidate", "old"]])
-    peers.page.evaluate("(() => { globalThis.gate = new Promise((resolve) => (globalThis.admit = resolve)); })()")
+    peers.evaluate("(() => { globalThis.gate = new Promise((resolve) => (globalThis.admit = resolve)); })()")
     server.stop(signal.SIGKILL)
     peers.server = start("--codes", "content", port=server.url.rpartition(":")[2])
     for code in codes.values():
         peers.call("/withdraw", code=code, side="offerer")
     assert peers.come(offer="kept") == codes["kept"]
     peers.call("/answer", code=codes["kept"], side="answerer", candidate="new")
-    peers.page.evaluate("admit()")
+    peers.evaluate("admit()")
     peers.told("kept", [["candidate", "old"], ["candidate", "new"]])
-    assert peers.page.evaluate("ended.left") == ["SignalError", 404]
-    peers.page.evaluate("stop.abort()")
+    assert peers.evaluate("ended.left") == ["SignalError", 404]
+    peers.evaluate("stop.abort()")
 
 
-def test_a_stream_that_cannot_begin(runtime, server, site):
+def test_a_stream_that_cannot_begin(runtimes, server, site):
     """A stream that cannot even begin is not tried again: it fails as every call does."""
-    peers = Peers(server, site.origin, runtime(server))
+    peers = Peers(server, site.origin, runtimes(server))
     peers.listen("no session", {"code": "no-such", "side": "offerer"})
-    assert peers.page.evaluate("ended['no session']") == ["SignalError", 404]
+    assert peers.evaluate("ended['no session']") == ["SignalError", 404]
     peers.listen("no topic", "x" * 300)
-    assert peers.page.evaluate("ended['no topic']") == ["SignalError", 400]
+    assert peers.evaluate("ended['no topic']") == ["SignalError", 400]
     server.stop()
     peers.listen("no server", "lobby")
-    assert peers.page.evaluate("ended['no server']") == ["TypeError", None]
+    assert peers.evaluate("ended['no server']") == ["TypeError", None]
 
 
 def test_silence(start, site, connect_page):
@@ -176,7 +181,7 @@ def test_silence(start, site, connect_page):
     page = connect_page(server)
     page.clock.install()
     page.evaluate(LISTEN)
-    peers = Peers(server, site.origin, page)
+    peers = Peers(server, site.origin, {"chromium": page})
     codes = [peers.come()]
     peers.listen("topic", "lobby")
     peers.told("topic", [["session", code] for code in codes])
