@@ -74,8 +74,9 @@ _REAL_DB = plyvel.DB
 
 @pytest.fixture
 def disk(monkeypatch):
-    """The disk under every database that is opened in the test; it never pauses before it tries again."""
+    """The disk under every database that is opened in the test; nothing pauses before a write or another try."""
     made = Disk()
+    monkeypatch.setattr(database, "GATHER_S", 0)
     monkeypatch.setattr(plyvel, "DB", made.open)
     monkeypatch.setattr(database, "REOPEN_PAUSE_S", 0.001)
     yield made
@@ -168,12 +169,33 @@ async def test_writes_begin_apart_while_changes_come(held, disk, monkeypatch):
     assert len(disk.writes) == 2
 
 
-async def test_changes_one_after_the_other_are_written_at_once(held, disk, monkeypatch):
-    """A change that comes when nothing is written waits for no others."""
+async def test_many_changes_are_written_at_once(held, disk, monkeypatch):
+    """As soon as there are many, a group waits for no more."""
     monkeypatch.setattr(database, "GATHER_S", 3600)
-    for number in range(5):
+    await held.put(b"first")
+    assert all(await outcomes(*[held.put(b"%d" % number) for number in range(database.GATHER_CHANGES)]))
+    late = [held.put(b"late")]
+    await turns(3)
+    assert len(disk.writes) == 2
+    late += [held.put(b"%d" % number) for number in range(database.GATHER_CHANGES)]
+    assert all(await outcomes(*late))
+    assert len(disk.writes) == 3
+
+
+async def test_changes_one_after_the_other_are_hardly_delayed(held, disk, monkeypatch):
+    """Where waiting has brought no company, it is tried again now and then only."""
+    for number in range(database.GATHER_ALONE):
         await held.put(b"%d" % number)
-    assert len(disk.writes) == 5
+    monkeypatch.setattr(database, "GATHER_S", 3600)
+    for number in range(database.GATHER_ALONE, database.GATHER_AGAIN):
+        await held.put(b"%d" % number)
+    last = held.put(b"last")
+    await turns(3)
+    assert len(disk.writes) == database.GATHER_AGAIN
+    assert not last.done()
+    for number in range(database.GATHER_CHANGES):
+        held.put(b"%d" % number)
+    await last
 
 
 async def test_changes_that_come_during_a_write_share_the_next(held, disk):

@@ -28,7 +28,13 @@ from .space import Space
 
 log = logging.getLogger(__name__)
 
-GATHER_S = 0.005  # between the beginnings of two groups, when changes come while one is written
+# A group costs as much as many changes: the sync, and the thread that takes the interpreter from requests. So two
+# begin at least GATHER_S apart, unless there are enough changes already. One client that asks for one thing after the
+# other gains nothing by that: after some groups of one change in succession only every so many of them waits.
+GATHER_S = 0.005
+GATHER_CHANGES = 16
+GATHER_ALONE = 2
+GATHER_AGAIN = 16
 MEASURE_S = 1.0  # between two looks at the disk, at most
 REOPEN_PAUSE_S = 0.5
 REOPEN_SHARE = 10  # a try that fails is followed by a pause of so many times its duration
@@ -77,7 +83,9 @@ class Database:
         self._pinned: set[Any] = set()  # snapshots that outlive an `await`
         self._group: Group
         self._writing = False
+        self._pause: asyncio.Handle | None = None  # until the next group is sent
         self._sent_s = 0.0
+        self._alone = 0  # groups with one change, in succession
         self._measuring: asyncio.TimerHandle
 
     async def open(self) -> None:
@@ -175,7 +183,10 @@ class Database:
             raise
         if not self._writing:
             self._writing = True
-            self._loop.call_soon(self._send)
+            self._send_soon()
+        elif self._pause is not None and len(self._group.changes) == GATHER_CHANGES:
+            self._pause.cancel()
+            self._pause = self._loop.call_soon(self._send)
         return waiter
 
     async def compact(self) -> None:
@@ -218,8 +229,18 @@ class Database:
         if self._snapshot is not None:  # else the thread reopens the database, for as long as that takes
             self._jobs.put(self._space.measure)
 
+    def _send_soon(self) -> None:
+        due_s = self._sent_s + GATHER_S
+        alone = self._alone >= GATHER_ALONE and self._alone % GATHER_AGAIN
+        if alone or len(self._group.changes) >= GATHER_CHANGES or self._loop.time() >= due_s:
+            self._pause = self._loop.call_soon(self._send)
+        else:
+            self._pause = self._loop.call_at(due_s, self._send)
+
     def _send(self) -> None:
+        self._pause = None
         self._sent_s = self._loop.time()
+        self._alone = self._alone + 1 if len(self._group.changes) == 1 else 0
         group, self._group = self._group, Group(self._db, self._sync)
         self._jobs.put(lambda: self._write(group))
 
@@ -235,8 +256,7 @@ class Database:
         if broken:
             self._refuse(self._group)
         elif self._group.changes:
-            # A group costs as much as many changes: the sync, and the thread that takes the interpreter from requests.
-            self._loop.call_at(self._sent_s + GATHER_S, self._send)
+            self._send_soon()
         else:
             self._writing = False
             if self._closing.is_set():
