@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from types import SimpleNamespace
 
 import pytest
 from support.stores import BEGIN_MS, TIMEOUT_MS
@@ -28,9 +29,9 @@ def compactions(store, monkeypatch):
 
 @pytest.fixture
 def monotonic(monkeypatch):
-    """The machine's monotonic clock, turned by hand: `monotonic[0] += 1.0`."""
+    """The sweeper's monotonic clock, turned by hand: `monotonic[0] += 1.0`."""
     seconds = [1000.0]
-    monkeypatch.setattr(sweeper_module.time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(sweeper_module, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
     return seconds
 
 
