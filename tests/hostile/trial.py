@@ -60,6 +60,7 @@ class Outcome:
         end_s: how long the server took to stop; None if it had to be killed, or died before.
         status: its exit status.
         log: lines of its log that tell of a defect.
+        slowness: how much longer the machine took for anything than the processor time it needed.
         lag_s: the longest stop of the event loop, at most, by the server's own metrics.
         answers: what the attacker was answered.
     """
@@ -87,6 +88,7 @@ class Outcome:
     end_s: float | None = None
     status: int | None = None
     log: list[str] = field(default_factory=list)
+    slowness: float = 1.0
     lag_s: float | None = None
     answers: dict[str, int] = field(default_factory=dict)
 
@@ -309,6 +311,7 @@ def measure_process(
     during = watcher.between(begun_s - 0.5, float("inf")) or watcher.samples[-1:]
     outcome.memory_mib = max(sample.memory_mib for sample in during) - typical(quiet, "memory_mib")
     outcome.disk_mib = max(sample.disk_mib for sample in during)
+    outcome.slowness = statistics.mean(sample.slowness for sample in during)
     last = watcher.samples[-1]
     then = (watcher.between(begun_s, ended_s + after_s) or [last])[-1]
     outcome.kept_mib = kept(quiet, then, "memory_mib")

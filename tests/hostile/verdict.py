@@ -5,25 +5,27 @@ from .trial import ALLOWED, GONE_S, KEPT_DESCRIPTORS, KEPT_MIB, KEPT_THREADS, ME
 SECONDS = 6
 QUIET_S = 2
 AFTER_S = 30
-# Ten times what is to be reached, where others use the same processors at the same time.
+# Ten times what is to be reached: the attacker uses the same processors.
 POLL_S, WAKE_S, STOPPED_S, END_S = 0.5, 1.0, 1.0, 20.0
 
 
 def against(outcome: Outcome) -> list[str]:
-    """Sentences; none for a server that the attack did no harm to."""
+    """Sentences; none for a server that the attack did no harm to. Where all takes longer than it need, so may it."""
+    slow = max(1.0, outcome.slowness)
     found = {
         f"{outcome.memory_mib:.0f} MiB more memory": outcome.memory_mib > MEMORY_MIB,
-        f"p99 of {outcome.polls} polls {outcome.poll_s:.3f} s": not outcome.polls or outcome.poll_s > POLL_S,
-        f"p99 of {outcome.wakes} wake-ups {outcome.wake_s:.3f} s": not outcome.wakes or outcome.wake_s > WAKE_S,
-        f"told of an expiry {outcome.gone_s:.1f} s late": outcome.gone_s > GONE_S,
-        f"a tiny request took {outcome.stopped_s:.2f} s": outcome.stopped_s > STOPPED_S,
+        f"p99 of {outcome.polls} polls {outcome.poll_s:.3f} s": not outcome.polls or outcome.poll_s > POLL_S * slow,
+        f"p99 of {outcome.wakes} wake-ups {outcome.wake_s:.3f} s": not outcome.wakes or outcome.wake_s > WAKE_S * slow,
+        f"told of an expiry {outcome.gone_s:.1f} s late": outcome.gone_s > GONE_S * slow,
+        f"a tiny request took {outcome.stopped_s:.2f} s": outcome.stopped_s > STOPPED_S * slow,
         f"requests of others failed: {outcome.failed}": bool(outcome.failed),
         f"as before in {AFTER_S} s: not, {ALLOWED}": outcome.level_s is None,
         f"{outcome.kept_mib:.0f} MiB of memory kept": outcome.kept_mib > KEPT_MIB,
         f"{outcome.kept_descriptors} descriptors kept": outcome.kept_descriptors > KEPT_DESCRIPTORS,
         f"{outcome.kept_threads} threads kept": outcome.kept_threads > KEPT_THREADS,
         f"{len(outcome.log)} lines in the log: {outcome.log[:3]}": bool(outcome.log),
-        f"exit status {outcome.status} after {outcome.end_s} s": outcome.status != 0 or (outcome.end_s or 0) > END_S,
+        f"exit status {outcome.status} after {outcome.end_s} s": outcome.status != 0
+        or (outcome.end_s or 0) > END_S * slow,
     }
     return [sentence for sentence, true in found.items() if true]
 

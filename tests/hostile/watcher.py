@@ -22,6 +22,7 @@ class Sample(NamedTuple):
         threads: how many.
         descriptors: how many.
         disk_mib: what its data takes.
+        slowness: how much longer the look took than the processor time it needed: what else the machine has to do.
     """
 
     at_s: float
@@ -30,6 +31,7 @@ class Sample(NamedTuple):
     threads: int
     descriptors: int
     disk_mib: float
+    slowness: float
 
 
 def look(pid: int, data: Path) -> Sample:
@@ -38,14 +40,16 @@ def look(pid: int, data: Path) -> Sample:
     Raises:
         OSError: there is no such process.
     """
+    began_s, cpu_s = time.monotonic(), time.thread_time()
     status = Path(f"/proc/{pid}/status").read_text()
     of = {name: int(number) for name, number in re.findall(r"^(\w+):\s+(\d+)", status, re.M)}
     if "RssAnon" not in of:
         raise ProcessLookupError(pid)
     descriptors = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
-    return Sample(
-        time.monotonic(), of["RssAnon"] / 1024, of["VmRSS"] / 1024, of["Threads"], descriptors, disk_mib(data)
-    )
+    disk = disk_mib(data)
+    now_s = time.monotonic()
+    slowness = (now_s - began_s) / max(time.thread_time() - cpu_s, 1e-6)
+    return Sample(now_s, of["RssAnon"] / 1024, of["VmRSS"] / 1024, of["Threads"], descriptors, disk, slowness)
 
 
 def disk_mib(data: Path) -> float:
