@@ -145,6 +145,7 @@ def paths(found):
 
 def living():
     """How many connections and exchanges there are."""
+    gc.collect()
     return sum(isinstance(each, Connection | Exchange) for each in gc.get_objects())
 
 
