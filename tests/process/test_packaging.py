@@ -1,14 +1,13 @@
 """Packages are built and installed for real, and each says the commit that it was made from."""
 
 import os
-import shutil
 import subprocess
 import sys
 import venv
 from pathlib import Path
 
 import pytest
-from support.checkout import git, new_repository, run
+from support.checkout import copy_checkout, git, new_repository, run
 from support.paths import ROOT
 
 from tornado_signal import _build
@@ -17,6 +16,7 @@ pytestmark = pytest.mark.slow
 
 STALE = "0" * 40
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+INSTALL = ("install", "--no-deps", "--no-build-isolation")  # other tests build it in isolation
 BUILD = (sys.executable, "-m", "build")
 
 
@@ -57,13 +57,8 @@ def no_repository_from_outside(monkeypatch):
 @pytest.fixture
 def source(tmp_path):
     """The working tree as it is now, ignored files left out, and no repository yet."""
-    listed = git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    copy = tmp_path / "source"
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, copy / name)
-    return copy
+    copy_checkout(tmp_path / "source")
+    return tmp_path / "source"
 
 
 @pytest.fixture
@@ -137,13 +132,13 @@ def test_wheels_and_sdists(source, tmp_path):
     stale(source)
     # `build` makes an sdist, and a wheel from that; `pip wheel` makes one from the checkout.
     run(*BUILD, "--outdir", tmp_path / "by_build", source)
-    run(*PIP, "wheel", "--no-deps", "--wheel-dir", tmp_path / "by_pip", source)
+    run(*PIP, "wheel", *INSTALL[1:], "--wheel-dir", tmp_path / "by_pip", source)
     (sdist,) = (tmp_path / "by_build").glob("*.tar.gz")
     wheels = [*(tmp_path / "by_build").glob("*.whl"), *(tmp_path / "by_pip").glob("*.whl")]
     assert len(wheels) == 2
     for number, package in enumerate([sdist, *wheels]):
         target = tmp_path / f"target{number}"
-        run(*PIP, "install", "--no-deps", "--target", target, package)
+        run(*PIP, *INSTALL, "--target", target, package)
         assert said_by(sys.executable, tmp_path, PYTHONPATH=str(target)) == commit, package
         web = [sorted(path.name for path in (root / "tornado_signal" / "web").rglob("*")) for root in (target, ROOT)]
         assert web[0] == web[1]
@@ -167,5 +162,5 @@ def test_installs_from_a_checkout(source, tmp_path):
 @pytest.mark.network
 def test_an_install_without_history_is_unknown(source, tmp_path):
     """`pip install` of a source without git history says `unknown`, also beside an installation that knows more."""
-    run(*PIP, "install", "--no-deps", "--target", tmp_path / "target", source)
+    run(*PIP, *INSTALL, "--target", tmp_path / "target", source)
     assert said_by(sys.executable, tmp_path, PYTHONPATH=str(tmp_path / "target")) == "unknown"

@@ -4,6 +4,7 @@ import configparser
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from .checkout import copy_checkout
+from .once import once
 from .paths import ROOT
+from .readme import blocks
 
 BINDINGS = ("plyvel", "plyvel-next")
 SETUP = configparser.ConfigParser()
@@ -63,6 +67,26 @@ class Python(NamedTuple):
         options = [] if self.has_pip else ["--without-pip"]
         do(self.path, "-m", "venv", *options, path)
 
+    def installed(self, base: Path) -> Path:
+        """The command of the package, installed as the README says from a copy of the checkout, once for all tests.
+
+        Args:
+            base: `tmp_path_factory.getbasetemp()`.
+        """
+
+        def make(checkout: Path) -> None:
+            copy_checkout(checkout)
+            if self.has_pip:
+                (_, script), *_ = blocks("Try it in one minute", "sh")
+                *install, _ = script.split(" && ")
+                says = " && ".join(install).replace("python3 ", shlex.quote(self.path) + " ", 1)
+                do("bash", "-euc", says, cwd=checkout, PIP_DISABLE_PIP_VERSION_CHECK="1")
+            else:
+                self.environment(checkout / ".venv")
+                self.install(checkout / ".venv", checkout)
+
+        return once(base, f"with-{self.version}", make) / ".venv/bin/tornado-signal"
+
     def install(self, path: Path, *what: str | Path) -> None:
         """Install something into an environment made by `environment`."""
         pip = [path / "bin" / "pip"] if self.has_pip else [sys.executable, "-m", "pip", "--python", path / "bin/python"]
@@ -105,7 +129,7 @@ def required(minor: str, machine: str, extra: str = "") -> list[Requirement]:
 
 
 def installed() -> list[Python]:
-    """The CPythons that are found and that the package is for, the oldest first; one for each version."""
+    """The CPythons that are found and that the package is for, the oldest first: the newest of each minor version."""
     pyenv = shutil.which("pyenv")
     roots = {Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")}
     roots |= {Path(pyenv).resolve().parents[1]} if pyenv else set()
@@ -120,4 +144,5 @@ def installed() -> list[Python]:
             python = Python(*json.loads(asked.stdout))
             if PROMISED.contains(python.version):
                 found[python.version] = python
-    return sorted(found.values(), key=lambda python: Version(python.version))
+    ordered = sorted(found.values(), key=lambda python: Version(python.version))
+    return list({python.minor: python for python in ordered}.values())

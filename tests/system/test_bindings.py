@@ -3,7 +3,6 @@
 import os
 
 import pytest
-from support.checkout import copy_checkout
 from support.paths import ROOT
 from support.pythons import do, installed, required
 
@@ -29,23 +28,32 @@ def tries(python):
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("python", OTHERS or [None], ids=tries)
-def test_the_suites_of_the_store(python, tmp_path):
+def test_the_suites_of_the_store(python, tmp_path, tmp_path_factory):
     """Full disks, failed syncs, kills, damage, repair and all rules of the store, with another LevelDB under them."""
     if python is None:  # no Python of this machine takes another
         return
-    room = tmp_path / "environment"
-    python.environment(room)
-    copy_checkout(tmp_path / "source")
+    commands = python.installed(tmp_path_factory.getbasetemp()).parent
     needed = [each for each in required(python.minor, python.machine, "test") if each.name in NEEDED]
     assert len(needed) == len(NEEDED)
-    python.install(room, tmp_path / "source", *map(str, needed))
+    python.install(commands.parent, *map(str, needed))
     says = "from tornado_signal.stores.leveldb.binding import plyvel; print(plyvel.__name__)"
-    assert do(room / "bin" / "python", "-I", "-c", says).strip() == python.binding.replace("-", "_")
+    assert do(commands / "python", "-I", "-c", says).strip() == python.binding.replace("-", "_")
 
     files = [f"tests/{name}" for name in SUITES]
-    flags = ["-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "-q"]
+    flags = [
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "2",
+        "--dist",
+        "loadfile",
+        "--no-loadscope-reorder",
+        "-q",
+        "--hypothesis-profile",
+        "fast",
+    ]
     flags += ["--basetemp", tmp_path / "inner"]
-    path = f"{room / 'bin'}:{os.environ['PATH']}"
-    printed = do(room / "bin" / "pytest", *flags, *files, cwd=ROOT, PATH=path, PYTHONDONTWRITEBYTECODE="1")
+    path = f"{commands}:{os.environ['PATH']}"
+    printed = do(commands / "pytest", *flags, *files, cwd=ROOT, PATH=path, PYTHONDONTWRITEBYTECODE="1")
     assert " passed in " in printed
     assert "skipped" not in printed

@@ -1,7 +1,6 @@
 """The package installs, serves and restarts with every CPython of this machine that it is for, and with no other."""
 
 import re
-import shlex
 import subprocess
 import sys
 
@@ -10,7 +9,7 @@ from support.checkout import copy_checkout
 from support.command import Server
 from support.paths import ROOT
 from support.pythons import PROMISED, SETUP, do, installed, required
-from support.readme import README, blocks
+from support.readme import README
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
@@ -21,27 +20,10 @@ MACHINES = ["x86_64", "aarch64"]
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def command_of(tmp_path_factory):
-    """A function that installs the package with a Python, as the README says; the command that is there then."""
-    commands = {}
-    (_, script), *_ = blocks("Try it in one minute", "sh")
-    *install, _ = script.split(" && ")
-
-    def command(python):
-        if python not in commands:
-            checkout = tmp_path_factory.mktemp(f"with-{python.version}") / "tornado-signal"
-            copy_checkout(checkout)
-            if python.has_pip:
-                says = " && ".join(install).replace("python3 ", shlex.quote(python.path) + " ", 1)
-                do("bash", "-euc", says, cwd=checkout, PIP_DISABLE_PIP_VERSION_CHECK="1")
-            else:
-                python.environment(checkout / ".venv")
-                python.install(checkout / ".venv", checkout)
-            commands[python] = checkout / ".venv" / "bin" / "tornado-signal"
-        return commands[python]
-
-    return command
+    """A function that installs the package with a Python; the command that is there then."""
+    return lambda python: python.installed(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture
