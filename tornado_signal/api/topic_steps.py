@@ -57,11 +57,27 @@ class TopicSteps:
     def __init__(self) -> None:
         self._steps: dict[Hashable, asyncio.Future[EventStep | None]] = {}
 
-    async def get(self, key: Hashable, now_ms: int, make: Callable[[], Awaitable[EventStep]]) -> EventStep:
-        """The step of a key; it is made if there is none yet, and whatever asks meanwhile waits for that one."""
+    async def get(
+        self,
+        key: Hashable,
+        now_ms: Callable[[], int],
+        make: Callable[[], Awaitable[EventStep]],
+        turn: Callable[[], Awaitable[None]],
+    ) -> EventStep:
+        """The step of a key.
+
+        Args:
+            key: see above.
+            now_ms: tells the time.
+            make: makes the step, if there is none. Whatever asks meanwhile waits for that one.
+            turn: waits for the turn of what asks: those that have waited go on one after the other.
+        """
         while (known := self._steps.get(key)) is not None:
-            step = await asyncio.shield(known)
-            if step is not None and now_ms < step.until_ms:
+            if not known.done():
+                await asyncio.shield(known)
+                await turn()
+            step = known.result()
+            if step is not None and now_ms() < step.until_ms:
                 return step._replace(more=bool(step.events))  # more may have happened since it was made
             self._forget(key, known)
         making = self._steps[key] = asyncio.get_running_loop().create_future()

@@ -157,7 +157,7 @@ class TopicFeed:
             return EventStep(events, step.position, step.more, until_ms)
 
         key = (self._call.origin, self._topic, position)
-        return await self._call.service.topic_steps.get(key, self._store.now_ms(), make)
+        return await self._call.service.topic_steps.get(key, self._store.now_ms, make, self._call.turn)
 
     def _departed(self, departure: Departure) -> Event:
         return Event("gone", wire.encode(wire.gone(departure.code, departure.reason)), self._cursor(departure.position))
