@@ -316,3 +316,17 @@ async def test_no_generator_is_left_open(goodbye, service):
     assert begun.count("sessions") == 5
     assert "sessions" not in abandoned
     assert not service.store.database._pinned
+
+
+@pytest.mark.parametrize("target", ["/nowhere", "/poll", "/lobby/sessions?wait=x", "/events"])
+async def test_nothing_is_left_of_a_refusal(target, service):
+    """Requests that are refused do not add up: one error that were raised again and again would keep them all."""
+
+    async def refuse(count):
+        for _ in range(count):
+            assert (await service.call("GET", target)).status in (400, 404, 405)
+        gc.collect()
+        return left()["Request"]
+
+    few = await refuse(3)
+    assert await refuse(20) <= few + 3

@@ -139,8 +139,7 @@ def done_or_warned(command, small_disk):
     """Run a command that must succeed; it may say that it gave up the ballast."""
     ended = run(command, "--data-dir", small_disk / "data")
     assert ended.returncode == 0, ended
-    assert "No space" not in ended.stderr
-    assert not (small_disk / "data" / files.BALLAST).exists()
+    assert "No space" not in ended.stderr  # but the ballast may be back, if what was deleted has made room for it
 
 
 def test_others_fill_the_disk_of_a_running_server(small_disk):

@@ -107,7 +107,7 @@ async def serve(request: Request) -> None:
         elif request.method in endpoint.methods:
             await endpoint.answer(request)
         else:
-            raise endpoint.refusal or errors.MethodNotAllowed(endpoint.methods)
+            raise errors.PathNotFound if endpoint.unknown else errors.MethodNotAllowed(endpoint.methods)
     except (Exception, asyncio.CancelledError) as error:
         request.fail(error)
 

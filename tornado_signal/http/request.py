@@ -36,7 +36,7 @@ class Endpoint:
         answer: answers an admitted request with one of these, OPTIONS aside.
         page: whether browsers load it without an Origin.
         stream: whether it answers with Server-Sent Events.
-        refusal: what other methods are refused with, if not with 405.
+        unknown: whether there is no such path: other methods are refused with 404, not with 405.
     """
 
     pattern: str
@@ -44,7 +44,7 @@ class Endpoint:
     answer: Callable[["Request"], Awaitable[None]]
     page: bool = False
     stream: bool = False
-    refusal: errors.SignalError | None = None
+    unknown: bool = False
 
 
 class Request:

@@ -8,7 +8,6 @@ from tornado import web
 from ..api import wire
 from ..api.call import Service
 from ..api.operations import SUBSCRIPTIONS, Operation, check, declare
-from ..errors import PathNotFound
 from ..limits.per_address import Limits
 from ..metrics import RequestMetrics
 from . import assets
@@ -29,7 +28,7 @@ async def not_found(request: Request) -> None:
     """Every path that no endpoint has (contract B13)."""
 
 
-UNKNOWN = Endpoint("unknown", ("OPTIONS",), not_found, refusal=PathNotFound())
+UNKNOWN = Endpoint("unknown", ("OPTIONS",), not_found, unknown=True)
 
 
 def operation_endpoint(operation: Operation) -> Endpoint:
