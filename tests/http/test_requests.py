@@ -15,6 +15,7 @@ import types
 import pytest
 from support.service import ORIGIN, head, refused, with_origin
 
+from tornado_signal import errors
 from tornado_signal.api import wire
 from tornado_signal.http.base import Handler
 from tornado_signal.http.request import Request
@@ -178,6 +179,19 @@ async def test_a_defect_before_the_first_step(service, monkeypatch, defects):
         assert refused(await service.call("GET", "/")) == DEFECT
     assert (await service.call("GET", "/")).status == 200
     assert defects() == [ZeroDivisionError]
+
+
+async def test_a_refusal_that_cannot_be_sent(service, handle, defects):
+    """If the answer to an error fails in its turn, the connection ends, and nothing waits for the request."""
+
+    async def get(request):
+        raise errors.MethodNotAllowed(("GET\r\nHeader: of-the-client",))
+
+    handle(get)
+    assert await service.raw(ASK) is None
+    async with asyncio.timeout(BOUND_S):
+        await service.site.drain()
+    assert defects() == [ValueError]
 
 
 KEPT = contextvars.ContextVar("KEPT", default="nothing")

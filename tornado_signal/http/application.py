@@ -109,7 +109,10 @@ async def serve(request: Request) -> None:
         else:
             raise errors.PathNotFound if endpoint.unknown else errors.MethodNotAllowed(endpoint.methods)
     except (Exception, asyncio.CancelledError) as error:
-        request.fail(error)
+        try:
+            request.fail(error)
+        except Exception as second:
+            request.cut_off(second)
 
 
 def preflight(request: Request) -> None:

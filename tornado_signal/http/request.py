@@ -276,19 +276,24 @@ class Request:
 
     def fail(self, error: BaseException) -> None:
         """The one way from an exception to a response (specification 7)."""
-        self.count_error(error)
         # After a part has been sent, only the end of the connection can tell. An EventSource that is refused never
         # comes back, one that is cut off does: when the server stops, that is right.
         resumes = self.endpoint.stream and self.headers.get("Accept") == EVENT_STREAM
         if self.begun or (resumes and self.site.draining):
-            self.connection.close()
-            self.ended()
+            self.cut_off(error)
             return
+        self.count_error(error)
         status, own, body = error_response(error)
         headers = self.response_headers()
         for name, value in own:
             headers[name] = value
         self.respond(body, headers, status)
+
+    def cut_off(self, error: BaseException) -> None:
+        """End the response with its connection, since nothing else can tell the client."""
+        self.count_error(error)
+        self.connection.close()
+        self.ended()
 
     def count_error(self, error: BaseException) -> None:
         """Count an error and, if it is a defect, log it; without what the request carries: it is people's addresses."""
