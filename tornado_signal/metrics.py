@@ -34,7 +34,6 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
@@ -82,7 +81,6 @@ class Writes:
         self.reopened = 0
 
     def wrote(self, changes: int, seconds: float) -> None:
-        """Count a write."""
         self.seconds.observe(seconds)
         self.changes.observe(changes)
 

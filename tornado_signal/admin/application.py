@@ -32,7 +32,6 @@ class AdminHandler(web.RequestHandler):
     methods = "GET, HEAD"
 
     def initialize(self, site: Site) -> None:
-        """Take the application that is watched."""
         self.site = site
 
     def prepare(self) -> None:
@@ -62,7 +61,6 @@ class Alive(AdminHandler):
     """GET /healthz: the event loop turns."""
 
     def get(self) -> None:
-        """Always 200."""
         answer(self, 200, {"status": "ok"})
 
     head = get
@@ -72,7 +70,6 @@ class Ready(AdminHandler):
     """GET /readyz: the store can be written and read, and the server is not stopping."""
 
     async def get(self) -> None:
-        """Answer 200 or 503."""
         if self.site.stopping or self.site.draining:
             raise Unavailable("draining")
         await self.site.service.store.probe()
@@ -99,7 +96,6 @@ class Maintenance(OperatorsOwn):
     """What is done to the directory of the embedded engine."""
 
     def initialize(self, site: Site, store: LevelDBStore | None = None) -> None:
-        """Take the engine."""
         super().initialize(site)
         assert store is not None
         self.store = store
@@ -123,7 +119,6 @@ class Backup(Maintenance):
             self.finish(packer.end())
 
     def flush(self, include_footers: bool = False) -> "asyncio.Future[None]":
-        """Send what was written so far."""
         self.begun = True
         return super().flush(include_footers)
 
@@ -160,7 +155,6 @@ class One(Collector):
         self._family = family
 
     def collect(self) -> Iterable[Metric]:
-        """That one."""
         return [self._family]
 
 
@@ -168,7 +162,6 @@ class Metrics(AdminHandler):
     """GET /metrics: what the server has counted, for Prometheus."""
 
     def initialize(self, site: Site, exposition: Exposition | None = None, registry: Collector | None = None) -> None:
-        """Take what there is to show."""
         super().initialize(site)
         assert exposition is not None
         assert registry is not None
@@ -176,7 +169,6 @@ class Metrics(AdminHandler):
         self.registry = registry
 
     async def get(self) -> None:
-        """The numbers in Prometheus' text format."""
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
         await self.exposition.update()
         for family in self.registry.collect():

@@ -123,7 +123,6 @@ class TopicFeed:
         """Nothing refuses it."""
 
     async def next(self, until_s: float) -> Events | None:
-        """See `Feed`."""
         if self._position is None:
             self._position, known = await self._store.begin_topic(self._since)
             self._listing = not known
@@ -211,7 +210,6 @@ class SessionFeed:
             raise InvalidParameter(self._parameter) from None
 
     async def next(self, until_s: float) -> Events | None:
-        """See `Feed`."""
         if self.finished:
             return None
         while True:

@@ -54,7 +54,6 @@ class SignalClient:
 
     @property
     def patience_s(self) -> float:
-        """How long to try again what fails in passing."""
         return self._servers.patience_s
 
     @patience_s.setter

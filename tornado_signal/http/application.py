@@ -42,11 +42,9 @@ class Application(httputil.HTTPServerConnectionDelegate):
         self._loop = asyncio.get_running_loop()
 
     def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> "Reception":
-        """Tornado's entry for a request on a connection."""
         return Reception(self, request_conn)
 
     def find(self, path: str) -> Endpoint:
-        """The endpoint of a path."""
         endpoint = self.fixed.get(path)
         if endpoint is None:
             endpoint = self.unknown
@@ -155,7 +153,6 @@ class Reception(httputil.HTTPMessageDelegate):
             self._submit(errors.BodyTooLarge())
 
     def data_received(self, chunk: bytes) -> None:
-        """Keep a piece of the body."""
         if self._submitted:
             return
         if not self._body:
@@ -172,12 +169,10 @@ class Reception(httputil.HTTPMessageDelegate):
                 self._submit(errors.Unavailable("unfinished bodies"))
 
     def finish(self) -> None:
-        """The request is complete."""
         if not self._submitted:
             self._submit(None)
 
     def on_connection_close(self) -> None:
-        """The client went away in the middle of its request."""
         self._count(0)
         self._body = b""
 

@@ -32,23 +32,19 @@ class Handler(web.RequestHandler):
 
     @property
     def call(self) -> Request:
-        """The request that was admitted."""
         return self.request.admitted
 
     def set_default_headers(self) -> None:
-        """Begin the response."""
         self.clear_header("Server")
         for name, value in self.call.response_headers().get_all():
             self.set_header(name, value)
 
     def write(self, chunk: bytes) -> None:  # type: ignore[override]
-        """Take some of the body."""
         if self.request.method != "HEAD":
             self.call.sent_bytes += len(chunk)
         super().write(chunk)
 
     def flush(self, include_footers: bool = False) -> "Awaitable[None]":  # type: ignore[override]
-        """Send what was written so far."""
         self.call.begun = True
         self.call.status = self.get_status()
         return super().flush(include_footers)
@@ -57,7 +53,6 @@ class Handler(web.RequestHandler):
         """What has an ETag says it itself."""
 
     def on_connection_close(self) -> None:
-        """The client has left."""
         self.call.client_gone()
 
     def prepare(self) -> None:
@@ -65,7 +60,6 @@ class Handler(web.RequestHandler):
         self.ui.clear()
 
     def on_finish(self) -> None:
-        """The response is complete."""
         self.call.ended()
 
     def log_exception(
@@ -74,7 +68,6 @@ class Handler(web.RequestHandler):
         """It is logged where it becomes a response."""
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
-        """Respond to an error as everywhere."""
         self.call.fail(kwargs["exc_info"][1])
 
 

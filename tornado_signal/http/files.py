@@ -17,7 +17,6 @@ class File(Handler):
     """GET a file."""
 
     def initialize(self, assets: Mapping[str, Asset]) -> None:
-        """Take all files, by path."""
         self.assets = assets
 
     def get(self) -> None:

@@ -180,11 +180,9 @@ class Request:
     # The call of an operation; see `api.call.Call`
 
     def admit_session(self) -> None:
-        """Count a session that is to be published."""
         self.site.limits.publish(self.client_address, self.now_ms)
 
     def admit_bytes(self, overhead_bytes: int) -> None:
-        """Count the body, and so much more, as bytes that are to be stored."""
         self.site.limits.store(self.client_address, len(self.body) + overhead_bytes, self.now_ms)
 
     def waiting(self, watch: Watch) -> Watch:
@@ -209,7 +207,6 @@ class Request:
             self._watch.close()
 
     async def turn(self) -> None:
-        """Let other clients be served first; then the time of the request is a new one."""
         await self.site.queue.turn(self.client)
         self.now_ms = self.service.clock.now_ms()
 

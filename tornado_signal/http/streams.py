@@ -20,7 +20,6 @@ class Stream(Handler):
     """A response that goes on until the client leaves, the server stops, or there is nothing more to tell."""
 
     def initialize(self, subscription: Subscription) -> None:
-        """Take what it is a stream of."""
         self.subscription = subscription
 
     async def get(self) -> None:

@@ -39,7 +39,6 @@ class AdminConnectionLimiter:
         self.refused = 0
 
     def connected(self, address: str, now_ms: int) -> int | None:
-        """Count a connection; see `Limits.connected`."""
         if self.connections < ADMIN_CONNECTIONS:
             self.connections += 1
             return 0
@@ -49,7 +48,6 @@ class AdminConnectionLimiter:
         return None
 
     def disconnected(self, address: str, refusal: int) -> None:
-        """A connection that was counted is over; `refusal` is what `connected` has returned for it."""
         if refusal:
             self.refused -= 1
         else:
@@ -246,7 +244,6 @@ class Limits:
         return refusal
 
     def disconnected(self, address: str, refusal: int) -> None:
-        """A connection that was counted is over; `refusal` is what `connected` has returned for it."""
         client = self._find(address)
         if refusal:
             self.refused -= 1

@@ -34,7 +34,6 @@ class Packer:
         self._count = 0
 
     def begin(self) -> bytes:
-        """The first bytes of a backup."""
         return self._summed(MAGIC)
 
     def pack(self, entries: Iterable[Entry]) -> bytes:
@@ -46,7 +45,6 @@ class Packer:
         return self._summed(b"".join(pieces))
 
     def end(self) -> bytes:
-        """The last bytes of a backup."""
         return self._summed(_END + _COUNT.pack(self._count)) + self._sum.digest()
 
     def _summed(self, data: bytes) -> bytes:

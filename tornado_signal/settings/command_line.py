@@ -26,7 +26,6 @@ class CommandLine(argparse.ArgumentParser):
         super().__init__(**options)
 
     def add_argument(self, *names: str, **options: Any) -> argparse.Action:
-        """Add an argument or a flag, as `argparse` does."""
         self.arguments.append(super().add_argument(*names, **options))
         return self.arguments[-1]
 

@@ -33,7 +33,6 @@ class Clock:
         self._ahead_ns = max(self._ahead_ns, floor_ms * 1_000_000 - self._monotonic_ns())
 
     def now_ms(self) -> int:
-        """The time now."""
         wall_ns = self._wall_ns()  # first: else a pause between the two would be added to the time for ever
         monotonic_ns = self._monotonic_ns()
         self._ahead_ns = max(self._ahead_ns, wall_ns - monotonic_ns)

@@ -21,7 +21,6 @@ class Lag:
         self._schedule()
 
     def stop(self) -> None:
-        """Stop measuring."""
         self._next.cancel()
 
     def _schedule(self) -> None:

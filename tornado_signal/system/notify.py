@@ -46,11 +46,9 @@ class Notifier:
         self._tell("WATCHDOG=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """A reload begins."""
         self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str) -> None:
-        """The server has begun to stop."""
         self._tell("STOPPING=1", f"STATUS={status}")
 
     def _tell(self, *lines: str) -> None:

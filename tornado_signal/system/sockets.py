@@ -41,7 +41,6 @@ class UnixSocket(socket.socket):
             raise
 
     def close(self) -> None:
-        """Close it, and remove its file."""
         with contextlib.suppress(OSError):
             if self._file is not None and identity(self._path) == self._file:
                 os.unlink(self._path)

@@ -75,18 +75,15 @@ class Connection(asyncio.Protocol):
 
     @property
     def protocol(self) -> str:
-        """`http` or `https`."""
         return self.state.protocol
 
     @property
     def idle(self) -> bool:
-        """Whether no request is under way."""
         return not self._exchanges and not self._parser.in_head
 
     # From asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not derived from it
         self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
         self.state.connections.add(self)
@@ -103,7 +100,6 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is over, by whichever end's doing."""
         self._closing = True
         self.state.remove(self)
         self.state.release(self.remote_ip, self._refusal)
@@ -203,7 +199,6 @@ class Connection(asyncio.Protocol):
     # From the parser
 
     def request_received(self, start_line: httputil.RequestStartLine, headers: Headers, keep_alive: bool) -> None:
-        """Request line and headers of a request have come."""
         if self._refusal:
             raise Refused(self._refusal)
         exchange = Exchange(self, start_line, headers, keep_alive)
@@ -212,12 +207,10 @@ class Connection(asyncio.Protocol):
             exchange.begin()
 
     def body_received(self, chunk: bytes) -> None:
-        """A piece of its body has come."""
         if self._exchanges:
             self._exchanges[-1].data_received(chunk)
 
     def request_complete(self) -> None:
-        """It has come whole."""
         if self._exchanges:
             self._exchanges[-1].message_complete()
 
@@ -242,7 +235,6 @@ class Connection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What its client has not taken yet."""
         return self._transport.get_write_buffer_size()
 
     def exchange_finished(self, exchange: Exchange) -> None:
@@ -261,7 +253,6 @@ class Connection(asyncio.Protocol):
         self._set_deadline()
 
     def deadline_passed(self) -> None:
-        """The deadline has passed."""
         waits = self._closing or self._drained is not None
         if waits and self._transport.get_write_buffer_size() < self._unsent_bytes:
             self._wait_for_reader(STALLED_S)
@@ -271,11 +262,9 @@ class Connection(asyncio.Protocol):
             self._refuse(http.HTTPStatus.REQUEST_TIMEOUT)
 
     def close(self) -> None:
-        """Close after what has been sent."""
         self._end(linger=False)
 
     def abort(self) -> None:
-        """End it at once."""
         self._closing = True
         self._transport.abort()
 

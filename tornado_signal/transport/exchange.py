@@ -88,14 +88,12 @@ class Exchange(httputil.HTTPConnection):
             self.message_complete()
 
     def data_received(self, chunk: bytes) -> None:
-        """A piece of the body."""
         if self._delegate is not None:
             self._delegate.data_received(chunk)
         elif not self.finished:
             self._early += chunk
 
     def message_complete(self) -> None:
-        """The request has come whole."""
         self.complete = True
         if self._begun and self._delegate is not None:
             delegate, self._delegate = self._delegate, None  # it refers back, and has done its part

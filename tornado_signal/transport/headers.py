@@ -29,12 +29,10 @@ class Headers(Mapping[str, str]):
             self.sent |= {name: b",".join(values) for name, values in self._repeated.items()}
 
     def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
-        """The value of a name."""
         value = self.sent.get(_key(name))
         return default if value is None else value.strip().decode("latin-1")  # llhttp leaves blanks behind it
 
     def get_list(self, name: str) -> list[str]:
-        """Every value of a name, in their order."""
         value = self.get(name)
         if value is None:
             return []
@@ -42,27 +40,22 @@ class Headers(Mapping[str, str]):
         return [value] if repeated is None else [each.decode("latin-1") for each in repeated]
 
     def get_all(self) -> Iterable[tuple[str, str]]:
-        """Every header."""
         return [(name, value) for name in self for value in self.get_list(name)]
 
     def __getitem__(self, name: str) -> str:
-        """The value of a name."""
         value = self.get(name)
         if value is None:
             raise KeyError(name)
         return value
 
     def __contains__(self, name: object) -> bool:
-        """Whether a name came."""
         return isinstance(name, str) and _key(name) in self.sent
 
     def __iter__(self) -> Iterator[str]:
-        """The names."""
         for name in self.sent:
             yield "-".join(word.capitalize() for word in name.decode("latin-1").split("-"))
 
     def __len__(self) -> int:
-        """How many names there are."""
         return len(self.sent)
 
 

@@ -111,7 +111,6 @@ class RequestParser:
     # From llhttp
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
         self._silent_bytes = -PIECE_BYTES
         self._target = b""
         self._fields = []
@@ -156,7 +155,6 @@ class RequestParser:
         self.in_head = False  # not before: if the request is refused there, it is with its headers
 
     def on_body(self, chunk: bytes) -> None:
-        """A piece of a body."""
         self._silent_bytes = -PIECE_BYTES
         self._sink.body_received(chunk)
 

@@ -77,7 +77,7 @@ def _refusing(
 
 
 class LevelDBStore:
-    """The sessions in one LevelDB directory; see `Store` for its operations. Belongs to the event loop that runs.
+    """The sessions in one LevelDB directory; `Store` describes its operations. Belongs to the event loop that runs.
 
     Args:
         path: the directory; made if missing.
@@ -140,38 +140,31 @@ class LevelDBStore:
         self.sweeper = Sweeper(self.expiry, self.database, clock, self.space, self.database_metrics, sweep_interval_ms)
 
     async def open(self) -> None:
-        """See `Store`."""
         await self.database.open()
         self._clock.advance_to(self.memory.created_ms)
         self.sweeper.start()
 
     async def close(self) -> None:
-        """See `Store`."""
         await self.sweeper.stop()
         await self.database.close()
 
     def now_ms(self) -> int:
-        """See `Store`."""
         return self._clock.now_ms()
 
     @property
     def available(self) -> bool:
-        """See `Store`."""
         return self.database.available
 
     @property
     def capacity_bytes(self) -> int:
-        """See `Store`."""
         return self.space.capacity_bytes
 
     @_refusing
     async def probe(self) -> None:
-        """See `Store`."""
         await self._committer.commit([], Change([], []), lambda: None, counted=True)
         records.counters(self.database.view)
 
     async def counts(self) -> tuple[int, int]:
-        """See `Store`."""
         return self.memory.listed, self.memory.index.topic_count
 
     # Publishing and connecting
@@ -180,7 +173,6 @@ class LevelDBStore:
     async def create(
         self, origin: str, topic: str, info: str, offer: str, *, ttl_ms: int | None = None, secret_hash: bytes = b""
     ) -> bytes:
-        """See `Store`."""
         now_ms = self._clock.now_ms()
         self.space.admit(len(offer) + len(info))
         timeout_ms = ttl_ms or self._timeout_ms
@@ -225,7 +217,6 @@ class LevelDBStore:
 
     @_refusing
     async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
-        """See `Store`."""
         now_ms = self._clock.now_ms()
         self.space.admit(len(answer))
         key, session, access = await self._acquire(origin, code, Side.ANSWERER, secret_hash, now_ms)
@@ -247,7 +238,6 @@ class LevelDBStore:
     async def add_candidates(
         self, origin: str, code: bytes, side: Side, candidates: Sequence[str], *, secret_hash: bytes = b""
     ) -> None:
-        """See `Store`."""
         now_ms = self._clock.now_ms()
         self.space.admit(sum(map(len, candidates)))
         key = layout.pack_session_prefix(origin, code)
@@ -267,7 +257,6 @@ class LevelDBStore:
         since: SessionPosition | None = None,
         secret_hash: bytes = b"",
     ) -> News:
-        """See `Store`."""
         key = layout.pack_session_prefix(origin, code)
         access = self._admit(key, reader, secret_hash, self._clock.now_ms())
         if since is None:
@@ -278,7 +267,6 @@ class LevelDBStore:
 
     @_refusing
     async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
-        """See `Store`."""
         now_ms = self._clock.now_ms()
         key, session, _ = await self._acquire(origin, code, side, secret_hash, now_ms)
         change, leaving = self._removal(origin, key, session, Reason.WITHDRAWN, now_ms)
@@ -291,7 +279,6 @@ class LevelDBStore:
 
     @_refusing
     async def refresh(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> int:
-        """See `Store`."""
         now_ms = self._clock.now_ms()
         key, session, _ = await self._acquire(origin, code, side, secret_hash, now_ms)
         expires_ms = now_ms + session.timeout_ms
@@ -303,7 +290,6 @@ class LevelDBStore:
 
     @_refusing
     async def topics(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
-        """See `Store`."""
         now_ms = self._clock.now_ms()
         while not self.memory.index.settle(origin, now_ms, SETTLING_STEP):  # noqa: ASYNC110 (others get their turn)
             await asyncio.sleep(0)
@@ -313,7 +299,6 @@ class LevelDBStore:
     async def sessions(
         self, origin: str, topic: str, limit: int | None = None
     ) -> AsyncGenerator[list[ListedSession], None]:
-        """See `Store`."""
         now_ms = self._clock.now_ms()
         prefix = layout.pack_listing_prefix(origin, topic)
         stop = layout.pack_listing_stop(prefix)
@@ -341,7 +326,6 @@ class LevelDBStore:
 
     @_refusing
     async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
-        """See `Store`."""
         prefix = layout.pack_listing_prefix(origin, topic)
         view = self.database.view
         serial = self.memory.newest_serial(prefix, lambda: records.newest_serial(view, origin, topic))
@@ -356,7 +340,6 @@ class LevelDBStore:
 
     @_refusing
     async def begin_topic(self, since: Position | None) -> tuple[Position, bool]:
-        """See `Store`."""
         if since is not None:
             assert isinstance(since, TopicPosition)
             # Not after a loss of power under `durability = os`.
@@ -367,7 +350,6 @@ class LevelDBStore:
 
     @_refusing
     async def topic_step(self, origin: str, topic: str, position: Position) -> TopicStep:
-        """See `Store`."""
         assert isinstance(position, TopicPosition)
         now_ms = self._clock.now_ms()
         await self.expiry.settle(now_ms)  # what has expired has left then: it is in no listing, and is not passed over
@@ -411,31 +393,25 @@ class LevelDBStore:
     # Waiting
 
     def watch_session(self, origin: str, code: bytes) -> Watch:
-        """See `Store`."""
         return self.watches.watch(layout.pack_session_prefix(origin, code))
 
     def watch_topic(self, origin: str, topic: str) -> Watch:
-        """See `Store`."""
         return self.watches.watch(layout.pack_listing_prefix(origin, topic))
 
     def end_watches(self) -> None:
-        """See `Store`."""
         self.watches.end()
 
     # Positions as text
 
     def format_position(self, position: Position | SessionPosition) -> str:
-        """See `Store`."""
         assert isinstance(position, tuple)
         return position_text.format_numbers(self.memory.identity, *position)
 
     def parse_position(self, text: str) -> Position | None:
-        """See `Store`."""
         numbers = position_text.parse_numbers(self.memory.identity, text)
         return None if numbers is None else TopicPosition(*numbers)
 
     def parse_session_position(self, text: str) -> SessionPosition | None:
-        """See `Store`."""
         numbers = position_text.parse_numbers(self.memory.identity, text)
         return None if numbers is None else SessionPosition(*numbers)
 

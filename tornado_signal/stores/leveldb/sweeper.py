@@ -53,12 +53,10 @@ class Sweeper:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin."""
         # Apart: what has expired leaves its listing in time, whatever a sweep or a compaction takes.
         self._tasks = [asyncio.create_task(self._repeat(work)) for work in (self.settle, self.sweep)]
 
     async def stop(self) -> None:
-        """End."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -76,7 +74,6 @@ class Sweeper:
                 log.exception("work in the background failed")
 
     async def settle(self) -> None:
-        """Have what has expired leave its listing."""
         await self._expiry.settle(self._clock.now_ms())
 
     async def sweep(self) -> None:
