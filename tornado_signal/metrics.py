@@ -64,38 +64,23 @@ class Durations(dict[Kind, Histogram]):
         return found
 
 
-class Writes:
-    """What the database has done.
-
-    Attributes:
-        seconds: how long its writes took, each with its sync.
-        changes: how many changes shared each of them.
-        failed: how many did not work.
-        reopened: how often it has been opened again.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = Histogram(_WORK_S)
-        self.changes = Histogram(_CHANGES)
-        self.failed = 0
-        self.reopened = 0
-
-    def wrote(self, changes: int, seconds: float) -> None:
-        self.seconds.observe(seconds)
-        self.changes.observe(changes)
-
-
 class DatabaseMetrics:
     """What the LevelDB engine has done.
 
     Attributes:
-        writes: to the disk.
+        writes: how many seconds its writes took, each with its sync.
+        changes: how many changes shared each of them.
+        failed: how many did not work.
+        reopened: how often the database has been opened again.
         sweeps: seconds.
         compactions: seconds.
     """
 
     def __init__(self) -> None:
-        self.writes = Writes()
+        self.writes = Histogram(_WORK_S)
+        self.changes = Histogram(_CHANGES)
+        self.failed = 0
+        self.reopened = 0
         self.sweeps = Histogram(_WORK_S)
         self.compactions = Histogram(_WORK_S)
 

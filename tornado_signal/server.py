@@ -32,7 +32,7 @@ from .system.lag import Lag
 from .system.notify import Notifier
 from .system.sockets import open_sockets, url
 from .system.tls import Tls
-from .transport import Server
+from .transport import Server, ServerState
 
 log = logging.getLogger(__name__)
 
@@ -205,32 +205,27 @@ async def serve(settings: Settings) -> None:
         application = make_application(service, limits, metrics)
         site = application.site
         refusal = make_refusal(settings, site.log)
-        server = Server(
-            application,
-            refusal,
-            tls.context if tls else None,
-            limiter=limits,
-            max_unsent_bytes=settings.max_unsent_bytes,
-            max_read_ahead_bytes=settings.max_read_ahead_bytes,
+        context = tls.context if tls else None
+        state = ServerState(
+            application, refusal, context, limits, settings.max_unsent_bytes, settings.max_read_ahead_bytes
         )
+        server = Server(state)
         await server.start(public)
-        admin_application = make_admin_application(site, server.state)
-        admin_server = Server(admin_application, refusal, limiter=AdminConnectionLimiter())
+        admin_application = make_admin_application(site, state)
+        admin_server = Server(ServerState(admin_application, refusal, limiter=AdminConnectionLimiter()))
         await admin_server.start(admin)
         lag = Lag(metrics.loop_lag)
-        for listening in public:
-            log.info("listening on %s", url(listening, server.state.protocol))
+        urls = [url(listening, state.protocol) for listening in public]
+        for each in urls:
+            log.info("listening on %s", each)
         for listening in admin:
-            log.info("admin listener on %s", url(listening, admin_server.state.protocol))
-
-        where = ", ".join(url(listening, server.state.protocol) for listening in public)
-
+            log.info("admin listener on %s", url(listening, "http"))
         listed, _ = await store.counts()
 
         def status() -> str:
             if signals.stop.is_set():
-                return f"draining, {len(server.state.connections)} connections left"
-            return f"listening on {where}, {listed} sessions listed"
+                return f"draining, {len(state.connections)} connections left"
+            return f"listening on {', '.join(urls)}, {listed} sessions listed"
 
         async def report() -> None:
             nonlocal listed

@@ -177,8 +177,10 @@ class Fuzzer:
         await service.start()
         application = service.application
         refusal = make_refusal(service.settings, application.site.log)
-        public = transport.Server(application, refusal, limiter=getattr(application, "limits", None))
-        admin = transport.Server(make_admin_application(application.site), refusal)
+        public = transport.Server(
+            transport.ServerState(application, refusal, limiter=getattr(application, "limits", None))
+        )
+        admin = transport.Server(transport.ServerState(make_admin_application(application.site), refusal))
         for name, server in (("public", public), ("admin", admin)):
             listening = socket.socket(socket.AF_UNIX)
             listening.bind(str(self._room / name))

@@ -18,6 +18,7 @@ from tornado_signal.errors import OperatorError
 from tornado_signal.http.errors import make_refusal
 from tornado_signal.system.sockets import open_sockets, url
 from tornado_signal.transport import Server as Listener
+from tornado_signal.transport import ServerState
 
 pytest_plugins = ["support.http_fixtures"]
 
@@ -306,7 +307,7 @@ async def test_a_unix_socket_is_trusted_if_it_is_named(trusted, client, own, sta
     """Over a Unix socket only `unix` among --trusted-proxies makes what is said about the client count."""
     service = await start_service(trusted_proxies=trusted)
     service.application.fixed["/who"] = WHO
-    listener = Listener(service.application, make_refusal(service.settings, service.site.log))
+    listener = Listener(ServerState(service.application, make_refusal(service.settings, service.site.log)))
     await listener.start([open_one()])
     said = {
         "X-Forwarded-For": "192.0.2.1, 198.51.100.7",

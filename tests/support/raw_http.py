@@ -19,7 +19,8 @@ from tornado_signal.http.errors import make_refusal
 from tornado_signal.http.request_log import RequestLog
 from tornado_signal.metrics import RequestMetrics
 from tornado_signal.settings.settings import Settings
-from tornado_signal.transport import Server, connection, listener
+from tornado_signal.transport import Server, ServerState, connection, listener
+from tornado_signal.transport.state import ConnectionLimiter
 
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 PATIENCE_S = 30.0  # what a client here waits for at most; nothing comes near it unless something is wrong
@@ -72,7 +73,7 @@ class Running:
         loop: str,
         kind: str,
         tls: object,
-        limiter: listener.ConnectionLimiter | None,
+        limiter: ConnectionLimiter | None,
     ):
         self.kind = kind
         self.tls = tls
@@ -99,7 +100,7 @@ class Running:
             self.server.add_sockets(sockets)
         else:
             refusal = make_refusal(Settings(), RequestLog(Settings(), RequestMetrics()))
-            self.server = Server(self.application, refusal, self.tls, self.limiter)
+            self.server = Server(ServerState(self.application, refusal, self.tls, self.limiter))
             await self.server.start(sockets)
 
     def run(self, coroutine):
@@ -144,7 +145,7 @@ def serving(
     loop: str = "uvloop",
     kind: str = "transport",
     tls: ssl.SSLContext | None = None,
-    limiter: listener.ConnectionLimiter | None = None,
+    limiter: ConnectionLimiter | None = None,
     quiet: bool = True,
 ) -> Iterator[Running]:
     """A running server; in the end nothing must be left of it, and nothing must have been complained about.

@@ -64,7 +64,9 @@ class HandClock(Clock):
 
 @contextlib.asynccontextmanager
 async def _own(application, listening, refusal):
-    server = transport.Server(application, refusal, limiter=getattr(getattr(application, "site", None), "limits", None))
+    server = transport.Server(
+        transport.ServerState(application, refusal, limiter=getattr(getattr(application, "site", None), "limits", None))
+    )
     await server.start(listening)
     yield
     await server.close(1.0)

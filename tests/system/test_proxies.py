@@ -19,6 +19,7 @@ from tornado_signal.http.errors import make_refusal
 from tornado_signal.settings.settings import SETTINGS
 from tornado_signal.system.sockets import open_sockets
 from tornado_signal.transport import Server as Listener
+from tornado_signal.transport import ServerState
 
 pytest_plugins = ["support.http_fixtures"]
 
@@ -147,7 +148,7 @@ def start_through(io_loop, start_service, start_proxy, pair, tmp_path):
         upstream = service.port
         if hop == "unix":
             upstream = tmp_path / "signal.sock"
-            listener = Listener(service.application, make_refusal(service.settings, service.site.log))
+            listener = Listener(ServerState(service.application, make_refusal(service.settings, service.site.log)))
             sockets = open_sockets(f"unix:{upstream}", 0, "--port", 0o600)
             await listener.start(sockets)
             listeners.append((listener, *sockets))

@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "limits": "errors settings",
     "api": "errors session settings stores stores.watches system orjson",
     "http": "api errors limits metrics settings stores.watches tornado",
-    "admin": "api errors http maintenance metrics stores.leveldb prometheus_client tornado",
+    "admin": "api errors http maintenance metrics stores.leveldb transport prometheus_client tornado",
     "transport": "httptools tornado",
     "maintenance": "errors session settings stores.leveldb system",
     "settings": "",

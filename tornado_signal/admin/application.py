@@ -21,7 +21,8 @@ from ..errors import Unavailable
 from ..http.site import Site
 from ..maintenance.backup import Packer
 from ..stores.leveldb.store import LevelDBStore
-from .exposition import Exposition, Transport, make_registry
+from ..transport import ServerState
+from .exposition import Exposition
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +32,9 @@ class AdminHandler(web.RequestHandler):
 
     methods = "GET, HEAD"
 
-    def initialize(self, site: Site) -> None:
+    def initialize(self, site: Site, exposition: Exposition) -> None:
         self.site = site
+        self.exposition = exposition
 
     def prepare(self) -> None:
         """Refuse what came by another name: a page in a browser can have its own name lead to this address."""
@@ -78,8 +80,11 @@ class Ready(AdminHandler):
     head = get
 
 
-class OperatorsOwn(AdminHandler):
-    """What only the operator's own programs may ask for, and no page in a browser on the operator's machine."""
+class Maintenance(AdminHandler):
+    """What is done to the directory of the embedded engine.
+
+    Only the operator's own programs may ask for that, and no page in a browser on the operator's machine.
+    """
 
     methods = "POST"
 
@@ -91,14 +96,12 @@ class OperatorsOwn(AdminHandler):
         if self.site.draining:
             raise Unavailable("draining")
 
-
-class Maintenance(OperatorsOwn):
-    """What is done to the directory of the embedded engine."""
-
-    def initialize(self, site: Site, store: LevelDBStore | None = None) -> None:
-        super().initialize(site)
-        assert store is not None
-        self.store = store
+    @property
+    def store(self) -> LevelDBStore:
+        """The embedded engine."""
+        store = self.site.service.store
+        assert isinstance(store, LevelDBStore)
+        return store
 
 
 class Backup(Maintenance):
@@ -115,12 +118,9 @@ class Backup(Maintenance):
             self.write(packer.begin())
             async for step in steps:
                 self.write(packer.pack(step))
+                self.begun = True
                 await self.flush()
             self.finish(packer.end())
-
-    def flush(self, include_footers: bool = False) -> "asyncio.Future[None]":
-        self.begun = True
-        return super().flush(include_footers)
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         """After a part has been sent, only the end of the connection can tell that there is no more."""
@@ -161,17 +161,10 @@ class One(Collector):
 class Metrics(AdminHandler):
     """GET /metrics: what the server has counted, for Prometheus."""
 
-    def initialize(self, site: Site, exposition: Exposition | None = None, registry: Collector | None = None) -> None:
-        super().initialize(site)
-        assert exposition is not None
-        assert registry is not None
-        self.exposition = exposition
-        self.registry = registry
-
     async def get(self) -> None:
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
         await self.exposition.update()
-        for family in self.registry.collect():
+        for family in self.exposition.registry.collect():
             self.write(generate_latest(One(family)))
             await asyncio.sleep(0)  # all at once would hold up requests for milliseconds
 
@@ -210,18 +203,16 @@ def answer(handler: web.RequestHandler, status: int, fields: dict[str, Any]) -> 
     handler.finish(wire.encode(fields))
 
 
-def make_admin_application(site: Site, transport: Transport | None = None) -> web.Application:
+def make_admin_application(site: Site, transport: ServerState | None = None) -> web.Application:
     """The application of the admin listener.
 
     Args:
         site: what it watches.
         transport: what serves it.
     """
-    common = {"site": site}
-    exposition = Exposition(site, transport)
-    shown = {"exposition": exposition, "registry": make_registry(exposition)}
-    routes: list[Any] = [("/healthz", Alive, common), ("/readyz", Ready, common), ("/metrics", Metrics, common | shown)]
+    handlers: dict[str, type[AdminHandler]] = {"/healthz": Alive, "/readyz": Ready, "/metrics": Metrics}
     if isinstance(site.service.store, LevelDBStore):
-        own = {**common, "store": site.service.store}
-        routes += [("/backup", Backup, own), ("/compact", Compact, own)]
+        handlers |= {"/backup": Backup, "/compact": Compact}
+    common = {"site": site, "exposition": Exposition(site, transport)}
+    routes: list[Any] = [(path, handler, common) for path, handler in handlers.items()]
     return web.Application(routes, default_handler_class=Unknown, log_function=lambda handler: None)

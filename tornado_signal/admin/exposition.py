@@ -3,8 +3,8 @@
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -15,28 +15,10 @@ from prometheus_client.utils import floatToGoString
 from ..http.site import Site
 from ..metrics import Histogram
 from ..stores.leveldb.store import LevelDBStore
+from ..transport import ServerState
 
 PREFIX: Final = "tornado_signal_"
 METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST")  # llhttp knows some thirty more
-
-
-class Unsent(Protocol):
-    """What clients that read too slowly have left unread; see `transport.unsent`."""
-
-    bytes: int
-    ended: int
-
-
-class Transport(Protocol):
-    """What the connections of a server share; see `transport.state`."""
-
-    connections: set[Any]
-    read_ahead_bytes: int
-    turned_away: int
-
-    @property
-    def unsent(self) -> Unsent:
-        """What waits to be read."""
 
 
 class Exposition(Collector):
@@ -45,12 +27,20 @@ class Exposition(Collector):
     Args:
         site: what the requests share.
         transport: what serves it; None for another one's.
+
+    Attributes:
+        registry: everything that `/metrics` shows.
     """
 
-    def __init__(self, site: Site, transport: Transport | None) -> None:
+    def __init__(self, site: Site, transport: ServerState | None) -> None:
         self._site = site
         self._transport = transport
         self._counts = (0, 0)
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        Process(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
 
     async def update(self) -> None:
         """Ask the store for what it has to look up; to be called before `collect`."""
@@ -75,7 +65,7 @@ class Exposition(Collector):
         lag = self._site.log.metrics.loop_lag
         yield histogram("event_loop_lag_seconds", "How late what is due gets its turn.", {(): lag})
 
-    def _of_connections(self, transport: Transport) -> Iterator[Metric]:
+    def _of_connections(self, transport: ServerState) -> Iterator[Metric]:
         yield gauge("connections", "Open connections of clients.", len(transport.connections))
         yield gauge("unsent_bytes", "What clients that read too slowly have left unread.", transport.unsent.bytes)
         yield gauge("read_ahead_bytes", "What was read behind unanswered requests.", transport.read_ahead_bytes)
@@ -131,11 +121,11 @@ class Exposition(Collector):
         yield histogram(
             "store_write_duration_seconds",
             "How long writes took, each with its sync if there is one.",
-            {(): metrics.writes.seconds},
+            {(): metrics.writes},
         )
-        yield histogram("store_write_changes", "How many changes shared a write.", {(): metrics.writes.changes})
-        yield counter("store_failed_writes", "Writes that did not work.", metrics.writes.failed)
-        yield counter("store_reopenings", "How often the store was opened again.", metrics.writes.reopened)
+        yield histogram("store_write_changes", "How many changes shared a write.", {(): metrics.changes})
+        yield counter("store_failed_writes", "Writes that did not work.", metrics.failed)
+        yield counter("store_reopenings", "How often the store was opened again.", metrics.reopened)
         yield histogram(
             "sweep_duration_seconds",
             "How long it took to look for what has expired, and to delete it.",
@@ -151,36 +141,22 @@ class Process(ProcessCollector):
         return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def make_registry(exposition: Exposition) -> CollectorRegistry:
-    """Everything that `/metrics` shows."""
-    registry = CollectorRegistry()
-    registry.register(exposition)
-    Process(registry=registry)
-    PlatformCollector(registry=registry)
-    GCCollector(registry=registry)
-    return registry
-
-
 Values = Mapping[tuple[str, ...], float]
-
-
-def _values(values: Values | float) -> Iterable[tuple[tuple[str, ...], float]]:
-    return values.items() if isinstance(values, Mapping) else [((), values)]
 
 
 def counter(name: str, meaning: str, values: Values | float, *labels: str) -> Metric:
     """A number that only grows, or one for each combination of labels."""
-    family = CounterMetricFamily(PREFIX + name, meaning, labels=labels)
-    for found, value in _values(values):
-        family.add_metric(found, value)
-    return family
+    return _with_values(CounterMetricFamily(PREFIX + name, meaning, labels=labels), values)
 
 
 def gauge(name: str, meaning: str, values: Values | float, *labels: str) -> Metric:
     """A number as it is now, or one for each combination of labels."""
-    family = GaugeMetricFamily(PREFIX + name, meaning, labels=labels)
-    for found, value in _values(values):
-        family.add_metric(found, value)
+    return _with_values(GaugeMetricFamily(PREFIX + name, meaning, labels=labels), values)
+
+
+def _with_values(family: CounterMetricFamily | GaugeMetricFamily, values: Values | float) -> Metric:
+    for labels, value in values.items() if isinstance(values, Mapping) else [((), values)]:
+        family.add_metric(labels, value)
     return family
 
 

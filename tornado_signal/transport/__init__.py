@@ -8,5 +8,6 @@ Sources: RFC 9112 (messages), RFC 9110 (semantics), Tornado's `httputil` (interf
 """
 
 from .listener import Server
+from .state import ServerState
 
-__all__ = ["Server"]
+__all__ = ["Server", "ServerState"]

@@ -7,22 +7,20 @@ from typing import Protocol, cast
 from tornado import httputil
 
 from .headers import Headers
-from .state import ServerState
+from .state import OpenConnection, ServerState
 from .syntax import format_head
 
 NO_HEADERS = Headers([])
 
 
-class ClientConnection(Protocol):
+class ClientConnection(OpenConnection, Protocol):
     """What an exchange needs of its connection.
 
     Attributes:
         state: shared with the server's other connections.
-        remote_ip: the other end's address; empty on a Unix socket.
     """
 
     state: ServerState
-    remote_ip: str
 
     @property
     def protocol(self) -> str:
@@ -37,9 +35,6 @@ class ClientConnection(Protocol):
 
     def exchange_finished(self, exchange: "Exchange") -> None:
         """The response of the current exchange is complete."""
-
-    def abort(self) -> None:
-        """End it at once."""
 
 
 class Exchange(httputil.HTTPConnection):

@@ -4,14 +4,11 @@ import asyncio
 import contextlib
 import logging
 import socket
-import ssl
 from collections.abc import Iterable
 from typing import Final
 
-from tornado import httputil
-
 from .connection import HEAD_S, REFUSED_S, Connection
-from .state import ConnectionLimiter, Refusal, ServerState
+from .state import ServerState
 
 log = logging.getLogger(__name__)
 
@@ -28,33 +25,14 @@ class Server:
     """Accepts connections for a Tornado application.
 
     Args:
-        application: answers the requests.
-        refusal: makes headers and body of an answer to what is refused here, from its status and the headers
-            that were understood.
-        tls: certificate and key, for HTTPS.
-        limiter: counts connections, and says which are too many.
-        max_unsent_bytes: what clients that read too slowly may leave unread, all together.
-        max_read_ahead_bytes: what is read behind requests that are not finished, of all clients together.
-
-    Attributes:
         state: what its connections share.
     """
 
     _tick: asyncio.TimerHandle
 
-    def __init__(
-        self,
-        application: httputil.HTTPServerConnectionDelegate,
-        refusal: Refusal,
-        tls: ssl.SSLContext | None = None,
-        limiter: ConnectionLimiter | None = None,
-        max_unsent_bytes: int = 64 << 20,
-        max_read_ahead_bytes: int = 16 << 20,
-    ) -> None:
-        protocol = "https" if tls else "http"
-        self.state = ServerState(application, refusal, protocol, limiter, max_unsent_bytes, max_read_ahead_bytes)
-        self._loop = self.state.loop
-        self._tls = tls
+    def __init__(self, state: ServerState) -> None:
+        self.state = state
+        self._loop = state.loop
         self._listeners: list[asyncio.Server] = []
         self._tls_sockets: list[socket.socket] = []
         self._handshakes: set[asyncio.Task[None]] = set()
@@ -64,7 +42,7 @@ class Server:
         for listening in sockets:
             if listening.family != socket.AF_UNIX:
                 end_half_open(listening)
-            if self._tls is None:
+            if self.state.tls is None:
                 server = await self._loop.create_server(lambda: Connection(self.state), sock=listening, backlog=BACKLOG)
                 self._listeners.append(server)
             else:
@@ -81,7 +59,7 @@ class Server:
         If something else holds the sockets too, a new process finds the queue as it was.
         """
         self._close_listeners()
-        await asyncio.sleep(HANDSHAKE_S if self._tls else ACCEPTED_S)
+        await asyncio.sleep(HANDSHAKE_S if self.state.tls else ACCEPTED_S)
         self.state.stopping = True
 
     async def serve_the_rest(self, limit_s: float) -> None:
@@ -147,7 +125,7 @@ class Server:
             await self._loop.connect_accepted_socket(
                 lambda: connection,
                 accepted,
-                ssl=self._tls,
+                ssl=self.state.tls,
                 ssl_handshake_timeout=REFUSED_S if refusal else HEAD_S,
             )
         except BaseException as error:

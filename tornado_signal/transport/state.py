@@ -1,6 +1,7 @@
 """What the connections of one server share."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Protocol
 
@@ -52,12 +53,13 @@ class ServerState:
         application: answers the requests.
         refusal: makes headers and body of an answer to what is refused here, from its status and the headers
             that were understood.
-        protocol: `http` or `https`.
+        tls: certificate and key, for HTTPS.
         limiter: counts connections, and says which are too many.
         max_unsent_bytes: what clients that read too slowly may leave unread, all together.
         max_read_ahead_bytes: what is read behind requests that are not finished, of all clients together.
 
     Attributes:
+        protocol: `http` or `https`.
         connections: those that are open.
         all_closed: set when `stopping` is and no connection is left.
         unsent: the connections whose clients read too slowly.
@@ -71,14 +73,15 @@ class ServerState:
         self,
         application: httputil.HTTPServerConnectionDelegate,
         refusal: Refusal,
-        protocol: str,
-        limiter: ConnectionLimiter | None,
-        max_unsent_bytes: int,
-        max_read_ahead_bytes: int,
+        tls: ssl.SSLContext | None = None,
+        limiter: ConnectionLimiter | None = None,
+        max_unsent_bytes: int = 64 << 20,
+        max_read_ahead_bytes: int = 16 << 20,
     ) -> None:
         self.application = application
         self.refusal = refusal
-        self.protocol = protocol
+        self.tls = tls
+        self.protocol = "https" if tls else "http"
         self.loop = asyncio.get_running_loop()
         self.connections: set[OpenConnection] = set()
         self.all_closed = asyncio.Event()

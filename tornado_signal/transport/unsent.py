@@ -5,7 +5,11 @@ from typing import Protocol
 
 
 class SlowConnection(Protocol):
-    """A connection whose client reads too slowly."""
+    """A connection whose client reads too slowly.
+
+    Attributes:
+        remote_ip: the other end's address; empty on a Unix socket.
+    """
 
     remote_ip: str
 

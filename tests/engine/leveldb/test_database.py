@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from tornado_signal.errors import DamagedListing, DatabaseError, Unavailable
-from tornado_signal.metrics import Writes
+from tornado_signal.metrics import DatabaseMetrics
 from tornado_signal.stores.leveldb import database, layout
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.changes import Change
@@ -90,9 +90,9 @@ class Held:
         self.told = []
         self.loads = []
         self.opened = asyncio.Event()
-        self.writes = Writes()
+        self.metrics = DatabaseMetrics()
         options = {"load": lambda db: dict(db.iterator()), "sync": False, "start_empty": False} | options
-        self.db = Database(path, loaded=self.loaded, space=Space(path), writes=self.writes, **options)
+        self.db = Database(path, loaded=self.loaded, space=Space(path), metrics=self.metrics, **options)
 
     @classmethod
     async def open(cls, path, **options):
@@ -311,8 +311,8 @@ async def test_a_failed_write_fails_everybody_once(held, disk, caplog):
     said = [record.levelname for record in caplog.records if record.name == database.__name__]
     assert said == ["ERROR", "ERROR", "WARNING"]  # it failed, it cannot be opened (said once), it is open again
     assert "No space left" in caplog.text
-    assert (held.writes.failed, held.writes.reopened) == (1, 1)
-    assert held.writes.changes.sum == sum(held.writes.changes.counts) == 2  # what failed is not among them
+    assert (held.metrics.failed, held.metrics.reopened) == (1, 1)
+    assert held.metrics.changes.sum == sum(held.metrics.changes.counts) == 2  # what failed is not among them
     assert str(held.db._path) in caplog.text
 
 
@@ -326,7 +326,7 @@ async def test_failures_one_after_another(held, disk):
         await held.opened.wait()
         assert await outcomes(held.put(b"kept %d" % number)) == [True]
     assert held.keys() == [b"kept %d" % number for number in range(5)]
-    assert (held.writes.failed, held.writes.reopened) == (5, 5)
+    assert (held.metrics.failed, held.metrics.reopened) == (5, 5)
 
 
 def damaged_block():

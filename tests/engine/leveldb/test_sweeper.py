@@ -206,7 +206,7 @@ async def test_it_goes_on_by_itself(failing, open_store, under, clock, monkeypat
     async with asyncio.timeout(30):
         while store.metrics.swept < 1:  # noqa: ASYNC110 (there is no event for that)
             await asyncio.sleep(0.01)
-    assert store.database_metrics.writes.reopened == (failing == "read")
+    assert store.database_metrics.reopened == (failing == "read")
     assert ("work in the background failed" in caplog.text) == (failing == "defect")
     assert len([task for task in asyncio.all_tasks() if "Sweeper" in repr(task.get_coro())]) == 2
     await store.close()

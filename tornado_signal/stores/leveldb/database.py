@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import Unavailable
-from ...metrics import Writes
+from ...metrics import DatabaseMetrics
 from . import directory, files, layout
 from .changes import Change
 from .directory import View, reason
@@ -52,7 +52,7 @@ class Database:
         loaded: see `load`.
         start_empty: whether to move a damaged directory aside, wherever damage shows, and begin anew.
         space: the room that it has.
-        writes: where it counts.
+        metrics: where it counts.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class Database:
         loaded: Callable[[Any], None],
         start_empty: bool = False,
         space: Space,
-        writes: Writes,
+        metrics: DatabaseMetrics,
     ) -> None:
         self._space = space
-        self._writes = writes
+        self._metrics = metrics
         self._path = path
         self._sync = sync
         self._loaded = loaded
@@ -245,7 +245,8 @@ class Database:
         self._jobs.put(lambda: self._write(group))
 
     def _written(self, group: Group) -> None:
-        self._writes.wrote(len(group.changes), group.took_s)
+        self._metrics.writes.observe(group.took_s)
+        self._metrics.changes.observe(len(group.changes))
         broken = self._snapshot is None  # a read has failed meanwhile
         self._show(View(self._db))
         for settled, _ in group.changes:
@@ -263,7 +264,7 @@ class Database:
                 self._stop()
 
     def _failed(self, group: Group, error: Exception) -> None:
-        self._writes.failed += 1
+        self._metrics.failed += 1
         log.error("a write to %s failed (%s): refusing requests until it is open again", self._path, reason(error))
         self._refuse(group, self._group)
 
@@ -280,7 +281,7 @@ class Database:
 
     def _reopened(self, db: Any, loaded: Any) -> None:
         log.warning("%s is open again", self._path)
-        self._writes.reopened += 1
+        self._metrics.reopened += 1
         self._db = db
         self._loaded(loaded)
         self._show(View(db))

@@ -133,7 +133,7 @@ class LevelDBStore:
             loaded=self.memory.load,
             start_empty=start_empty,
             space=self.space,
-            writes=self.database_metrics.writes,
+            metrics=self.database_metrics,
         )
         self._committer = Committer(self.database, self.memory, self.locks)
         self.expiry = Expiry(self.database, self.memory, self.locks, self._committer, self.metrics, timeout_ms)
