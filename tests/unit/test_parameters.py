@@ -17,12 +17,12 @@ encodable = st.text(st.characters(exclude_categories=["Cs"]))
 ASTRAL = "\U0001f600"
 CALL = SimpleNamespace(service=SimpleNamespace(settings=Settings(session_timeout_ms=300_000)))
 INFO = parameters.string("info", schemas.MAX_INFO)
-PAGE = parameters.positive_int("page", 7, schemas.positive_int())
-SIDE = parameters.side("body")
-SECRET = parameters.secret("body")
+PAGE = parameters.number("page", 7, schemas.positive())
+SIDE = parameters.side()
+SECRET = parameters.SECRET
 CANDIDATES = parameters.candidates(99)
-TTL = parameters.Parameter("ttl", "body", parameters.check_ttl, {})
-IN_BODY, IN_QUERY = parameters.wait("body"), parameters.wait("query")
+TTL = parameters.Parameter("ttl", parameters.check_ttl, {})
+WAIT = parameters.WAIT
 
 
 def check(parameter, fields):
@@ -205,16 +205,16 @@ def test_lifetimes_that_are_none(value):
 @pytest.mark.parametrize("value", [0, 60, 0.0, 59.999, -0.0])
 def test_waits(value):
     """Seconds from 0 to 60 (C1)."""
-    assert check(IN_BODY, {"wait": value}) == value
-    assert type(check(IN_BODY, {"wait": value})) is float
-    assert check(IN_BODY, {}) is None
+    assert check(WAIT, {"wait": value}) == value
+    assert type(check(WAIT, {"wait": value})) is float
+    assert check(WAIT, {}) is None
 
 
 @pytest.mark.parametrize("text", ["0", "60", "60.0", "007.50", "0.000000001"])
 def test_waits_in_a_query(text):
     """The same as text (C2)."""
-    assert check(IN_QUERY, from_query(IN_QUERY, text)) == float(text)
-    assert check(IN_QUERY, from_query(IN_QUERY)) is None
+    assert check(WAIT, from_query(WAIT, text)) == float(text)
+    assert check(WAIT, from_query(WAIT)) is None
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_waits_in_a_query(text):
 )
 def test_waits_that_are_none(value):
     """Everything else is refused by name; in a body also the text of a number."""
-    assert is_refused(IN_BODY, {"wait": value})
+    assert is_refused(WAIT, {"wait": value})
 
 
 @pytest.mark.parametrize(
@@ -251,12 +251,12 @@ def test_waits_that_are_none(value):
 )
 def test_texts_of_waits_that_are_none(text):
     """In a query only plain decimal digits are a number."""
-    assert is_refused(IN_QUERY, from_query(IN_QUERY, text))
+    assert is_refused(WAIT, from_query(WAIT, text))
 
 
 def test_what_comes_twice_is_refused_by_name():
     """A parameter of the query that comes more than once has no value that could be taken."""
-    for parameter in (parameters.code("query"), parameters.side("query"), parameters.secret("query"), IN_QUERY, PAGE):
+    for parameter in (parameters.CODE, SIDE, SECRET, WAIT, PAGE):
         assert is_refused(parameter, from_query(parameter, "1", "1"))
 
 

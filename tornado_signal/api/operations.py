@@ -8,36 +8,39 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ..errors import InvalidParameter, SessionNotFound
+from ..errors import InvalidParameter
 from ..session import SessionPosition, Side
 from ..settings.settings import Settings
-from . import parameters, wire
+from . import wire
 from .call import Call
 from .cursors import cursor_scope, format_cursor, parse_cursor
-from .parameters import TOPIC, Fields, Parameter, check_optional_string, check_ttl, one_of, positive_int, string
-from .schemas import DEFAULT_LIMIT, FILLED, MAX_INFO, MAX_LIMIT, MIN_TTL_MS, Schema, ref
-from .schemas import positive_int as positive_int_schema
-from .waiting import Feed, SessionFeed, TopicFeed, wait_for_change, wait_for_news
+from .parameters import (
+    CODE,
+    SECRET,
+    TOPIC,
+    WAIT,
+    Fields,
+    Parameter,
+    candidates,
+    check_optional_string,
+    check_side,
+    check_ttl,
+    number,
+    one_of,
+    side,
+    since,
+    string,
+)
+from .schemas import DEFAULT_LIMIT, FILLED, MAX_INFO, MAX_LIMIT, MIN_TTL_MS, Schema, positive, ref
+from .waiting import Feed, SessionFeed, TopicFeed, find_code, wait_for_change, wait_for_news
 
 ENTRY_BYTES: Final = 64  # what an entry of the store takes beside its text and the names that it stands under
 OFFER_ENTRIES: Final = 4
 PIECE_BYTES: Final = 64 * 1024  # of a listing that is not sent in one piece
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Some of a result that is too long to be made at once.
-
-    Attributes:
-        body: JSON, or a piece of it.
-        last: whether it is complete with this.
-    """
-
-    body: bytes
-    last: bool
-
-
-Pieces = AsyncGenerator[Piece, None]
+Pieces = AsyncGenerator[tuple[bytes, bool], None]
+"""A result that is too long to be made at once: pieces of JSON, and whether it is complete with each."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Subscription:
     Attributes:
         name: as `Operation`; so are path, tag, summary, parameters and refusals.
         feed: called with the call, the values of the parameters by name, the cursor of the last event that the client
-            has got, and what that is called.
+            has got, what that is called, and what puts an event in the form of a protocol.
     """
 
     name: str
@@ -152,10 +155,10 @@ async def _listing(call: Call, topic: str, most: int | None, end: bytes) -> Piec
             between = b","
             del step  # many clients may read slowly: nothing is kept here while they do
             if len(written) >= PIECE_BYTES:
-                pieces = [Piece(written, last=False)]
+                pieces = [(written, False)]
                 written = b""
                 yield pieces.pop()
-    yield Piece(written + end, last=True)
+    yield written + end, True
 
 
 # Signaling
@@ -209,11 +212,7 @@ def poll_scope(call: Call, code: str, side: str) -> bytes:
 
 
 def check_poll_cursor(fields: Fields, call: Call) -> Since | None:
-    """The cursor of an earlier poll of the same code and side, which have been checked.
-
-    Raises:
-        InvalidParameter: `since`.
-    """
+    """The cursor of an earlier poll of the same code and side, which have been checked."""
     cursor = check_optional_string(fields.get("since"), "since")
     if cursor is None:
         return None
@@ -233,51 +232,26 @@ async def refresh(call: Call, code: str, side: Side, secret: bytes) -> bytes:
     return wire.encode({"expiresAt": expires_ms})
 
 
-def session_feed(call: Call, code: str, side: Side, secret: bytes, cursor: str | None, parameter: str) -> Feed:
-    """GET /events (contract C3)."""
-    return SessionFeed(call, find_code(code), side, secret, cursor, parameter)
-
-
-def find_code(code: str) -> bytes:
-    """A code as the store knows it; what is no UUID is no session's (contract B7).
-
-    Raises:
-        SessionNotFound: it is none.
-    """
-    parsed = wire.parse_code(code)
-    if parsed is None:
-        raise SessionNotFound
-    return parsed
-
-
 def check_answering_side(fields: Fields, call: Call) -> Side:
-    """The side that an answer or candidates are from; an answer is never the offerer's.
-
-    Raises:
-        InvalidParameter: `side`.
-    """
-    side = parameters.check_side(fields, call)
+    """The side that an answer or candidates are from; an answer is never the offerer's."""
+    side = check_side(fields, call)
     if side is Side.OFFERER and fields.get("answer") is not None:
         raise InvalidParameter("side")
     return side
 
 
 def check_listing_cursor(fields: Fields, call: Call) -> str | None:
-    """The cursor of an earlier listing, as it came: what it says is looked at when all else has been checked.
-
-    Raises:
-        InvalidParameter: `since`.
-    """
+    """The cursor of an earlier listing, as it came: what it says is looked at when all else has been checked."""
     return check_optional_string(fields.get("since"), "since", 0)
 
 
 # The declarations
 
 CLAMPED: Final = f"More than {MAX_LIMIT} counts as {MAX_LIMIT}."
-POSITIVE: Final = positive_int_schema()
+POSITIVE: Final = positive()
+SIDE: Final = side()
 ANSWERER: Final = {"type": "string", "const": "answerer"}
 SUCCESS: Final = wire.encode({"success": True})
-OWNER: Final = (parameters.code("body"), parameters.side("body"), parameters.secret("body"))
 
 SUBSCRIPTIONS: Final = (
     Subscription(
@@ -293,8 +267,8 @@ SUBSCRIPTIONS: Final = (
         "/events",
         "signaling",
         "Server-Sent Events `offer`, `answer`, `candidate` and `gone` of one session, for one side.",
-        session_feed,
-        (parameters.code("query"), parameters.side("query"), parameters.secret("query")),
+        SessionFeed,
+        (CODE, SIDE, SECRET),
         refusals=(404,),
     ),
 )
@@ -327,8 +301,8 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             ref("TopicPage"),
             topics,
             (
-                positive_int("page", 1, {**POSITIVE, "default": 1}),
-                positive_int("limit", DEFAULT_LIMIT, {**POSITIVE, "default": DEFAULT_LIMIT}, CLAMPED),
+                number("page", 1, {**POSITIVE, "default": 1}),
+                number("limit", DEFAULT_LIMIT, {**POSITIVE, "default": DEFAULT_LIMIT}, CLAMPED),
             ),
         ),
         Operation(
@@ -342,9 +316,9 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             sessions,
             (
                 TOPIC,
-                parameters.wait("query"),
-                parameters.since("query", check_listing_cursor),
-                positive_int("limit", 0, POSITIVE, CLAMPED),
+                WAIT,
+                since(check_listing_cursor),
+                number("limit", 0, POSITIVE, CLAMPED),
             ),
         ),
         Operation(
@@ -359,8 +333,8 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
                 TOPIC,
                 string("info", MAX_INFO, {**FILLED, "maxLength": MAX_INFO}),
                 string("offer", settings.max_offer),
-                Parameter("ttl", "body", check_ttl, {**ttl_schema, "description": "In ms."}),
-                parameters.secret("body"),
+                Parameter("ttl", check_ttl, {**ttl_schema, "description": "In ms."}),
+                SECRET,
             ),
             refusals=(404,),
             body="OfferRequest",
@@ -374,15 +348,15 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             ref("Success"),
             answer,
             (
-                parameters.code("body"),
+                CODE,
                 one_of(
                     "sent",
                     replace(string("answer", settings.max_answer), narrows={"side": ANSWERER}),
                     string("candidate", settings.max_candidate),
-                    parameters.candidates(settings.max_candidate),
+                    candidates(settings.max_candidate),
                 ),
-                parameters.side("body", check_answering_side),
-                parameters.secret("body"),
+                side(check_answering_side),
+                SECRET,
             ),
             refusals=(404, 409),
         ),
@@ -395,13 +369,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             "is anything.",
             {"oneOf": [ref("OffererNews"), ref("AnswererNews")]},
             poll,
-            (
-                parameters.code("body"),
-                parameters.side("body"),
-                parameters.wait("body"),
-                parameters.since("body", check_poll_cursor),
-                parameters.secret("body"),
-            ),
+            (CODE, SIDE, WAIT, since(check_poll_cursor), SECRET),
             refusals=(404,),
             body="PollRequest",
         ),
@@ -413,7 +381,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             "End a session at once.",
             ref("Success"),
             withdraw,
-            OWNER,
+            (CODE, SIDE, SECRET),
             refusals=(404,),
             body="OwnerRequest",
         ),
@@ -425,7 +393,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             "Move a session's expiry to now and its lifetime.",
             ref("Refreshed"),
             refresh,
-            OWNER,
+            (CODE, SIDE, SECRET),
             refusals=(404,),
             body="OwnerRequest",
         ),

@@ -5,10 +5,11 @@ A value comes as JSON has it. HTTP makes that of path and query, where everythin
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from ..errors import InvalidParameter
 from ..session import Side, hash_secret
+from . import schemas
 from .call import Call
 from .schemas import (
     FILLED,
@@ -19,9 +20,7 @@ from .schemas import (
     MAX_WAIT_S,
     MIN_SECRET,
     MIN_TTL_MS,
-    SECRET,
     SINCE,
-    WAIT,
     Schema,
     ref,
 )
@@ -30,9 +29,6 @@ _SIDES: Final = {side.value: side for side in Side}
 
 Fields = Mapping[str, Any]
 """The parameters of a call as they came, by name; others among them are ignored."""
-
-Place = Literal["path", "query", "body"]
-"""Where HTTP has a parameter."""
 
 Check = Callable[[Fields, Call], Any]
 """Takes a parameter's value from the fields of a call; raises InvalidParameter."""
@@ -43,8 +39,8 @@ class Parameter:
     """One parameter of an operation.
 
     Attributes:
-        name: as clients send it.
-        place: where HTTP has it.
+        name: as clients send it. HTTP has the topic in the path, all others in the query of a GET or the body of a
+            POST.
         check: takes its value from the fields.
         schema: what it may be, in JSON.
         required: whether it must be there.
@@ -54,7 +50,6 @@ class Parameter:
     """
 
     name: str
-    place: Place
     check: Check
     schema: Schema
     required: bool = False
@@ -94,11 +89,7 @@ def check_optional_string(value: object, name: str, least: int = 1, most: int | 
 
 
 def check_wait(fields: Fields, call: Call) -> float | None:
-    """How long to wait for news, in seconds (contract C1, C2); None for not at all.
-
-    Raises:
-        InvalidParameter: `wait`.
-    """
+    """How long to wait for news, in seconds (contract C1, C2); None for not at all."""
     value = fields.get("wait")
     if value is None:
         return None
@@ -108,11 +99,7 @@ def check_wait(fields: Fields, call: Call) -> float | None:
 
 
 def check_side(fields: Fields, call: Call) -> Side:
-    """The side (specification 2).
-
-    Raises:
-        InvalidParameter: `side`.
-    """
+    """The side (specification 2)."""
     value = fields.get("side")
     side = _SIDES.get(value) if type(value) is str else None
     if side is None:
@@ -121,20 +108,12 @@ def check_side(fields: Fields, call: Call) -> Side:
 
 
 def check_secret(fields: Fields, call: Call) -> bytes:
-    """The hash of the secret that a side shows (contract C5); empty for none.
-
-    Raises:
-        InvalidParameter: `secret`.
-    """
+    """The hash of the secret that a side shows (contract C5); empty for none."""
     return hash_secret(check_optional_string(fields.get("secret"), "secret", MIN_SECRET, MAX_SECRET))
 
 
 def check_ttl(fields: Fields, call: Call) -> int | None:
-    """The lifetime that an offer asks for, in milliseconds (contract C6); None if it does not.
-
-    Raises:
-        InvalidParameter: `ttl`.
-    """
+    """The lifetime that an offer asks for, in milliseconds (contract C6); None if it does not."""
     ttl_ms = fields.get("ttl")
     if ttl_ms is None:
         return None
@@ -152,7 +131,7 @@ def string(name: str, most: int | None = None, schema: Schema = FILLED) -> Param
     def check(fields: Fields, call: Call) -> str:
         return check_string(fields.get(name), name, 1, most)
 
-    return Parameter(name, "body", check, schema, required=True)
+    return Parameter(name, check, schema, required=True)
 
 
 def candidates(most: int) -> Parameter:
@@ -165,7 +144,7 @@ def candidates(most: int) -> Parameter:
         return [check_string(text, "candidates", 1, most) for text in texts]
 
     schema = {"type": "array", "items": FILLED, "minItems": 1, "maxItems": MAX_CANDIDATES}
-    return Parameter("candidates", "body", check, schema, required=True)
+    return Parameter("candidates", check, schema, required=True)
 
 
 def one_of(name: str, *alternatives: Parameter) -> Parameter:
@@ -177,11 +156,11 @@ def one_of(name: str, *alternatives: Parameter) -> Parameter:
             raise InvalidParameter("answer or candidate")
         return came[0].name, came[0].check(fields, call)
 
-    return Parameter(name, "body", check, {}, required=True, alternatives=alternatives)
+    return Parameter(name, check, {}, required=True, alternatives=alternatives)
 
 
-def positive_int(name: str, default: int, schema: Schema, description: str = "") -> Parameter:
-    """A number in the query, of 1 to 2^53 (contract B8)."""
+def number(name: str, default: int, schema: Schema, description: str = "") -> Parameter:
+    """A whole number from 1 to 2^53 (contract B8)."""
 
     def check(fields: Fields, call: Call) -> int:
         value = fields.get(name)
@@ -191,40 +170,29 @@ def positive_int(name: str, default: int, schema: Schema, description: str = "")
             raise InvalidParameter(name)
         return value
 
-    return Parameter(name, "query", check, schema, description=description)
+    return Parameter(name, check, schema, description=description)
 
 
-def code(place: Place) -> Parameter:
-    """The code of a session, in whatever form: what is no UUID is no session's (contract B7)."""
-
-    def check(fields: Fields, call: Call) -> str:
-        return check_string(fields.get("code"), "code")
-
-    return Parameter("code", place, check, ref("Code"), required=True)
-
-
-def side(place: Place, check: Check = check_side) -> Parameter:
+def side(check: Check = check_side) -> Parameter:
     """Which peer is speaking."""
-    return Parameter("side", place, check, ref("Side"), required=True)
+    return Parameter("side", check, ref("Side"), required=True)
 
 
-def secret(place: Place) -> Parameter:
-    """What a side shows, as its hash."""
-    return Parameter("secret", place, check_secret, {**SECRET, "type": "string"})
-
-
-def wait(place: Place) -> Parameter:
-    """How long to wait for news, in seconds."""
-    return Parameter("wait", place, check_wait, {**WAIT, "type": "number"})
-
-
-def since(place: Place, check: Check) -> Parameter:
+def since(check: Check) -> Parameter:
     """The cursor of an earlier answer."""
-    return Parameter("since", place, check, {**SINCE, "type": "string"})
+    return Parameter("since", check, SINCE)
+
+
+def _check_code(fields: Fields, call: Call) -> str:
+    return check_string(fields.get("code"), "code")
 
 
 def _check_topic(fields: Fields, call: Call) -> str:
     return check_string(fields.get("topic"), "topic", 1, MAX_TOPIC)
 
 
-TOPIC: Final = Parameter("topic", "path", _check_topic, {**FILLED, "maxLength": MAX_TOPIC}, required=True)
+# A session's, in whatever form: what is no UUID is no session's (contract B7).
+CODE: Final = Parameter("code", _check_code, ref("Code"), required=True)
+SECRET: Final = Parameter("secret", check_secret, schemas.SECRET)
+TOPIC: Final = Parameter("topic", _check_topic, schemas.TOPIC, required=True)
+WAIT: Final = Parameter("wait", check_wait, schemas.WAIT)

@@ -41,7 +41,7 @@ def list_of(items: Schema, **limits: int) -> Schema:
     return {"type": "array", "items": items, **limits}
 
 
-def positive_int(most: int = MAX_NUMBER) -> Schema:
+def positive(most: int = MAX_NUMBER) -> Schema:
     """A whole number from 1 up."""
     return {"type": "integer", "minimum": 1, "maximum": most}
 
@@ -50,13 +50,20 @@ TEXT: Final[Schema] = {"type": "string"}
 FILLED: Final[Schema] = {"type": "string", "minLength": 1}
 TEXTS: Final = list_of(TEXT)
 TIME: Final[Schema] = {"type": "integer", "description": "Milliseconds since the Unix epoch."}
-WAIT: Final[Schema] = {"minimum": 0, "maximum": MAX_WAIT_S, "description": "Seconds to wait for news."}
-SINCE: Final[Schema] = {"minLength": 1, "description": "The `cursor` of an earlier answer."}
+WAIT: Final[Schema] = {
+    "minimum": 0,
+    "maximum": MAX_WAIT_S,
+    "description": "Seconds to wait for news.",
+    "type": "number",
+}
+SINCE: Final[Schema] = {"minLength": 1, "description": "The `cursor` of an earlier answer.", "type": "string"}
 SECRET: Final[Schema] = {
     "minLength": MIN_SECRET,
     "maxLength": MAX_SECRET,
     "description": "Shown in a side's first offer or answer, it must be shown in all that the side does.",
+    "type": "string",
 }
+TOPIC: Final = {**FILLED, "maxLength": MAX_TOPIC}
 CURSOR: Final[Schema] = {
     "type": "string",
     "description": "Where this answer has come to; goes into `since`. It comes if the request had `wait` or `since`.",
@@ -67,11 +74,11 @@ SCHEMAS: Final[Schema] = {
     "Code": {**FILLED, "description": "The UUID of a session. What is no UUID belongs to no session: 404."},
     "Side": {"type": "string", "enum": ["offerer", "answerer"], "description": "Which peer is speaking."},
     "Version": object_of({"version": TEXT}),
-    "Topic": object_of({"topic": TEXT, "count": positive_int()}),
+    "Topic": object_of({"topic": TEXT, "count": positive()}),
     "Pagination": object_of(
         {
-            "page": positive_int(),
-            "limit": positive_int(MAX_LIMIT),
+            "page": positive(),
+            "limit": positive(MAX_LIMIT),
             "total": {"type": "integer", "minimum": 0},
             "hasMore": {"type": "boolean"},
         }
@@ -108,12 +115,7 @@ SCHEMAS: Final[Schema] = {
 """Every schema that depends on no setting, by its name."""
 
 PARAMETERS: Final[Schema] = {
-    "Topic": {
-        "name": "topic",
-        "in": "path",
-        "required": True,
-        "schema": {**FILLED, "maxLength": MAX_TOPIC},
-    },
+    "Topic": {"name": "topic", "in": "path", "required": True, "schema": TOPIC},
     "LastEventId": {
         "name": "Last-Event-ID",
         "in": "header",

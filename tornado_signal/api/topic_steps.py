@@ -23,36 +23,28 @@ class Event(NamedTuple):
     cursor: str
 
 
-class Events(list[Event]):
-    """Some events in their order, in the form of a protocol, too, once that has been asked for."""
-
-    _encoded: bytes | None = None
-
-    def encoded(self, encode: Callable[[Event], bytes]) -> bytes:
-        """All of them in the form that one protocol sends; made once."""
-        if self._encoded is None:
-            self._encoded = b"".join(map(encode, self))
-        return self._encoded
+Encode = Callable[[Event], bytes]
+"""Puts an event in the form that a protocol sends."""
 
 
 class EventStep(NamedTuple):
-    """A step of a topic's events, for every reader that comes from the same position.
+    """A step of a topic's events, for every reader of one protocol that comes from the same position.
 
     Attributes:
-        events: none if nothing has happened.
+        events: as they are sent; none if nothing has happened.
         position: where a reader has come to that has got them.
         more: whether there is more to be told.
         until_ms: from when on it is not to be sent any more, since something in it has expired.
     """
 
-    events: Events
+    events: bytes
     position: Position
     more: bool
     until_ms: float
 
 
 class TopicSteps:
-    """The latest steps, by origin, topic and the position that they go on from: a thousand streams may need each."""
+    """The latest steps, by origin, topic, position that they go on from, and protocol: many streams may need each."""
 
     def __init__(self) -> None:
         self._steps: dict[Hashable, asyncio.Future[EventStep | None]] = {}

@@ -4,13 +4,25 @@ import math
 from typing import Protocol
 
 from ..errors import InvalidParameter, OtherSession, SessionNotFound
-from ..session import Departure, ListingState, News, Position, Reason, SessionPosition, Side
+from ..session import ListingState, News, Position, Reason, SessionPosition, Side
 from ..stores import Store
 from ..stores.watches import Watch
 from . import wire
 from .call import Call
 from .cursors import cursor_scope, format_cursor, parse_cursor
-from .topic_steps import Event, Events, EventStep
+from .topic_steps import Encode, Event, EventStep
+
+
+def find_code(code: str) -> bytes:
+    """A code as the store knows it; what is no UUID is no session's (contract B7).
+
+    Raises:
+        SessionNotFound: it is none.
+    """
+    parsed = wire.parse_code(code)
+    if parsed is None:
+        raise SessionNotFound
+    return parsed
 
 
 def next_look_s(store: Store, watch: Watch, until_s: float, expires_ms: int | None) -> float:
@@ -85,7 +97,7 @@ class Feed(Protocol):
     async def start(self) -> None:
         """To be called first: raises what the subscription is refused for."""
 
-    async def next(self, until_s: float) -> Events | None:
+    async def next(self, until_s: float) -> bytes | None:
         """Wait for events.
 
         Args:
@@ -104,14 +116,16 @@ class TopicFeed:
         topic: which.
         cursor: that of the last event that the reader has got; None for none.
         parameter: what the cursor is called, for the error.
+        encode: puts an event in the form of a protocol.
     """
 
     finished = False
 
-    def __init__(self, call: Call, topic: str, cursor: str | None, parameter: str) -> None:
+    def __init__(self, call: Call, topic: str, cursor: str | None, parameter: str, encode: Encode) -> None:
         self._call = call
         self._store = call.service.store
         self._topic = topic
+        self._encode = encode
         self._scope = cursor_scope(call.origin, "topic", topic)
         self._since = parse_cursor(self._store.parse_position, self._scope, cursor, parameter) if cursor else None
         self._position: Position | None = None
@@ -122,7 +136,7 @@ class TopicFeed:
     async def start(self) -> None:
         """Nothing refuses it."""
 
-    async def next(self, until_s: float) -> Events | None:
+    async def next(self, until_s: float) -> bytes | None:
         if self._position is None:
             self._position, known = await self._store.begin_topic(self._since)
             self._listing = not known
@@ -137,32 +151,32 @@ class TopicFeed:
             if self._listing:
                 self._listing, self._more = False, True
                 # A reader that comes back from here has seen all of it, also what the listing no longer held.
-                return Events([Event("", b"", self._cursor(self._position))])
+                return self._event("", b"", self._position)
             if not await self.watch.wait(until_s):
                 return None
             self._more = True
             if self.watch.now_s() >= until_s:
-                return Events()
+                return b""
             await self._call.turn()
 
     async def _step(self, position: Position) -> EventStep:
         async def make() -> EventStep:
             step = await self._store.topic_step(self._call.origin, self._topic, position)
-            events = Events(self._departed(each) for each in step.departures)
+            events = [
+                self._event("gone", wire.encode(wire.gone(each.code, each.reason)), each.position)
+                for each in step.departures
+            ]
             for arrival in step.arrivals:
                 data = wire.encode(wire.listed_session(arrival.listed))
-                events.append(Event("session", data, self._cursor(arrival.position)))
+                events.append(self._event("session", data, arrival.position))
             until_ms = min((each.listed.session.expires_ms for each in step.arrivals), default=math.inf)
-            return EventStep(events, step.position, step.more, until_ms)
+            return EventStep(b"".join(events), step.position, step.more, until_ms)
 
-        key = (self._call.origin, self._topic, position)
+        key = (self._call.origin, self._topic, position, self._encode)
         return await self._call.service.topic_steps.get(key, self._store.now_ms, make, self._call.turn)
 
-    def _departed(self, departure: Departure) -> Event:
-        return Event("gone", wire.encode(wire.gone(departure.code, departure.reason)), self._cursor(departure.position))
-
-    def _cursor(self, position: Position) -> str:
-        return format_cursor(self._store, self._scope, position)
+    def _event(self, name: str, data: bytes, position: Position) -> bytes:
+        return self._encode(Event(name, data, format_cursor(self._store, self._scope, position)))
 
 
 class SessionFeed:
@@ -170,32 +184,37 @@ class SessionFeed:
 
     Args:
         call: what subscribes.
-        code: the session's.
+        code: the session's, as the client sends it.
         side: which side reads.
-        secret_hash: of the secret that it shows.
+        secret: the hash of the secret that it shows.
         cursor: that of the last event that the reader has got; None for none.
         parameter: what the cursor is called, for the error.
+        encode: puts an event in the form of a protocol.
+
+    Raises:
+        SessionNotFound: the code is none.
+        InvalidParameter: the cursor is none of this session's.
     """
 
     finished = False
 
     def __init__(
-        self, call: Call, code: bytes, side: Side, secret_hash: bytes, cursor: str | None, parameter: str
+        self, call: Call, code: str, side: Side, secret: bytes, cursor: str | None, parameter: str, encode: Encode
     ) -> None:
-        self._origin = call.origin
         self._call = call
         self._store = call.service.store
-        self._code = code
+        self._code = find_code(code)
         self._side = side
-        self._secret_hash = secret_hash
-        self._scope = cursor_scope(call.origin, wire.format_code(code), side.value)
+        self._secret_hash = secret
+        self._encode = encode
+        self._scope = cursor_scope(call.origin, wire.format_code(self._code), side.value)
         self._parameter = parameter
         self._position = (
             parse_cursor(self._store.parse_session_position, self._scope, cursor, parameter) if cursor else None
         )
         self._news: News | None = None  # what has been read and not been told
         self._expires_ms = 0
-        self.watch = self._store.watch_session(call.origin, code)
+        self.watch = self._store.watch_session(call.origin, self._code)
 
     async def start(self) -> None:
         """Read for the first time.
@@ -209,7 +228,7 @@ class SessionFeed:
         except OtherSession:
             raise InvalidParameter(self._parameter) from None
 
-    async def next(self, until_s: float) -> Events | None:
+    async def next(self, until_s: float) -> bytes | None:
         if self.finished:
             return None
         while True:
@@ -227,9 +246,9 @@ class SessionFeed:
             except (SessionNotFound, OtherSession):
                 self.finished = True
                 reason = Reason.EXPIRED if self._store.now_ms() >= self._expires_ms else Reason.WITHDRAWN
-                return Events([self._event("gone", wire.gone(self._code, reason), self._position)])
+                return self._event("gone", wire.gone(self._code, reason), self._position)
             if idle and self._news.last <= self._number:
-                return Events()
+                return b""
 
     @property
     def _number(self) -> int:
@@ -237,10 +256,10 @@ class SessionFeed:
 
     async def _read(self) -> News:
         return await self._store.read(
-            self._origin, self._code, self._side, since=self._position, secret_hash=self._secret_hash
+            self._call.origin, self._code, self._side, since=self._position, secret_hash=self._secret_hash
         )
 
-    def _tell(self, news: News) -> Events:
+    def _tell(self, news: News) -> bytes:
         """What is newer than the position, in the order in which it was sent; the position is behind it then."""
         self._expires_ms = news.expires_ms
         items = [(number, "candidate", text) for number, text in news.candidates]
@@ -248,12 +267,11 @@ class SessionFeed:
             name = "answer" if self._side is Side.OFFERER else "offer"
             items.append((news.description_number, name, news.description))
         self._position = SessionPosition(news.serial, max(news.last, self._number))
-        return Events(
+        return b"".join(
             self._event(name, {name: text}, SessionPosition(news.serial, number))
             for number, name, text in sorted(items)
         )
 
-    def _event(self, name: str, fields: dict[str, object], position: SessionPosition | None) -> Event:
-        return Event(
-            name, wire.encode(fields), format_cursor(self._store, self._scope, position or SessionPosition(0, 0))
-        )
+    def _event(self, name: str, fields: dict[str, object], position: SessionPosition | None) -> bytes:
+        cursor = format_cursor(self._store, self._scope, position or SessionPosition(0, 0))
+        return self._encode(Event(name, wire.encode(fields), cursor))

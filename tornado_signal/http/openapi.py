@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ..api.operations import SUBSCRIPTIONS, Operation
-from ..api.parameters import Parameter
+from ..api.parameters import TOPIC, Parameter
 from ..api.schemas import (
     ALWAYS,
     EVENT_STREAM,
@@ -42,9 +42,10 @@ def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> 
     bodies: Schema = {}
     paths: Schema = {}
     for each in operations:
-        parameters = [describe(parameter) for parameter in each.parameters if parameter.place != "body"]
+        has_body = each.method == "POST"
+        in_body = [parameter for parameter in each.parameters if has_body and parameter is not TOPIC]
+        parameters = [describe(parameter) for parameter in each.parameters if parameter not in in_body]
         found = operation(each.name, each.tag, each.summary, each.result, parameters=parameters, refusals=each.refusals)
-        in_body = [parameter for parameter in each.parameters if parameter.place == "body"]
         if in_body:
             named = describe_bodies(each.body, in_body)
             bodies |= named
@@ -91,7 +92,7 @@ def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> 
 
 def describe(parameter: Parameter) -> Schema:
     """A parameter of path or query."""
-    if parameter.place == "path":
+    if parameter is TOPIC:
         return ref(parameter.name.title(), "parameters")
     found: Schema = {"name": parameter.name, "in": "query", "required": parameter.required, "schema": parameter.schema}
     return {**found, "description": parameter.description} if parameter.description else found

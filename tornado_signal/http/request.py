@@ -246,30 +246,23 @@ class Request:
     async def respond_in_pieces(self, pieces: Pieces) -> None:
         """Send a response as fast as the client reads it; in one piece, if it is all in the first."""
         async with aclosing(pieces):
-            async for piece in pieces:
-                if piece.last and not self.begun:
-                    self.respond(piece.body)
+            async for body, last in pieces:
+                if last and not self.begun:
+                    self.respond(body)
                     return
-                last, pending = piece.last or self.method == "HEAD", [self._send(piece.body)]
-                if last:  # that it has no length is all that HEAD tells
+                if self.begun:
+                    self.connection.write(body)
+                else:
+                    self.status, self.begun = 200, True
+                    self.connection.write_headers(OK, self.response_headers(), body)
+                self.sent_bytes += len(body)
+                if last or self.method == "HEAD":  # that it has no length is all that HEAD tells
                     self.connection.finish()
                     self.ended()
                     return
-                # Many clients may read slowly: nothing is kept here while they do, nor is what they end with.
-                del piece
-                await pending.pop()
+                del body  # many clients may read slowly: nothing is kept here while they do
+                await self.connection.write(b"")  # until there is room for more
                 await self.turn()
-
-    def _send(self, body: bytes) -> Awaitable[None]:
-        """Send some of a response whose length is not known; done when the client has room for more."""
-        self.sent_bytes += len(body)
-        sent: Awaitable[None]
-        if self.begun:
-            sent = self.connection.write(body)
-        else:
-            self.status, self.begun = 200, True
-            sent = self.connection.write_headers(OK, self.response_headers(), body)
-        return sent
 
     def fail(self, error: BaseException) -> None:
         """The one way from an exception to a response (specification 7)."""

@@ -8,6 +8,7 @@ from tornado import web
 from ..api import wire
 from ..api.call import Service
 from ..api.operations import SUBSCRIPTIONS, Operation, check, declare
+from ..api.parameters import TOPIC
 from ..limits.per_address import Limits
 from ..metrics import RequestMetrics
 from . import assets
@@ -21,7 +22,7 @@ from .request_log import RequestLog
 from .site import Site
 from .streams import Stream
 
-TOPIC = "/{topic}/"
+IN_TOPIC = "/{topic}/"
 
 
 async def not_found(request: Request) -> None:
@@ -33,8 +34,8 @@ UNKNOWN = Endpoint("unknown", ("OPTIONS",), not_found, unknown=True)
 
 def operation_endpoint(operation: Operation) -> Endpoint:
     """An operation over HTTP."""
-    in_path = tuple(each for each in operation.parameters if each.place == "path")
-    others = tuple(each for each in operation.parameters if each.place != "path")
+    in_path = tuple(each for each in operation.parameters if each is TOPIC)
+    others = tuple(each for each in operation.parameters if each is not TOPIC)
 
     async def answer(request: Request) -> None:
         values = check(in_path, {"topic": topic_of(request.path.split("/")[1])}, request) if in_path else {}
@@ -93,7 +94,7 @@ def make_application(service: Service, limits: Limits, metrics: RequestMetrics) 
     endpoints |= dict.fromkeys(served, Endpoint("files", methods, by_tornado, page=True))
     return Application(
         Site(service, limits, RequestLog(settings, metrics)),
-        {path: endpoint for path, endpoint in endpoints.items() if not path.startswith(TOPIC)},
-        {path.removeprefix(TOPIC): endpoint for path, endpoint in endpoints.items() if path.startswith(TOPIC)},
+        {path: endpoint for path, endpoint in endpoints.items() if not path.startswith(IN_TOPIC)},
+        {path.removeprefix(IN_TOPIC): endpoint for path, endpoint in endpoints.items() if path.startswith(IN_TOPIC)},
         UNKNOWN,
     )

@@ -31,7 +31,7 @@ class Stream(Handler):
         fields = query_fields(call.query, parameters) | {"topic": topic_of(call.path.split("/")[1])}
         values = check(parameters, fields, call)
         cursor = call.headers.get(LAST_EVENT_ID)
-        feed = self.subscription.feed(call, **values, cursor=cursor, parameter=LAST_EVENT_ID)
+        feed = self.subscription.feed(call, **values, cursor=cursor, parameter=LAST_EVENT_ID, encode=encode)
         with call.waiting(feed.watch) as watch:
             await feed.start()
             self.set_header("Content-Type", EVENT_STREAM)
@@ -43,7 +43,7 @@ class Stream(Handler):
                 return
             until_s = watch.now_s() + HEARTBEAT_S
             while (events := await feed.next(until_s)) is not None:
-                self.write(events.encoded(encode) if events else b":\n\n")
+                self.write(events or b":\n\n")
                 del events  # many clients may read slowly: nothing is kept here while they do
                 await self.flush()
                 until_s = watch.now_s() + HEARTBEAT_S
