@@ -125,14 +125,7 @@ class DamagedDatabase(DatabaseError):
 
 
 class DamagedBackup(Exception):
-    """A file is no backup, or not the whole of one.
-
-    Args:
-        reason: what is wrong with it.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
+    """A file is no backup, or not the whole of one; says what is wrong with it."""
 
 
 class DamagedListing(Exception):

@@ -3,7 +3,6 @@
 import asyncio
 import contextvars
 import sys
-from collections.abc import Coroutine
 from typing import Any, Final
 
 from tornado import httputil
@@ -14,6 +13,8 @@ from .site import Site
 
 MAX_UNFINISHED_BYTES: Final = 64 * 1024 * 1024  # of all bodies together that have not come whole
 PREFLIGHT_MAX_AGE_S: Final = 7200
+# A task begins its work when it is made, where Python has that.
+AT_ONCE: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 
 class Application(httputil.HTTPServerConnectionDelegate):
@@ -60,7 +61,7 @@ class Application(httputil.HTTPServerConnectionDelegate):
 
         def begin() -> None:
             # What has its turn behind another request is begun by that one, and would see its context variables.
-            task = start_task(self._loop, serve(request), self._context.copy())
+            task = asyncio.Task(serve(request), loop=self._loop, context=self._context.copy(), **AT_ONCE)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -68,23 +69,6 @@ class Application(httputil.HTTPServerConnectionDelegate):
             begin()
         else:
             self.site.queue.submit(request.client, begin)
-
-
-if sys.version_info >= (3, 12):
-
-    def start_task(
-        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
-    ) -> "asyncio.Task[None]":
-        """A task that begins at once."""
-        return asyncio.Task(work, loop=loop, context=context, eager_start=True)
-
-else:
-
-    def start_task(
-        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
-    ) -> "asyncio.Task[None]":
-        """A task."""
-        return loop.create_task(work, context=context)
 
 
 async def serve(request: Request) -> None:

@@ -196,7 +196,8 @@ class Request:
             watch.close()
             raise
         self._watch = watch
-        self.site.log.began_to_wait(self)
+        self.waited = True
+        self.site.log.metrics.waiting[self.pattern] += 1
         self.headers, self.body = NO_HEADERS, b""
         self.connection.set_close_callback(self.client_gone)
         return watch
@@ -299,7 +300,17 @@ class Request:
         if self._ended:  # as by an error behind the response
             return
         self._ended = True
-        self.site.log.finished(self)
+        log, seconds = self.site.log, perf_counter() - self.began_s
+        kind = (self.pattern, self.method, self.status)
+        if self.waited:
+            log.metrics.waiting[self.pattern] -= 1
+            log.metrics.waits[kind].observe(seconds)
+        else:
+            log.metrics.requests[kind].observe(seconds)
+        if log.written:
+            line = {"method": self.method, "endpoint": self.pattern, "status": self.status}
+            line |= {"ms": round(seconds * 1000, 3), "bytes": self.sent_bytes, "id": self.request_id}
+            log.finished(line, self.refused_for, self.client_address)
         self.site.running -= 1
         if self.site.draining and not self.site.running:
             self.site.idle.set()

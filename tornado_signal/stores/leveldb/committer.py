@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from . import layout
 from .changes import Change
@@ -11,19 +12,19 @@ from .locks import SessionLocks
 from .memory import Memory
 
 
+@dataclass
 class Committer:
     """Commits changes.
 
-    Args:
+    Attributes:
         database: where to.
         memory: what is brought up to date.
         locks: those of the sessions that change.
     """
 
-    def __init__(self, database: Database, memory: Memory, locks: SessionLocks) -> None:
-        self._database = database
-        self._memory = memory
-        self._locks = locks
+    database: Database
+    memory: Memory
+    locks: SessionLocks
 
     def commit(
         self,
@@ -46,7 +47,7 @@ class Committer:
         Returns:
             A future that is done once it is committed, or fails with Unavailable.
         """
-        memory, locks = self._memory, self._locks
+        memory, locks = self.memory, self.locks
         listed = memory.listed + change.listed
         if counted:
             counters = StoreCounters(memory.created_ms, memory.serial, listed)
@@ -62,6 +63,6 @@ class Committer:
                     memory.on_expiries(put for put, _ in change.puts if put.startswith(layout.EXPIRY))
                 apply()
 
-        waiter = self._database.commit(change, settled)
+        waiter = self.database.commit(change, settled)
         memory.listed = listed  # once the change is on its way: one that the database does not take changes nothing
         return waiter

@@ -53,6 +53,10 @@ class Database:
         start_empty: whether to move a damaged directory aside, wherever damage shows, and begin anew.
         space: the room that it has.
         metrics: where it counts.
+
+    Attributes:
+        space: as above.
+        metrics: as above.
     """
 
     def __init__(
@@ -66,8 +70,8 @@ class Database:
         space: Space,
         metrics: DatabaseMetrics,
     ) -> None:
-        self._space = space
-        self._metrics = metrics
+        self.space = space
+        self.metrics = metrics
         self._path = path
         self._sync = sync
         self._loaded = loaded
@@ -177,7 +181,7 @@ class Database:
         try:
             before = self._group.size
             self._group.add(change, settled, waiter)
-            self._space.submitted(self._group.size - before)
+            self.space.submitted(self._group.size - before)
         except BaseException:
             settled(False)
             raise
@@ -227,7 +231,7 @@ class Database:
     def _measure(self) -> None:
         self._measuring = self._loop.call_later(MEASURE_S, self._measure)
         if self._snapshot is not None:  # else the thread reopens the database, for as long as that takes
-            self._jobs.put(self._space.measure)
+            self._jobs.put(self.space.measure)
 
     def _send_soon(self) -> None:
         due_s = self._sent_s + GATHER_S
@@ -245,8 +249,8 @@ class Database:
         self._jobs.put(lambda: self._write(group))
 
     def _written(self, group: Group) -> None:
-        self._metrics.writes.observe(group.took_s)
-        self._metrics.changes.observe(len(group.changes))
+        self.metrics.writes.observe(group.took_s)
+        self.metrics.changes.observe(len(group.changes))
         broken = self._snapshot is None  # a read has failed meanwhile
         self._show(View(self._db))
         for settled, _ in group.changes:
@@ -264,7 +268,7 @@ class Database:
                 self._stop()
 
     def _failed(self, group: Group, error: Exception) -> None:
-        self._metrics.failed += 1
+        self.metrics.failed += 1
         log.error("a write to %s failed (%s): refusing requests until it is open again", self._path, reason(error))
         self._refuse(group, self._group)
 
@@ -281,7 +285,7 @@ class Database:
 
     def _reopened(self, db: Any, loaded: Any) -> None:
         log.warning("%s is open again", self._path)
-        self._metrics.reopened += 1
+        self.metrics.reopened += 1
         self._db = db
         self._loaded(loaded)
         self._show(View(db))
@@ -306,7 +310,7 @@ class Database:
     # In another thread
     def _open_measured(self) -> tuple[Any, Any]:
         opened = self._open_sound()
-        self._space.measure()
+        self.space.measure()
         return opened
 
     # In the writer's thread
@@ -323,10 +327,10 @@ class Database:
         except Exception as error:
             self._loop.call_soon_threadsafe(self._failed, group, error)
         else:
-            self._space.written(group.size)
+            self.space.written(group.size)
             self._loop.call_soon_threadsafe(self._written, group)
-            if self._space.stale:
-                self._space.measure()
+            if self.space.stale:
+                self.space.measure()
 
     def _reopen(self) -> None:
         with self._compacting:
@@ -335,7 +339,7 @@ class Database:
         while True:
             began_s = time.monotonic()
             try:
-                self._space.give_up_ballast()
+                self.space.give_up_ballast()
                 db, loaded = self._open_sound()
             except Exception as error:
                 if str(error) != complaint:
@@ -346,8 +350,8 @@ class Database:
                     self._jobs.put(None)
                     return
             else:
-                self._space.failed()
-                self._space.measure()
+                self.space.failed()
+                self.space.measure()
                 self._loop.call_soon_threadsafe(self._reopened, db, loaded)
                 return
 

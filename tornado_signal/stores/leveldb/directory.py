@@ -115,7 +115,6 @@ def open_sound(path: Path, load: Callable[[Any], T], *, start_empty: bool = Fals
         if not start_empty:
             raise
         log.error("%s; it is kept in %s, and the service starts empty", error, set_aside(path))
-        begin(path)
         return open_sound(path, load)
 
 
@@ -219,21 +218,6 @@ def set_aside(path: Path) -> Path:
     files.remove_ballast(aside)
     files.sync(path.parent)
     return aside
-
-
-def begin(path: Path) -> None:
-    """Make a database in place of one whose end nobody knows.
-
-    Raises:
-        DatabaseError: that does not work.
-    """
-    db = open_leveldb(path)
-    try:
-        become_another(db)
-    except plyvel.Error as error:
-        raise unusable(path, error) from error
-    finally:
-        db.close()
 
 
 def become_another(db: Any) -> None:

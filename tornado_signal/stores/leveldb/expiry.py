@@ -8,9 +8,6 @@ from ...session import Reason, Session
 from . import changes, layout, records
 from .changes import Change, Leaving
 from .committer import Committer
-from .database import Database
-from .locks import SessionLocks
-from .memory import Memory
 
 # What is done in one turn of the event loop. A session with more keys than that takes several of them.
 STEP = 1000  # keys
@@ -21,27 +18,14 @@ class Expiry:
     """Settles and sweeps what has expired.
 
     Args:
-        database: where it is.
-        memory: what is kept beside it.
-        locks: those of the sessions.
-        committer: writes changes.
+        committer: writes changes, to what is read here.
         metrics: where swept sessions are counted.
         remember_ms: how long departures are remembered.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        memory: Memory,
-        locks: SessionLocks,
-        committer: Committer,
-        metrics: SessionMetrics,
-        remember_ms: int,
-    ) -> None:
-        self._database = database
-        self._memory = memory
-        self._locks = locks
+    def __init__(self, committer: Committer, metrics: SessionMetrics, remember_ms: int) -> None:
         self._committer = committer
+        self._database, self._memory, self._locks = committer.database, committer.memory, committer.locks
         self._metrics = metrics
         self._remember_ms = remember_ms
         self._settling = asyncio.Lock()

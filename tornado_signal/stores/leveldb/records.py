@@ -112,20 +112,8 @@ def news(view: Any, key: bytes, access: SessionAccess, side: Side, since: int) -
     return News(answer.text, answer.number, candidates, access.expires_ms, access.serial)
 
 
-class Sent(NamedTuple):
-    """How much one side of a session has sent.
-
-    Attributes:
-        last: the number of the newest; 0 for nothing.
-        size: the bytes of offer or answer and candidates.
-    """
-
-    last: int
-    size: int
-
-
-def sent(view: Any, key: bytes, side: Side) -> Sent:
-    """How much one side of a session has sent, by the key of the session."""
+def sent(view: Any, key: bytes, side: Side) -> tuple[int, int]:
+    """What one side of a session has sent: the number of the newest (0 for nothing), and the bytes of all."""
     description_key = key + layout.DESCRIPTION[side]
     last = size = 0
     for part_key, value in span(view, description_key, key + layout.AFTER_SIDE[side]):
@@ -138,7 +126,7 @@ def sent(view: Any, key: bytes, side: Side) -> Sent:
             number, value = answer.number, answer.text.encode()
         last = max(last, number)
         size += len(value)
-    return Sent(last, size)
+    return last, size
 
 
 def listing_step(

@@ -136,8 +136,8 @@ class LevelDBStore:
             metrics=self.database_metrics,
         )
         self._committer = Committer(self.database, self.memory, self.locks)
-        self.expiry = Expiry(self.database, self.memory, self.locks, self._committer, self.metrics, timeout_ms)
-        self.sweeper = Sweeper(self.expiry, self.database, clock, self.space, self.database_metrics, sweep_interval_ms)
+        self.expiry = Expiry(self._committer, self.metrics, timeout_ms)
+        self.sweeper = Sweeper(self.expiry, self.database, clock, sweep_interval_ms)
 
     async def open(self) -> None:
         await self.database.open()

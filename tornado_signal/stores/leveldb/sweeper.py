@@ -6,12 +6,10 @@ import time
 from collections.abc import Awaitable, Callable
 
 from ...errors import Unavailable
-from ...metrics import DatabaseMetrics
 from ...system.clock import Clock
 from .binding import plyvel
 from .database import Database
 from .expiry import Expiry
-from .space import Space
 
 log = logging.getLogger(__name__)
 
@@ -28,25 +26,13 @@ class Sweeper:
         expiry: what knows how to settle and sweep.
         database: what is compacted.
         clock: tells what has expired.
-        space: whether the store is full.
-        metrics: where it counts.
         interval_ms: the pause between two looks for what has expired.
     """
 
-    def __init__(
-        self,
-        expiry: Expiry,
-        database: Database,
-        clock: Clock,
-        space: Space,
-        metrics: DatabaseMetrics,
-        interval_ms: int,
-    ) -> None:
+    def __init__(self, expiry: Expiry, database: Database, clock: Clock, interval_ms: int) -> None:
         self._expiry = expiry
         self._database = database
         self._clock = clock
-        self._space = space
-        self._metrics = metrics
         self._interval_s = interval_ms / 1000
         self._swept = 0
         self._next_compaction_s = 0.0
@@ -86,8 +72,8 @@ class Sweeper:
             began_s = time.monotonic()
         if self._swept > before:
             log.debug("swept %d keys", self._swept - before)
-        self._metrics.sweeps.observe(time.monotonic() - begun_s)
-        hurry_s = COMPACT_PAUSE_S - COMPACT_FULL_PAUSE_S if self._space.full else 0.0
+        self._database.metrics.sweeps.observe(time.monotonic() - begun_s)
+        hurry_s = COMPACT_PAUSE_S - COMPACT_FULL_PAUSE_S if self._database.space.full else 0.0
         if self._swept and time.monotonic() >= self._next_compaction_s - hurry_s:
             await self._compact()
 
@@ -98,6 +84,6 @@ class Sweeper:
         began_s = time.monotonic()
         await self._database.compact()
         ended_s = time.monotonic()
-        self._metrics.compactions.observe(ended_s - began_s)
+        self._database.metrics.compactions.observe(ended_s - began_s)
         self._next_compaction_s = ended_s + max(COMPACT_PAUSE_S, COMPACT_SHARE * (ended_s - began_s))
         log.info("compacted the store to %d bytes in %.1f s", self._database.size_bytes(), ended_s - began_s)
