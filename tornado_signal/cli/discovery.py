@@ -85,9 +85,7 @@ async def watch_topics(client: SignalClient, arguments: argparse.Namespace) -> N
         found = await all_topics(client)
         client.patience_s = run.OUTAGE_S
         if terminal.wants_tables(arguments.json):
-            print(
-                f"{terminal.CLEAR}{len(found)} topics, {time.strftime('%H:%M:%S')}\n\n{topics_table(found)}", flush=True
-            )
+            _draw(f"{len(found)} topics", topics_table(found))
         else:
             now = {each["topic"]: each["count"] for each in found}
             for topic in sorted({*before, *now}):

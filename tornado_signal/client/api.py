@@ -3,20 +3,20 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any, Self, cast
+from typing import Any, cast
 from urllib.parse import quote
 
 from .errors import APIError
 from .events import follow
 from .servers import Fields, Servers, back_off_s
-from .types import Event, Health, IceServers, Listing, News, Session, Side, Token, Topics
+from .types import Closable, Event, Health, IceServers, Listing, News, Session, Side, Token, Topics
 
 MAX_BATCH = 100
 WAIT_S = 50.0  # below the minute after which many proxies give up
 POLL_S = 0.5  # between two polls of a server that does not know waits
 
 
-class SignalClient:
+class SignalClient(Closable):
     """A client of one server, or of several of which the first one that works is asked.
 
     Use it as an async context manager, or `close` it. A call that fails raises `APIError`.
@@ -41,12 +41,6 @@ class SignalClient:
         patience_s: float = 10.0,
     ) -> None:
         self._servers = Servers([servers] if isinstance(servers, str) else servers, origin, patience_s)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close every connection to the servers."""

@@ -5,13 +5,12 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Self
 
 from aiortc import RTCConfiguration, RTCDataChannel, RTCIceServer, RTCPeerConnection, RTCSessionDescription
 from aiortc.sdp import candidate_from_sdp
 
 from .api import SignalClient
-from .types import IceServer, Side
+from .types import Closable, IceServer, Side
 
 CLOSE_S = 2.0  # for what is still to be sent
 
@@ -20,7 +19,7 @@ class Closed(ConnectionError):
     """The connection has ended, from either side."""
 
 
-class Connection:
+class Connection(Closable):
     """A connection to another peer, whose data channel is open: send, receive or iterate over messages, close.
 
     Attributes:
@@ -48,12 +47,6 @@ class Connection:
         else:
             self.peer.on("datachannel", self._use)
         self.peer.on("connectionstatechange", self._look)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
     def send(self, message: str | bytes) -> None:
         """Send a message.

@@ -11,13 +11,12 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Self
 
 from .api import SignalClient
 from .errors import APIError
 from .link import Closed, Connection
 from .servers import back_off_s
-from .types import IceServer, Session, Token
+from .types import Closable, IceServer, Session, Token
 
 __all__ = ["Closed", "Connection", "Peers", "Publication"]
 
@@ -27,7 +26,7 @@ REFRESH_S = 40.0
 RENEW_S = 600.0  # how old an offer, or a TURN password, is at most when it is used
 
 
-class Peers:
+class Peers(Closable):
     """Where connections come from. Use it as an async context manager: its end withdraws what it has published.
 
     Args:
@@ -50,12 +49,6 @@ class Peers:
         self._ice_servers = ice_servers
         self._ice_until_s = float("inf") if ice_servers is not None else 0.0
         self._publications: set[Publication] = set()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Withdraw every offer. Connections stay."""
@@ -131,7 +124,7 @@ class Peers:
         return self._ice_servers or []
 
 
-class Publication:
+class Publication(Closable):
     """An offer under a topic, and after its answer the next one. Iterate over it for the connections, as they open."""
 
     def __init__(self, peers: Peers, topic: str) -> None:
@@ -139,12 +132,6 @@ class Publication:
         self._peers = peers
         self._ready: asyncio.Queue[Connection | BaseException | None] = asyncio.Queue()
         self._tasks = {asyncio.create_task(self._publish())}
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
     async def __aiter__(self) -> AsyncIterator[Connection]:
         """The connections.

@@ -1,8 +1,23 @@
 """The words of the API as types. Times are milliseconds since the Unix epoch."""
 
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
+import abc
+from typing import Any, Literal, NamedTuple, NotRequired, Self, TypedDict
 
 Side = Literal["offerer", "answerer"]
+
+
+class Closable(abc.ABC):
+    """What is closed at the end of an `async with`, or by itself."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Close it."""
 
 
 class Token(str):

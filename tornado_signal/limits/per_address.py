@@ -26,32 +26,39 @@ LEAST_ROOM_BYTES = 1 << 20
 ADMIN_CONNECTIONS = 64
 
 
-class AdminConnectionLimiter:
-    """The connections of the operator's listener, counted without regard to addresses.
+class ConnectionCounts:
+    """How many connections there are.
 
     Attributes:
         connections: how many are served.
         refused: how many are being refused.
     """
 
+    __slots__ = ("connections", "refused")
+
     def __init__(self) -> None:
-        self.connections = 0
-        self.refused = 0
+        self.connections = self.refused = 0
+
+    def count(self, refusal: int, by: int) -> None:
+        """Count one that has come (1) or gone (-1); `refusal` is 0 if it is served."""
+        if refusal:
+            self.refused += by
+        else:
+            self.connections += by
+
+
+class AdminConnectionLimiter(ConnectionCounts):
+    """The connections of the operator's listener, counted without regard to addresses."""
 
     def connected(self, address: str, now_ms: int) -> int | None:
-        if self.connections < ADMIN_CONNECTIONS:
-            self.connections += 1
-            return 0
-        if self.refused < SPARE_CONNECTIONS_PER_CLIENT:
-            self.refused += 1
-            return 503
-        return None
+        refusal = 0 if self.connections < ADMIN_CONNECTIONS else 503
+        if refusal and self.refused >= SPARE_CONNECTIONS_PER_CLIENT:
+            return None
+        self.count(refusal, 1)
+        return refusal
 
     def disconnected(self, address: str, refusal: int) -> None:
-        if refusal:
-            self.refused -= 1
-        else:
-            self.connections -= 1
+        self.count(refusal, -1)
 
 
 class TokenBucket:
@@ -83,7 +90,7 @@ class TokenBucket:
         return 0
 
 
-class Client:
+class Client(ConnectionCounts):
     """The counts of one client.
 
     Attributes:
@@ -92,21 +99,18 @@ class Client:
         arrivals: the tokens for its connections.
         sessions: the tokens for the sessions that it publishes.
         bytes: the tokens for the bytes that it has stored.
-        connections: how many it has open.
-        refused: how many of its connections are being refused.
         waiting: how many of its requests wait for news.
     """
 
-    __slots__ = ("arrivals", "bytes", "connections", "refusals", "refused", "requests", "sessions", "waiting")
+    __slots__ = ("arrivals", "bytes", "refusals", "requests", "sessions", "waiting")
 
     def __init__(self, settings: Settings) -> None:
+        super().__init__()
         self.requests = TokenBucket(settings.burst_per_address)
         self.refusals = TokenBucket(settings.rate_per_address)
         self.arrivals = TokenBucket(most_arrivals(settings))
         self.sessions = TokenBucket(settings.max_sessions_per_address)
         self.bytes = TokenBucket(settings.max_bytes_per_address)
-        self.connections = 0
-        self.refused = 0
         self.waiting = 0
 
     @property
@@ -120,7 +124,7 @@ def most_arrivals(settings: Settings) -> int:
     return 2 * settings.burst_per_address + SPARE_ARRIVALS
 
 
-class Limits:
+class Limits(ConnectionCounts):
     """The limits: counts of all clients, and of all that is open.
 
     Args:
@@ -132,6 +136,7 @@ class Limits:
     def __init__(
         self, settings: Settings, max_connections: int = 1_000_000, room_bytes: Callable[[], int] = lambda: 2**53
     ) -> None:
+        super().__init__()
         self._settings = settings
         self._room_bytes = room_bytes
         self._max_connections = min(settings.max_connections, max_connections)
@@ -139,8 +144,6 @@ class Limits:
         self._sessions_per_ms = settings.max_sessions_per_address / settings.session_timeout_ms
         self._clients: dict[str, Client] = {}
         self._by_address: dict[str, Client | None] = {}  # None for unlimited addresses
-        self.connections = 0
-        self.refused = 0
         self.waiting = 0
 
     def request(self, address: str, now_ms: int) -> int:
@@ -229,30 +232,17 @@ class Limits:
                 refusal = 429
         if not refusal and self.connections >= self._max_connections:
             refusal = 503
-        if not refusal:
-            self.connections += 1
-            if client is not None:
-                client.connections += 1
-            return 0
-        if self.refused >= SPARE_CONNECTIONS:
+        own = client or ConnectionCounts()
+        if refusal and (self.refused >= SPARE_CONNECTIONS or own.refused >= SPARE_CONNECTIONS_PER_CLIENT):
             return None
-        if client is not None:
-            if client.refused >= SPARE_CONNECTIONS_PER_CLIENT:
-                return None
-            client.refused += 1
-        self.refused += 1
+        self.count(refusal, 1)
+        own.count(refusal, 1)
         return refusal
 
     def disconnected(self, address: str, refusal: int) -> None:
-        client = self._find(address)
-        if refusal:
-            self.refused -= 1
-            if client is not None:
-                client.refused -= 1
-        else:
-            self.connections -= 1
-            if client is not None:
-                client.connections -= 1
+        self.count(refusal, -1)
+        if client := self._find(address):
+            client.count(refusal, -1)
 
     def client(self, address: str) -> Hashable:
         """A key for the client of an address: the same for all addresses of one client."""

@@ -40,7 +40,10 @@ def restore(source: Path, path: Path) -> int:
     Raises:
         OperatorError: the backup is damaged or cannot be read, or the directory is taken or cannot be written.
     """
-    must_be_empty(path)
+    if directory.in_use(path):
+        raise DatabaseError(f"{path} is in use by a running server; stop it, or choose another --data-dir")
+    if path.exists() and any(path.iterdir()):
+        raise DatabaseError(f"{path} is not empty; move it away, or choose another --data-dir")
     path = path.resolve()
     census = Census(Clock().now_ms(), 0)
     with files.scratch(path) as beside:
@@ -61,18 +64,6 @@ def restore(source: Path, path: Path) -> int:
             said = directory.reason(error)
             raise OperatorError(f"cannot restore {source} into {path}: {said}; mend that, and try again") from error
     return census.sessions
-
-
-def must_be_empty(path: Path) -> None:
-    """Refuse a directory with anything in it.
-
-    Raises:
-        DatabaseError: says what it is.
-    """
-    if directory.in_use(path):
-        raise DatabaseError(f"{path} is in use by a running server; stop it, or choose another --data-dir")
-    if path.exists() and any(path.iterdir()):
-        raise DatabaseError(f"{path} is not empty; move it away, or choose another --data-dir")
 
 
 def repair(path: Path) -> tuple[Salvage, Path] | None:
