@@ -20,9 +20,6 @@ def capture_commit(root: Path = ROOT) -> None:
     A source without ``.git`` of its own is an unpacked sdist: what it brought along stays, and no repository
     that happens to enclose it is asked. In a checkout git alone is believed, never a file left by an earlier
     build.
-
-    Args:
-        root: The source tree, the directory that holds ``tornado_signal/``.
     """
     git_dir = root / ".git"
     captured = root / "tornado_signal" / "_commit.py"

@@ -84,32 +84,32 @@ class BodyTooLarge(SignalError):
         super().__init__("Request body too large")
 
 
-class TooMany(SignalError):
-    """A rate or a quota is used up (contract B15).
-
-    Args:
-        reason: which one, for the operator, never for the client.
-        retry_after_s: when trying again makes sense.
-    """
-
-    def __init__(self, reason: str, retry_after_s: int) -> None:
-        super().__init__("Too many requests")
-        self.reason = reason
-        self.retry_after_s = retry_after_s
-
-
-class Unavailable(SignalError):
-    """The server cannot serve this now; it may later (contract B15).
+class Passing(SignalError):
+    """What may work later.
 
     Args:
         reason: for the operator, never for the client.
         retry_after_s: when trying again makes sense.
     """
 
+    message = ""
+
     def __init__(self, reason: str, retry_after_s: int = 1) -> None:
-        super().__init__("Service unavailable")
+        super().__init__(self.message)
         self.reason = reason
         self.retry_after_s = retry_after_s
+
+
+class TooMany(Passing):
+    """A rate or a quota is used up (contract B15)."""
+
+    message = "Too many requests"
+
+
+class Unavailable(Passing):
+    """The server cannot serve this now (contract B15)."""
+
+    message = "Service unavailable"
 
 
 class OperatorError(Exception):

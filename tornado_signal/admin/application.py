@@ -204,12 +204,7 @@ def answer(handler: web.RequestHandler, status: int, fields: dict[str, Any]) -> 
 
 
 def make_admin_application(site: Site, transport: ServerState | None = None) -> web.Application:
-    """The application of the admin listener.
-
-    Args:
-        site: what it watches.
-        transport: what serves it.
-    """
+    """The application of the admin listener, for what is served by a transport."""
     handlers: dict[str, type[AdminHandler]] = {"/healthz": Alive, "/readyz": Ready, "/metrics": Metrics}
     if isinstance(site.service.store, LevelDBStore):
         handlers |= {"/backup": Backup, "/compact": Compact}

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import hmac
 import secrets
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,34 +32,34 @@ class Turn(NamedTuple):
     credential: str
 
 
+@dataclass(frozen=True, repr=False)
 class IceServers:
     """The configured servers.
 
-    Args:
+    Attributes:
         stun: URLs of STUN servers.
-        turn: URLs of TURN servers.
+        turn_urls: those of TURN servers.
         secret: what they and this server know; empty if there are none.
         ttl_s: how long a password is good.
     """
 
-    def __init__(self, stun: tuple[str, ...], turn: tuple[str, ...], secret: bytes, ttl_s: int) -> None:
-        self.stun = stun
-        self._turn = turn
-        self._secret = secret
-        self._ttl_s = ttl_s
+    stun: tuple[str, ...]
+    turn_urls: tuple[str, ...]
+    secret: bytes
+    ttl_s: int
 
     def expires_ms(self, now_ms: int) -> int:
         """Until when what is told now can be used: a whole second, as TURN counts in these."""
-        return (now_ms // 1000 + self._ttl_s) * 1000
+        return (now_ms // 1000 + self.ttl_s) * 1000
 
     def turn(self, now_ms: int) -> Turn | None:
         """The TURN servers with a fresh password; None if there are none."""
-        if not self._turn:
+        if not self.turn_urls:
             return None
         # TURN servers count by user name: each peer gets one of its own.
         username = f"{self.expires_ms(now_ms) // 1000}:{secrets.token_hex(8)}"
-        digest = hmac.digest(self._secret, username.encode(), hashlib.sha1)
-        return Turn(self._turn, username, base64.b64encode(digest).decode())
+        digest = hmac.digest(self.secret, username.encode(), hashlib.sha1)
+        return Turn(self.turn_urls, username, base64.b64encode(digest).decode())
 
 
 def open_ice_servers(settings: Settings) -> IceServers:

@@ -26,13 +26,9 @@ def find_code(code: str) -> bytes:
 
 
 def next_look_s(store: Store, watch: Watch, until_s: float, expires_ms: int | None) -> float:
-    """When to look again, by the loop's clock, if nothing changes: at the next expiry, which is a change too.
+    """When to look again, by the loop's clock as `until_s`, if nothing changes.
 
-    Args:
-        store: whose clock it is.
-        watch: what waits.
-        until_s: by the loop's clock, when waiting ends.
-        expires_ms: when something is going to expire, by the store's clock; None for nothing.
+    That is at the next expiry by the store's clock, which is a change too; None if nothing is going to expire.
     """
     if expires_ms is None:
         return until_s
@@ -65,12 +61,7 @@ async def wait_for_change(
 ) -> ListingState:
     """Wait until a topic's listing is not what it was at a position, or the time is over.
 
-    Args:
-        call: what waits.
-        topic: which.
-        since: the position; None stands for an empty listing.
-        at_once: whether whatever there is counts as a change.
-        wait_s: how long to wait at most.
+    No position stands for an empty listing. With `at_once`, whatever there is counts as a change.
     """
     store = call.service.store
     with call.waiting(store.watch_topic(call.origin, topic)) as watch:

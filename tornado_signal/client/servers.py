@@ -30,12 +30,7 @@ Fields = dict[str, Any]
 
 
 def back_off_s(attempt: int, first_s: float = PAUSE_S) -> float:
-    """How long to wait before trying again: longer each time, and random, so that clients spread.
-
-    Args:
-        attempt: from 0.
-        first_s: about how long to wait the first time.
-    """
+    """How long to wait before trying again: longer with each attempt from 0, and random, so that clients spread."""
     pause_s: float = min(MAX_PAUSE_S, first_s * 2.0 ** min(attempt, 10))
     return pause_s * random.uniform(0.5, 1.5)
 

@@ -110,12 +110,7 @@ def preflight(request: Request) -> None:
 
 
 class Reception(httputil.HTTPMessageDelegate):
-    """A request that is being received.
-
-    Args:
-        application: what it is for.
-        connection: where it comes.
-    """
+    """A request that is being received."""
 
     def __init__(self, application: Application, connection: httputil.HTTPConnection) -> None:
         self._application = application

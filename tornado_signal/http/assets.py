@@ -46,11 +46,7 @@ class Asset:
 
 
 def load(paths: Mapping[str, tuple[str, str]]) -> dict[str, Asset]:
-    """Read files.
-
-    Args:
-        paths: the path that each is served at, with its name and its media type.
-    """
+    """Read files: by the path that each is served at, its name and its media type."""
     return {path: _read(WEB / name, media_type) for path, (name, media_type) in paths.items()}
 
 

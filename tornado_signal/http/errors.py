@@ -34,7 +34,7 @@ def error_response(error: BaseException) -> tuple[int, list[tuple[str, str]], by
     headers = []
     if isinstance(error, errors.MethodNotAllowed):
         headers.append(("Allow", ", ".join(error.allowed)))
-    elif isinstance(error, errors.TooMany | errors.Unavailable):
+    elif isinstance(error, errors.Passing):
         headers.append(("Retry-After", str(error.retry_after_s)))
     # What is refused can be named to the operator, and comes back in time.
     headers.append(("Access-Control-Expose-Headers", "Retry-After, X-Request-Id"))
@@ -51,10 +51,6 @@ def cors(origin: str, allowed: frozenset[str] | None) -> list[tuple[str, str]]:
 
 def make_refusal(settings: Settings, log: RequestLog) -> Callable[[int, httputil.HTTPHeaders], Response]:
     """What the transport answers to a request that reaches no handler, in JSON and with CORS (contract B14, B15).
-
-    Args:
-        settings: as configured.
-        log: where it is counted.
 
     Returns:
         A function of the status and of the headers of the request that were understood.

@@ -33,12 +33,7 @@ without it is answered 400. Only the files and this document need none.
 
 
 def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> Schema:
-    """The document.
-
-    Args:
-        operations: every operation.
-        files: the media type of each file that the server hands out, by its path.
-    """
+    """The document of all operations, and of files: the media type of each, by its path."""
     bodies: Schema = {}
     paths: Schema = {}
     for each in operations:

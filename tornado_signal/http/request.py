@@ -50,16 +50,8 @@ class Endpoint:
 class Request:
     """One request that has come.
 
-    Args:
-        site: what all requests share.
-        connection: where it came, and where its response goes.
-        start_line: its method and target.
-        headers: as they came.
-        body: as it came.
-        endpoint: that of its path.
-        refusal: why the body is not kept, if it is not.
-
     Attributes:
+        refusal: why the body is not kept, if it is not.
         path: that of its target, percent-encoded.
         query: that of its target.
         origin: the isolation scope; empty until it has been checked.

@@ -70,13 +70,7 @@ def pattern_of(path: str) -> str:
 
 
 def make_application(service: Service, limits: Limits, metrics: RequestMetrics) -> Application:
-    """The application with every route.
-
-    Args:
-        service: what all calls of operations share.
-        limits: those that the transport counts connections with.
-        metrics: where requests are counted.
-    """
+    """The application with every route; the limits are those that the transport counts connections with."""
     settings = service.settings
     served = assets.load(assets.CLIENT | (assets.DEMO if settings.demo else {}))
     operations = declare(settings)

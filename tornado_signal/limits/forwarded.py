@@ -81,11 +81,7 @@ def client_address(peer: str, headers: Mapping[str, str], proxies: tuple[Proxy, 
 def own_origin(scheme: str, peer: str, headers: Mapping[str, str], proxies: tuple[Proxy, ...]) -> str | None:
     """This server's own origin as the client sees it, for a same-origin request without Origin (contract B1).
 
-    Args:
-        scheme: of the connection, `http` or `https`.
-        peer: the address at the other end of the connection; empty for a Unix socket.
-        headers: the request's.
-        proxies: those that are trusted: their X-Forwarded-Proto and X-Forwarded-Host count.
+    The X-Forwarded-Proto and X-Forwarded-Host of a peer that is a trusted proxy count.
 
     Returns:
         `scheme://host`, or None if the request names no valid host.

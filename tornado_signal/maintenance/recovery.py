@@ -28,14 +28,7 @@ _REPAIR = f"import sys, {plyvel.__name__} as plyvel; plyvel.repair_db(sys.argv[1
 
 
 def restore(source: Path, path: Path) -> int:
-    """Make a data directory from a backup.
-
-    Args:
-        source: the backup.
-        path: the directory; empty, or missing.
-
-    Returns:
-        How many sessions it holds.
+    """Make a data directory, which is empty or missing, from a backup; how many sessions it holds.
 
     Raises:
         OperatorError: the backup is damaged or cannot be read, or the directory is taken or cannot be written.
@@ -67,10 +60,7 @@ def restore(source: Path, path: Path) -> int:
 
 
 def repair(path: Path) -> tuple[Salvage, Path] | None:
-    """Save the whole sessions of a damaged directory, and keep that as it was.
-
-    Args:
-        path: the directory; not in use.
+    """Save the whole sessions of a damaged directory that is not in use, and keep that as it was.
 
     Returns:
         What was saved, and where the damaged directory is now, as it was; None for a sound one, which is left alone.
@@ -168,11 +158,7 @@ def _save(copy: Path, made: Path) -> Salvage:
 
 
 def _install(made: Path, path: Path, *, keep: bool = False) -> Path:
-    """Put a new directory in its place, on the disk and with the owner of what was there, which may be kept.
-
-    Returns:
-        Where that is kept.
-    """
+    """Put a new directory in its place, on the disk and with the owner of what was there; where that is kept."""
     with files.owned(made, path if path.exists() else path.parent):
         files.sync_all(made)
     kept = directory.set_aside(path) if keep else path

@@ -32,16 +32,9 @@ class CommandLine(argparse.ArgumentParser):
     def add_command(
         self, name: str, run: Callable[[argparse.Namespace], None], summary: str, description: str
     ) -> "CommandLine":
-        """Add a command.
+        """Add a command, whose arguments hold as `run` what is to be called with them; its parser.
 
-        Args:
-            name: what is typed.
-            run: called with the parsed arguments, which hold it as `run`.
-            summary: for the list of commands.
-            description: for the help of this one.
-
-        Returns:
-            Its parser. Flags are to be written in full: an abbreviation could mean something else after an update.
+        Flags are to be written in full: an abbreviation could mean something else after an update.
         """
         if self._command_group is None:
             self._command_group = self.add_subparsers(dest="command", metavar="COMMAND", required=True)

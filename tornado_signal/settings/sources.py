@@ -33,11 +33,7 @@ class ConfigError(ValueError):
 
 
 def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
-    """Settle every setting.
-
-    Args:
-        namespace: The command line, from a parser that went through `add_settings`.
-        environ: The environment; only what begins with `PREFIX` is looked at.
+    """Settle every setting, with a command line from a parser that went through `add_settings`.
 
     Raises:
         ConfigError: An unknown name, or a value that is not allowed, in the environment or the file; or the

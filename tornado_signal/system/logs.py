@@ -76,12 +76,7 @@ _handler.setFormatter(Formatter())
 
 
 def set_up(level: str = "info", form: str = "text") -> None:
-    """Log to standard error from now on; may be called again.
-
-    Args:
-        level: the lowest that is logged: `debug`, `info`, `warning` or `error`.
-        form: `text` or `json`.
-    """
+    """Log to standard error from now on, `text` or `json`, what is of this level or above; may be called again."""
     _handler.setFormatter(Formatter(form, journal=to_journal(_handler.stream, os.environ)))
     logging.basicConfig(handlers=[_handler])
     logging.getLogger().setLevel(level.upper())

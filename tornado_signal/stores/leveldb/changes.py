@@ -85,13 +85,7 @@ def left(origin: str, session: Session, leaving: Leaving) -> Change:
 
 
 def removed(key: bytes, session: Session, parts: Iterable[bytes]) -> Change:
-    """A session is no more; its place in the listing, if it has one, goes by `left`.
-
-    Args:
-        key: the session's.
-        session: its head.
-        parts: the keys of all its parts.
-    """
+    """A session is no more, with the keys of all its parts; its place in the listing, if it has one, goes by `left`."""
     return Change([], [*parts, layout.pack_expiry_key(session.expires_ms, key)])
 
 

@@ -11,10 +11,7 @@ from .topic_index import TopicIndex
 def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
     """Compare listing, expiry, counters and counts with the sessions themselves.
 
-    Args:
-        view: a LevelDB database or snapshot.
-        index: the counts kept beside it.
-        now_ms: the instant at which the counts are compared; sessions that have expired by then may be half swept.
+    Counts are compared as of `now_ms`; sessions that have expired by then may be half swept.
 
     Returns:
         A sentence for each thing that does not agree; none for a sound store.

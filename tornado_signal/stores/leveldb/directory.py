@@ -89,15 +89,9 @@ def _open(path: Path) -> Any:
 
 
 def open_sound(path: Path, load: Callable[[Any], T], *, start_empty: bool = False) -> tuple[Any, T]:
-    """Open a directory, or make it, and load what is kept in memory.
+    """Open a directory, or make it, and load what is kept in memory; the database, and what `load` has made of it.
 
-    Args:
-        path: the directory.
-        load: reads the opened database, and raises what LevelDB does or DamagedListing if it is damaged.
-        start_empty: whether to move a damaged directory aside and begin anew.
-
-    Returns:
-        The database, and what `load` returned.
+    `load` raises what LevelDB does or DamagedListing for a damaged one, which `start_empty` moves aside to begin anew.
 
     Raises:
         DatabaseError: it cannot be used; says why.

@@ -50,12 +50,9 @@ class Expiry:
                 acquired = blocked
 
     async def _settle_some(self, stop: bytes, now_ms: int, acquired: bytes | None) -> bytes | None:
-        """Settle a step.
+        """Settle a step of what has expired, which ends at `stop`.
 
-        Args:
-            stop: where what has expired ends.
-            now_ms: the time.
-            acquired: the key of a session whose lock was acquired; others that are being changed cannot be settled now.
+        Of the sessions that are being changed only the one whose lock was acquired can be settled now.
 
         Returns:
             The key of a session that could not be settled; None if none was in the way.

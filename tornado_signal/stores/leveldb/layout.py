@@ -141,13 +141,7 @@ def unpack_session_key(key: bytes) -> tuple[str, bytes, bytes]:
 
 
 def pack_part_keys(key: bytes, numbers: Mapping[Side, int], answer_number: int) -> Iterator[bytes]:
-    """The keys of all parts of a session, in their order.
-
-    Args:
-        key: the session's.
-        numbers: the last number of each side.
-        answer_number: that of the answer; 0 for none.
-    """
+    """The keys of all parts of a session, in their order, from the last number of each side and that of the answer."""
     yield key + HEAD
     yield key + OFFER
     for number in range(2, numbers[Side.OFFERER] + 1):
@@ -292,11 +286,7 @@ NO_COUNTERS: Final = pack_counters(StoreCounters(0, 0, 0))
 
 
 def check_format(value: bytes | None, path: str) -> None:
-    """Refuse a database that this version cannot read.
-
-    Args:
-        value: what stands under the format key; None where the key is missing.
-        path: the directory, for the message.
+    """Refuse a database that this version cannot read, by what stands under its format key.
 
     Raises:
         DatabaseError: the directory holds something else, or a newer format.

@@ -73,12 +73,7 @@ class Memory:
         return self.serial
 
     def newest_serial(self, prefix: bytes, read: Callable[[], int]) -> int:
-        """The serial of the newest session that came to, or was taken from, a listing.
-
-        Args:
-            prefix: of the listing.
-            read: finds it in the database.
-        """
+        """The serial of the newest session that came to, or was taken from, a listing; `read` finds it on the disk."""
         serial = self.newest.get(prefix)
         if serial is None:
             serial = self.newest[prefix] = read()

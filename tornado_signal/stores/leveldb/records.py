@@ -27,11 +27,7 @@ ENTRIES_STEP_BYTES = 64 * 1024
 def span(view: Any, start: bytes, stop: bytes, most: int | None = None) -> list[tuple[bytes, bytes]]:
     """Every key and value from one key to before another; by a raw iterator, which costs half of a bounded one.
 
-    Args:
-        view: where to read.
-        start: the first key.
-        stop: see above.
-        most: how many there are, where that is known: to look for one more is to pass over all that was deleted behind.
+    `most` is how many there are, where that is known: to look for one more is to pass over all that was deleted behind.
     """
     entries: list[tuple[bytes, bytes]] = []
     if most == 0:
@@ -87,14 +83,9 @@ def part_keys(view: Any, key: bytes, access: SessionAccess | None, most: int | N
 
 
 def news(view: Any, key: bytes, access: SessionAccess, side: Side, since: int) -> News:
-    """What one side of a session has sent.
+    """What one side of a session has sent, of its candidates only those with a number after `since`.
 
-    Args:
-        view: where to read.
-        key: the session's.
-        access: the session's; no more is looked for than it says that there is.
-        side: the one that has sent it.
-        since: only candidates with a number after this one.
+    No more is looked for than the session's access says that there is.
     """
     description_key = key + layout.DESCRIPTION[side]
     start = key + layout.CANDIDATE[side] + layout.pack_number(since + 1) if since else description_key
@@ -199,13 +190,7 @@ def counters(view: Any) -> StoreCounters:
 
 
 def listing_position(view: Any, start: bytes, stop: bytes, serial: int) -> tuple[bytes, bool]:
-    """Look for the newest of a topic's sessions that is not newer than a serial.
-
-    Args:
-        view: where to read.
-        start: the listing key (or the topic's prefix) behind which to begin.
-        stop: the key before which the listing ends.
-        serial: see above.
+    """Look for the newest of a topic's sessions, between two listing keys, that is not newer than a serial.
 
     Returns:
         Its listing key (`stop` if there is none) and True; or the key from which to go on looking and False.

@@ -12,11 +12,7 @@ _TRAILER_BYTES: Final = 5  # behind each block
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with a directory that LevelDB must not open; None for nothing.
-
-    Args:
-        path: the directory; need not hold a database.
-    """
+    """What is wrong with a directory that LevelDB must not open; None for nothing, and for one without a database."""
     if not (path / "CURRENT").exists() and [*path.glob("[0-9]*.ldb"), *path.glob("[0-9]*.log")]:
         return "there are tables or logs, but no CURRENT"  # LevelDB would begin anew and delete them
     for table in wrong(path):
