@@ -7,10 +7,14 @@ class SignalError(Exception):
     """Base of everything a request can fail with; `http` has the one table from these to statuses.
 
     Attributes:
+        message: what the client is told.
         reason: which it is, in a few words, for counting refusals: one of a few, and nothing that a client said.
     """
 
-    reason = ""
+    message = reason = ""
+
+    def __init__(self) -> None:
+        super().__init__(self.message)
 
     def __init_subclass__(cls) -> None:
         """The reason is the name of the class, unless one says more."""
@@ -25,15 +29,15 @@ class InvalidParameter(SignalError):
     """
 
     def __init__(self, parameter: str) -> None:
-        super().__init__(f"Missing or invalid required parameter: {parameter}")
+        self.message = f"Missing or invalid required parameter: {parameter}"
+        super().__init__()
         self.reason = self.parameter = parameter
 
 
 class SessionNotFound(SignalError):
     """No such session, or expired, or of another origin: the three are never told apart."""
 
-    def __init__(self) -> None:
-        super().__init__("Session not found, expired, or origin mismatch")
+    message = "Session not found, expired, or origin mismatch"
 
 
 class OtherSession(Exception):
@@ -47,22 +51,19 @@ class OtherSession(Exception):
 class AlreadyAnswered(SignalError):
     """Another answer came first, and stands (contract B9)."""
 
-    def __init__(self) -> None:
-        super().__init__("Session already answered")
+    message = "Session already answered"
 
 
 class OriginNotAllowed(SignalError):
     """The operator's allow-list does not name this origin (contract B14)."""
 
-    def __init__(self) -> None:
-        super().__init__("Origin not allowed")
+    message = "Origin not allowed"
 
 
 class PathNotFound(SignalError):
     """No endpoint has this path (contract B13)."""
 
-    def __init__(self) -> None:
-        super().__init__("Not found")
+    message = "Not found"
 
 
 class MethodNotAllowed(SignalError):
@@ -72,16 +73,17 @@ class MethodNotAllowed(SignalError):
         allowed: the methods that it does have.
     """
 
+    message = "Method not allowed"
+
     def __init__(self, allowed: tuple[str, ...]) -> None:
-        super().__init__("Method not allowed")
+        super().__init__()
         self.allowed = allowed
 
 
 class BodyTooLarge(SignalError):
     """The body is over the limit (contract B15)."""
 
-    def __init__(self) -> None:
-        super().__init__("Request body too large")
+    message = "Request body too large"
 
 
 class Passing(SignalError):
@@ -92,10 +94,8 @@ class Passing(SignalError):
         retry_after_s: when trying again makes sense.
     """
 
-    message = ""
-
     def __init__(self, reason: str, retry_after_s: int = 1) -> None:
-        super().__init__(self.message)
+        super().__init__()
         self.reason = reason
         self.retry_after_s = retry_after_s
 

@@ -27,13 +27,7 @@ def format_cursor(store: Store, scope: bytes, position: Position | SessionPositi
 
 
 def parse_cursor(parse: Callable[[str], P | None], scope: bytes, cursor: str, parameter: str) -> P | None:
-    """Inverse of `format_cursor`.
-
-    Args:
-        parse: the store's `parse_position` or `parse_session_position`.
-        scope: as it was given to `format_cursor`.
-        cursor: as the client shows it.
-        parameter: what it is called, for the error.
+    """Inverse of `format_cursor`, with the store's `parse_position` or `parse_session_position`.
 
     Returns:
         The position; None if it is another store's, such as the one before a backup was restored: it means nothing

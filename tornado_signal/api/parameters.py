@@ -11,19 +11,7 @@ from ..errors import InvalidParameter
 from ..session import Side, hash_secret
 from . import schemas
 from .call import Call
-from .schemas import (
-    FILLED,
-    MAX_CANDIDATES,
-    MAX_NUMBER,
-    MAX_SECRET,
-    MAX_TOPIC,
-    MAX_WAIT_S,
-    MIN_SECRET,
-    MIN_TTL_MS,
-    SINCE,
-    Schema,
-    ref,
-)
+from .schemas import Schema
 
 _SIDES: Final = {side.value: side for side in Side}
 
@@ -93,7 +81,7 @@ def check_wait(fields: Fields, call: Call) -> float | None:
     value = fields.get("wait")
     if value is None:
         return None
-    if type(value) not in (int, float) or not 0 <= value <= MAX_WAIT_S:
+    if type(value) not in (int, float) or not 0 <= value <= schemas.MAX_WAIT_S:
         raise InvalidParameter("wait")
     return float(value)
 
@@ -109,7 +97,7 @@ def check_side(fields: Fields, call: Call) -> Side:
 
 def check_secret(fields: Fields, call: Call) -> bytes:
     """The hash of the secret that a side shows (contract C5); empty for none."""
-    return hash_secret(check_optional_string(fields.get("secret"), "secret", MIN_SECRET, MAX_SECRET))
+    return hash_secret(check_optional_string(fields.get("secret"), "secret", schemas.MIN_SECRET, schemas.MAX_SECRET))
 
 
 def check_ttl(fields: Fields, call: Call) -> int | None:
@@ -117,7 +105,7 @@ def check_ttl(fields: Fields, call: Call) -> int | None:
     ttl_ms = fields.get("ttl")
     if ttl_ms is None:
         return None
-    if type(ttl_ms) is not int or not MIN_TTL_MS <= ttl_ms <= call.service.settings.session_timeout_ms:
+    if type(ttl_ms) is not int or not schemas.MIN_TTL_MS <= ttl_ms <= call.service.settings.session_timeout_ms:
         raise InvalidParameter("ttl")
     return ttl_ms
 
@@ -125,7 +113,7 @@ def check_ttl(fields: Fields, call: Call) -> int | None:
 # Parameters of the operations
 
 
-def string(name: str, most: int | None = None, schema: Schema = FILLED) -> Parameter:
+def string(name: str, most: int | None = None, schema: Schema = schemas.FILLED) -> Parameter:
     """A required string in the body, of 1 to so many code points."""
 
     def check(fields: Fields, call: Call) -> str:
@@ -139,11 +127,11 @@ def candidates(most: int) -> Parameter:
 
     def check(fields: Fields, call: Call) -> list[str]:
         texts = fields.get("candidates")
-        if type(texts) is not list or not 1 <= len(texts) <= MAX_CANDIDATES:
+        if type(texts) is not list or not 1 <= len(texts) <= schemas.MAX_CANDIDATES:
             raise InvalidParameter("candidates")
         return [check_string(text, "candidates", 1, most) for text in texts]
 
-    schema = {"type": "array", "items": FILLED, "minItems": 1, "maxItems": MAX_CANDIDATES}
+    schema = {"type": "array", "items": schemas.FILLED, "minItems": 1, "maxItems": schemas.MAX_CANDIDATES}
     return Parameter("candidates", check, schema, required=True)
 
 
@@ -166,7 +154,7 @@ def number(name: str, default: int, schema: Schema, description: str = "") -> Pa
         value = fields.get(name)
         if value is None:
             return default
-        if type(value) is not int or not 1 <= value <= MAX_NUMBER:
+        if type(value) is not int or not 1 <= value <= schemas.MAX_NUMBER:
             raise InvalidParameter(name)
         return value
 
@@ -175,12 +163,12 @@ def number(name: str, default: int, schema: Schema, description: str = "") -> Pa
 
 def side(check: Check = check_side) -> Parameter:
     """Which peer is speaking."""
-    return Parameter("side", check, ref("Side"), required=True)
+    return Parameter("side", check, schemas.ref("Side"), required=True)
 
 
 def since(check: Check) -> Parameter:
     """The cursor of an earlier answer."""
-    return Parameter("since", check, SINCE)
+    return Parameter("since", check, schemas.SINCE)
 
 
 def _check_code(fields: Fields, call: Call) -> str:
@@ -188,11 +176,11 @@ def _check_code(fields: Fields, call: Call) -> str:
 
 
 def _check_topic(fields: Fields, call: Call) -> str:
-    return check_string(fields.get("topic"), "topic", 1, MAX_TOPIC)
+    return check_string(fields.get("topic"), "topic", 1, schemas.MAX_TOPIC)
 
 
 # A session's, in whatever form: what is no UUID is no session's (contract B7).
-CODE: Final = Parameter("code", _check_code, ref("Code"), required=True)
+CODE: Final = Parameter("code", _check_code, schemas.ref("Code"), required=True)
 SECRET: Final = Parameter("secret", check_secret, schemas.SECRET)
 TOPIC: Final = Parameter("topic", _check_topic, schemas.TOPIC, required=True)
 WAIT: Final = Parameter("wait", check_wait, schemas.WAIT)

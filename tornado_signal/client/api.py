@@ -27,11 +27,10 @@ class SignalClient(Closable):
     Args:
         servers: the address of a server, such as `https://signal.example`, or several.
         origin: the Origin of every request; by default that of a page which the first server has.
-        patience_s: how long to try again what fails in passing: no connection, 429, 502, 503 and 504. `Retry-After` is
-            honoured.
 
     Attributes:
-        patience_s: as above; may be changed at any time.
+        patience_s: how long to try again what fails in passing: no connection, 429, 502, 503 and 504. `Retry-After` is
+            honoured. May be changed at any time.
     """
 
     def __init__(

@@ -41,10 +41,9 @@ class Servers:
     Args:
         urls: their addresses, in the order of preference.
         origin: the Origin of every request; by default that of a page that the first server has.
-        patience_s: how long to try again what fails in passing; what a server refuses for good fails at once.
 
     Attributes:
-        patience_s: as above.
+        patience_s: how long to try again what fails in passing; what a server refuses for good fails at once.
     """
 
     def __init__(self, urls: Sequence[str], origin: str | None, patience_s: float) -> None:

@@ -3,29 +3,16 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from ..api import schemas
 from ..api.operations import SUBSCRIPTIONS, Operation
 from ..api.parameters import TOPIC, Parameter
-from ..api.schemas import (
-    ALWAYS,
-    EVENT_STREAM,
-    HEADERS,
-    MALFORMED,
-    MAX_ORIGIN,
-    PARAMETERS,
-    REFUSALS,
-    RESPONSES,
-    SCHEMAS,
-    TEXT,
-    Schema,
-    object_of,
-    ref,
-)
+from ..api.schemas import EVENT_STREAM, TEXT, Schema, ref
 from ..api.wire import JSON
 
 DESCRIPTION: Final = f"""\
 Signaling and topic discovery for peer-to-peer applications.
 
-Every request is isolated by its `Origin` header, of at most {MAX_ORIGIN} characters: it sees and touches the
+Every request is isolated by its `Origin` header, of at most {schemas.MAX_ORIGIN} characters: it sees and touches the
 sessions of that origin only. Browsers send the header by themselves and let no page set it, so no operation has it
 among its parameters. Every other client adds it to each request, as a default header of its HTTP client; a request
 without it is answered 400. Only the files and this document need none.
@@ -44,10 +31,10 @@ def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> 
         if in_body:
             named = describe_bodies(each.body, in_body)
             bodies |= named
-            schemas = [ref(name) for name in named]
-            schema = schemas[0] if len(schemas) == 1 else {"oneOf": schemas}
+            one_of = [ref(name) for name in named]
+            schema = one_of[0] if len(one_of) == 1 else {"oneOf": one_of}
             found["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
-            found["responses"]["413"] = ref(REFUSALS[413][0], "responses")
+            found["responses"]["413"] = ref(schemas.REFUSALS[413][0], "responses")
         paths[each.path] = {each.method.lower(): found}
     for stream in SUBSCRIPTIONS:
         parameters = [*map(describe, stream.parameters), ref("LastEventId", "parameters")]
@@ -77,10 +64,10 @@ def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> 
         ],
         "paths": paths,
         "components": {
-            "schemas": SCHEMAS | bodies,
-            "parameters": PARAMETERS,
-            "headers": HEADERS,
-            "responses": RESPONSES,
+            "schemas": schemas.SCHEMAS | bodies,
+            "parameters": schemas.PARAMETERS,
+            "headers": schemas.HEADERS,
+            "responses": schemas.RESPONSES,
         },
     }
 
@@ -112,7 +99,7 @@ def describe_body(parameters: list[Parameter], narrows: Mapping[str, Schema] = {
         for each in parameters
     }
     required = [each.name for each in parameters if each.required]
-    return object_of({**properties, **narrows}, required, closed=False)
+    return schemas.object_of({**properties, **narrows}, required, closed=False)
 
 
 def operation(
@@ -130,12 +117,12 @@ def operation(
     if parameters:
         found["parameters"] = parameters
     found["responses"] = {
-        "200": {"description": "Done.", "headers": ALWAYS, "content": {media_type: {"schema": schema}}},
+        "200": {"description": "Done.", "headers": schemas.ALWAYS, "content": {media_type: {"schema": schema}}},
         **{
-            str(status): ref(REFUSALS[status][0], "responses")
+            str(status): ref(schemas.REFUSALS[status][0], "responses")
             for status in sorted({400, 403, 429, 500, 503, *refusals})
         },
-        "default": ref(MALFORMED[0], "responses"),
+        "default": ref(schemas.MALFORMED[0], "responses"),
     }
     return found
 
@@ -145,5 +132,5 @@ def file(path: str, media_type: str) -> Schema:
     first, *others = path.replace(".", "/").strip("/").split("/")
     name = first + "".join(map(str.title, others))
     found = operation(name, "files", "A file; it needs no `Origin`.", TEXT, media_type)
-    found["responses"]["304"] = {"description": "The client has it already.", "headers": ALWAYS}
+    found["responses"]["304"] = {"description": "The client has it already.", "headers": schemas.ALWAYS}
     return found

@@ -20,10 +20,9 @@ class RequestLog:
 
     Args:
         settings: as configured.
-        metrics: where it counts.
 
     Attributes:
-        metrics: see above.
+        metrics: where it counts.
         written: whether each request has a line.
     """
 

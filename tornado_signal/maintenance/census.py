@@ -82,7 +82,7 @@ class Census:
         }
 
     def _add_listed(self, key: bytes, value: bytes) -> None:
-        topic = layout.unpack_listing_prefix(layout.listing_prefix(key))
+        topic = layout.unpack_listing_prefix(key)
         if topic != self._topic:
             self._end_topic()
             self._topic = topic

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from ..session import Reason, Session, Side
+from ..session import Reason, Session
 from ..stores.leveldb import layout
 from ..stores.leveldb.layout import StoreCounters
 from .backup import Entry
@@ -66,11 +66,7 @@ def _whole(code: bytes, parts: dict[bytes, bytes]) -> Session | None:
     """The head of a session; None if it lacks the head or the offer, or has parts of another one with its code."""
     if layout.HEAD not in parts or layout.OFFER not in parts:
         return None
-    numbers = []
-    for part, value in parts.items():
-        if part == layout.ANSWER:
-            numbers.append((Side.ANSWERER, layout.unpack_answer(value).number))
-        elif part not in (layout.HEAD, layout.OFFER):
-            side = Side.OFFERER if part.startswith(layout.OFFER_CANDIDATE) else Side.ANSWERER
-            numbers.append((side, layout.unpack_number(part[1:])))
+    numbers = [
+        layout.unpack_part(part, value) for part, value in parts.items() if part not in (layout.HEAD, layout.OFFER)
+    ]
     return layout.unpack_head(code, parts[layout.HEAD]) if len(numbers) == len(set(numbers)) else None

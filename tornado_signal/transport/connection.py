@@ -26,12 +26,11 @@ class Connection(asyncio.Protocol):
     """One client's connection.
 
     Args:
-        state: shared with the server's other connections.
         remote_ip: the other end's address, if the connection has been counted already.
         refusal: what counting it has returned; None until it has been counted.
 
     Attributes:
-        state: as above.
+        state: shared with the server's other connections.
         remote_ip: the other end's address; empty on a Unix socket.
         deadline_s: when the client must have gone on, by the loop's clock; 0 while it waits for a handler.
     """
@@ -109,8 +108,7 @@ class Connection(asyncio.Protocol):
         # response for as long as the garbage collector likes.
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
-            drained.set_exception(StreamClosedError())
-            drained.exception()  # it need not be awaited
+            end(drained)
         exchanges, self._exchanges = self._exchanges, ()
         for exchange in exchanges:
             exchange.client_gone()
@@ -223,10 +221,7 @@ class Connection(asyncio.Protocol):
             A future that is done when more may be sent; it fails with StreamClosedError if the client is gone.
         """
         if self._closing or self._transport.is_closing():
-            closed: asyncio.Future[None] = self.state.loop.create_future()
-            closed.set_exception(StreamClosedError())
-            closed.exception()  # it need not be awaited
-            return closed
+            return end(self.state.loop.create_future())
         if data:
             self._transport.write(data)
             if self._drained is not None:
@@ -316,3 +311,10 @@ class Connection(asyncio.Protocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._transport.resume_reading()
+
+
+def end(room: "asyncio.Future[None]") -> "asyncio.Future[None]":
+    """Have a future fail, because the client is gone; it need not be awaited."""
+    room.set_exception(StreamClosedError())
+    room.exception()
+    return room

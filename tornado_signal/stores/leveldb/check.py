@@ -19,7 +19,7 @@ def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
     found: list[str] = []
     sessions: dict[tuple[str, bytes], Session] = {}
     parts: dict[tuple[str, bytes], set[bytes]] = {}
-    numbers: set[tuple[str, bytes, Side, int]] = set()
+    numbers: set[tuple[str, bytes, tuple[Side, int]]] = set()
     serials: list[int] = []
     for key, value in view.iterator(prefix=layout.SESSIONS):
         origin, code, part = layout.unpack_session_key(key)
@@ -28,23 +28,18 @@ def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
             sessions[origin, code] = session = layout.unpack_head(code, value)
             serials.append(session.serial)
         elif part != layout.OFFER:
-            side = Side.OFFERER if part[:1] == layout.OFFER_CANDIDATE else Side.ANSWERER
-            number = layout.unpack_answer(value).number if part == layout.ANSWER else layout.unpack_number(part[1:])
-            if (origin, code, side, number) in numbers:
-                found.append(f"session {code.hex()} has two parts with number {number}")
-            numbers.add((origin, code, side, number))
+            sent = layout.unpack_part(part, value)
+            if (origin, code, sent) in numbers:
+                found.append(f"session {code.hex()} has two parts with number {sent[1]}")
+            numbers.add((origin, code, sent))
     listed: dict[tuple[str, bytes], int] = {}
     counts: Counter[tuple[str, str]] = Counter()
     for key, value in view.iterator(prefix=layout.LISTING):
         origin, topic, created_ms, serial = layout.unpack_listing_key(key)
         code, expires_ms = layout.unpack_listing_value(value)
         entry = sessions.get((origin, code))
-        if entry is None or (entry.topic, entry.created_ms, entry.serial, entry.expires_ms) != (
-            topic,
-            created_ms,
-            serial,
-            expires_ms,
-        ):
+        like = (topic, created_ms, serial, expires_ms)
+        if entry is None or (entry.topic, entry.created_ms, entry.serial, entry.expires_ms) != like:
             found.append(f"listing entry {key!r} has no session like it")
         if (origin, code) in listed:
             found.append(f"session {code.hex()} is listed twice")

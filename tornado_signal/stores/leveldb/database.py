@@ -51,12 +51,10 @@ class Database:
             `loaded`, on the loop, before anyone reads the database.
         loaded: see `load`.
         start_empty: whether to move a damaged directory aside, wherever damage shows, and begin anew.
-        space: the room that it has.
-        metrics: where it counts.
 
     Attributes:
-        space: as above.
-        metrics: as above.
+        space: the room that it has.
+        metrics: where it counts.
     """
 
     def __init__(

@@ -140,6 +140,15 @@ def unpack_session_key(key: bytes) -> tuple[str, bytes, bytes]:
     return origin.decode("latin-1"), key[at : at + CODE_BYTES], key[at + CODE_BYTES :]
 
 
+def unpack_part(part: bytes, value: bytes) -> tuple[Side, int]:
+    """Which side has sent a part of a session, which is not its head, and the part's number."""
+    if part == OFFER:
+        return Side.OFFERER, 1
+    if part == ANSWER:
+        return Side.ANSWERER, unpack_answer(value).number
+    return Side.OFFERER if part.startswith(OFFER_CANDIDATE) else Side.ANSWERER, unpack_number(part[1:])
+
+
 def pack_part_keys(key: bytes, numbers: Mapping[Side, int], answer_number: int) -> Iterator[bytes]:
     """The keys of all parts of a session, in their order, from the last number of each side and that of the answer."""
     yield key + HEAD
@@ -233,10 +242,8 @@ def unpack_listing_prefix(prefix: bytes) -> tuple[str, str]:
 
 def unpack_listing_key(key: bytes) -> tuple[str, str, int, int]:
     """The origin, topic, created_ms and serial of a listing key."""
-    origin, at = unpack_string(key, 1)
-    topic, at = unpack_string(key, at)
-    created, serial = _TWO_NUMBERS.unpack(key[at:])
-    return origin.decode("latin-1"), topic.decode(), _LAST - created, _LAST - serial
+    created, serial = _TWO_NUMBERS.unpack(key[-_TWO_NUMBERS.size :])
+    return *unpack_listing_prefix(key), _LAST - created, _LAST - serial
 
 
 def pack_listing_value(session: Session) -> bytes:

@@ -30,11 +30,10 @@ class Memory:
     """Counts, positions and what requests ask for again and again; loaded anew whenever the database is opened.
 
     Args:
-        watches: what waits for a session or for a topic, by its key.
         busy: says of a session's key whether it has changes on their way to the disk; its access is not forgotten then.
 
     Attributes:
-        watches: see above.
+        watches: what waits for a session or for a topic, by its key.
         identity: the store's, in hexadecimal.
         index: the unanswered sessions of each topic.
         accesses: what requests for a session need of it, of some, by their keys.

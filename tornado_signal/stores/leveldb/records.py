@@ -108,15 +108,9 @@ def sent(view: Any, key: bytes, side: Side) -> tuple[int, int]:
     description_key = key + layout.DESCRIPTION[side]
     last = size = 0
     for part_key, value in span(view, description_key, key + layout.AFTER_SIDE[side]):
-        if part_key != description_key:
-            number = layout.unpack_number(part_key[-8:])
-        elif side is Side.OFFERER:
-            number = 1
-        else:
-            answer = layout.unpack_answer(value)
-            number, value = answer.number, answer.text.encode()
-        last = max(last, number)
-        size += len(value)
+        part = part_key[len(key) :]
+        last = max(last, layout.unpack_part(part, value)[1])
+        size += len(layout.unpack_answer(value).text.encode() if part == layout.ANSWER else value)
     return last, size
 
 
@@ -203,24 +197,13 @@ def listing_position(view: Any, start: bytes, stop: bytes, serial: int) -> tuple
         return (start, False) if next(entries, None) else (stop, True)
 
 
-class StoredDeparture(NamedTuple):
-    """A session that has left its topic's listing.
+def departures(
+    view: Any, origin: str, topic: str, since: int
+) -> tuple[list[tuple[int, tuple[bytes, int, Reason]]], bool]:
+    """What has left a topic's listing after a serial, in the order of leaving, and whether there is more.
 
-    Attributes:
-        serial: the place of that in the store's order of events.
-        code: the session's.
-        session_serial: the session's own.
-        reason: why it left.
+    Each with its place in the store's order of events, and what `layout.unpack_departure_value` tells.
     """
-
-    serial: int
-    code: bytes
-    session_serial: int
-    reason: Reason
-
-
-def departures(view: Any, origin: str, topic: str, since: int) -> tuple[list[StoredDeparture], bool]:
-    """What has left a topic's listing after a serial, in the order of leaving, and whether there is more."""
     with contextlib.ExitStack() as open_iterators:
         some = []
         for expired in (False, True):
@@ -228,7 +211,7 @@ def departures(view: Any, origin: str, topic: str, since: int) -> tuple[list[Sto
             start, stop = prefix + layout.pack_number(since), prefix + layout.AFTER_NUMBERS
             some.append(open_iterators.enter_context(view.iterator(start=start, include_start=False, stop=stop)))
         left = [
-            StoredDeparture(layout.unpack_number(key[-8:]), *layout.unpack_departure_value(value))
+            (layout.unpack_number(key[-8:]), layout.unpack_departure_value(value))
             for key, value in itertools.islice(heapq.merge(*some, key=lambda entry: entry[0][-8:]), DEPARTURES_STEP + 1)
         ]
     return left[:DEPARTURES_STEP], len(left) > DEPARTURES_STEP

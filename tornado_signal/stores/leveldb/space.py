@@ -26,12 +26,10 @@ class Space:
 
     Args:
         path: the directory of the database; it exists.
-        most_bytes: how much it may hold.
         reserve_bytes: how much is to stay free on its filesystem; of a small one a quarter. 0 for none, and no ballast.
 
     Attributes:
-        most_bytes: see above.
-        reserve_bytes: see above.
+        most_bytes: how much it may hold.
         size_bytes: what the database held when it was measured.
         free_bytes: what was free then.
     """

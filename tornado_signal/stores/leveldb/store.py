@@ -87,13 +87,12 @@ class LevelDBStore:
         codes: `random` or `content` (contract B16).
         quotas: how much there may be.
         start_empty: whether to move a damaged directory aside and begin anew.
-        space: the room that it has on the disk; without it there is no bound.
         sweep_interval_ms: the pause between two looks for what has expired.
 
     Attributes:
         metrics: what has become of the sessions.
         database_metrics: what it has done for that.
-        space: see above.
+        space: the room that it has on the disk; unless given there is no bound.
         database: what is on the disk.
         memory: what is kept beside it.
         locks: the sessions that are being changed.
@@ -359,12 +358,12 @@ class LevelDBStore:
         counters = records.counters(view)
         found, more = records.departures(view, origin, topic, max(position.serial, self.memory.forgotten))
         departures = [
-            Departure(TopicPosition(each.serial, position.listed), each.code, each.reason)
-            for each in found
-            if each.session_serial <= position.listed
+            Departure(TopicPosition(serial, position.listed), code, reason)
+            for serial, (code, session_serial, reason) in found
+            if session_serial <= position.listed
         ]
         if more:
-            return TopicStep(departures, [], TopicPosition(found[-1].serial, position.listed).at(at), more=True)
+            return TopicStep(departures, [], TopicPosition(found[-1][0], position.listed).at(at), more=True)
         arrived: list[ListedSession] = []
         behind = None
         if self.memory.index.sizes(origin, topic)[2]:
