@@ -26,7 +26,8 @@ from tornado_signal.limits.per_address import Limits
 from tornado_signal.metrics import RequestMetrics
 from tornado_signal.settings.settings import Settings
 from tornado_signal.stores import open_store
-from tornado_signal.system.clock import Clock
+
+from .stores import HandClock
 
 HOST = "signal.example"
 ORIGIN = "https://app.example"
@@ -43,20 +44,6 @@ NOT_FOUND = "Session not found, expired, or origin mismatch"
 def invalid(parameter):
     """The text of a 400."""
     return f"Missing or invalid required parameter: {parameter}"
-
-
-class HandClock(Clock):
-    """A clock that is turned by hand: `clock.ms += 5`."""
-
-    def __init__(self, ms=NOW_MS):
-        super().__init__()
-        self.ms = ms
-
-    def now_ms(self):
-        return self.ms
-
-    def advance_to(self, floor_ms):
-        self.ms = max(self.ms, floor_ms)
 
 
 # The transports: how each serves an application on a socket, and how it is stopped.
@@ -198,7 +185,7 @@ class Service:
     """
 
     def __init__(self, path, transport="own", clock=None, **settings):
-        self.clock = clock or HandClock()
+        self.clock = clock or HandClock(NOW_MS)
         self.settings = Settings(
             data_dir=path, **{"durability": "os", "port": 0, "sweep_interval_ms": NEVER_MS, **settings}
         )

@@ -11,10 +11,11 @@ BEGIN_MS = 1_700_000_000_000
 NEVER_MS = 3_600_000  # between two looks for what has expired: tests that are about that look themselves
 
 
-class HandClock:
-    """Time that stands still until a test turns it, `clock.ms += 5`; to the server it is a `Clock`."""
+class HandClock(Clock):
+    """Time that stands still until a test turns it, `clock.ms += 5`."""
 
     def __init__(self, ms=BEGIN_MS):
+        super().__init__()
         self.ms = ms
 
     def now_ms(self):

@@ -63,7 +63,7 @@ class Exposition(Collector):
         if self._transport is not None:
             yield from self._of_connections(self._transport)
         lag = self._site.log.metrics.loop_lag
-        yield histogram("event_loop_lag_seconds", "How late what is due gets its turn.", {(): lag})
+        yield histogram("event_loop_lag_seconds", "How late what is due gets its turn.", lag)
 
     def _of_connections(self, transport: ServerState) -> Iterator[Metric]:
         yield gauge("connections", "Open connections of clients.", len(transport.connections))
@@ -80,18 +80,12 @@ class Exposition(Collector):
                 name = method if method in METHODS else "other"
                 numbers[pattern, name, str(status)] += sum(seconds.counts)
         yield counter("requests", "Requests that have been answered.", numbers, "endpoint", "method", "status")
-        yield histogram(
-            "request_duration_seconds",
-            "How long requests took that did not wait for news.",
-            {(pattern,): seconds for pattern, seconds in metrics.requests.by_pattern().items()},
-            "endpoint",
-        )
-        yield histogram(
-            "wait_duration_seconds",
-            "How long requests took that waited for news, or were streams of it.",
-            {(pattern,): seconds for pattern, seconds in metrics.waits.by_pattern().items()},
-            "endpoint",
-        )
+        for name, meaning, durations in (
+            ("request", "How long requests took that did not wait for news.", metrics.requests),
+            ("wait", "How long requests took that waited for news, or were streams of it.", metrics.waits),
+        ):
+            by_pattern: Histograms = {(pattern,): seconds for pattern, seconds in durations.by_pattern().items()}
+            yield histogram(f"{name}_duration_seconds", meaning, by_pattern, "endpoint")
         waiting: Values = {(pattern,): number for pattern, number in metrics.waiting.items()}
         yield gauge("waiting_requests", "Requests that wait for news now, streams among them.", waiting, "endpoint")
         yield gauge("running_requests", "Requests that are being worked on now, or wait.", self._site.running)
@@ -108,7 +102,7 @@ class Exposition(Collector):
         yield counter("sessions_answered", "Sessions that were answered.", sum(metrics.offers_waited.counts))
         yield counter("sessions_withdrawn", "Sessions that were taken back.", metrics.withdrawn)
         yield counter("sessions_swept", "Sessions that expired and were deleted.", metrics.swept)
-        yield histogram("offer_wait_seconds", "How long offers waited that were answered.", {(): metrics.offers_waited})
+        yield histogram("offer_wait_seconds", "How long offers waited that were answered.", metrics.offers_waited)
 
     def _of_leveldb(self, store: LevelDBStore) -> Iterator[Metric]:
         metrics = store.database_metrics
@@ -118,20 +112,14 @@ class Exposition(Collector):
         yield gauge("store_free_bytes", "What is free on its disk.", store.space.free_bytes)
         yield gauge("store_full", "Whether nothing is published for want of room.", store.space.full)
         yield gauge("store_cache_bytes", "What LevelDB keeps of it in memory.", store.database.cache_bytes())
-        yield histogram(
-            "store_write_duration_seconds",
-            "How long writes took, each with its sync if there is one.",
-            {(): metrics.writes},
-        )
-        yield histogram("store_write_changes", "How many changes shared a write.", {(): metrics.changes})
+        meaning = "How long writes took, each with its sync if there is one."
+        yield histogram("store_write_duration_seconds", meaning, metrics.writes)
+        yield histogram("store_write_changes", "How many changes shared a write.", metrics.changes)
         yield counter("store_failed_writes", "Writes that did not work.", metrics.failed)
         yield counter("store_reopenings", "How often the store was opened again.", metrics.reopened)
-        yield histogram(
-            "sweep_duration_seconds",
-            "How long it took to look for what has expired, and to delete it.",
-            {(): metrics.sweeps},
-        )
-        yield histogram("compaction_duration_seconds", "How long compactions took.", {(): metrics.compactions})
+        meaning = "How long it took to look for what has expired, and to delete it."
+        yield histogram("sweep_duration_seconds", meaning, metrics.sweeps)
+        yield histogram("compaction_duration_seconds", "How long compactions took.", metrics.compactions)
 
 
 class Process(ProcessCollector):
@@ -142,6 +130,7 @@ class Process(ProcessCollector):
 
 
 Values = Mapping[tuple[str, ...], float]
+Histograms = Mapping[tuple[str, ...], Histogram]
 
 
 def counter(name: str, meaning: str, values: Values | float, *labels: str) -> Metric:
@@ -160,10 +149,10 @@ def _with_values(family: CounterMetricFamily | GaugeMetricFamily, values: Values
     return family
 
 
-def histogram(name: str, meaning: str, values: dict[tuple[str, ...], Histogram], *labels: str) -> Metric:
-    """How often a number was at most so much, for each combination of labels."""
+def histogram(name: str, meaning: str, values: Histograms | Histogram, *labels: str) -> Metric:
+    """How often a number was at most so much, or that for each combination of labels."""
     family = HistogramMetricFamily(PREFIX + name, meaning, labels=labels)
-    for found, value in values.items():
+    for found, value in values.items() if isinstance(values, Mapping) else [((), values)]:
         names = [*map(floatToGoString, value.bounds), "+Inf"]
         family.add_metric(found, list(zip(names, itertools.accumulate(value.counts), strict=True)), value.sum)
     return family

@@ -149,16 +149,12 @@ class Limits(ConnectionCounts):
     def request(self, address: str, now_ms: int) -> int:
         """Count a request; 0, or the seconds after which to try again."""
         client = self._find(address)
-        if client is None:
-            return 0
-        return client.requests.take(self._settings.burst_per_address, self._rate_per_ms, now_ms)
+        return client.requests.take(self._settings.burst_per_address, self._rate_per_ms, now_ms) if client else 0
 
     def goes_on(self, address: str, now_ms: int) -> bool:
         """Count a request that is refused for its rate; whether there are too many of those to keep the connection."""
         client = self._find(address)
-        if client is None:
-            return False
-        return client.refusals.take(self._settings.rate_per_address, self._rate_per_ms, now_ms) > 0
+        return bool(client and client.refusals.take(self._settings.rate_per_address, self._rate_per_ms, now_ms))
 
     def publish(self, address: str, now_ms: int) -> None:
         """Count a session.
