@@ -24,8 +24,7 @@ class SignalError(Exception):
 class InvalidParameter(SignalError):
     """A required parameter is missing or invalid (specification 7; contract B1 to B8).
 
-    Args:
-        parameter: the name that the client used or should have used.
+    It has the name that the client used or should have used.
     """
 
     def __init__(self, parameter: str) -> None:
@@ -67,11 +66,7 @@ class PathNotFound(SignalError):
 
 
 class MethodNotAllowed(SignalError):
-    """The endpoint exists, but not with this method (contract B13).
-
-    Args:
-        allowed: the methods that it does have.
-    """
+    """The endpoint exists, and has the allowed methods, but not this one (contract B13)."""
 
     message = "Method not allowed"
 
@@ -129,12 +124,7 @@ class DamagedBackup(Exception):
 
 
 class DamagedListing(Exception):
-    """The listings do not hold what they should.
-
-    Args:
-        found: how many entries there are.
-        expected: how many there should be.
-    """
+    """The listings do not hold as many entries as they should."""
 
     def __init__(self, found: int, expected: int) -> None:
         super().__init__(f"{found} sessions are listed, there should be {expected}")

@@ -1,5 +1,6 @@
 """JSON of the operations: bodies into fields, results into bodies."""
 
+import contextlib
 import json
 import uuid
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tornado_signal.api import wire
-from tornado_signal.errors import InvalidParameter
+from tornado_signal.errors import InvalidParameter, SessionNotFound
 from tornado_signal.session import ListedSession, News, Reason, Session, Side
 
 encodable = st.text(st.characters(exclude_categories=["Cs"]))
@@ -110,22 +111,24 @@ def test_codes_are_uuids_in_lower_case(code):
 )
 def test_what_is_no_uuid_is_no_code(text):
     """Only the plain form of 36 characters names a session."""
-    assert wire.parse_code(text) is None
+    with pytest.raises(SessionNotFound):
+        wire.parse_code(text)
 
 
 def test_nothing_long_is_kept_of_a_code():
     """What comes as a code may be as long as a body: none of it stays in memory."""
     kept = wire._parse_uuid.cache_info()
     for length in (0, 35, 37, 100_000):
-        assert wire.parse_code("a" * length) is None
+        with pytest.raises(SessionNotFound):
+            wire.parse_code("a" * length)
     assert wire._parse_uuid.cache_info() == kept
 
 
 @given(st.text() | st.text("0123456789abcdefABCDEF-", min_size=30, max_size=40))
 def test_any_text_is_a_code_or_none(text):
     """Whatever text comes as a code, it is a UUID as Python's own reader sees it, or none."""
-    code = wire.parse_code(text)
-    if code is not None:
+    with contextlib.suppress(SessionNotFound):
+        code = wire.parse_code(text)
         assert uuid.UUID(text).bytes == code
 
 

@@ -22,11 +22,7 @@ METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST")  # llhttp knows some thirty 
 
 
 class Exposition(Collector):
-    """All numbers of a server, its process aside.
-
-    Args:
-        site: what the requests share.
-        transport: what serves it; None for another one's.
+    """All numbers of a server, its process aside; without a transport that is ours, those of requests and store.
 
     Attributes:
         registry: everything that `/metrics` shows.

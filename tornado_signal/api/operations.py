@@ -32,7 +32,7 @@ from .parameters import (
     string,
 )
 from .schemas import DEFAULT_LIMIT, FILLED, MAX_INFO, MAX_LIMIT, MIN_TTL_MS, Schema, positive, ref
-from .waiting import Feed, SessionFeed, TopicFeed, find_code, wait_for_change, wait_for_news
+from .waiting import Feed, SessionFeed, TopicFeed, wait_for_change, wait_for_news
 
 ENTRY_BYTES: Final = 64  # what an entry of the store takes beside its text and the names that it stands under
 OFFER_ENTRIES: Final = 4
@@ -174,7 +174,7 @@ async def offer(call: Call, topic: str, info: str, offer: str, ttl: int | None, 
 
 async def answer(call: Call, code: str, sent: tuple[str, Any], side: Side, secret: bytes) -> bytes:
     """POST /answer (specification 4, contract B4, B5, B9, C4 and C5)."""
-    session = find_code(code)
+    session = wire.parse_code(code)
     name, value = sent
     store = call.service.store
     texts = value if name == "candidates" else [value]
@@ -188,7 +188,7 @@ async def answer(call: Call, code: str, sent: tuple[str, Any], side: Side, secre
 
 async def poll(call: Call, code: str, side: Side, wait: float | None, since: "Since | None", secret: bytes) -> bytes:
     """POST /poll (specification 4, contract C1 and C5)."""
-    session = find_code(code)
+    session = wire.parse_code(code)
     store = call.service.store
     if wait is None and since is None:
         return wire.encode(wire.news(side, await store.read(call.origin, session, side, secret_hash=secret)))
@@ -222,13 +222,13 @@ def check_poll_cursor(fields: Fields, call: Call) -> Since | None:
 
 async def withdraw(call: Call, code: str, side: Side, secret: bytes) -> bytes:
     """POST /withdraw (contract C6)."""
-    await call.service.store.withdraw(call.origin, find_code(code), side, secret_hash=secret)
+    await call.service.store.withdraw(call.origin, wire.parse_code(code), side, secret_hash=secret)
     return SUCCESS
 
 
 async def refresh(call: Call, code: str, side: Side, secret: bytes) -> bytes:
     """POST /refresh (contract C6)."""
-    expires_ms = await call.service.store.refresh(call.origin, find_code(code), side, secret_hash=secret)
+    expires_ms = await call.service.store.refresh(call.origin, wire.parse_code(code), side, secret_hash=secret)
     return wire.encode({"expiresAt": expires_ms})
 
 

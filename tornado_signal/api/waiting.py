@@ -13,18 +13,6 @@ from .cursors import cursor_scope, format_cursor, parse_cursor
 from .topic_steps import Encode, Event, EventStep
 
 
-def find_code(code: str) -> bytes:
-    """A code as the store knows it; what is no UUID is no session's (contract B7).
-
-    Raises:
-        SessionNotFound: it is none.
-    """
-    parsed = wire.parse_code(code)
-    if parsed is None:
-        raise SessionNotFound
-    return parsed
-
-
 def next_look_s(store: Store, watch: Watch, until_s: float, expires_ms: int | None) -> float:
     """When to look again, by the loop's clock as `until_s`, if nothing changes.
 
@@ -194,7 +182,7 @@ class SessionFeed:
     ) -> None:
         self._call = call
         self._store = call.service.store
-        self._code = find_code(code)
+        self._code = wire.parse_code(code)
         self._side = side
         self._secret_hash = secret
         self._encode = encode

@@ -7,7 +7,7 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
-from ..errors import InvalidParameter
+from ..errors import InvalidParameter, SessionNotFound
 from ..session import ListedSession, News, Reason, Side
 
 JSON: Final = "application/json"
@@ -44,9 +44,16 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
-def parse_code(text: str) -> bytes | None:
-    """A session's code as 16 bytes, or None for what is no UUID and therefore no session's (contract B7)."""
-    return _parse_uuid(text) if len(text) == 36 else None  # nothing long is kept
+def parse_code(text: str) -> bytes:
+    """A session's code as 16 bytes.
+
+    Raises:
+        SessionNotFound: it is no UUID and therefore no session's (contract B7).
+    """
+    code = _parse_uuid(text) if len(text) == 36 else None  # nothing long is kept
+    if code is None:
+        raise SessionNotFound
+    return code
 
 
 @functools.lru_cache(maxsize=4096)  # each comes a dozen times

@@ -38,13 +38,9 @@ def with_client(
     interrupted: str | None = None,
     servers: tuple[str, ...] | None = None,
 ) -> None:
-    """Run something with a client. SIGINT and SIGTERM cancel it.
+    """Run something with a client of these servers, or of those of `urls`. SIGINT and SIGTERM cancel it.
 
-    Args:
-        arguments: of the command.
-        work: what to do.
-        interrupted: the message of an interruption, which is a failure then; None if it is the normal end.
-        servers: the servers to use in place of those of `urls`.
+    With a message for it that is a failure, without one the normal end.
 
     Raises:
         OperatorError: something that the user can mend.

@@ -116,11 +116,7 @@ class Servers:
     ) -> AsyncIterator[tuple[str, AsyncGenerator[ServerSentEvent, None]]]:
         """Open a stream at the first server that has it; which one, and its events as they come.
 
-        Args:
-            path: percent-encoded.
-            query: fields that are None are left out.
-            at: the only server that can answer; None for any.
-            last: where it was followed before: the server, and the id of the last event.
+        Path, query and `at` are as for `call`; `last` is where it was followed before: the server, and the last id.
 
         Raises:
             APIError: there is no stream, or it breaks.

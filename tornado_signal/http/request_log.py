@@ -18,9 +18,6 @@ _PRINTABLE: Final = re.compile("[!-~]{1,128}")
 class RequestLog:
     """The requests of one application.
 
-    Args:
-        settings: as configured.
-
     Attributes:
         metrics: where it counts.
         written: whether each request has a line.

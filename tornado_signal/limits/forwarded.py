@@ -55,10 +55,7 @@ def trusted(peer: str, proxies: tuple[Proxy, ...]) -> bool:
 def client_address(peer: str, headers: Mapping[str, str], proxies: tuple[Proxy, ...]) -> str:
     """The right-most address that is not a trusted proxy (contract D, --trusted-proxies).
 
-    Args:
-        peer: the address at the other end of the connection; empty for a Unix socket.
-        headers: the request's.
-        proxies: those that are trusted.
+    `peer` is the address at the other end of the connection; empty for a Unix socket.
 
     Returns:
         An IP address in its one spelling, or `unix` for a program on this machine that came over a Unix socket and

@@ -210,9 +210,7 @@ class Limits(ConnectionCounts):
     def connected(self, address: str, now_ms: int) -> int | None:
         """Count a connection, which has to be `disconnected` once.
 
-        Args:
-            address: the other end's.
-            now_ms: the time by a clock that never goes back; it may be another one than that of requests.
+        The time is by a clock that never goes back; it may be another one than that of requests.
 
         Returns:
             0 if it is served, the HTTP status to refuse it with, or None to close it unanswered: it is not counted

@@ -7,13 +7,7 @@ _NUMBER = re.compile("0|[1-9a-f][0-9a-f]{0,14}")  # as they are made here, and n
 
 
 def format_numbers(store: str, first: int, second: int) -> str:
-    """A position as text.
-
-    Args:
-        store: the identity of the store that has counted: 12 hexadecimal digits.
-        first: where the reader has come to; under 2^60.
-        second: as `first`.
-    """
+    """A position as text: the identity of the store that has counted, 12 hexadecimal digits, and numbers under 2^60."""
     return f"{store}.{first:x}.{second:x}"
 
 

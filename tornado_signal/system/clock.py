@@ -11,10 +11,6 @@ class Clock:
     It follows the wall clock when that is ahead. When the wall clock has been put back, or is behind what the
     store has seen before a restart, it goes on from where it was at the pace of the monotonic clock, so that
     sessions still expire (contract B10, B11).
-
-    Args:
-        wall_ns: Unix time in nanoseconds.
-        monotonic_ns: time in nanoseconds from any beginning.
     """
 
     def __init__(

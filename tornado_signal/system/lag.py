@@ -9,11 +9,7 @@ PAUSE_S = 0.1
 
 
 class Lag:
-    """Measures by how much timers are late. Needs a running event loop.
-
-    Args:
-        seconds: where the lag is counted.
-    """
+    """Counts by how many seconds timers are late. Needs a running event loop."""
 
     def __init__(self, seconds: Histogram) -> None:
         self._seconds = seconds

@@ -17,12 +17,7 @@ _PRIORITY: Final = {logging.CRITICAL: 2, logging.ERROR: 3, logging.WARNING: 4, l
 
 
 class Formatter(logging.Formatter):
-    """Makes records into lines.
-
-    Args:
-        form: `text` or `json`.
-        journal: whether each line is to begin with its priority (sd-daemon(3)).
-    """
+    """Makes records into lines, `text` or `json`; for the journal each begins with its priority (sd-daemon(3))."""
 
     def __init__(self, form: str = "text", *, journal: bool = False) -> None:
         super().__init__()

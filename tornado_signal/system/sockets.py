@@ -76,13 +76,9 @@ def remove_stale(path: Path) -> None:
 
 
 def open_sockets(address: str, port: int, flag: str, mode: int = 0o600) -> list[socket.socket]:
-    """Bind and listen.
+    """Bind and listen at an IP address, a host name, or `unix:` and a path, whose permissions are `mode`.
 
-    Args:
-        address: an IP address or a host name, or `unix:` and a path.
-        port: 0 picks a free one.
-        flag: the setting to name when the port cannot be had.
-        mode: the permissions of a Unix socket.
+    Port 0 picks a free one; `flag` is the setting to name when the port cannot be had.
 
     Raises:
         OperatorError: another program has it, it is not this machine's, or this user may not have it.

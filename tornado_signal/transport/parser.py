@@ -28,10 +28,7 @@ class RequestSink(Protocol):
 
 
 class RequestParser:
-    """The requests in what arrives on one connection.
-
-    Args:
-        sink: is told of them.
+    """The requests in what arrives on one connection; a sink is told of them.
 
     Attributes:
         in_head: whether the request line has begun and the headers have not ended.

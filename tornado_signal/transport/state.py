@@ -50,15 +50,15 @@ class ServerState:
     """What the connections of one server share. Needs a running event loop.
 
     Args:
+        limiter: counts connections, and says which are too many.
+        max_unsent_bytes: what clients that read too slowly may leave unread, all together.
+
+    Attributes:
         application: answers the requests.
         refusal: makes headers and body of an answer to what is refused here, from its status and the headers
             that were understood.
         tls: certificate and key, for HTTPS.
-        limiter: counts connections, and says which are too many.
-        max_unsent_bytes: what clients that read too slowly may leave unread, all together.
         max_read_ahead_bytes: what is read behind requests that are not finished, of all clients together.
-
-    Attributes:
         protocol: `http` or `https`.
         connections: those that are open.
         all_closed: set when `stopping` is and no connection is left.

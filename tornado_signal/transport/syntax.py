@@ -15,11 +15,7 @@ _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}"
 
 
 class Refused(Exception):
-    """A request that is not understood, or not wanted, before any handler sees it.
-
-    Args:
-        status: the HTTP status to answer with.
-    """
+    """A request that is not understood, or not wanted, before any handler sees it: the HTTP status to answer with."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)

@@ -15,13 +15,7 @@ STEP_S = 0.002
 
 
 class Expiry:
-    """Settles and sweeps what has expired.
-
-    Args:
-        committer: writes changes, to what is read here.
-        metrics: where swept sessions are counted.
-        remember_ms: how long departures are remembered.
-    """
+    """Settles and sweeps what has expired; its departure from a listing is remembered for `remember_ms`."""
 
     def __init__(self, committer: Committer, metrics: SessionMetrics, remember_ms: int) -> None:
         self._committer = committer

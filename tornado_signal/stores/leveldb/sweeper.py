@@ -20,14 +20,7 @@ COMPACT_SHARE = 20  # a compaction is followed by a pause of at least so many ti
 
 
 class Sweeper:
-    """Settles, sweeps and compacts, again and again.
-
-    Args:
-        expiry: what knows how to settle and sweep.
-        database: what is compacted.
-        clock: tells what has expired.
-        interval_ms: the pause between two looks for what has expired.
-    """
+    """Settles, sweeps and compacts, again and again, with a pause between two looks for what has expired."""
 
     def __init__(self, expiry: Expiry, database: Database, clock: Clock, interval_ms: int) -> None:
         self._expiry = expiry

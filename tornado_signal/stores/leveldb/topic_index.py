@@ -76,11 +76,7 @@ class TopicIndex:
         self._origins: dict[str, _Origin] = {}
 
     def fill(self, topics: Iterable[tuple[str, str, "array[int]"]]) -> None:
-        """Count all at once what a whole store holds.
-
-        Args:
-            topics: origin, topic and the expiry times of its unanswered sessions; those of one origin together.
-        """
+        """Count all at once what a whole store holds: origin, topic and expiry times, those of one origin together."""
         for origin, group in itertools.groupby(topics, key=lambda topic: topic[0]):
             held = self._origins[origin] = _Origin()
             counted: dict[bytes, Expiries] = {}
