@@ -69,12 +69,9 @@ def guarded(command: Callable[[], None]) -> int:
     """Run something; its exit status."""
     try:
         command()
-    except ConfigError as error:
+    except (ConfigError, OperatorError) as error:
         logs.tell(error)
-        return USAGE
-    except OperatorError as error:
-        logs.tell(error)
-        return OPERATOR
+        return USAGE if isinstance(error, ConfigError) else OPERATOR
     except KeyboardInterrupt:
         print("tornado-signal: interrupted", file=sys.stderr)
         return OPERATOR

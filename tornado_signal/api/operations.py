@@ -80,8 +80,8 @@ class Subscription:
 
     Attributes:
         name: as `Operation`; so are path, tag, summary, parameters and refusals.
-        feed: called with the call, the values of the parameters by name, the cursor of the last event that the client
-            has got, what that is called, and what puts an event in the form of a protocol.
+        feed: called with the call, the values of the parameters by name, the `cursor` of the last event that the client
+            has got (None for none), what `parameter` that is, for the error, and how to `encode` an event.
     """
 
     name: str

@@ -50,13 +50,7 @@ class Parameter:
 
 
 def check_string(value: object, name: str, least: int = 1, most: int | None = None) -> str:
-    """A string (contract B3).
-
-    Args:
-        value: what came.
-        name: the parameter.
-        least: how many code points it has to have.
-        most: how many it may have.
+    """A string that has to have `least` code points and may have `most` (contract B3).
 
     Raises:
         InvalidParameter: it is absent, empty, not a string, too short or too long, or not encodable as UTF-8.

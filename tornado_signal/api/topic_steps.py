@@ -56,13 +56,9 @@ class TopicSteps:
         make: Callable[[], Awaitable[EventStep]],
         turn: Callable[[], Awaitable[None]],
     ) -> EventStep:
-        """The step of a key.
+        """The step of a key; made, if there is none, and whatever asks meanwhile waits for that one.
 
-        Args:
-            key: see above.
-            now_ms: tells the time.
-            make: makes the step, if there is none. Whatever asks meanwhile waits for that one.
-            turn: waits for the turn of what asks: those that have waited go on one after the other.
+        Those that have waited go on one after the other: `turn` waits for the turn of what asks.
         """
         while (known := self._steps.get(key)) is not None:
             if not known.done():

@@ -63,7 +63,7 @@ async def wait_for_change(
 
 
 class Feed(Protocol):
-    """The events of one subscription, as they happen.
+    """The events of one subscription, as they happen; see `operations.Subscription` for what it is made with.
 
     Attributes:
         watch: to be opened by the call for as long as the feed is read.
@@ -90,12 +90,8 @@ class Feed(Protocol):
 class TopicFeed:
     """`session` and `gone` of a topic, first the current listing.
 
-    Args:
-        call: what subscribes.
-        topic: which.
-        cursor: that of the last event that the reader has got; None for none.
-        parameter: what the cursor is called, for the error.
-        encode: puts an event in the form of a protocol.
+    Raises:
+        InvalidParameter: the cursor is none of this topic's.
     """
 
     finished = False
@@ -159,16 +155,7 @@ class TopicFeed:
 
 
 class SessionFeed:
-    """`offer`, `answer`, `candidate` and `gone` of one session, for one side.
-
-    Args:
-        call: what subscribes.
-        code: the session's, as the client sends it.
-        side: which side reads.
-        secret: the hash of the secret that it shows.
-        cursor: that of the last event that the reader has got; None for none.
-        parameter: what the cursor is called, for the error.
-        encode: puts an event in the form of a protocol.
+    """`offer`, `answer`, `candidate` and `gone` of one session, for the side that reads.
 
     Raises:
         SessionNotFound: the code is none.
