@@ -9,7 +9,7 @@ from support.raw_http import PATIENCE_S, answers, echo_application, read_all, se
 from tornado import web
 from tornado.iostream import StreamClosedError
 
-from tornado_signal.transport.unsent import Unsent
+from tornado_signal.transport.state import Unsent
 
 MOST_BYTES = 8 * 1024 * 1024
 LARGE_BYTES = 4 * 1024 * 1024  # more than the kernel takes for a client

@@ -215,11 +215,6 @@ class Connection(asyncio.Protocol):
     # From the exchanges and the server
 
     def send(self, data: bytes) -> "asyncio.Future[None]":
-        """Send bytes.
-
-        Returns:
-            A future that is done when more may be sent; it fails with StreamClosedError if the client is gone.
-        """
         if self._closing or self._transport.is_closing():
             return end(self.state.loop.create_future())
         if data:
@@ -232,15 +227,16 @@ class Connection(asyncio.Protocol):
     def unsent_bytes(self) -> int:
         return self._transport.get_write_buffer_size()
 
-    def exchange_finished(self, exchange: Exchange) -> None:
+    def exchange_finished(self, exchange: httputil.HTTPConnection) -> None:
         """The response of the current exchange is complete: the next one's turn, or idleness, or the end."""
         exchanges = self._exchanges
         if not exchanges or exchanges[0] is not exchange or self._closing:
             return
+        first = exchanges[0]
         more = len(exchanges) > 1 or bool(self._waiting)
-        if not exchange.keep_alive or ((self._ended or self.state.stopping) and not more):
+        if not first.keep_alive or ((self._ended or self.state.stopping) and not more):
             # What a client sends behind its last request may be on its way, too.
-            self._end(linger=not exchange.complete or self._transport.can_write_eof())
+            self._end(linger=not first.complete or self._transport.can_write_eof())
             return
         self._exchanges = exchanges[1:]
         if more or self._refused:

@@ -2,39 +2,15 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 from tornado import httputil
 
 from .headers import Headers
-from .state import OpenConnection, ServerState
+from .state import ClientConnection
 from .syntax import format_head
 
 NO_HEADERS = Headers([])
-
-
-class ClientConnection(OpenConnection, Protocol):
-    """What an exchange needs of its connection.
-
-    Attributes:
-        state: shared with the server's other connections.
-    """
-
-    state: ServerState
-
-    @property
-    def protocol(self) -> str:
-        """`http` or `https`."""
-
-    def send(self, data: bytes) -> "asyncio.Future[None]":
-        """Send bytes.
-
-        Returns:
-            A future that is done when more may be sent; it fails with StreamClosedError if the client is gone.
-        """
-
-    def exchange_finished(self, exchange: "Exchange") -> None:
-        """The response of the current exchange is complete."""
 
 
 class Exchange(httputil.HTTPConnection):

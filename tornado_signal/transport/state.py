@@ -2,12 +2,11 @@
 
 import asyncio
 import ssl
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Protocol
 
 from tornado import httputil
-
-from .unsent import SlowConnection, Unsent
 
 Refusal = Callable[[int, httputil.HTTPHeaders], tuple[httputil.HTTPHeaders, bytes]]
 
@@ -26,24 +25,96 @@ class ConnectionLimiter(Protocol):
         """A connection that was counted is over; `refusal` is what `connected` has returned for it."""
 
 
-class OpenConnection(SlowConnection, Protocol):
-    """A connection, as its server knows it.
+class ClientConnection(Protocol):
+    """A connection, as its server and its exchanges know it.
 
     Attributes:
+        state: shared with the server's other connections.
+        remote_ip: the other end's address; empty on a Unix socket.
         deadline_s: when `deadline_passed` is to be called, by the loop's clock; 0 for never.
     """
 
+    state: "ServerState"
+    remote_ip: str
     deadline_s: float
+
+    @property
+    def protocol(self) -> str:
+        """`http` or `https`."""
 
     @property
     def idle(self) -> bool:
         """Whether no request is under way."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What its client has not taken yet."""
+
+    def send(self, data: bytes) -> "asyncio.Future[None]":
+        """Send bytes.
+
+        Returns:
+            A future that is done when more may be sent; it fails with StreamClosedError if the client is gone.
+        """
+
+    def exchange_finished(self, exchange: httputil.HTTPConnection) -> None:
+        """The response of the current exchange is complete."""
 
     def deadline_passed(self) -> None:
         """The deadline has passed."""
 
     def close(self) -> None:
         """Close after what has been sent."""
+
+    def abort(self) -> None:
+        """End it at once."""
+
+
+class Unsent:
+    """The connections whose clients read too slowly: what they have not taken is memory, and costs a client nothing.
+
+    When all of them together have too much unsent, the address with the most loses connections, the largest first:
+    an address with many slow connections cannot end those of others.
+
+    Args:
+        most_bytes: the most that they may have.
+
+    Attributes:
+        bytes: how much they have, as it was when each was last written to.
+        ended: how many connections have been ended for it.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.bytes = 0
+        self.ended = 0
+        self._most_bytes = most_bytes
+        self._sizes: dict[ClientConnection, int] = {}
+
+    def grown(self, connection: ClientConnection, size: int) -> None:
+        """A connection has so many bytes unsent now."""
+        self.bytes += size - self._sizes.get(connection, 0)
+        self._sizes[connection] = size
+        if self.bytes > self._most_bytes:
+            self._shrink()
+
+    def forget(self, connection: ClientConnection) -> None:
+        """A connection has caught up, or is over."""
+        self.bytes -= self._sizes.pop(connection, 0)
+
+    def _shrink(self) -> None:
+        # Sizes are those of the last write: meanwhile clients may have read.
+        self._sizes = {connection: connection.unsent_bytes for connection in self._sizes}
+        self.bytes = sum(self._sizes.values())
+        by_address: defaultdict[str, list[ClientConnection]] = defaultdict(list)
+        for connection in self._sizes:
+            by_address[connection.remote_ip].append(connection)
+        while self.bytes > self._most_bytes * 3 // 4:
+            most = max(by_address.values(), key=lambda some: sum(map(self._sizes.__getitem__, some)))
+            largest = max(most, key=self._sizes.__getitem__)
+            most.remove(largest)
+            self.forget(largest)
+            self.ended += 1
+            largest.abort()
 
 
 class ServerState:
@@ -83,7 +154,7 @@ class ServerState:
         self.tls = tls
         self.protocol = "https" if tls else "http"
         self.loop = asyncio.get_running_loop()
-        self.connections: set[OpenConnection] = set()
+        self.connections: set[ClientConnection] = set()
         self.all_closed = asyncio.Event()
         self.unsent = Unsent(max_unsent_bytes)
         self.max_read_ahead_bytes = max_read_ahead_bytes
@@ -107,7 +178,7 @@ class ServerState:
         if self._limiter is not None and refusal is not None:
             self._limiter.disconnected(address, refusal)
 
-    def remove(self, connection: OpenConnection) -> None:
+    def remove(self, connection: ClientConnection) -> None:
         """A connection that was open is over."""
         self.connections.discard(connection)
         self.unsent.forget(connection)
