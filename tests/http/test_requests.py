@@ -33,7 +33,7 @@ def handle(service):
     """A function that has GET / answered by a coroutine function of a test."""
 
     def replace(get):
-        fixed = service.application.fixed
+        fixed = service.application.endpoints
         fixed["/"] = dataclasses.replace(fixed["/"], answer=get)
 
     return replace

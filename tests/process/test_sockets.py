@@ -306,7 +306,7 @@ def test_the_port_does_not_count(start, connect):
 async def test_a_unix_socket_is_trusted_if_it_is_named(trusted, client, own, start_service, open_one, connect):
     """Over a Unix socket only `unix` among --trusted-proxies makes what is said about the client count."""
     service = await start_service(trusted_proxies=trusted)
-    service.application.fixed["/who"] = WHO
+    service.application.endpoints["/who"] = WHO
     listener = Listener(ServerState(service.application, make_refusal(service.settings, service.site.log)))
     await listener.start([open_one()])
     said = {

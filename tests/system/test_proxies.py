@@ -144,7 +144,7 @@ def start_through(io_loop, start_service, start_proxy, pair, tmp_path):
 
     async def start(kind, hop="tcp", **settings):
         service = await start_service(**{"trusted_proxies": TRUSTED, **settings})
-        service.application.fixed["/who"] = WHO
+        service.application.endpoints["/who"] = WHO
         upstream = service.port
         if hop == "unix":
             upstream = tmp_path / "signal.sock"

@@ -22,20 +22,16 @@ class Application(httputil.HTTPServerConnectionDelegate):
 
     Args:
         site: what all requests share.
-        fixed: the endpoints of whole paths.
-        by_topic: those of `/:topic/…`, by the last segment.
+        endpoints: by their paths, in which `{topic}` stands for any first segment of two.
         unknown: the endpoint of every other path.
 
     Attributes:
         unfinished_bytes: what is kept of bodies that have not come whole.
     """
 
-    def __init__(
-        self, site: Site, fixed: dict[str, Endpoint], by_topic: dict[str, Endpoint], unknown: Endpoint
-    ) -> None:
+    def __init__(self, site: Site, endpoints: dict[str, Endpoint], unknown: Endpoint) -> None:
         self.site = site
-        self.fixed = fixed
-        self.by_topic = by_topic
+        self.endpoints = endpoints
         self.unknown = unknown
         self.unfinished_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -46,12 +42,10 @@ class Application(httputil.HTTPServerConnectionDelegate):
         return Reception(self, request_conn)
 
     def find(self, path: str) -> Endpoint:
-        endpoint = self.fixed.get(path)
-        if endpoint is None:
-            endpoint = self.unknown
-            if path.count("/") == 2:
-                endpoint = self.by_topic.get(path.rpartition("/")[2], endpoint)
-        return endpoint
+        endpoint = self.endpoints.get(path)
+        if endpoint is None and path.count("/") == 2:
+            endpoint = self.endpoints.get("/{topic}/" + path.rpartition("/")[2])
+        return endpoint or self.unknown
 
     def submit(self, request: Request) -> None:
         """Start the work for a request, when it is its client's turn.

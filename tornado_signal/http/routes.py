@@ -22,7 +22,7 @@ from .request_log import RequestLog
 from .site import Site
 from .streams import Stream
 
-IN_TOPIC = "/{topic}/"
+READING = ("GET", "HEAD", "OPTIONS")
 
 
 async def not_found(request: Request) -> None:
@@ -51,7 +51,7 @@ def operation_endpoint(operation: Operation) -> Endpoint:
             headers["Cache-Control"] = "no-store"
         request.respond(result, headers)
 
-    methods = ("POST", "OPTIONS") if operation.method == "POST" else ("GET", "HEAD", "OPTIONS")
+    methods = ("POST", "OPTIONS") if operation.method == "POST" else READING
     return Endpoint(pattern_of(operation.path), methods, answer)
 
 
@@ -61,7 +61,7 @@ def document_endpoint(document: dict[str, Any]) -> Endpoint:
     async def answer(request: Request) -> None:
         request.respond(wire.encode(document))
 
-    return Endpoint("/openapi.json", ("GET", "HEAD", "OPTIONS"), answer, page=True)
+    return Endpoint("/openapi.json", READING, answer, page=True)
 
 
 def pattern_of(path: str) -> str:
@@ -80,15 +80,9 @@ def make_application(service: Service, limits: Limits, metrics: RequestMetrics) 
     by_tornado = run_by_tornado(web.Application(rules, log_function=lambda handler: None))
 
     endpoints = {operation.path: operation_endpoint(operation) for operation in operations}
-    methods = ("GET", "HEAD", "OPTIONS")
     for each in SUBSCRIPTIONS:
-        endpoints[each.path] = Endpoint(pattern_of(each.path), methods, by_tornado, stream=True)
+        endpoints[each.path] = Endpoint(pattern_of(each.path), READING, by_tornado, stream=True)
     document = make_document(operations, {path: asset.media_type for path, asset in served.items()})
     endpoints["/openapi.json"] = document_endpoint(document)
-    endpoints |= dict.fromkeys(served, Endpoint("files", methods, by_tornado, page=True))
-    return Application(
-        Site(service, limits, RequestLog(settings, metrics)),
-        {path: endpoint for path, endpoint in endpoints.items() if not path.startswith(IN_TOPIC)},
-        {path.removeprefix(IN_TOPIC): endpoint for path, endpoint in endpoints.items() if path.startswith(IN_TOPIC)},
-        UNKNOWN,
-    )
+    endpoints |= dict.fromkeys(served, Endpoint("files", READING, by_tornado, page=True))
+    return Application(Site(service, limits, RequestLog(settings, metrics)), endpoints, UNKNOWN)
