@@ -191,3 +191,20 @@ def test_who_catches_up_counts_no_more(running):
                 received += len(client.recv(LARGE_BYTES))
         until(lambda: running.call(lambda: running.server.state.unsent.bytes) == 0)
         assert len(running.server.state.connections) == 12
+
+
+def test_what_is_in_memory_counts(running):
+    """An answer counts whole until its client has taken all of it, since all of it is in memory for so long."""
+    state = running.server.state
+
+    def left():
+        return sum(each._transport.get_write_buffer_size() for each in state.connections)
+
+    with connect(running, "127.0.0.3") as client:
+        client.sendall(large(LARGE_BYTES, close=False))
+        until(lambda: state.unsent.bytes)
+        before = running.call(left)
+        while running.call(left) > before // 2:
+            client.recv(65536)
+        assert running.call(lambda: sum(each.unsent_bytes for each in state.connections)) >= LARGE_BYTES
+        assert state.unsent.bytes >= LARGE_BYTES

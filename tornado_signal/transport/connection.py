@@ -48,6 +48,7 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_unsent_bytes",
         "_waiting",
+        "_written_bytes",
         "deadline_s",
         "remote_ip",
         "state",
@@ -66,6 +67,7 @@ class Connection(asyncio.Protocol):
         self._paused = False  # whether reading is
         self._drained: asyncio.Future[None] | None = None  # while the client reads too slowly
         self._unsent_bytes = 0  # when the deadline for its reading was set
+        self._written_bytes = 0  # since it last read fast enough
         # The status for the first request of a connection that is one too many; None until it has been counted.
         self._refusal = refusal
         self._refused = 0  # the status for what cannot be understood, to be sent behind the answers that are due
@@ -218,6 +220,7 @@ class Connection(asyncio.Protocol):
         if self._closing or self._transport.is_closing():
             return end(self.state.loop.create_future())
         if data:
+            self._written_bytes = len(data) + (self._written_bytes if self._drained is not None else 0)
             self._transport.write(data)
             if self._drained is not None:
                 self.state.unsent.grown(self, self.unsent_bytes)
@@ -225,7 +228,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        return self._transport.get_write_buffer_size()
+        """What is in memory for its client: the transport keeps what was written until all of it has been taken."""
+        return max(self._written_bytes, self._transport.get_write_buffer_size())
 
     def exchange_finished(self, exchange: httputil.HTTPConnection) -> None:
         """The response of the current exchange is complete: the next one's turn, or idleness, or the end."""
