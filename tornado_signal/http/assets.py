@@ -1,5 +1,6 @@
 """The files that the server hands out as they are, under `web/`: read once, with a compressed form of each."""
 
+import functools
 import gzip
 import hashlib
 from collections.abc import Mapping
@@ -50,6 +51,7 @@ def load(paths: Mapping[str, tuple[str, str]]) -> dict[str, Asset]:
     return {path: _read(WEB / name, media_type) for path, (name, media_type) in paths.items()}
 
 
+@functools.cache
 def _read(file: Path, media_type: str) -> Asset:
     body = file.read_bytes()
     etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
