@@ -1,6 +1,7 @@
 """The CPythons of this machine, and what the package promises to each."""
 
 import configparser
+import functools
 import json
 import os
 import re
@@ -128,6 +129,7 @@ def required(minor: str, machine: str, extra: str = "") -> list[Requirement]:
     return found
 
 
+@functools.cache
 def installed() -> list[Python]:
     """The CPythons that are found and that the package is for, the oldest first: the newest of each minor version."""
     pyenv = shutil.which("pyenv")
