@@ -22,7 +22,7 @@ WEB = Path(tornado_signal.__file__).parent / "web"
 MODULE = (WEB / "client.js").read_text()
 TYPES = (WEB / "client.d.ts").read_text()
 MAX_BYTES = 8192
-RACE_MS = 10_000  # a peer that is stopped by others gives up after 20 s
+RACE_MS = 20_000  # a peer that is stopped by others gives up then, and not before
 STRANGER = "0123456789abcdef0123456789abcdef"
 
 

@@ -235,9 +235,10 @@ def test_a_reload_and_a_restart(start, open_demo):
     server = start()
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     be_found(alice)
-    join(bob, "Alice")
-    until(lambda: listed(server, server.url))  # the next offer, whose code her page has before it has this answer
-    alice.evaluate("fetch('/health').then(() => null)")
+    with alice.expect_event("requestfinished", lambda request: request.url.endswith("/offer")):  # her next offer
+        join(bob, "Alice")
+    until(lambda: listed(server, server.url))
+    alice.evaluate("fetch('/health').then(() => null)")  # by then her page has the code of it
     alice.reload()
     told(bob, "The connection has ended.")
     told(bob, "Nobody is here.")
@@ -279,9 +280,11 @@ def test_nobody_can_be_reached(server, open_demo):
     """Peers that have no way to each other are told so, and of what would help."""
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     bob.evaluate(ONLY_RELAY)  # and there is none
+    bob.clock.install()
     be_found(alice)
     bob.get_by_role("button", name="Join Alice").click()
-    told(bob, "a TURN server that relays for both may help")
+    help = bob.get_by_text("a TURN server that relays for both may help")
+    until(lambda: bob.clock.fast_forward(1000) or help.count())
     told(bob, "Nobody could be joined.")
 
 
