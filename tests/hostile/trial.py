@@ -1,6 +1,7 @@
 """One attack on a fresh server, beside honest peers, and what it did to them and to the server."""
 
 import contextlib
+import functools
 import json
 import re
 import statistics
@@ -184,7 +185,8 @@ class Beside:
         self.process.stdout.close()
 
 
-def bound_of(command: list[str]) -> float | None:
+@functools.cache
+def bound_of(*command: str) -> float | None:
     """How much its store may hold, if it says so."""
     told = subprocess.run([*command, "serve", "--help"], capture_output=True, text=True, check=True).stdout
     found = re.search(r"--max-store-bytes .*?default:\s+(\d+)", told, re.S)
@@ -233,7 +235,7 @@ def attempt(
     """
     attack = ATTACKS[name]
     command = command or [str(COMMAND)]
-    outcome = Outcome(name, seconds, bound_mib=bound_of(command))
+    outcome = Outcome(name, seconds, bound_mib=bound_of(*command))
     with contextlib.ExitStack() as stack:
         where = stack.enter_context(room(directory, attack.disk_mib))
         served = Served(command, where, attack, int(1000 * min(60, max(5, seconds))))
