@@ -1,7 +1,5 @@
 """HTTPS: handshakes, certificates read again under open connections, and clients that do not speak TLS to the end."""
 
-import asyncio
-import concurrent.futures
 import contextlib
 import os
 import re
@@ -9,20 +7,19 @@ import resource
 import signal
 import socket
 import ssl
-import struct
 import threading
 import time
 
 import pytest
-from support.certificates import client_context, make_pair, name_of
+from support.certificates import make_pair, name_of
 from support.command import BOUND_S, ORIGIN, Server, run
 from support.raw_http import answers, read_all, serving
 
 from tornado_signal.errors import OperatorError
-from tornado_signal.limits.per_address import SPARE_CONNECTIONS_PER_CLIENT, Limits
-from tornado_signal.settings.settings import Settings
 from tornado_signal.system.tls import Tls
 from tornado_signal.transport import listener
+
+pytest_plugins = ["support.tls_fixtures"]
 
 HEALTH = f"GET /health HTTP/1.1\r\nHost: x\r\nOrigin: {ORIGIN}\r\n".encode()
 CLOSE = b"Connection: close\r\n"
@@ -30,31 +27,6 @@ HALF = bytes.fromhex("160301020001000100")  # the beginning of a ClientHello tha
 HUNG_UP = "UNEXPECTED_EOF"  # what a client sees of a server that ends a handshake
 HALVES = 1000
 RELOADS = 20
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
-    """Certificates by their names: two with keys of one type, and one with another."""
-    directory = tmp_path_factory.mktemp("pairs")
-    return {
-        "first": make_pair(directory, "first"),
-        "second": make_pair(directory, "second"),
-        "rsa": make_pair(directory, "rsa", kind="rsa"),
-    }
-
-
-@pytest.fixture
-def trusting(pairs):
-    """A client's context that trusts them all."""
-    return client_context(*pairs.values())
-
-
-@pytest.fixture
-def pair(tmp_path, pairs):
-    """The files that a server reads, with the first certificate in them."""
-    own = type(pairs["first"])(tmp_path / "server.crt", tmp_path / "server.key")
-    own.replace(pairs["first"])
-    return own
 
 
 @pytest.fixture
@@ -432,232 +404,6 @@ def test_a_thousand_half_handshakes(server, trusting):
         assert server.codes() == [code]
         assert server.stop() == 0
     assert complaints(server) == []
-
-
-# Connections count from the moment when they are accepted.
-
-HEALTHY = b"GET / HTTP/1.1\r\nHost: x\r\nOrigin: https://app.example\r\n" + CLOSE + b"\r\n"
-
-
-@pytest.fixture(params=["uvloop", "asyncio"])
-def loop(request):
-    """The event loop under the server."""
-    return request.param
-
-
-@pytest.fixture
-def limits():
-    """Few connections for each address, also of this machine, and in all."""
-    return Limits(Settings(unlimited_addresses=(), max_connections_per_address=5, max_connections=12))
-
-
-@pytest.fixture
-def limited(loop, pair, limits):
-    """A server with TLS and those limits; when it has ended nothing is counted any more."""
-    with serving(loop=loop, tls=Tls(*pair).context, limiter=limits) as running:
-        yield running
-    assert counted(limits) == (0, 0)
-    assert not running.server._handshakes
-
-
-def counted(limits):
-    """How many connections are served, and how many are being told."""
-    return limits.connections, limits.refused
-
-
-def connect_from(address, port):
-    """A connection from one of this machine's addresses; nothing is said on it yet."""
-    return socket.create_connection(("127.0.0.1", port), BOUND_S, source_address=(address, 0))
-
-
-def status(client, context):
-    """Do the handshake on a connection, ask something; the status, or None if the server has closed it."""
-    try:
-        with context.wrap_socket(client, server_hostname="127.0.0.1") as secure:
-            secure.sendall(HEALTHY)
-            found = answers(read_all(secure))
-            return found[0].status if found else None
-    except OSError:
-        return None
-
-
-def until(true, limit_s=BOUND_S):
-    end_s = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < end_s, "that did not come"
-        time.sleep(0.01)
-
-
-@pytest.mark.parametrize("sent", [b"", HALF], ids=["silent", "half"])
-def test_before_the_handshake(sent, limited, limits, trusting):
-    """Connections that have not begun to speak TLS are within the limits, of their address and in all."""
-    with contextlib.ExitStack() as ends:
-        silent = [ends.enter_context(connect_from("127.0.0.3", limited.port)) for _ in range(40)]
-        for client in silent:
-            with contextlib.suppress(ConnectionError):
-                client.sendall(sent)
-        until(lambda: limits.connections == 5)
-        assert status(connect_from("127.0.0.2", limited.port), trusting) == 200
-        assert {read_all(client) for client in silent[5:]} == {b""}
-        until(lambda: counted(limits) == (5, 0))
-        assert status(connect_from("127.0.0.3", limited.port), trusting) == 429
-        for address in ("127.0.0.4", "127.0.0.5"):
-            for _ in range(5):
-                ends.enter_context(connect_from(address, limited.port))
-        until(lambda: limits.connections == 12)
-        assert status(connect_from("127.0.0.6", limited.port), trusting) == 503
-        until(lambda: counted(limits) == (12, 0))
-    until(lambda: counted(limits) == (0, 0))
-    assert status(connect_from("127.0.0.3", limited.port), trusting) == 200
-
-
-def reset(client):
-    """Close without a farewell."""
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    client.close()
-
-
-def nothing(client, trusting):
-    """Say nothing, and leave."""
-
-
-def plain(client, trusting):
-    """Speak plain HTTP."""
-    client.sendall(HEALTHY)
-    assert b"HTTP" not in read_all(client)
-
-
-def half(client, trusting):
-    """Leave in the middle of the first message."""
-    client.sendall(HALF)
-
-
-def half_and_reset(client, trusting):
-    """The same, without a farewell."""
-    client.sendall(HALF)
-    time.sleep(0.02)
-    reset(client)
-
-
-def half_closed(client, trusting):
-    """Say that nothing more will come, and wait."""
-    client.sendall(HALF)
-    client.shutdown(socket.SHUT_WR)
-    read_all(client)
-
-
-def too_old(client, trusting):
-    """Offer no version that the server speaks."""
-    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    old.set_ciphers("DEFAULT:@SECLEVEL=0")
-    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
-        old.maximum_version = ssl.TLSVersion.TLSv1_1
-    assert status(client, old) is None
-
-
-def distrustful(client, trusting):
-    """Do not trust the certificate."""
-    assert status(client, ssl.create_default_context()) is None
-
-
-def reset_behind_it(client, trusting):
-    """Do the handshake, and leave without a farewell."""
-    reset(trusting.wrap_socket(client, server_hostname="127.0.0.1"))
-
-
-def served(client, trusting):
-    """Do all well."""
-    assert status(client, trusting) == 200
-
-
-def overdue(client, trusting):
-    """Wait until the server's patience ends."""
-    assert read_all(client) == b""
-
-
-HANDSHAKES = [
-    *(nothing, plain, half, half_and_reset, half_closed, too_old, distrustful, reset_behind_it, served, overdue),
-    reset,
-]
-
-
-@pytest.mark.parametrize("handshake", HANDSHAKES, ids=lambda each: each.__name__)
-def test_whatever_becomes_of_a_handshake(handshake, limited, limits, trusting, monkeypatch):
-    """However a handshake ends, its connection is not counted any more, and no line is logged."""
-    monkeypatch.setattr(listener, "HEAD_S", 0.3)
-    for _ in range(7):  # more than an address may have at a time
-        with contextlib.closing(connect_from("127.0.0.3", limited.port)) as client:
-            if handshake is reset:
-                reset(client)
-            else:
-                until(lambda: limits.connections == 1)
-                handshake(client, trusting)
-        until(lambda: counted(limits) == (0, 0))
-    assert status(connect_from("127.0.0.2", limited.port), trusting) == 200
-    until(lambda: not limited.server._handshakes and counted(limits) == (0, 0))
-    assert status(connect_from("127.0.0.3", limited.port), trusting) == 200
-
-
-def test_many_at_once_that_fail(limited, limits, trusting):
-    """Handshakes that fail while others are refused and others succeed leave the counts as they were."""
-    waves = [plain, half, half_and_reset, nothing, reset_behind_it]
-
-    def attack(number):
-        for _ in range(5):
-            client = connect_from(f"127.0.0.{number % 3 + 3}", limited.port)
-            with contextlib.suppress(OSError), contextlib.closing(client):
-                waves[number % len(waves)](client, trusting)
-
-    threads = [threading.Thread(target=attack, args=(number,)) for number in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    until(lambda: counted(limits) == (0, 0))
-    assert status(connect_from("127.0.0.2", limited.port), trusting) == 200
-
-
-def test_too_many_are_told_over_tls(limited, limits, trusting):
-    """As many of an address as are told at a time get their 429 over TLS; the rest is closed at once."""
-    with contextlib.ExitStack() as ends:
-        for _ in range(5):
-            ends.enter_context(connect_from("127.0.0.3", limited.port))
-        until(lambda: limits.connections == 5)
-        late = [ends.enter_context(connect_from("127.0.0.3", limited.port)) for _ in range(10)]
-        until(lambda: limits.refused == SPARE_CONNECTIONS_PER_CLIENT)
-        with concurrent.futures.ThreadPoolExecutor(len(late)) as threads:
-            found = list(threads.map(lambda client: status(client, trusting), late))
-        assert found == [429] * SPARE_CONNECTIONS_PER_CLIENT + [None] * (10 - SPARE_CONNECTIONS_PER_CLIENT)
-
-
-def test_stopping_in_the_middle_of_handshakes(limited, limits):
-    """A server that stops ends the handshakes that are under way, at once, and none of them is left."""
-    with contextlib.ExitStack() as ends:
-        for number in range(10):
-            client = ends.enter_context(connect_from(f"127.0.0.{number + 3}", limited.port))
-            client.sendall(HALF if number % 2 else b"")
-        until(lambda: limits.connections == 10)
-        limited.run(limited.server.close(10 * BOUND_S))  # it does not wait for them
-        limited.run(asyncio.sleep(0.05))
-        assert not limited.server._handshakes
-        assert counted(limits) == (0, 0)
-
-
-def test_draining_in_the_middle_of_a_handshake(limited, limits, trusting):
-    """Who was accepted before the server drains has time for its handshake and a request; who comes later has not."""
-    with connect_from("127.0.0.3", limited.port) as accepted:
-        until(lambda: limits.connections == 1)
-        draining = asyncio.run_coroutine_threadsafe(limited.server.accept_no_more(), limited.loop)
-        time.sleep(0.2)
-        with pytest.raises(ConnectionRefusedError):
-            connect_from("127.0.0.3", limited.port)
-        secure = trusting.wrap_socket(accepted, server_hostname="127.0.0.1")
-        draining.result(BOUND_S)
-        secure.sendall(HEALTHY.replace(CLOSE, b""))
-        (answer,) = answers(read_all(secure))
-        assert (answer.status, answer.headers["connection"]) == (200, "close")
-        secure.close()
-    limited.run(limited.server.serve_the_rest(BOUND_S))
 
 
 def test_no_descriptor_to_accept_with(server, trusting):

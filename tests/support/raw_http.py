@@ -200,7 +200,7 @@ def read_all(client: socket.socket) -> bytes:
     """What comes until the other end closes."""
     received = bytearray()
     with contextlib.suppress(ConnectionError):
-        while chunk := client.recv(1 << 20):
+        while chunk := client.recv(1 << 16):
             received += chunk
     return bytes(received)
 
