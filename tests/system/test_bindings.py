@@ -8,8 +8,8 @@ from support.pythons import do, installed, required
 
 from tornado_signal.stores.leveldb.binding import plyvel
 
-# The longest first: two of them run at a time. Of each kind of crash, damage and full disk one test: what a server makes of
-# it is tried elsewhere.
+# The longest first: two of them run at a time. Of each kind of crash, damage and full disk one test: what a server
+# makes of it is tried elsewhere.
 SUITES = [
     "process/test_crash.py::test_killed_again_and_again[fsync]",
     "process/test_crash.py::test_killed_in_the_middle_of_a_compaction",
