@@ -29,15 +29,24 @@ hypothesis.settings.load_profile("suite")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# The files that take longest begin first, and several others are left to fill the time at the end.
+LONGEST = """
+    attacks_connections attacks_watching soak attacks_store bindings proxies systemd_real bench pythons readme client_streams
+    client_js server eventsource full_store demo care rescue commands crash tls transport_life errors_and_routes
+    tls_connections packaging other_peers abandoned monitoring clock_jumps fuzz waits client store_model requests
+    transport_syntax openapi leveldb listing_state streams admin disk_full
+""".split()
+PLACE = {f"test_{name}.py": place for place, name in enumerate(LONGEST)}
+
+
 def pytest_collection_modifyitems(items):
-    """What tests need shows in their folder and fixtures; files with slow tests come first: nobody waits at the end."""
+    """What tests need shows in their folder and fixtures."""
     for item in items:
         if (folder := item.path.relative_to(TESTS).parts[0]) in ("browser", "system"):
             item.add_marker(folder)
         if "small_disk" in item.fixturenames:
             item.add_marker("root")
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: PLACE.get(item.path.name, len(PLACE)))
 
 
 def pytest_collection_finish():
