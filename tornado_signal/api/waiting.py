@@ -1,9 +1,9 @@
 """Waiting for what is new: polls and listings that wait, and the feeds behind the subscriptions (contract C1 to C3)."""
 
 import math
-from typing import Protocol
+from typing import Final, Protocol
 
-from ..errors import InvalidParameter, OtherSession, SessionNotFound
+from ..errors import InvalidParameter, OtherSession, SessionNotFound, Unavailable
 from ..session import ListingState, News, Position, Reason, SessionPosition, Side
 from ..stores import Store
 from ..stores.watches import Watch
@@ -11,6 +11,9 @@ from . import wire
 from .call import Call
 from .cursors import cursor_scope, format_cursor, parse_cursor
 from .topic_steps import Encode, Event, EventStep
+
+AGAIN_S: Final = 0.5
+"""When what waits looks again after the store could not serve: it may be back in a moment, and the wait goes on."""
 
 
 def next_look_s(store: Store, watch: Watch, until_s: float, expires_ms: int | None) -> float:
@@ -21,6 +24,15 @@ def next_look_s(store: Store, watch: Watch, until_s: float, expires_ms: int | No
     if expires_ms is None:
         return until_s
     return min(until_s, watch.now_s() + (expires_ms - store.now_ms()) / 1000)
+
+
+async def wait_for_store(call: Call, watch: Watch, until_s: float) -> bool:
+    """Wait a moment because the store cannot serve; whether there is time left then."""
+    if watch.over or watch.now_s() >= until_s:
+        return False
+    await watch.wait(min(until_s, watch.now_s() + AGAIN_S))
+    await call.turn()
+    return True
 
 
 async def wait_for_news(
@@ -37,6 +49,10 @@ async def wait_for_news(
                 news = await store.read(call.origin, code, side, since=since, secret_hash=secret_hash)
             except OtherSession:  # the same content, published anew
                 raise SessionNotFound if looked else InvalidParameter("since") from None
+            except Unavailable:
+                if not looked or not await wait_for_store(call, watch, until_s):
+                    raise
+                continue
             looked, since = True, SessionPosition(news.serial, known)
             if news.last > known or watch.now_s() >= until_s or watch.over:
                 return news
@@ -54,8 +70,15 @@ async def wait_for_change(
     store = call.service.store
     with call.waiting(store.watch_topic(call.origin, topic)) as watch:
         until_s = watch.now_s() + wait_s
+        looked = False
         while True:
-            state = await store.listing_state(call.origin, topic, since)
+            try:
+                state = await store.listing_state(call.origin, topic, since)
+            except Unavailable:
+                if not looked or not await wait_for_store(call, watch, until_s):
+                    raise
+                continue
+            looked = True
             if state.changed or at_once or watch.now_s() >= until_s or watch.over:
                 return state
             await watch.wait(next_look_s(store, watch, until_s, state.changes_ms))
@@ -113,21 +136,26 @@ class TopicFeed:
 
     async def next(self, until_s: float) -> bytes | None:
         if self._position is None:
-            self._position, known = await self._store.begin_topic(self._since)
+            self._position, known = await self._store.begin_topic(self._call.origin, self._topic, self._since)
             self._listing = not known
         elif self._more:
             await self._call.turn()
         while True:
+            again_s = until_s
             while self._more:
-                step = await self._step(self._position)
+                try:
+                    step = await self._step(self._position)
+                except Unavailable:
+                    again_s = min(until_s, self.watch.now_s() + AGAIN_S)
+                    break
                 self._position, self._more = step.position, step.more
                 if step.events:
                     return step.events
-            if self._listing:
+            if self._listing and not self._more:
                 self._listing, self._more = False, True
                 # A reader that comes back from here has seen all of it, also what the listing no longer held.
                 return self._event("", b"", self._position)
-            if not await self.watch.wait(until_s):
+            if not await self.watch.wait(again_s):
                 return None
             self._more = True
             if self.watch.now_s() >= until_s:
@@ -197,13 +225,15 @@ class SessionFeed:
     async def next(self, until_s: float) -> bytes | None:
         if self.finished:
             return None
+        again_s = math.inf
         while True:
             if self._news is not None:
                 events = self._tell(self._news)
                 self._news = None
                 if events:
                     return events
-            if not await self.watch.wait(next_look_s(self._store, self.watch, until_s, self._expires_ms)):
+            look_s = next_look_s(self._store, self.watch, until_s, self._expires_ms)
+            if not await self.watch.wait(look_s if again_s == math.inf else min(until_s, again_s)):
                 return None
             idle = self.watch.now_s() >= until_s
             await self._call.turn()
@@ -213,6 +243,12 @@ class SessionFeed:
                 self.finished = True
                 reason = Reason.EXPIRED if self._store.now_ms() >= self._expires_ms else Reason.WITHDRAWN
                 return self._event("gone", wire.gone(self._code, reason), self._position)
+            except Unavailable:
+                if idle:
+                    return b""
+                again_s = self.watch.now_s() + AGAIN_S
+                continue
+            again_s = math.inf
             if idle and self._news.last <= self._number:
                 return b""
 

@@ -338,7 +338,7 @@ class LevelDBStore:
     # Events of a topic
 
     @_refusing
-    async def begin_topic(self, since: Position | None) -> tuple[Position, bool]:
+    async def begin_topic(self, origin: str, topic: str, since: Position | None) -> tuple[Position, bool]:
         if since is not None:
             assert isinstance(since, TopicPosition)
             # Not after a loss of power under `durability = os`.
