@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "errors": "",
     "session": "errors",
     "metrics": "",
-    "stores": "metrics session settings stores.leveldb stores.quotas stores.watches system",
+    "stores": "errors metrics session settings stores.leveldb stores.quotas stores.redis stores.watches system",
     "stores.position_text": "",
     "stores.quotas": "",
     "stores.watches": "",
@@ -25,6 +25,7 @@ MAY_IMPORT = {
         "errors metrics session stores.position_text stores.quotas stores.watches system "
         "plyvel plyvel_next sortedcontainers"
     ),
+    "stores.redis": "errors metrics session settings stores.position_text stores.quotas stores.watches redis",
     "limits": "errors settings",
     "api": "errors session settings stores stores.watches system orjson",
     "http": "api errors limits metrics settings stores.watches tornado",

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
+from ..errors import OperatorError
 from ..metrics import SessionMetrics
 from ..session import ListedSession, ListingState, News, Position, SessionPosition, Side, TopicStep
 from ..settings.settings import Settings
@@ -154,10 +155,12 @@ class Store(Protocol):
 
     # Events of a topic (contract C3)
 
-    async def begin_topic(self, since: Position | None) -> tuple[Position, bool]:
+    async def begin_topic(self, origin: str, topic: str, since: Position | None) -> tuple[Position, bool]:
         """Where a reader of a topic begins.
 
         Args:
+            origin: whose.
+            topic: which.
             since: where it has come to; None if it knows nothing.
 
         Returns:
@@ -202,31 +205,48 @@ class Store(Protocol):
         """As `parse_position`, for sessions."""
 
 
-async def open_store(settings: Settings, clock: Clock) -> Store:
-    """The store as configured, opened.
+def make_store(settings: Settings, clock: Clock) -> Store:
+    """The store as configured, not open yet. Only the engine that is asked for is loaded.
 
     Raises:
-        DatabaseError: it cannot be used.
+        OperatorError: something that it needs cannot be read, or is not installed.
     """
+    quotas = Quotas(
+        settings.max_sessions_per_origin,
+        settings.max_sessions_per_topic,
+        settings.max_topics_per_origin,
+        settings.max_candidates,
+        settings.max_side_bytes,
+    )
+    if settings.store == "redis":
+        try:
+            from .redis.store import make_redis_store
+        except ModuleNotFoundError as error:
+            raise OperatorError("--store redis needs another package; install tornado-signal[redis]") from error
+        return make_redis_store(settings, quotas)
+
     from .leveldb.space import Space
     from .leveldb.store import LevelDBStore
 
-    store = LevelDBStore(
+    return LevelDBStore(
         settings.data_dir,
         clock,
         timeout_ms=settings.session_timeout_ms,
-        durability=settings.durability,
+        durability="os" if settings.durability == "os" else "fsync",
         codes=settings.codes,
-        quotas=Quotas(
-            settings.max_sessions_per_origin,
-            settings.max_sessions_per_topic,
-            settings.max_topics_per_origin,
-            settings.max_candidates,
-            settings.max_side_bytes,
-        ),
+        quotas=quotas,
         start_empty=settings.start_empty_if_damaged,
         space=Space(settings.data_dir, settings.max_store_bytes, settings.min_free_bytes),
         sweep_interval_ms=settings.sweep_interval_ms,
     )
+
+
+async def open_store(settings: Settings, clock: Clock) -> Store:
+    """The store as configured, opened.
+
+    Raises:
+        OperatorError: it cannot be used.
+    """
+    store = make_store(settings, clock)
     await store.open()
     return store

@@ -127,6 +127,10 @@ class Watches:
         self._by_key.setdefault(key, set()).add(watch)
         return watch
 
+    def watched(self, key: bytes) -> bool:
+        """Whether anything watches a key."""
+        return key in self._by_key
+
     def changed(self, key: bytes) -> None:
         """Something about a key has changed: wake what watches it, a few in each turn of the loop."""
         watching = self._by_key.get(key)

@@ -1,0 +1,89 @@
+"""What the servers must be like, and what an operator should know about them (contract E4)."""
+
+import logging
+import re
+
+from redis.exceptions import ResponseError
+
+from ...errors import OperatorError
+from .nodes import Acknowledgement, Node, parse_info, text_of
+
+log = logging.getLogger(__name__)
+
+MIN_VERSION = (7, 0)
+MIN_WAITAOF = (7, 2)
+
+
+async def _setting(node: Node, name: str) -> str:
+    """A setting of a node; empty if it may not be read."""
+    reply = await node.reads.submit((b"CONFIG", b"GET", name))
+    return text_of(reply[1]) if isinstance(reply, list) and len(reply) == 2 else ""
+
+
+async def check_node(node: Node, acknowledgement: Acknowledgement) -> tuple[Acknowledgement, int]:
+    """Look at a primary.
+
+    Returns:
+        How writes are acknowledged there, and how much it may hold, in bytes.
+
+    Raises:
+        OperatorError: it cannot be used as it is.
+    """
+    where = "{}:{}".format(*node.address)
+    reply = await node.reads.submit((b"INFO",))
+    if isinstance(reply, ResponseError):
+        raise OperatorError(f"Redis at {where} refuses: {reply}; see --redis-user and --redis-password-file")
+    if isinstance(reply, Exception):
+        raise OperatorError(f"Redis at {where} does not answer: {reply}")
+    info = parse_info(reply)
+    version = info.get("valkey_version") or info["redis_version"]
+    number = tuple(int(part) for part in version.split(".")[:2])
+    if number < MIN_VERSION:
+        raise OperatorError(f"Redis at {where} is version {version}; it must be 7.0 or newer")
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        raise OperatorError(
+            f"Redis at {where} would drop sessions when its memory is full; set maxmemory-policy to noeviction, "
+            f"which is {policy}"
+        )
+    always = False
+    if acknowledgement.durability == "fsync":
+        always = info.get("aof_enabled") == "1" and await _setting(node, "appendfsync") == "always"
+        if info.get("aof_enabled") != "1":
+            raise OperatorError(
+                f"Redis at {where} writes nothing to disk; set appendonly to yes for --durability fsync"
+            )
+        if not always and number < MIN_WAITAOF:
+            raise OperatorError(
+                f"Redis at {where} is version {version}, which cannot tell what is on disk; set appendfsync to always "
+                "for --durability fsync, or use 7.2 or newer"
+            )
+    elif acknowledgement.durability == "replicated":
+        replicas = sum("state=online" in value for name, value in info.items() if re.fullmatch("slave[0-9]+", name))
+        if replicas < acknowledgement.replicas:
+            raise OperatorError(
+                f"Redis at {where} has {replicas} replicas, and a write is acknowledged by {acknowledgement.replicas}; "
+                "add replicas, or set --redis-replicas or --durability"
+            )
+        if replicas == acknowledgement.replicas:
+            log.warning(
+                "Redis at %s has no replica to spare: while one is away nothing is acknowledged; one more is advised",
+                where,
+            )
+    if info.get("aof_enabled") != "1" and acknowledgement.durability != "fsync":
+        log.warning(
+            "Redis at %s has no append-only file: if it restarts before a replica takes over, its sessions are lost; "
+            "set appendonly to yes",
+            where,
+        )
+    if info.get("cluster_enabled") == "1" and await _setting(node, "cluster-require-full-coverage") == "yes":
+        log.warning(
+            "Redis at %s stops when any slot has no primary; set cluster-require-full-coverage to no, and a failover "
+            "concerns one shard alone",
+            where,
+        )
+    capacity_bytes = int(info.get("maxmemory", "0")) or int(info.get("total_system_memory", "0")) // 2
+    return (
+        Acknowledgement(acknowledgement.durability, acknowledgement.replicas, always),
+        capacity_bytes or 2**30,
+    )

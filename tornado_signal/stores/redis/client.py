@@ -1,0 +1,152 @@
+"""Calls that are tried again while a node is away, fails over, or hands a slot to another, up to their time."""
+
+import asyncio
+import contextlib
+import logging
+from typing import Any, Final
+
+from redis.exceptions import (
+    AskError,
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    NoScriptError,
+    ReadOnlyError,
+    TryAgainError,
+)
+
+from ...errors import Unavailable
+from .nodes import Command, NodeLost, NotReplicated
+from .scripts import Script
+from .topology import Topology
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0  # between two looks at each node
+PAUSE_S: Final = 0.01  # before the first repetition; twice as long before each other
+MAX_PAUSE_S: Final = 0.2
+
+AWAY: Final = (NodeLost, ReadOnlyError, ClusterDownError, MasterDownError, BusyLoadingError)
+
+
+class RedisMetrics:
+    """What the engine has done.
+
+    Attributes:
+        calls: how many were asked for.
+        retries: how many were repeated, by why.
+        failed: how many were given up.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.retries: dict[str, int] = {}
+        self.failed = 0
+
+
+class Client:
+    """Calls to whichever node has a slot.
+
+    Args:
+        topology: where the slots are.
+        timeout_s: how long a call is tried.
+        metrics: what is counted.
+    """
+
+    def __init__(self, topology: Topology, timeout_s: float, metrics: RedisMetrics) -> None:
+        self.topology = topology
+        self._timeout_s = timeout_s
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+        self._looking: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Look at the nodes once, and go on with that."""
+        for node in self.topology.primaries:
+            await node.look()
+        self._looking = self._loop.create_task(self._look())
+
+    async def close(self) -> None:
+        """Stop looking; nothing can be asked any more."""
+        self._closed = True
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait((self._looking,))
+
+    def now_ms(self) -> int:
+        """The time of the nodes, as far as it is known; of several the latest."""
+        ahead_s = [node.clock_ahead_s for node in self.topology.primaries if node.clock_ahead_s is not None]
+        return int((self._loop.time() + max(ahead_s, default=0.0)) * 1000)
+
+    async def run(self, slot: int, script: Script, keys: tuple[bytes, ...], *arguments: Any, write: bool = True) -> Any:
+        """Run a script.
+
+        Raises:
+            Unavailable: as `call`.
+        """
+        tail = (len(keys), *keys, *arguments)
+        return await self.call(slot, (b"EVALSHA", script.sha, *tail), write, (b"EVAL", script.text, *tail))
+
+    async def call(self, slot: int, command: Command, write: bool, unknown: Command | None = None) -> Any:
+        """Send a command, and again as long as that can help.
+
+        A command may be executed more than once.
+
+        Args:
+            slot: where its keys are.
+            command: what to send.
+            write: whether it is acknowledged only when it is as safe as configured.
+            unknown: what to send instead to a node that does not know a script.
+
+        Raises:
+            Unavailable: it did not work in time; it may have been executed or not.
+        """
+        if self._closed:
+            raise Unavailable("Redis: closed")
+        self._metrics.calls += 1
+        node = self.topology.node(slot)
+        reply = await (node.writes if write else node.reads).submit(command)
+        if not isinstance(reply, Exception):
+            return reply
+        until_s = self._loop.time() + self._timeout_s
+        pause_s = PAUSE_S
+        asking: tuple[Command, ...] = ()
+        while True:
+            reason = type(reply).__name__
+            self._metrics.retries[reason] = self._metrics.retries.get(reason, 0) + 1
+            node, asking = self.topology.node(slot), ()
+            if isinstance(reply, NoScriptError) and unknown is not None:
+                command = unknown
+            elif isinstance(reply, MovedError):
+                self.topology.moved(slot, (reply.host or node.address[0], reply.port))
+                node = self.topology.node(slot)
+            elif isinstance(reply, AskError):
+                node, asking = self.topology.node_at((reply.host or node.address[0], reply.port)), ((b"ASKING",),)
+            elif isinstance(reply, (*AWAY, TryAgainError, NotReplicated)):
+                if self._loop.time() + pause_s > until_s:
+                    break
+                if isinstance(reply, AWAY):
+                    self.topology.refresh_soon()
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                node = self.topology.node(slot)
+            else:
+                log.error("Redis at %s:%d refuses a command: %s", *node.address, reply)
+                break
+            if self._loop.time() > until_s:
+                break
+            reply = await (node.writes if write else node.reads).submit(*asking, command)
+            if not isinstance(reply, Exception):
+                return reply
+        self._metrics.failed += 1
+        raise Unavailable(f"Redis: {type(reply).__name__}") from reply
+
+    async def _look(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            while True:
+                await asyncio.sleep(LOOK_S)
+                seen = await asyncio.gather(*(node.look() for node in self.topology.primaries))
+                if not all(seen):
+                    self.topology.refresh_soon()

@@ -1,0 +1,109 @@
+"""Where sessions lie: each origin in partitions, each partition in one hash slot, and the names of its keys.
+
+A topic lies in the partition that its hash says, and the code of a session carries the number of its partition.
+"""
+
+import hashlib
+import zlib
+from base64 import urlsafe_b64encode
+from functools import lru_cache
+
+from redis.crc import key_slot
+
+MAX_PARTITIONS = 1024
+ORIGINS_KEPT = 10_000
+
+
+class Partition:
+    """One partition of an origin.
+
+    Args:
+        prefix: what all keys begin with.
+        origin: whose.
+        number: which.
+
+    Attributes:
+        slot: its hash slot.
+        shared: the keys of what its sessions share.
+    """
+
+    __slots__ = ("_tag", "shared", "slot")
+
+    def __init__(self, prefix: bytes, origin: str, number: int) -> None:
+        # Nobody finds another origin with the same hash; of random strings none in 2^64.
+        name = urlsafe_b64encode(hashlib.sha256(origin.encode("utf-8", "surrogatepass")).digest()[:16]).rstrip(b"=")
+        self._tag = b"%b{%b.%x}:" % (prefix, name, number)
+        self.slot = key_slot(self._tag)
+        self.shared = tuple(self._tag + kind for kind in (b"m", b"l", b"e", b"u", b"n", b"d", b"f"))
+
+    @property
+    def meta(self) -> bytes:
+        """The key of its counts."""
+        return self.shared[0]
+
+    @property
+    def listing(self) -> bytes:
+        """The key of its listings."""
+        return self.shared[1]
+
+    @property
+    def topics(self) -> bytes:
+        """The key of its topics in their order."""
+        return self.shared[4]
+
+    def session(self, code: bytes) -> bytes:
+        """The key of a session, and the channel of its changes."""
+        return self._tag + b"s:" + code.hex().encode()
+
+    def keys(self, code: bytes) -> tuple[bytes, ...]:
+        """All keys that a script for a session may touch."""
+        return (self.session(code), self._tag + b"w:" + code.hex().encode(), *self.shared)
+
+    @property
+    def topic_keys(self) -> tuple[bytes, ...]:
+        """All keys that a script for topics may touch; there is no session with the first name."""
+        return (self._tag + b"s:", self._tag + b"w:", *self.shared)
+
+    def topic_channel(self, topic: str) -> bytes:
+        """The channel of a topic's changes."""
+        return self._tag + b"t:" + topic.encode("utf-8", "surrogatepass")
+
+
+class Partitions:
+    """All partitions of a store.
+
+    Args:
+        prefix: what all keys begin with.
+        count: how many each origin has.
+    """
+
+    def __init__(self, prefix: str, count: int) -> None:
+        self.count = count
+        name = prefix.encode()
+        self._of_origin = lru_cache(ORIGINS_KEPT)(
+            lambda origin: tuple(Partition(name, origin, number) for number in range(count))
+        )
+
+    def all(self, origin: str) -> tuple[Partition, ...]:
+        """Those of an origin."""
+        return self._of_origin(origin)
+
+    def of_topic(self, origin: str, topic: str) -> Partition:
+        """The one that a topic lies in."""
+        return self._of_origin(origin)[self.number(topic)]
+
+    def of_code(self, origin: str, code: bytes) -> Partition:
+        """The one that a session lies in, if there is such a session."""
+        return self._of_origin(origin)[int.from_bytes(code[:2], "big") % self.count]
+
+    def place(self, code: bytes, topic: str) -> bytes:
+        """A code that carries the partition of a topic, otherwise the same."""
+        random = int.from_bytes(code[:2], "big")
+        random = random - random % self.count + self.number(topic)
+        if random > 0xFFFF:
+            random -= self.count
+        return random.to_bytes(2, "big") + code[2:]
+
+    def number(self, text: str) -> int:
+        """The partition of a topic, or of anything else that is to be spread."""
+        return zlib.crc32(text.encode("utf-8", "surrogatepass")) % self.count

@@ -1,0 +1,103 @@
+"""What is kept of a session, as the scripts write it and as it is read."""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...session import ListedSession, News, Session, Side
+
+CHUNK = 16  # so many numbers of a side share a field
+_TIMES = struct.Struct(">QQQ")
+_SENT = struct.Struct(">IIIIIB")
+_NUMBERED = struct.Struct(">II")
+NAMES = {Side.OFFERER: b"o", Side.ANSWERER: b"a"}
+
+
+class Sent(NamedTuple):
+    """What both sides have sent.
+
+    Attributes:
+        last: the last number of each side.
+        answered: the number of the answer, 0 for none.
+        secret_hash: the answerer's.
+    """
+
+    last: dict[Side, int]
+    answered: int
+    secret_hash: bytes
+
+
+UNANSWERED = Sent({Side.OFFERER: 1, Side.ANSWERER: 0}, 0, b"")
+
+
+def pack_fixed(secret_hash: bytes, topic: str, info: str) -> bytes:
+    """What is fixed when an offer is published, as its script takes it: without times and serial."""
+    name = topic.encode()
+    return b"%c%b%b%b%b" % (len(secret_hash), secret_hash, struct.pack(">H", len(name)), name, info.encode())
+
+
+def unpack_session(code: bytes, fixed: bytes, expires: bytes) -> Session:
+    """A session from its fields `h` and `e`."""
+    created_ms, timeout_ms, serial = _TIMES.unpack_from(fixed)
+    at = 25 + fixed[24]
+    secret_hash = fixed[25:at]
+    topic, info = fixed[at + 2 :][: int.from_bytes(fixed[at : at + 2], "big")], b""
+    info = fixed[at + 2 + len(topic) :]
+    return Session(code, topic.decode(), info.decode(), created_ms, int(expires), timeout_ms, serial, secret_hash)
+
+
+def unpack_secret(fixed: bytes) -> tuple[int, bytes]:
+    """Serial and the offerer's secret hash from the field `h`."""
+    return int.from_bytes(fixed[16:24], "big"), fixed[25 : 25 + fixed[24]]
+
+
+def unpack_sent(field: bytes | None) -> Sent:
+    """The field `k`."""
+    if field is None:
+        return UNANSWERED
+    offerer, _, answerer, _, answered, length = _SENT.unpack_from(field)
+    return Sent({Side.OFFERER: offerer, Side.ANSWERER: answerer}, answered, field[21 : 21 + length])
+
+
+def chunk_fields(side: Side, first: int, last: int) -> list[bytes]:
+    """The fields of a side's candidates with these numbers."""
+    return [b"%b%d" % (NAMES[side], number) for number in range(first // CHUNK, last // CHUNK + 1)]
+
+
+def unpack_candidates(chunks: Sequence[bytes | None], since: int) -> list[tuple[int, str]]:
+    """The candidates after a number, with their numbers."""
+    found = []
+    for chunk in chunks:
+        at = 0
+        while chunk and at < len(chunk):
+            number, length = _NUMBERED.unpack_from(chunk, at)
+            at += 8
+            if number > since:
+                found.append((number, chunk[at : at + length].decode()))
+            at += length
+    return found
+
+
+def unpack_listed(code: bytes, fields: Sequence[bytes | None]) -> tuple[ListedSession, int] | None:
+    """A listed session from `h`, `e`, `k`, `o` and the first chunks of its candidates.
+
+    Returns:
+        It, and the offerer's last number; None if it is no longer there, or has been answered.
+    """
+    fixed, expires, kept, offer, *chunks = fields
+    if fixed is None or expires is None or offer is None:
+        return None
+    sent = unpack_sent(kept)
+    if sent.answered:
+        return None
+    candidates = [text for _, text in unpack_candidates(chunks, 0)]
+    return ListedSession(unpack_session(code, fixed, expires), offer.decode(), candidates), sent.last[Side.OFFERER]
+
+
+def unpack_news(side: Side, fields: Sequence[bytes | None], sent: Sent, serial: int, since: int) -> News:
+    """What a side has sent, from `e`, its description, and the chunks of its candidates."""
+    expires, description, *chunks = fields
+    assert expires is not None
+    number = 1 if side is Side.OFFERER else sent.answered
+    text = None if description is None else description.decode()
+    return News(text, number, unpack_candidates(chunks, since), int(expires), serial)

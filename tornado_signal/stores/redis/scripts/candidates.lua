@@ -1,0 +1,44 @@
+-- Append candidates of one side, all or none.
+-- ARGV: side (o, a), secret hash, token of this call, the last number and the bytes that there may be, candidates.
+-- Returns 'added', 'not found', 'too many', 'too large'.
+local side, secret, token = ARGV[1], ARGV[2], ARGV[3]
+local CHUNK = 16 -- so many numbers share a field
+local it = admitted(side, secret, (now_ms()))
+if not it then
+    return 'not found'
+end
+for at = 1, #it.tokens, 8 do
+    if string.sub(it.tokens, at, at + 7) == token then
+        touch(it.expires)
+        return 'added'
+    end
+end
+local number, size = it[side][1], it[side][2]
+for at = 6, #ARGV do
+    size = size + #ARGV[at]
+end
+if number + #ARGV - 5 > tonumber(ARGV[4]) then
+    return 'too many'
+elseif size > tonumber(ARGV[5]) then
+    return 'too large'
+end
+local field, chunk
+for at = 6, #ARGV do
+    number = number + 1
+    local its = side .. math.floor(number / CHUNK)
+    if its ~= field then
+        if field then
+            redis.call('HSET', session, field, table.concat(chunk))
+        end
+        field, chunk = its, {redis.call('HGET', session, its) or ''}
+    end
+    chunk[#chunk + 1] = struct.pack('>I4I4', number, #ARGV[at]) .. ARGV[at]
+end
+if field then
+    redis.call('HSET', session, field, table.concat(chunk))
+end
+it[side] = {number, size}
+it.tokens = it.tokens .. token
+keep_sent(it)
+redis.call('SPUBLISH', session, '')
+return 'added'

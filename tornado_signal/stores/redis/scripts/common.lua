@@ -1,0 +1,181 @@
+-- What the scripts share. Every script declares all keys of its partition that it may touch: one that finds others in
+-- the middle of a slot's migration would stop halfway.
+local session, tomb, meta, listing, expiries, due, topics, departed, forgetting = unpack(KEYS)
+local EXPIRED = 2
+
+local function now_ms()
+    local time = redis.call('TIME')
+    return time[1] * 1000 + math.floor(time[2] / 1000), time[1] * 1000000 + time[2]
+end
+
+-- Numbers are printed whole: Lua's own format has 14 digits.
+local function text(number)
+    return string.format('%.0f', number)
+end
+
+local function topic_prefix(topic)
+    return struct.pack('>I2', #topic) .. topic
+end
+
+-- Serials only ever advance, also over a failover that lost the latest: none is below the time, in microseconds.
+local function next_serial(now_us)
+    local serial = math.max((tonumber(redis.call('HGET', meta, 's')) or 0) + 1, now_us)
+    redis.call('HSET', meta, 's', text(serial))
+    return serial
+end
+
+local function topic_channel(topic)
+    return string.sub(meta, 1, -2) .. 't:' .. topic
+end
+
+local function first_expiry(prefix)
+    local first = redis.call('ZRANGE', expiries, '[' .. prefix, '(' .. prefix .. '\255', 'BYLEX', 'LIMIT', 0, 1)[1]
+    return first and struct.unpack('>I8', first, #prefix + 1)
+end
+
+-- Note when something of a topic expires next; without anything there is no such topic.
+local function note_topic(topic, prefix)
+    local first = first_expiry(prefix)
+    if first then
+        redis.call('ZADD', due, text(first), topic)
+    else
+        redis.call('ZREM', due, topic)
+        redis.call('ZREM', topics, topic)
+        redis.call('HDEL', meta, '=' .. topic)
+    end
+end
+
+-- The keys of a partition live a while longer than all that is in them.
+local function renew(first, last)
+    local until_ms = redis.call('HGET', meta, 'x')
+    for at = first, last do
+        redis.call('PEXPIREAT', KEYS[at], until_ms)
+    end
+end
+
+local function keep(expires, remember)
+    if (tonumber(redis.call('HGET', meta, 'x')) or 0) < expires + remember then
+        redis.call('HSET', meta, 'x', text(expires + 2 * remember))
+        renew(3, 9)
+    end
+end
+
+-- A session leaves its topic's listing. Returns nothing; note_topic has to follow.
+local function leave(topic, prefix, serial, expires, code, reason, now, now_us, remember)
+    local name = struct.pack('>I8', serial) .. code
+    if redis.call('ZREM', listing, prefix .. name) == 0 then
+        return false
+    end
+    redis.call('ZREM', expiries, prefix .. struct.pack('>I8', expires) .. name)
+    redis.call('HINCRBY', meta, '=' .. topic, -1)
+    redis.call('HINCRBY', meta, 'n', -1)
+    local member = prefix .. struct.pack('>I8I8I1', next_serial(now_us), serial, reason) .. code
+    redis.call('ZADD', departed, 0, member)
+    if redis.call('RPUSH', forgetting, struct.pack('>I8', now + remember) .. member) == 1 then
+        renew(8, 9)
+    end
+    redis.call('SPUBLISH', topic_channel(topic), '')
+    return true
+end
+
+-- Departures are remembered for a while.
+local function forget(now, most)
+    for _ = 1, most do
+        local first = redis.call('LINDEX', forgetting, 0)
+        if not first or struct.unpack('>I8', first) > now then
+            return
+        end
+        redis.call('LPOP', forgetting)
+        redis.call('ZREM', departed, string.sub(first, 9))
+    end
+end
+
+-- Have what has expired of a topic leave its listing. Returns how many did.
+local function settle_topic(topic, now, now_us, remember, most)
+    local prefix = topic_prefix(topic)
+    local found = redis.call('ZRANGE', expiries, '[' .. prefix, '(' .. prefix .. struct.pack('>I8', now + 1),
+        'BYLEX', 'LIMIT', 0, most)
+    for _, member in ipairs(found) do
+        local expires, serial, at = struct.unpack('>I8I8', member, #prefix + 1)
+        leave(topic, prefix, serial, expires, string.sub(member, at), EXPIRED, now, now_us, remember)
+    end
+    if #found > 0 then
+        note_topic(topic, prefix)
+        keep(now, remember)
+    end
+    return #found
+end
+
+-- The same of all topics. Returns whether there may be more.
+local function settle(now, now_us, remember, most)
+    while most > 0 do
+        local found = redis.call('ZRANGE', due, '-inf', text(now), 'BYSCORE', 'LIMIT', 0, 1)
+        if not found[1] then
+            return false
+        end
+        most = most - math.max(1, settle_topic(found[1], now, now_us, remember, most))
+    end
+    return true
+end
+
+-- The session: what is fixed, and what both sides have sent. `answered` is the number of the answer, 0 for none.
+local function find()
+    local found = redis.call('HMGET', session, 'h', 'e', 'k')
+    if not found[1] then
+        return nil
+    end
+    local it = {expires = tonumber(found[2]), answered = 0, o = {1}, a = {0, 0}, a_secret = '', tokens = ''}
+    it.created, it.lifetime, it.serial = struct.unpack('>I8I8I8', found[1])
+    local length = string.byte(found[1], 25)
+    it.o_secret = string.sub(found[1], 26, 25 + length)
+    local size = struct.unpack('>I2', found[1], 26 + length)
+    it.topic = string.sub(found[1], 28 + length, 27 + length + size)
+    if found[3] then
+        it.o[1], it.o[2], it.a[1], it.a[2], it.answered, length = struct.unpack('>I4I4I4I4I4I1', found[3])
+        it.a_secret = string.sub(found[3], 22, 21 + length)
+        it.tokens = string.sub(found[3], 22 + length)
+    else
+        it.o[2] = redis.call('HSTRLEN', session, 'o')
+    end
+    return it
+end
+
+-- A live session, if that side may act with this secret.
+local function admitted(side, secret, now)
+    local it = find()
+    local kept = it and it[side .. '_secret']
+    return it and it.expires > now and (kept == '' or kept == secret) and it or nil
+end
+
+local function keep_sent(it)
+    redis.call('HSET', session, 'k', struct.pack('>I4I4I4I4I4I1', it.o[1], it.o[2], it.a[1], it.a[2], it.answered, #it.a_secret)
+        .. it.a_secret .. string.sub(it.tokens, -256))
+end
+
+-- A change that has been made before is made known to the replicas again.
+local function touch(expires)
+    redis.call('HSET', session, 'e', text(expires))
+end
+
+-- A key is there at the millisecond that it expires at, a session is not.
+local function expire(expires)
+    touch(expires)
+    redis.call('PEXPIREAT', session, text(expires - 1))
+end
+
+-- A listed session, or one that is not, gets another expiry.
+local function move(it, code, expires, remember)
+    expire(expires)
+    if it.answered == 0 then
+        local prefix = topic_prefix(it.topic)
+        local name = struct.pack('>I8', it.serial) .. code
+        local before = prefix .. struct.pack('>I8', it.expires) .. name
+        if expires ~= it.expires and redis.call('ZSCORE', expiries, before) then
+            redis.call('ZADD', expiries, 0, prefix .. struct.pack('>I8', expires) .. name)
+            redis.call('ZREM', expiries, before)
+            note_topic(it.topic, prefix)
+        end
+    end
+    keep(expires, remember)
+    redis.call('SPUBLISH', session, '')
+end

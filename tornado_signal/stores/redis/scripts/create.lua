@@ -1,0 +1,66 @@
+-- Publish an offer.
+-- ARGV: code, topic, head (what is fixed, without times and serial), offer, lifetime in ms, remember in ms, secret hash,
+-- sessions of a topic, sessions and topics of this partition that there may be, identity for a new partition, by content.
+-- Returns {state, time, sessions, topics}; states: created, kept, 'not found', 'full topic', 'full', 'full topics', 'again'.
+local code, topic, fixed, offer = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lifetime, remember, secret = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+local in_topic, in_partition, topics_here = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local now, now_us = now_ms()
+
+local function answer(state)
+    return {state, text(now), tonumber(redis.call('HGET', meta, 'n')) or 0, redis.call('ZCARD', topics)}
+end
+
+local it = find()
+if it and it.expires > now then
+    if ARGV[12] == '0' then -- it was made by this very call, whose answer was lost
+        touch(it.expires)
+        return answer('created')
+    end
+    if it.o_secret ~= '' and it.o_secret ~= secret then
+        return answer('not found')
+    end
+    if it.answered > 0 then
+        touch(it.expires)
+    else
+        move(it, code, now + it.lifetime, remember)
+    end
+    return answer('kept')
+end
+if ARGV[12] == '0' and redis.call('EXISTS', tomb) == 1 then -- and withdrawn since
+    return answer('created')
+end
+forget(now, 4)
+if settle_topic(topic, now, now_us, remember, 50) == 50 then
+    return answer('again')
+end
+settle(now, now_us, remember, 2)
+local listed = tonumber(redis.call('HGET', meta, '=' .. topic)) or 0
+if (tonumber(redis.call('HGET', meta, 'n')) or 0) >= in_partition then
+    return answer(settle(now, now_us, remember, 50) and 'again' or 'full')
+elseif listed >= in_topic then
+    return answer('full topic')
+elseif listed == 0 and redis.call('ZCARD', topics) >= topics_here then
+    return answer(settle(now, now_us, remember, 50) and 'again' or 'full topics')
+end
+local created = math.max(now, tonumber(redis.call('HGET', meta, 'c')) or 0)
+local serial = next_serial(now_us)
+local expires = created + lifetime
+redis.call('HSET', meta, 'c', text(created))
+redis.call('HSETNX', meta, 'i', ARGV[11])
+keep(expires, remember)
+redis.call('DEL', session)
+redis.call('HSET', session, 'h', struct.pack('>I8I8I8', created, lifetime, serial) .. fixed, 'o', offer)
+expire(expires)
+local prefix, name = topic_prefix(topic), struct.pack('>I8', serial) .. code
+redis.call('ZADD', listing, 0, prefix .. name)
+redis.call('ZADD', expiries, 0, prefix .. struct.pack('>I8', expires) .. name)
+redis.call('ZADD', topics, 0, topic)
+redis.call('ZADD', due, 'LT', text(expires), topic)
+redis.call('HINCRBY', meta, '=' .. topic, 1)
+if redis.call('HINCRBY', meta, 'n', 1) == 1 then
+    renew(4, 7)
+end
+redis.call('SPUBLISH', topic_channel(topic), '')
+redis.call('SPUBLISH', session, '')
+return answer('created')

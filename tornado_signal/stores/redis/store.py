@@ -1,0 +1,665 @@
+"""The sessions on Redis or Valkey: what may be asked and changed, each under the origin that asks for it.
+
+Every change is one script, atomic for the partition of its topic. Nothing is kept in the process but connections,
+subscriptions and a few counts, so that any process answers as any other. The time is the nodes' own.
+"""
+
+import asyncio
+import heapq
+import math
+import os
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Literal
+
+from redis.crc import key_slot
+
+from ...errors import AlreadyAnswered, OperatorError, OtherSession, SessionNotFound, TooMany, Unavailable
+from ...metrics import SessionMetrics
+from ...session import (
+    Arrival,
+    Departure,
+    ListedSession,
+    ListingState,
+    News,
+    Position,
+    Reason,
+    SessionPosition,
+    Side,
+    TopicStep,
+    content_code,
+    make_uuid,
+    owns,
+)
+from ...settings.settings import Settings
+from .. import position_text
+from ..quotas import UNLIMITED, Quotas
+from ..watches import Watch, Watches
+from . import records, scripts
+from .checks import check_node
+from .client import Client, RedisMetrics
+from .counts import OriginCounts
+from .nodes import Access, Acknowledgement, Address
+from .partitions import MAX_PARTITIONS, Partition, Partitions
+from .positions import TopicPosition, is_of, make_identity, nothing_of
+from .topology import Topology
+from .wakes import Wakes
+
+LISTING_STEP = 50  # sessions of a listing that are read together
+EVENTS_STEP = 50
+TOPICS_DIRECT = 4096  # topics among which the beginning of a page is looked for by reading them
+FULL_RETRY_S = 10
+LOOK_AGAIN_S = 0.005  # after something should have expired: clocks are not read at the same instant
+COUNTS_SHARE = 20  # counting everything takes at most one part in so many of the time
+FORMAT = "1"
+
+
+class RedisStore:
+    """The sessions on Redis; see `Store` for its operations. Belongs to the event loop that runs.
+
+    Args:
+        addresses: of any nodes, or of Sentinels.
+        sentinel: the name that the Sentinels know the primary by; empty without them.
+        access: how to get in.
+        acknowledgement: when a write is acknowledged.
+        prefix: what all keys and channels begin with.
+        partitions: how many each origin has; always the same for a store.
+        timeout_ms: how long a session lives, and its departure from a listing is remembered.
+        codes: `random` or `content` (contract B16).
+        quotas: how much there may be; of an origin somewhat more while several processes publish at once.
+
+    Attributes:
+        metrics: what has become of the sessions, as far as this process has done it.
+        redis_metrics: what it has done for that.
+        topology: where everything is.
+        wakes: what is subscribed.
+        watches: what waits for a session or a topic.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        *,
+        sentinel: str = "",
+        access: Access = Access(),  # noqa: B008 (it never changes)
+        acknowledgement: Acknowledgement = Acknowledgement(),  # noqa: B008 (it never changes)
+        prefix: str = "tornado-signal:",
+        partitions: int = 16,
+        timeout_ms: int,
+        codes: Literal["random", "content"] = "random",
+        quotas: Quotas = Quotas(),  # noqa: B008 (it never changes)
+    ) -> None:
+        if not 1 <= partitions <= MAX_PARTITIONS:
+            raise ValueError(partitions)
+        self.metrics = SessionMetrics()
+        self.redis_metrics = RedisMetrics()
+        self.watches = Watches()
+        self.capacity_bytes = 0
+        self.prefix = prefix
+        self._access = access
+        self._acknowledgement = acknowledgement
+        self.partitions = Partitions(prefix, partitions)
+        self._timeout_ms = timeout_ms
+        self._codes = codes
+        self._quotas = quotas
+        self._addresses = addresses
+        self._sentinel = sentinel
+        self._open(acknowledgement)
+        self._identity = self._nothing = ""
+        self._expiring: dict[bytes, tuple[int, asyncio.TimerHandle]] = {}  # by channel, when something expires there
+        self._counts = OriginCounts(self.partitions, self._sizes, quotas)
+        self._registered: dict[str, int] = {}  # by origin, until when others know of it
+        self._counted: tuple[float, tuple[int, int]] | None = None
+
+    def _open(self, acknowledgement: Acknowledgement) -> None:
+        self.topology = Topology(self._addresses, self._sentinel, self._access, acknowledgement)
+        self.client = Client(self.topology, self._access.timeout_s, self.redis_metrics)
+        self.wakes = Wakes(self.topology, self._access, self.watches)
+
+    async def open(self) -> None:
+        try:
+            await self.topology.open()
+            found = [await check_node(node, self._acknowledgement) for node in self.topology.primaries]
+            if any(acknowledgement.always for acknowledgement, _ in found):
+                await self.topology.close()
+                self._open(found[0][0])
+                await self.topology.open()
+            self.capacity_bytes = sum(capacity_bytes for _, capacity_bytes in found)
+            await self.client.open()
+            await self._claim()
+        except Unavailable as error:
+            await self.close()
+            raise OperatorError(f"Redis cannot be used: {error.__cause__}") from error
+        except OperatorError:
+            await self.close()
+            raise
+
+    async def _claim(self) -> None:
+        """Read what kind of store it is, or say so first."""
+        key = f"{self.prefix}store".encode()
+        slot = key_slot(key)
+        for name, value in (
+            ("format", FORMAT),
+            ("partitions", self.partitions.count),
+            ("identity", os.urandom(6).hex()),
+        ):
+            await self.client.call(slot, (b"HSETNX", key, name, value), write=True)
+        found = await self.client.call(slot, (b"HMGET", key, "format", "partitions", "identity"), write=False)
+        kind, partitions, identity = (each.decode() for each in found)
+        if kind != FORMAT:
+            raise OperatorError(f"the sessions on Redis have format {kind}, which this version does not know")
+        if int(partitions) != self.partitions.count:
+            raise OperatorError(
+                f"the sessions on Redis lie in {partitions} partitions; set --redis-partitions to {partitions}, "
+                "or another --redis-prefix"
+            )
+        self._identity = identity
+        self._nothing = nothing_of(identity)
+
+    async def close(self) -> None:
+        for _, timer in self._expiring.values():
+            timer.cancel()
+        self._expiring.clear()
+        await self.client.close()
+        await self.wakes.close()
+        await self.topology.close()
+
+    def now_ms(self) -> int:
+        return self.client.now_ms()
+
+    @property
+    def available(self) -> bool:
+        return all(node.answers for node in self.topology.primaries)
+
+    async def probe(self) -> None:
+        for node in self.topology.primaries:
+            slot = self.topology.slot_of(node)
+            if slot is None:
+                raise Unavailable("Redis: a primary has no slot")
+            await self.client.call(slot, (b"PING",), write=True)
+
+    async def counts(self) -> tuple[int, int]:
+        loop = asyncio.get_running_loop()
+        if self._counted is not None and loop.time() < self._counted[0]:
+            return self._counted[1]
+        began_s = loop.time()
+        sessions = topics = 0
+        for origin in await self.origins():
+            for each in await self._sizes(origin):
+                sessions += each[0]
+                topics += each[1]
+        took_s = loop.time() - began_s
+        if took_s > 0.05:
+            self._counted = loop.time() + COUNTS_SHARE * took_s, (sessions, topics)
+        return sessions, topics
+
+    # Publishing and connecting
+
+    async def create(
+        self, origin: str, topic: str, info: str, offer: str, *, ttl_ms: int | None = None, secret_hash: bytes = b""
+    ) -> bytes:
+        by_content = self._codes == "content"
+        code = content_code(origin, [topic], offer) if by_content else make_uuid(os.urandom(16), 4)
+        code = self.partitions.place(code, topic)
+        partition = self.partitions.of_topic(origin, topic)
+        quotas = self._quotas
+        while True:
+            others = self._counts.others(origin, partition)
+            state, now, sessions, topics = await self.client.run(
+                partition.slot,
+                scripts.CREATE,
+                partition.keys(code),
+                code,
+                topic.encode(),
+                records.pack_fixed(secret_hash, topic, info),
+                offer.encode(),
+                ttl_ms or self._timeout_ms,
+                self._timeout_ms,
+                secret_hash,
+                quotas.sessions_per_topic,
+                quotas.sessions_per_origin - others[0],
+                quotas.topics_per_origin - others[1],
+                make_identity(self._identity),
+                int(by_content),
+            )
+            await self._counts.note(origin, partition, sessions, topics)
+            if state in (b"full", b"full topics") and await self._counts.refresh(origin, others):
+                continue
+            if state != b"again":
+                break
+        if state == b"not found":
+            raise SessionNotFound
+        if state.startswith(b"full"):
+            what = {b"full": "sessions of an origin", b"full topic": "sessions of a topic"}
+            raise TooMany(what.get(state, "topics of an origin"), FULL_RETRY_S)
+        if state == b"created":
+            self.metrics.created += 1
+            await self._register(origin, int(now) + (ttl_ms or self._timeout_ms))
+        return code
+
+    async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
+        partition = self.partitions.of_code(origin, code)
+        state, waited_ms = await self.client.run(
+            partition.slot,
+            scripts.ANSWER,
+            partition.keys(code),
+            code,
+            answer.encode(),
+            secret_hash,
+            self._timeout_ms,
+        )
+        if state == b"not found":
+            raise SessionNotFound
+        if state == b"other":
+            raise AlreadyAnswered
+        if state == b"answered":
+            self.metrics.offers_waited.observe(max(0, waited_ms) / 1000)
+
+    async def add_candidates(
+        self, origin: str, code: bytes, side: Side, candidates: Sequence[str], *, secret_hash: bytes = b""
+    ) -> None:
+        partition = self.partitions.of_code(origin, code)
+        state = await self.client.run(
+            partition.slot,
+            scripts.CANDIDATES,
+            (partition.session(code),),
+            records.NAMES[side],
+            secret_hash,
+            os.urandom(8),
+            self._quotas.candidates + 1,
+            self._quotas.side_bytes,
+            *(text.encode() for text in candidates),
+        )
+        if state == b"not found":
+            raise SessionNotFound
+        if state != b"added":
+            what = "candidates" if state == b"too many" else "bytes"
+            raise TooMany(f"{what} of a session", self._timeout_ms // 1000 or 1)
+
+    async def read(
+        self,
+        origin: str,
+        code: bytes,
+        reader: Side,
+        *,
+        since: SessionPosition | None = None,
+        secret_hash: bytes = b"",
+    ) -> News:
+        partition = self.partitions.of_code(origin, code)
+        key = partition.session(code)
+        await self._subscribed(key)
+        side = reader.other
+        known = since.number if since else 0
+        description = b"o" if side is Side.OFFERER else b"a"
+        last = known  # of the numbers that are asked for
+        while True:
+            fields = records.chunk_fields(side, known + 1, last + records.CHUNK)
+            command = (b"HMGET", key, b"h", b"k", b"e", description, *fields)
+            fixed, kept, *rest = await self.client.call(partition.slot, command, write=False)
+            if fixed is None:
+                raise SessionNotFound
+            serial, offerer_hash = records.unpack_secret(fixed)
+            sent = records.unpack_sent(kept)
+            if not owns(offerer_hash if reader is Side.OFFERER else sent.secret_hash, secret_hash):
+                raise SessionNotFound
+            if since is not None and since.serial != serial:
+                raise OtherSession
+            if sent.last[side] < (last // records.CHUNK + 2) * records.CHUNK:
+                return records.unpack_news(side, rest, sent, serial, known)
+            last = sent.last[side]
+
+    async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
+        partition = self.partitions.of_code(origin, code)
+        state = await self.client.run(
+            partition.slot,
+            scripts.WITHDRAW,
+            partition.keys(code),
+            code,
+            records.NAMES[side],
+            secret_hash,
+            os.urandom(8),
+            self._timeout_ms,
+        )
+        if state == b"not found":
+            raise SessionNotFound
+        self.metrics.withdrawn += 1
+
+    async def refresh(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> int:
+        partition = self.partitions.of_code(origin, code)
+        expires = await self.client.run(
+            partition.slot,
+            scripts.REFRESH,
+            partition.keys(code),
+            code,
+            records.NAMES[side],
+            secret_hash,
+            self._timeout_ms,
+        )
+        if expires is None:
+            raise SessionNotFound
+        return int(expires)
+
+    # Discovery
+
+    async def topics(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
+        partitions = self.partitions.all(origin)
+        ends = [topics for _, topics in await self._sizes(origin)]
+        total = sum(ends)
+        if offset >= total:
+            return [], total
+        begins = await self._find_rank(partitions, ends, offset)
+        wanted = min(offset + limit, total) - sum(begins)
+        found: list[list[tuple[bytes, int]]] = [[] for _ in partitions]
+        whole = [begin >= end for begin, end in zip(begins, ends, strict=True)]
+        many = wanted // len(partitions) + 3 * math.isqrt(wanted // len(partitions) + 1) + 4
+        while True:
+            replies = await asyncio.gather(
+                *(
+                    self._topics(each, begin + len(some), many)
+                    for each, begin, some, done in zip(partitions, begins, found, whole, strict=True)
+                    if not done
+                )
+            )
+            left = iter(replies)
+            for at, done in enumerate(whole):
+                if not done:
+                    _, _, some = next(left)
+                    found[at] += some
+                    whole[at] = len(some) < many
+            # What is beyond the last of a partition that is not read to its end is not known.
+            bound = min((some[-1][0] for some, done in zip(found, whole, strict=True) if not done), default=None)
+            merged = list(heapq.merge(*found))
+            known = len(merged) if bound is None else sum(topic <= bound for topic, _ in merged)
+            if bound is None or known >= wanted:
+                page = merged[offset - sum(begins) :][:limit]
+                return [(topic.decode(), count) for topic, count in page], total
+            many *= 2
+
+    async def _find_rank(self, partitions: Sequence[Partition], ends: Sequence[int], offset: int) -> list[int]:
+        """Where to begin in each partition, so that no more than `offset` topics come before, and not many fewer."""
+        low, high = [0] * len(partitions), list(ends)
+        while sum(high) - sum(low) > TOPICS_DIRECT and offset - sum(low) > TOPICS_DIRECT // 4:
+            sizes = [above - below for below, above in zip(low, high, strict=True)]
+            at = sizes.index(max(sizes))
+            middle = low[at] + sizes[at] // 2
+            _, _, some = await self._topics(partitions[at], middle, 1)
+            if not some:
+                break
+            ranks = await asyncio.gather(
+                *(
+                    self.client.call(each.slot, (b"ZLEXCOUNT", each.topics, b"-", b"(" + some[0][0]), write=False)
+                    for each in partitions
+                )
+            )
+            if sum(ranks) <= offset:
+                low = [max(pair) for pair in zip(low, ranks, strict=True)]
+            else:
+                high = [min(pair) for pair in zip(high, ranks, strict=True)]
+        return low
+
+    async def _topics(self, partition: Partition, first: int, many: int) -> tuple[int, int, list[tuple[bytes, int]]]:
+        """Counts of sessions and of topics of a partition, and some of its topics with theirs."""
+        again = 1
+        while again:
+            again, *found = await self.client.run(
+                partition.slot, scripts.TOPICS, partition.topic_keys, first, many, self._timeout_ms, write=False
+            )
+        sessions, topics, _, *names = found
+        return sessions, topics, list(zip(names[::2], names[1::2], strict=True))
+
+    async def _sizes(self, origin: str) -> list[tuple[int, int]]:
+        """Counts of sessions and topics of an origin, by partition."""
+        found = await asyncio.gather(*(self._topics(each, 0, 0) for each in self.partitions.all(origin)))
+        return [(sessions, topics) for sessions, topics, _ in found]
+
+    async def sessions(
+        self, origin: str, topic: str, limit: int | None = None
+    ) -> AsyncGenerator[list[ListedSession], None]:
+        partition = self.partitions.of_topic(origin, topic)
+        name = topic.encode()
+        prefix = len(name).to_bytes(2, "big") + name
+        stop = b"(" + prefix + b"\xff"
+        left = UNLIMITED if limit is None else limit
+        while left:
+            most = min(left, LISTING_STEP)
+            command = (b"ZRANGE", partition.listing, stop, b"[" + prefix, b"BYLEX", b"REV", b"LIMIT", 0, most)
+            members = await self.client.call(partition.slot, command, write=False)
+            step = [each for each in await self._listed(partition, [each[-16:] for each in members]) if each]
+            left -= len(step)
+            if step:
+                steps = [step]
+                del step  # a reader may be slow, and many: what it has got is not kept here
+                yield steps.pop()
+            if len(members) < most:
+                return
+            stop = b"(" + members[-1]
+
+    async def _listed(self, partition: Partition, codes: Sequence[bytes]) -> list[ListedSession | None]:
+        """Sessions as a listing has them; None for those that are not there or have been answered."""
+        return await asyncio.gather(*(self._one_listed(partition, code) for code in codes))
+
+    async def _one_listed(self, partition: Partition, code: bytes) -> ListedSession | None:
+        last = 1
+        while True:
+            fields = records.chunk_fields(Side.OFFERER, 1, last)
+            command = (b"HMGET", partition.session(code), b"h", b"e", b"k", b"o", *fields)
+            found = records.unpack_listed(code, await self.client.call(partition.slot, command, write=False))
+            if found is None:
+                return None
+            if found[1] // records.CHUNK <= last // records.CHUNK:
+                return found[0]
+            last = found[1]
+
+    async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
+        partition = self.partitions.of_topic(origin, topic)
+        await self._subscribed(partition.topic_channel(topic))
+        again = 1
+        while again:
+            again, *found = await self.client.run(
+                partition.slot,
+                scripts.LISTING_STATE,
+                partition.topic_keys,
+                topic.encode(),
+                self._timeout_ms,
+                write=False,
+            )
+        identity, serial, live, changes_ms = found
+        self._expects(partition.topic_channel(topic), changes_ms)
+        position = TopicPosition(identity.decode() or self._nothing, int(serial), live)
+        if not live:
+            position = TopicPosition(self._nothing, 0, 0)
+        changed = live > 0 if since is None else position != since
+        return ListingState(changed, position, int(changes_ms) if changes_ms else None)
+
+    # Events of a topic
+
+    async def begin_topic(self, origin: str, topic: str, since: Position | None) -> tuple[Position, bool]:
+        partition = self.partitions.of_topic(origin, topic)
+        await self._subscribed(partition.topic_channel(topic))
+        identity, serial, _, _ = await self._step(partition, topic, 0, 0, 1)
+        if since is not None:
+            assert isinstance(since, TopicPosition)
+            known = since.identity == identity and since.listed <= since.serial <= serial
+            if known or since == TopicPosition(self._nothing, 0, 0):
+                return since, True
+        return TopicPosition(identity, serial, 0), False
+
+    async def topic_step(self, origin: str, topic: str, position: Position) -> TopicStep:
+        assert isinstance(position, TopicPosition)
+        partition = self.partitions.of_topic(origin, topic)
+        await self._subscribed(partition.topic_channel(topic))
+        identity, serial, left, come = await self._step(partition, topic, position.serial, position.listed, EVENTS_STEP)
+        if identity != position.identity:  # nothing was there, or all of it was lost
+            position = TopicPosition(identity, 0, 0)
+            identity, serial, left, come = await self._step(partition, topic, 0, 0, EVENTS_STEP)
+            left = []
+        departures = []
+        for member in left:
+            at, of = int.from_bytes(member[:8], "big"), int.from_bytes(member[8:16], "big")
+            if of <= position.listed:
+                departed = TopicPosition(identity, at, position.listed)
+                departures.append(Departure(departed, member[17:], Reason(member[16])))
+        if len(left) == EVENTS_STEP:
+            end = TopicPosition(identity, int.from_bytes(left[-1][:8], "big"), position.listed)
+            return TopicStep(departures, [], end, more=True)
+        arrivals: list[Arrival] = []
+        listed = position.listed
+        for member, found in zip(come, await self._listed(partition, [each[8:] for each in come]), strict=True):
+            if found is None:
+                # It has left meanwhile. The next step begins with that, without this one.
+                await self._heal(partition, topic, member)
+                return TopicStep(departures, arrivals, TopicPosition(identity, serial, listed), more=True)
+            listed = found.session.serial
+            arrivals.append(Arrival(TopicPosition(identity, serial, listed), found))
+        more = len(come) == EVENTS_STEP
+        # A session that has left before a reader had it is not to be told of: those up to here count as known.
+        return TopicStep(departures, arrivals, TopicPosition(identity, serial, listed if more else serial), more)
+
+    async def _step(
+        self, partition: Partition, topic: str, serial: int, listed: int, most: int
+    ) -> tuple[str, int, list[bytes], list[bytes]]:
+        """Identity and newest serial of a partition, departures behind a serial, and listed sessions behind another."""
+        again = 1
+        while again:
+            again, *found = await self.client.run(
+                partition.slot,
+                scripts.TOPIC_STEP,
+                partition.topic_keys,
+                topic.encode(),
+                serial,
+                listed,
+                most,
+                self._timeout_ms,
+                write=False,
+            )
+        identity, newest, left, come, first = found
+        self._expects(partition.topic_channel(topic), first)
+        return identity.decode() or self._nothing, int(newest), left, come
+
+    async def _heal(self, partition: Partition, topic: str, member: bytes) -> None:
+        serial, code = int.from_bytes(member[:8], "big"), member[8:]
+        arguments = (code, topic.encode(), serial, self._timeout_ms)
+        await self.client.run(partition.slot, scripts.HEAL, partition.keys(code), *arguments)
+
+    # Waiting
+
+    def watch_session(self, origin: str, code: bytes) -> Watch:
+        partition = self.partitions.of_code(origin, code)
+        return self._watch(partition.session(code), partition.slot)
+
+    def watch_topic(self, origin: str, topic: str) -> Watch:
+        partition = self.partitions.of_topic(origin, topic)
+        return self._watch(partition.topic_channel(topic), partition.slot)
+
+    def end_watches(self) -> None:
+        self.watches.end()
+
+    def _watch(self, channel: bytes, slot: int) -> Watch:
+        self.wakes.want(channel, slot)
+        return self.watches.watch(channel)
+
+    def _expects(self, channel: bytes, expires: bytes) -> None:
+        """Have what watches a topic look at it when something expires there: that is published by nobody else."""
+        if not expires or not self.watches.watched(channel):
+            return
+        expires_ms = int(expires)
+        known = self._expiring.get(channel)
+        if known is not None:
+            if known[0] == expires_ms:
+                return
+            known[1].cancel()
+        wait_s = max(0, expires_ms - self.now_ms()) / 1000 + LOOK_AGAIN_S
+        timer = asyncio.get_running_loop().call_later(wait_s, self._expire, channel)
+        self._expiring[channel] = expires_ms, timer
+
+    def _expire(self, channel: bytes) -> None:
+        del self._expiring[channel]
+        self.watches.changed(channel)
+
+    def wake_expired(self) -> None:
+        """Have what watches topics look at them now."""
+        for channel, (_, timer) in list(self._expiring.items()):
+            timer.cancel()
+            self._expire(channel)
+
+    async def _subscribed(self, channel: bytes) -> None:
+        """Wait until a channel that is watched is subscribed: what changes after that is told."""
+        pending = self.wakes.pending.get(channel)
+        if pending is not None:
+            try:
+                async with asyncio.timeout(self._access.timeout_s):
+                    await asyncio.shield(pending)
+            except TimeoutError as error:
+                raise Unavailable("Redis: no subscription") from error
+
+    # Positions as text
+
+    def format_position(self, position: Position | SessionPosition) -> str:
+        if isinstance(position, TopicPosition):
+            return position_text.format_numbers(*position)
+        assert isinstance(position, SessionPosition)
+        return position_text.format_numbers(self._identity, *position)
+
+    def parse_position(self, text: str) -> Position | None:
+        identity = text.partition(".")[0]
+        numbers = position_text.parse_numbers(identity, text)
+        return TopicPosition(identity, *numbers) if numbers and is_of(identity, self._identity) else None
+
+    def parse_session_position(self, text: str) -> SessionPosition | None:
+        numbers = position_text.parse_numbers(self._identity, text)
+        return None if numbers is None else SessionPosition(*numbers)
+
+    # Which origins there are
+
+    def _registry(self, number: int) -> tuple[bytes, int]:
+        key = f"{self.prefix}{{{number:x}}}:origins".encode()
+        return key, key_slot(key)
+
+    async def _register(self, origin: str, until_ms: int) -> None:
+        """Have everybody know of an origin for as long as it has sessions; seldom, since it is noted for longer."""
+        if self._registered.get(origin, 0) < until_ms:
+            noted_ms = until_ms + self._timeout_ms
+            key, slot = self._registry(self.partitions.number(origin))
+            await self.client.call(slot, (b"ZADD", key, b"GT", noted_ms, origin.encode()), write=True)
+            self._registered[origin] = noted_ms
+            if len(self._registered) > 10_000:
+                del self._registered[next(iter(self._registered))]
+
+    async def origins(self) -> list[str]:
+        """The origins that may have sessions."""
+        found: list[Any] = []
+        for number in range(self.partitions.count):
+            key, slot = self._registry(number)
+            await self.client.call(slot, (b"ZREMRANGEBYSCORE", key, b"-inf", self.now_ms()), write=False)
+            found += await self.client.call(slot, (b"ZRANGE", key, 0, -1), write=False)
+        return [origin.decode() for origin in found]
+
+
+def make_redis_store(settings: Settings, quotas: Quotas) -> RedisStore:
+    """The store as configured.
+
+    Raises:
+        OperatorError: the file with the password cannot be read.
+    """
+    password = None
+    if settings.redis_password_file is not None:
+        try:
+            password = settings.redis_password_file.read_text().rstrip("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise OperatorError(f"--redis-password-file {settings.redis_password_file}: {error}") from error
+    return RedisStore(
+        settings.redis_nodes,
+        sentinel=settings.redis_sentinel,
+        access=Access(
+            settings.redis_user or None,
+            password,
+            settings.redis_tls,
+            str(settings.redis_ca) if settings.redis_ca else None,
+            settings.redis_timeout_ms / 1000,
+        ),
+        acknowledgement=Acknowledgement(settings.durability, settings.redis_replicas),
+        prefix=settings.redis_prefix,
+        partitions=settings.redis_partitions,
+        timeout_ms=settings.session_timeout_ms,
+        codes=settings.codes,
+        quotas=quotas,
+    )

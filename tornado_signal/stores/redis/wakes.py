@@ -1,0 +1,292 @@
+"""What is published when a session or a topic changes, on sharded channels: to be subscribed before the first look.
+
+A message says nothing but "look again". After a connection was lost, or a slot has moved, each channel is subscribed
+anew, and whatever watches it looks again: nothing that was published meanwhile is missed.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from typing import Final
+
+from redis.asyncio.connection import Connection
+from redis.exceptions import MovedError, RedisError, ResponseError
+
+from ..watches import Watches
+from .nodes import Access, Address, Node
+from .topology import Topology
+
+KEPT_S: Final = 5.0  # how long a channel stays subscribed that nothing watches: a client that polls comes back
+PING_S: Final = 1.0
+SILENT_S: Final = 3.0  # after which a connection is taken for lost
+AGAIN_S: Final = 0.1  # before a channel that was refused is asked for again
+
+
+class Subscriber:
+    """The channels of one node, on a connection of their own.
+
+    Args:
+        node: where.
+        wakes: what is told.
+        access: how to get in.
+    """
+
+    def __init__(self, node: Node, wakes: "Wakes", access: Access) -> None:
+        self.address: Address = node.address
+        self._wakes = wakes
+        self._access = access
+        self._connection: Connection | None = None
+        self._unsent: list[tuple[bytes, bytes]] = []
+        self._asked: deque[tuple[bytes, bytes]] = deque()  # commands whose reply has not come, in their order
+        self._pongs: list[asyncio.Future[None]] = []
+        self._sending = False
+        self.channels: set[bytes] = set()
+        self._loop = wakes.loop
+        self._task = self._loop.create_task(self._work())
+
+    def subscribe(self, channel: bytes) -> None:
+        """Ask for a channel."""
+        self.channels.add(channel)
+        self._ask(b"SSUBSCRIBE", channel)
+
+    def unsubscribe(self, channel: bytes) -> None:
+        """No more of that."""
+        self.channels.discard(channel)
+        self._ask(b"SUNSUBSCRIBE", channel)
+
+    async def settled(self) -> None:
+        """Wait until all that was published before has been told."""
+        if self._connection is None:
+            return
+        pong = self._loop.create_future()
+        self._pongs.append(pong)
+        self._ask(b"PING", b"")
+        await pong
+
+    def _ask(self, command: bytes, channel: bytes) -> None:
+        if self._connection is not None:
+            self._unsent.append((command, channel))
+            if not self._sending:
+                self._sending = True
+                self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._sending = False
+        unsent, self._unsent = self._unsent, []
+        connection = self._connection
+        if connection is not None and unsent:
+            self._asked += unsent
+            commands = [(command, channel) if channel else (command,) for command, channel in unsent]
+            self._loop.create_task(self._write(connection, connection.pack_commands(commands)))
+
+    async def _write(self, connection: Connection, data: list[bytes]) -> None:
+        with contextlib.suppress(OSError, RedisError):  # noticed by what reads
+            await connection.send_packed_command(data, check_health=False)
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                connection = self._access.connection(self.address)
+                async with asyncio.timeout(self._access.timeout_s):
+                    await connection.connect()  # type: ignore[no-untyped-call]
+                self._connection = connection
+                for channel in self.channels:
+                    self._ask(b"SSUBSCRIBE", channel)
+                await self._read(connection)
+            except (OSError, RedisError):
+                pass
+            finally:
+                self._lose()
+            self._wakes.lost(self)
+            await asyncio.sleep(AGAIN_S)
+
+    def _lose(self) -> None:
+        connection, self._connection = self._connection, None
+        self._asked.clear()
+        self._unsent.clear()
+        for pong in self._pongs:
+            if not pong.done():
+                pong.set_result(None)
+        self._pongs.clear()
+        if connection is not None:
+            self._loop.create_task(connection.disconnect(nowait=True))
+
+    async def _read(self, connection: Connection) -> None:
+        pinging = self._loop.create_task(self._ping())
+        try:
+            while True:
+                async with asyncio.timeout(SILENT_S):
+                    try:
+                        reply = await connection.read_response(disable_decoding=True)
+                    except ResponseError as error:
+                        self._refused(error)
+                        continue
+                self._on_reply(reply)
+        finally:
+            pinging.cancel()
+
+    def _on_reply(self, reply: list[bytes]) -> None:
+        kind = reply[0]
+        if kind == b"smessage":
+            self._wakes.changed(reply[1])
+            return
+        if kind == b"pong" or not isinstance(reply, list):
+            self._asked.popleft()
+            if self._pongs:
+                pong = self._pongs.pop(0)
+                if not pong.done():
+                    pong.set_result(None)
+            return
+        if kind == b"ssubscribe":
+            self._asked.popleft()
+            self._wakes.confirmed(reply[1])
+        elif self._asked and self._asked[0] == (b"SUNSUBSCRIBE", reply[1]):
+            self._asked.popleft()
+        else:  # its slot has moved
+            self.channels.discard(reply[1])
+            self._wakes.moved(reply[1])
+
+    def _refused(self, error: ResponseError) -> None:
+        _, channel = self._asked.popleft()
+        if isinstance(error, MovedError):
+            self._wakes.topology.moved(error.slot_id, (error.host or self.address[0], error.port))
+        if channel:
+            self.channels.discard(channel)
+            self._wakes.moved(channel)
+
+    async def _ping(self) -> None:
+        while True:
+            await asyncio.sleep(PING_S)
+            self._pongs.append(self._loop.create_future())
+            self._ask(b"PING", b"")
+
+    async def close(self) -> None:
+        """Disconnect."""
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+
+
+class Wakes:
+    """The channels that are watched.
+
+    Args:
+        topology: where they are.
+        access: how to get in.
+        watches: what is woken; keys are channels.
+
+    Attributes:
+        pending: channels that are not subscribed yet, with a future for those that must not look before.
+    """
+
+    def __init__(self, topology: Topology, access: Access, watches: Watches) -> None:
+        self.topology = topology
+        self.pending: dict[bytes, asyncio.Future[None]] = {}
+        self._access = access
+        self._watches = watches
+        self._slots: dict[bytes, int] = {}
+        self._missed: set[bytes] = set()  # those of `pending` that were subscribed before
+        self._unwatched: dict[bytes, float] = {}  # since when
+        self._subscribers: dict[Address, Subscriber] = {}
+        self.loop = asyncio.get_running_loop()
+        self._tidying: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def __len__(self) -> int:
+        """How many channels are subscribed."""
+        return len(self._slots)
+
+    def want(self, channel: bytes, slot: int) -> None:
+        """Something watches a channel."""
+        self._unwatched.pop(channel, None)
+        if channel not in self._slots:
+            self._slots[channel] = slot
+            self._subscribe(channel)
+            if self._tidying is None:
+                self._tidying = self.loop.call_later(KEPT_S, self._tidy)
+
+    def _subscribe(self, channel: bytes) -> None:
+        if channel not in self.pending:
+            self.pending[channel] = self.loop.create_future()
+        node = self.topology.node(self._slots[channel])
+        subscriber = self._subscribers.get(node.address)
+        if subscriber is None:
+            subscriber = self._subscribers[node.address] = Subscriber(node, self, self._access)
+        subscriber.subscribe(channel)
+
+    def _tidy(self) -> None:
+        now_s = self.loop.time()
+        for channel, slot in list(self._slots.items()):
+            if self._watches.watched(channel):
+                self._unwatched.pop(channel, None)
+            elif now_s - self._unwatched.setdefault(channel, now_s) >= KEPT_S:
+                del self._slots[channel], self._unwatched[channel]
+                self._missed.discard(channel)
+                self._settle(channel)
+                subscriber = self._subscribers.get(self.topology.node(slot).address)
+                if subscriber is not None:
+                    subscriber.unsubscribe(channel)
+        self._tidying = self.loop.call_later(KEPT_S / 2, self._tidy) if self._slots else None
+
+    def _settle(self, channel: bytes) -> None:
+        future = self.pending.pop(channel, None)
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    # For the subscribers
+
+    def changed(self, channel: bytes) -> None:
+        """A message has come."""
+        self._watches.changed(channel)
+
+    def confirmed(self, channel: bytes) -> None:
+        """A channel is subscribed; what was published while it was not may have been missed."""
+        self._settle(channel)
+        if channel in self._missed:
+            self._missed.discard(channel)
+            self._watches.changed(channel)
+
+    def moved(self, channel: bytes) -> None:
+        """A channel is another node's."""
+        if channel in self._slots and not self._closed:
+            self._miss(channel)
+            self.topology.refresh_soon()
+            self.loop.call_later(AGAIN_S, self._again, channel)
+
+    def lost(self, subscriber: Subscriber) -> None:
+        """A connection has failed: perhaps another node has its slots by now."""
+        self.topology.refresh_soon()
+        for channel in list(subscriber.channels):
+            slot = self._slots.get(channel)
+            if slot is None:
+                subscriber.channels.discard(channel)
+                continue
+            self._miss(channel)
+            if self.topology.node(slot).address != subscriber.address:
+                subscriber.channels.discard(channel)
+                self._subscribe(channel)
+
+    def _miss(self, channel: bytes) -> None:
+        self.pending.setdefault(channel, self.loop.create_future())
+        self._missed.add(channel)
+
+    def _again(self, channel: bytes) -> None:
+        if channel in self._slots and not self._closed:
+            self._subscribe(channel)
+
+    async def settled(self) -> None:
+        """Wait until all that was published before has been told."""
+        while self.pending:
+            await asyncio.wait(list(self.pending.values()))
+        await asyncio.gather(
+            *(subscriber.settled() for subscriber in self._subscribers.values() if subscriber.channels)
+        )
+
+    async def close(self) -> None:
+        """Disconnect."""
+        self._closed = True
+        if self._tidying is not None:
+            self._tidying.cancel()
+        for channel in list(self.pending):
+            self._settle(channel)
+        for subscriber in self._subscribers.values():
+            await subscriber.close()
