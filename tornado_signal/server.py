@@ -220,7 +220,12 @@ async def serve(settings: Settings) -> None:
             log.info("listening on %s", each)
         for listening in admin:
             log.info("admin listener on %s", url(listening, "http"))
-        listed, _ = await store.counts()
+        listed = 0
+
+        async def count() -> None:
+            nonlocal listed
+            with contextlib.suppress(Unavailable):
+                listed, _ = await store.counts()
 
         def status() -> str:
             if signals.stop.is_set():
@@ -228,9 +233,7 @@ async def serve(settings: Settings) -> None:
             return f"listening on {', '.join(urls)}, {listed} sessions listed"
 
         async def report() -> None:
-            nonlocal listed
-            with contextlib.suppress(Unavailable):
-                listed, _ = await store.counts()
+            await count()
             notifier.alive(status())
 
         def on_reload() -> None:
@@ -244,6 +247,7 @@ async def serve(settings: Settings) -> None:
         signals.reload = on_reload
         reports = PeriodicCallback(report, notifier.pause_s(STATUS_S) * 1000)
         reports.start()
+        await count()
         notifier.ready(status())
 
         await signals.stop.wait()

@@ -13,12 +13,14 @@ from .value_types import (
     ADDRESS,
     COUNT,
     MODE,
+    NAME,
     NETWORK,
     OPTIONAL_PATH,
     ORIGIN,
     PATH,
     PORT,
     PROXY,
+    REDIS_NODE,
     SIZE,
     STUN,
     SWITCH,
@@ -29,6 +31,7 @@ from .value_types import (
     integer,
     keyword_or,
     list_of,
+    matching,
     one_of,
 )
 
@@ -102,13 +105,48 @@ class Settings:
     )
     tls_key: Path | None = setting("none", OPTIONAL_PATH, "key of the certificate, as PEM")
     data_dir: Path = setting("data", PATH, "the LevelDB directory, created if missing")
+    store: Literal["leveldb", "redis"] = setting(
+        "leveldb",
+        one_of("leveldb", "redis"),
+        "where the sessions live: in the data directory, of one process (leveldb), or on Redis or Valkey 7.0 or newer, "
+        "shared by any number of processes on any number of machines (redis)",
+    )
+    redis_nodes: tuple[tuple[str, int], ...] = setting(
+        "127.0.0.1:6379",
+        list_of(REDIS_NODE),
+        "a Redis server, or some nodes of a cluster, which is recognised; with --redis-sentinel, the Sentinels",
+    )
+    redis_sentinel: str = setting(
+        "none", keyword_or("none", "", NAME), "the name that the Sentinels know the primary by, if they are to be asked"
+    )
+    redis_prefix: str = setting(
+        "tornado-signal:",
+        matching("[!-z|~]{1,64}", "1 to 64 ASCII characters, without spaces and braces"),
+        "what the names of all keys and channels begin with",
+    )
+    redis_user: str = setting("none", keyword_or("none", "", NAME), "the user of Redis; none: its default user")
+    redis_password_file: Path | None = setting("none", OPTIONAL_PATH, "the file that holds the user's password")
+    redis_tls: bool = setting("false", SWITCH, "whether the connections to Redis are encrypted")
+    redis_ca: Path | None = setting(
+        "none", OPTIONAL_PATH, "the authority of Redis' certificates, as PEM; none: those of the system"
+    )
+    redis_timeout_ms: int = setting(
+        1000, integer(50, 60_000), "how long an operation is tried on Redis before it is refused with 503", "ms"
+    )
+    redis_replicas: int = setting(
+        1, integer(0, 10), "how many replicas have a write before it is acknowledged, with --durability replicated"
+    )
+    redis_partitions: int = setting(
+        16, integer(1, 1024), "how many parts an origin's sessions are in, so that many nodes share them; kept for ever"
+    )
     # A tenth of a second to a week: sessions are short-lived (Specification 1), and no peer answers faster.
     session_timeout_ms: int = setting(300_000, integer(100, 604_800_000), "lifetime of a session", "ms")
     sweep_interval_ms: int = setting(1000, integer(10, 3_600_000), "pause between two sweeps of what has expired", "ms")
-    durability: Literal["fsync", "os"] = setting(
+    durability: Literal["fsync", "os", "replicated"] = setting(
         "fsync",
-        one_of("fsync", "os"),
-        "what a 200 means: on disk, safe against power loss (fsync), or safe against the process dying (os)",
+        one_of("fsync", "os", "replicated"),
+        "what a 200 means: on disk, safe against power loss (fsync), or safe against the process dying (os); with "
+        "--store redis also: in the memory of --redis-replicas replicas, too (replicated), which is its default",
     )
     codes: Literal["random", "content"] = setting(
         "random",

@@ -49,7 +49,12 @@ def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     from_file = _read_all(table, {each.name: each for each in SETTINGS}, f"file {path}, key ")
     from_environ = _read_all(variables, {each.variable: each for each in SETTINGS}, "environment variable ")
     from_flags = {each.name: getattr(namespace, each.name) for each in SETTINGS if each.name in namespace}
-    settings = Settings(**from_file | from_environ | from_flags)
+    values = from_file | from_environ | from_flags
+    if values.get("store") == "redis":
+        values.setdefault("durability", "replicated")
+    settings = Settings(**values)
+    if settings.store == "leveldb" and settings.durability == "replicated":
+        raise ConfigError("--durability", "replicated", "fsync or os, or --store redis beside it")
     pair = ("--tls-certificate", settings.tls_certificate), ("--tls-key", settings.tls_key)
     for (flag, set_to), (other, other_set_to) in (pair, pair[::-1]):
         if set_to is not None and other_set_to is None:

@@ -105,6 +105,13 @@ def _address(name: str) -> str:
     return name
 
 
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not 0 < int(port) < 65536:
+        raise ValueError
+    return host.strip("[]"), int(port)
+
+
 def _switch(raw: object) -> bool:
     if raw in ("true", "false"):
         return raw == "true"
@@ -120,6 +127,7 @@ ADDRESS = converted(
     ),
 )
 SWITCH = ValueType("true or false; a flag alone is true", _switch, bare_flag="true")
+NAME = matching("[A-Za-z0-9._-]{1,128}", "a name of letters, digits, dots, underscores and hyphens")
 PORT = integer(0, 65535)
 COUNT = integer(1, 1_000_000_000)
 SIZE = integer(1024, 2**53)
@@ -134,6 +142,10 @@ NETWORK: ValueType[Network] = converted(
 )
 PROXY: ValueType[Network | Literal["unix"]] = keyword_or("unix", "unix", NETWORK)
 _HOST_PORT = r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?"
+REDIS_NODE: ValueType[tuple[str, int]] = converted(
+    _host_and_port,
+    matching(r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}", "an address such as 10.0.0.1:6379"),
+)
 STUN = matching(f"stuns?:{_HOST_PORT}", "the URL of a STUN server, such as stun:stun.example.com:3478")
 TURN = matching(
     rf"turns?:{_HOST_PORT}(\?transport=(udp|tcp))?",
