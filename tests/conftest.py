@@ -34,6 +34,7 @@ LONGEST = [
     "attacks_connections",
     "attacks_watching",
     "soak",
+    "redis",
     "attacks_store",
     "bindings",
     "proxies",
@@ -83,6 +84,9 @@ def pytest_collection_modifyitems(items):
             item.add_marker(folder)
         if "small_disk" in item.fixturenames:
             item.add_marker("root")
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if any(parameters.get(name) in ("redis", "redis-cluster") for name in ("engine", "name")):
+            item.add_marker("servers")
     items.sort(key=lambda item: PLACE.get(item.path.name, len(PLACE)))
 
 

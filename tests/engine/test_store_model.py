@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from support.stores import ENGINES, HandClock, Under, sweep
 
 from tornado_signal.errors import AlreadyAnswered, SessionNotFound
-from tornado_signal.session import Position, SessionPosition, Side, content_code, hash_secret
+from tornado_signal.session import Position, SessionPosition, Side, hash_secret
 
 ORIGINS = ["https://one.example", "https://one.example\x00", "null"]
 TOPICS = ["a", "a\x00", "a\x00\xff", "b", "\U0010ffff"]
@@ -30,6 +30,7 @@ TIMEOUTS_MS = [40, 100]
 LATER_S = 10**9
 STATES = 8  # of a listing, with which its next one is compared
 SETTINGS = hypothesis.settings(stateful_step_count=50)
+ON_SERVERS = 20  # examples, each step of which asks a server dozens of things
 
 texts = st.sampled_from(["x", "y", "ö\x00", "\U0001f600"])
 moments = st.integers(0, 60)
@@ -194,12 +195,12 @@ class Model(RuleBasedStateMachine):
         topic=st.sampled_from(TOPICS),
         info=texts,
         offer=texts,
-        ttl_ms=st.none() | st.sampled_from([1, 70]),
+        ttl_ms=st.none() | st.sampled_from([2, 70]),
         secret=secrets,
     )
     def create(self, origin, topic, info, offer, ttl_ms, secret):
         """Publish something."""
-        code = content_code(origin, [topic], offer)
+        code = self.engine.code(origin, topic, offer)
         before = self.live(origin, code) if self.by_content else None
         create = self.store.create(origin, topic, info, offer, ttl_ms=ttl_ms, secret_hash=secret)
         if before and before.secrets[Side.OFFERER] not in (b"", secret):
@@ -289,7 +290,7 @@ class Model(RuleBasedStateMachine):
         session = self.live(*name)
         if session is None:
             return
-        one, code = self.under(name[0]), name[1]
+        one, code = Under(self.engine.one_process(self.store), name[0]), name[1]
         shown = {side: {"secret_hash": session.secrets[side] or secret} for side in Side}
         others = [one.add(code, side, str(n), **shown[side]) for n in range(number) for side in Side]
         others += [one.read(code, Side.OFFERER, **shown[Side.ANSWERER]), one.topics(), one.sessions(session.topic)]
@@ -473,11 +474,7 @@ class Model(RuleBasedStateMachine):
         if not hasattr(self, "store"):
             return
 
-        async def turns():
-            for _ in range(10):
-                await asyncio.sleep(0)
-
-        self.run(turns())
+        self.run(self.engine.settled(self.store))
         asleep = {name for name, (_, wait) in self.waits.items() if not wait.done()}
         assert not self.touched & asleep
         self.touched = set()
@@ -487,6 +484,7 @@ class Model(RuleBasedStateMachine):
         for name in self.sessions:
             if name not in asleep:
                 self.watch(name, self.store.watch_session)
+        self.run(self.engine.settled(self.store))
 
     def watch(self, name, opening):
         """Wait for news, by a new watch if there is none."""
@@ -517,4 +515,5 @@ class Model(RuleBasedStateMachine):
 def test_the_store_is_a_dict_that_forgets(name, tmp_path, monkeypatch):
     """Whatever is done with a store, it answers as a dict would; its steps are made so small that all are taken."""
     ENGINES[name].take_small_steps(monkeypatch)
-    run_state_machine_as_test(functools.partial(Model, ENGINES[name], tmp_path), settings=SETTINGS)
+    settings = SETTINGS if name == "leveldb" else hypothesis.settings(SETTINGS, max_examples=ON_SERVERS)
+    run_state_machine_as_test(functools.partial(Model, ENGINES[name], tmp_path), settings=settings)

