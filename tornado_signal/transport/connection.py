@@ -261,6 +261,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         self._closing = True
+        self._written_bytes = 0
         self._transport.abort()
 
     def _set_deadline(self) -> None:
