@@ -85,6 +85,25 @@ class DatabaseMetrics:
         self.compactions = Histogram(_WORK_S)
 
 
+class RedisMetrics:
+    """What the engine on Redis has done.
+
+    Attributes:
+        seconds: how long calls took, with all repetitions.
+        retries: how many were repeated, by why.
+        failed: how many were given up.
+        failovers: how often slots were found to have other primaries.
+        subscribed: how many channels are.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = Histogram(_WORK_S)
+        self.retries: Counter[str] = Counter()
+        self.failed = 0
+        self.failovers = 0
+        self.subscribed = 0
+
+
 class SessionMetrics:
     """What has become of sessions.
 

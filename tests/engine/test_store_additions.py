@@ -446,6 +446,30 @@ async def test_positions_of_another_store(open_store, under):
                 getattr(store, parse)(damaged)
 
 
+async def test_what_an_origin_may_have(open_store, under, engine, clock):
+    """So many sessions and topics, over all its topics, and so many of a topic; what has left or expired makes room."""
+    store = await open_store(quotas=Quotas(sessions_per_origin=8, sessions_per_topic=3, topics_per_origin=5))
+    one, other = under(store), under(store, OTHER)
+
+    async def filled(*topics):
+        """How many of these can be published."""
+        made = [await asyncio.gather(one.create(topic), return_exceptions=True) for topic in topics]
+        return [code for (code,) in made if type(code) is not TooMany]
+
+    await other.create("elsewhere")
+    same = await filled(*["topic"] * 5)
+    assert len(same) == 3
+    assert len(await filled(*map(str, range(9)))) == 4 or not engine.in_order
+    assert await filled("topic") == []
+    await one.answer(same[0])
+    assert len(await filled("topic")) == 1
+    assert len(await filled("0", "1", "2")) == 1 or not engine.in_order
+    sessions = sum(count for _, count in (await one.topics())[0])
+    assert sessions == 8 or not engine.in_order  # each of two processes learns of the other's in a second
+    clock.ms += TIMEOUT_MS
+    assert len(await filled("new", "newer", "newest")) == 3
+
+
 async def test_what_a_side_may_hold(open_store, under):
     """Candidates are refused beyond so many bytes of a side, its description counted; also after a restart."""
     store = await open_store(quotas=Quotas(side_bytes=1000))

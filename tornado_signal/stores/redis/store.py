@@ -5,6 +5,7 @@ subscriptions and a few counts, so that any process answers as any other. The ti
 """
 
 import asyncio
+import contextlib
 import heapq
 import math
 import os
@@ -14,7 +15,7 @@ from typing import Any, Literal
 from redis.crc import key_slot
 
 from ...errors import AlreadyAnswered, OperatorError, OtherSession, SessionNotFound, TooMany, Unavailable
-from ...metrics import SessionMetrics
+from ...metrics import RedisMetrics, SessionMetrics
 from ...session import (
     Arrival,
     Departure,
@@ -36,7 +37,7 @@ from ..quotas import UNLIMITED, Quotas
 from ..watches import Watch, Watches
 from . import records, scripts
 from .checks import check_node
-from .client import Client, RedisMetrics
+from .client import Client
 from .counts import OriginCounts
 from .nodes import Access, Acknowledgement, Address
 from .partitions import MAX_PARTITIONS, Partition, Partitions
@@ -111,9 +112,9 @@ class RedisStore:
         self._counted: tuple[float, tuple[int, int]] | None = None
 
     def _open(self, acknowledgement: Acknowledgement) -> None:
-        self.topology = Topology(self._addresses, self._sentinel, self._access, acknowledgement)
+        self.topology = Topology(self._addresses, self._sentinel, self._access, acknowledgement, self.redis_metrics)
         self.client = Client(self.topology, self._access.timeout_s, self.redis_metrics)
-        self.wakes = Wakes(self.topology, self._access, self.watches)
+        self.wakes = Wakes(self.topology, self._access, self.watches, self.redis_metrics)
 
     async def open(self) -> None:
         try:
@@ -125,6 +126,8 @@ class RedisStore:
                 await self.topology.open()
             self.capacity_bytes = sum(capacity_bytes for _, capacity_bytes in found)
             await self.client.open()
+            for node in self.topology.primaries:
+                await asyncio.gather(*(node.writes.submit((b"SCRIPT", b"LOAD", each.text)) for each in scripts.ALL))
             await self._claim()
         except Unavailable as error:
             await self.close()
@@ -202,6 +205,7 @@ class RedisStore:
         code = self.partitions.place(code, topic)
         partition = self.partitions.of_topic(origin, topic)
         quotas = self._quotas
+        refreshed = False
         while True:
             others = self._counts.others(origin, partition)
             state, now, sessions, topics = await self.client.run(
@@ -222,8 +226,10 @@ class RedisStore:
                 int(by_content),
             )
             await self._counts.note(origin, partition, sessions, topics)
-            if state in (b"full", b"full topics") and await self._counts.refresh(origin, others):
-                continue
+            if state in (b"full", b"full topics") and not refreshed:
+                refreshed = await self._counts.refresh(origin, others)
+                if refreshed:
+                    continue
             if state != b"again":
                 break
         if state == b"not found":
@@ -619,8 +625,9 @@ class RedisStore:
         if self._registered.get(origin, 0) < until_ms:
             noted_ms = until_ms + self._timeout_ms
             key, slot = self._registry(self.partitions.number(origin))
-            await self.client.call(slot, (b"ZADD", key, b"GT", noted_ms, origin.encode()), write=True)
-            self._registered[origin] = noted_ms
+            with contextlib.suppress(Unavailable):  # what has been created is: the next one tries again
+                await self.client.call(slot, (b"ZADD", key, b"GT", noted_ms, origin.encode()), write=True)
+                self._registered[origin] = noted_ms
             if len(self._registered) > 10_000:
                 del self._registered[next(iter(self._registered))]
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import OperatorError
+from ...metrics import RedisMetrics
 from .nodes import Access, Acknowledgement, Address, Lane, Node, NodeLost, parse_info, text_of
 
 SLOTS = 16_384
@@ -21,17 +22,22 @@ class Topology:
         sentinel: the name that the Sentinels know the primary by; empty without them.
         access: how to get in.
         acknowledgement: when a write is acknowledged.
+        metrics: where changes of primaries are counted.
 
     Attributes:
         cluster: whether it is a cluster.
-        failovers: how often a slot has got another primary.
     """
 
     def __init__(
-        self, addresses: Sequence[Address], sentinel: str, access: Access, acknowledgement: Acknowledgement
+        self,
+        addresses: Sequence[Address],
+        sentinel: str,
+        access: Access,
+        acknowledgement: Acknowledgement,
+        metrics: RedisMetrics,
     ) -> None:
         self.cluster = False
-        self.failovers = 0
+        self._metrics = metrics
         self._addresses = list(addresses)
         self._sentinel = sentinel
         self._access = access
@@ -103,7 +109,7 @@ class Topology:
                 await self._ask_cluster()
         finally:
             self._refreshing = None
-        self.failovers += any(ours is not theirs for ours, theirs in zip(before, self._by_slot, strict=True))
+        self._metrics.failovers += any(ours is not theirs for ours, theirs in zip(before, self._by_slot, strict=True))
         used = set(self._by_slot)
         for address in [address for address, node in self._nodes.items() if node not in used]:
             if address not in self._addresses:

@@ -12,6 +12,7 @@ from typing import Final
 from redis.asyncio.connection import Connection
 from redis.exceptions import MovedError, RedisError, ResponseError
 
+from ...metrics import RedisMetrics
 from ..watches import Watches
 from .nodes import Access, Address, Node
 from .topology import Topology
@@ -173,16 +174,18 @@ class Wakes:
         topology: where they are.
         access: how to get in.
         watches: what is woken; keys are channels.
+        metrics: where subscribed channels are counted.
 
     Attributes:
         pending: channels that are not subscribed yet, with a future for those that must not look before.
     """
 
-    def __init__(self, topology: Topology, access: Access, watches: Watches) -> None:
+    def __init__(self, topology: Topology, access: Access, watches: Watches, metrics: RedisMetrics) -> None:
         self.topology = topology
         self.pending: dict[bytes, asyncio.Future[None]] = {}
         self._access = access
         self._watches = watches
+        self._metrics = metrics
         self._slots: dict[bytes, int] = {}
         self._missed: set[bytes] = set()  # those of `pending` that were subscribed before
         self._unwatched: dict[bytes, float] = {}  # since when
@@ -191,15 +194,12 @@ class Wakes:
         self._tidying: asyncio.TimerHandle | None = None
         self._closed = False
 
-    def __len__(self) -> int:
-        """How many channels are subscribed."""
-        return len(self._slots)
-
     def want(self, channel: bytes, slot: int) -> None:
         """Something watches a channel."""
         self._unwatched.pop(channel, None)
         if channel not in self._slots:
             self._slots[channel] = slot
+            self._metrics.subscribed = len(self._slots)
             self._subscribe(channel)
             if self._tidying is None:
                 self._tidying = self.loop.call_later(KEPT_S, self._tidy)
@@ -225,6 +225,7 @@ class Wakes:
                 subscriber = self._subscribers.get(self.topology.node(slot).address)
                 if subscriber is not None:
                     subscriber.unsubscribe(channel)
+        self._metrics.subscribed = len(self._slots)
         self._tidying = self.loop.call_later(KEPT_S / 2, self._tidy) if self._slots else None
 
     def _settle(self, channel: bytes) -> None:

@@ -47,7 +47,7 @@ end
 
 -- The keys of a partition live a while longer than all that is in them.
 local function renew(first, last)
-    local until_ms = redis.call('HGET', meta, 'x')
+    local until_ms = redis.call('HGET', meta, 'x') or text(now_ms() + 86400000)
     for at = first, last do
         redis.call('PEXPIREAT', KEYS[at], until_ms)
     end
@@ -60,7 +60,7 @@ local function keep(expires, remember)
     end
 end
 
--- A session leaves its topic's listing. Returns nothing; note_topic has to follow.
+-- A session leaves its topic's listing, if it is there; note_topic has to follow. Returns whether it was.
 local function leave(topic, prefix, serial, expires, code, reason, now, now_us, remember)
     local name = struct.pack('>I8', serial) .. code
     if redis.call('ZREM', listing, prefix .. name) == 0 then
@@ -113,7 +113,11 @@ local function settle(now, now_us, remember, most)
         if not found[1] then
             return false
         end
-        most = most - math.max(1, settle_topic(found[1], now, now_us, remember, most))
+        local settled = settle_topic(found[1], now, now_us, remember, most)
+        if settled == 0 then -- that it was due is not true any more
+            note_topic(found[1], topic_prefix(found[1]))
+        end
+        most = most - math.max(1, settled)
     end
     return true
 end
