@@ -221,7 +221,8 @@ class Model(RuleBasedStateMachine):
             return
         origin, topic = name[0], self.sessions[name].topic
         offers = [self.sessions[name].offer, *offers]
-        publish = [self.under(origin).create(topic, f"info {number}", offer) for number, offer in enumerate(offers)]
+        one = Under(self.engine.one_process(self.store), origin)
+        publish = [one.create(topic, f"info {number}", offer) for number, offer in enumerate(offers)]
 
         async def at_once():
             return await asyncio.gather(*publish)

@@ -2,7 +2,7 @@
 
 from .trial import ALLOWED, GONE_S, KEPT_DESCRIPTORS, KEPT_MIB, KEPT_THREADS, MEMORY_MIB, Outcome, attempt
 
-SECONDS = 5
+SECONDS = 4
 QUIET_S = 2
 AFTER_S = 30
 # Ten times what is to be reached: the attacker uses the same processors.

@@ -101,16 +101,20 @@ class Redis:
     prefixes = (f"test-{number}:" for number in itertools.count())
 
     def __init__(self, path, clock):
-        self._server, wall_clock = redis_servers.with_hand_clock("redis", self.cluster)
+        self._server, self._wall_clock = redis_servers.with_hand_clock("redis", self.cluster)
         self._clock = clock
-        self._latest_ms = clock.ms
+        self._latest_ms = 0
         self._prefix = next(self.prefixes)
-        clock.on_change = wall_clock.set
-        wall_clock.set(clock.ms)
+        clock.on_change = self._turn
+        self._turn(clock.ms)
+
+    def _turn(self, ms):
+        self._latest_ms = max(self._latest_ms, ms)
+        self._wall_clock.set(ms)
 
     async def open(self, name, **options):
         # A server's clock that is put back is another matter than one that was behind before the store knew it.
-        self._latest_ms = self._clock.ms = max(self._latest_ms, self._clock.ms)
+        self._clock.ms = self._latest_ms
         options = {"timeout_ms": TIMEOUT_MS, **options}
         addresses = [("127.0.0.1", int(port)) for port in re.findall(":([0-9]+)", self._server.address)]
         stores = [
