@@ -1,12 +1,15 @@
 """What the server has counted, as Prometheus reads it: made when it is asked for, and by its own library."""
 
 import itertools
+import os
+import resource
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -34,7 +37,7 @@ class Exposition(Collector):
         self._counts = (0, 0)
         self.registry = CollectorRegistry()
         self.registry.register(self)
-        Process(registry=self.registry)
+        self.registry.register(Process())
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
 
@@ -130,11 +133,27 @@ class Exposition(Collector):
         yield histogram("compaction_duration_seconds", "How long compactions took.", metrics.compactions)
 
 
-class Process(ProcessCollector):
-    """The library's own numbers of the process, also where /proc shows processes alone (ProcSubset=pid in the unit)."""
+class Process(Collector):
+    """The standard numbers of a process, also where /proc shows processes alone (ProcSubset=pid in the unit).
 
-    def _boot_time(self) -> float:
-        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    The library's own collector has none of them there.
+    """
+
+    def collect(self) -> Iterator[Metric]:
+        """Each of them, as it is now; see proc(5)."""
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        user, system, started, virtual, resident = (int(fields[at]) for at in (11, 12, 19, 20, 21))
+        tick_s = 1 / os.sysconf("SC_CLK_TCK")
+        booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        yield CounterMetricFamily("process_cpu_seconds", "User and system time.", value=(user + system) * tick_s)
+        for name, meaning, value in (
+            ("process_virtual_memory_bytes", "Virtual memory.", virtual),
+            ("process_resident_memory_bytes", "Resident memory.", resident * os.sysconf("SC_PAGE_SIZE")),
+            ("process_start_time_seconds", "When it was started, Unix time.", booted_s + started * tick_s),
+            ("process_open_fds", "Open file descriptors.", len(os.listdir("/proc/self/fd"))),
+            ("process_max_fds", "How many it may have open.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        ):
+            yield GaugeMetricFamily(name, meaning, value=value)
 
 
 Values = Mapping[tuple[str, ...], float]
