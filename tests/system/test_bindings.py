@@ -14,7 +14,6 @@ SUITES = [
     "process/test_crash.py::test_killed_again_and_again[fsync]",
     "process/test_crash.py::test_killed_in_the_middle_of_a_compaction",
     "process/test_rescue.py::test_damage_and_its_repair",
-    "engine/test_store_model.py",
     "system/test_disk_full.py::test_full_and_free_again",
     "system/test_disk_full.py::test_a_disk_that_fails_to_sync",
     "engine/test_store.py",

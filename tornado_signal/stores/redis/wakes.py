@@ -98,7 +98,8 @@ class Subscriber:
                 pass
             finally:
                 self._lose()
-            self._wakes.lost(self)
+            if not self._wakes.lost(self):
+                return
             await asyncio.sleep(AGAIN_S)
 
     def _lose(self) -> None:
@@ -253,8 +254,8 @@ class Wakes:
             self.topology.refresh_soon()
             self.loop.call_later(AGAIN_S, self._again, channel)
 
-    def lost(self, subscriber: Subscriber) -> None:
-        """A connection has failed: perhaps another node has its slots by now."""
+    def lost(self, subscriber: Subscriber) -> bool:
+        """A connection has failed: perhaps another node has its slots by now. Whether it is still needed."""
         self.topology.refresh_soon()
         for channel in list(subscriber.channels):
             slot = self._slots.get(channel)
@@ -265,6 +266,9 @@ class Wakes:
             if self.topology.node(slot).address != subscriber.address:
                 subscriber.channels.discard(channel)
                 self._subscribe(channel)
+        if not subscriber.channels:
+            self._subscribers.pop(subscriber.address, None)
+        return bool(subscriber.channels)
 
     def _miss(self, channel: bytes) -> None:
         self.pending.setdefault(channel, self.loop.create_future())
