@@ -109,7 +109,8 @@ space before the colon of Content-Length | space in a name | empty name | no col
 everywhere | bare LF behind the request line | bare LF behind a header | bare LF at the end of the head | bare CR
 behind a header | bare CR at the end of the head | CRCRLF | header smuggled behind LF in a value | Host missing | Host
 twice | Host twice, different | Host list | Host with a comma | Host with a space | Host with a path | Host with a
-user | Host with a bad port | Host with a percent | Host with two ports | Host IPv6, broken | Host escaped badly | Host in UTF-8 | two Hosts
+user | Host with a bad port | Host with a percent | Host with two ports | Host IPv6, broken | Host escaped badly
+| Host in UTF-8 | two Hosts
 in HTTP/1.0 | length empty | length +5 | length -5 | length -0 | length 5.0 | length 0x5 | length 5e0 | length 5_0 |
 length in other digits | length with a blank inside | length of 2^64 | length of 2^64 and 5 | length of 100 digits |
 length of 21 digits | length of 5,000 zeros | length of 5,000 zeros and 5 | length of 5,000 digits |
