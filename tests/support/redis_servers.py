@@ -163,7 +163,7 @@ class RedisCluster:
             "--cluster-enabled",
             "yes",
             "--cluster-node-timeout",
-            "1000" if clock is None else "86400000",
+            "2000" if clock is None else "86400000",
             *options,
         )
         self.clock = clock

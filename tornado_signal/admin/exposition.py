@@ -139,17 +139,25 @@ class Process(Collector):
     The library's own collector has none of them there.
     """
 
-    def collect(self) -> Iterator[Metric]:
-        """Each of them, as it is now; see proc(5)."""
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        user, system, started, virtual, resident = (int(fields[at]) for at in (11, 12, 19, 20, 21))
-        tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    def __init__(self) -> None:
+        # Once: what it is counted from is read from two clocks, and a start that changes is a restart to the alerts.
         booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        self._started_s = booted_s + self._fields()[19] / os.sysconf("SC_CLK_TCK")
+
+    def _fields(self) -> list[int]:
+        """The numbers of /proc/self/stat behind the name and the state; see proc(5)."""
+        return [0, *map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[1:])]
+
+    def collect(self) -> Iterator[Metric]:
+        """Each of them, as it is now."""
+        fields = self._fields()
+        user, system, virtual, resident = (fields[at] for at in (11, 12, 20, 21))
+        tick_s = 1 / os.sysconf("SC_CLK_TCK")
         yield CounterMetricFamily("process_cpu_seconds", "User and system time.", value=(user + system) * tick_s)
         for name, meaning, value in (
             ("process_virtual_memory_bytes", "Virtual memory.", virtual),
             ("process_resident_memory_bytes", "Resident memory.", resident * os.sysconf("SC_PAGE_SIZE")),
-            ("process_start_time_seconds", "When it was started, Unix time.", booted_s + started * tick_s),
+            ("process_start_time_seconds", "When it was started, Unix time.", self._started_s),
             ("process_open_fds", "Open file descriptors.", len(os.listdir("/proc/self/fd"))),
             ("process_max_fds", "How many it may have open.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         ):
