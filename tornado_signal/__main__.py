@@ -62,7 +62,14 @@ def run_server(arguments: argparse.Namespace) -> None:
 
     settings = load(arguments, os.environ)
     logs.set_up(settings.log_level, settings.log_format)
-    uvloop.run(server.check(settings) if arguments.check else server.serve(settings))
+    if arguments.check:
+        uvloop.run(server.check(settings))
+    elif (workers := server.number_of_workers(settings)) > 1:
+        from .supervisor import supervise
+
+        uvloop.run(supervise(settings, workers))
+    else:
+        uvloop.run(server.serve(settings))
 
 
 def guarded(command: Callable[[], None]) -> int:

@@ -11,6 +11,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Coroutine
+from typing import NamedTuple
 
 from tornado.ioloop import PeriodicCallback
 
@@ -36,7 +37,6 @@ from .transport import Server, ServerState
 
 log = logging.getLogger(__name__)
 
-LOOPBACK = "127.0.0.1"
 STATUS_S = 5.0  # between two reports to the service manager
 LAST_REQUEST_S = 1.0  # for connections that are open when the server stops, to send one more request
 DRAIN_LIMIT_S = 10.0
@@ -46,6 +46,25 @@ ADDRESSES_TO_FILL = 8  # the least number of addresses that can fill the store
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGE_BLOCK_BYTES = 128 * 1024
 DESCRIPTORS_KEPT = 800  # for LevelDB's files and everything but connections
+
+
+class Inherited(NamedTuple):
+    """What a process has from the one that started it.
+
+    Attributes:
+        public: the public listener's sockets.
+        admin: the admin listener's.
+        lifeline: a descriptor that is at its end when the process is to stop.
+    """
+
+    public: list[socket.socket]
+    admin: list[socket.socket]
+    lifeline: int
+
+
+def number_of_workers(settings: Settings) -> int:
+    """How many processes are to serve: as many as the settings say, or one for each processor."""
+    return len(os.sched_getaffinity(0)) if settings.workers == "auto" else settings.workers
 
 
 def raise_descriptor_limit() -> int:
@@ -117,9 +136,17 @@ def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[sock
     """
     public, admin = passed_sockets(os.environ)
     if settings.admin_port is not None:
-        admin = admin or open_sockets(LOOPBACK, settings.admin_port, "--admin-port")
+        admin = admin or open_sockets(settings.admin_address, settings.admin_port, "--admin-port")
     # Last: if something failed after it, the file of a Unix socket would stay behind.
     return public or open_sockets(settings.address, settings.port, "--port", settings.socket_mode), admin
+
+
+def tell_where(urls: list[str], admin: list[socket.socket]) -> None:
+    """Log where the process can be reached: the public listener's URLs, and the admin listener's sockets."""
+    for each in urls:
+        log.info("listening on %s", each)
+    for listening in admin:
+        log.info("admin listener on %s", url(listening, "http"))
 
 
 def reload(tls: Tls | None) -> None:
@@ -152,6 +179,16 @@ class Signals:
             loop.add_signal_handler(number, self._on_stop)
         loop.add_signal_handler(signal.SIGHUP, lambda: self.reload())
 
+    def stop_at_end_of(self, lifeline: int) -> None:
+        """Set `stop` when a descriptor is at its end."""
+        loop = asyncio.get_running_loop()
+
+        def at_end() -> None:
+            loop.remove_reader(lifeline)
+            self.stop.set()
+
+        loop.add_reader(lifeline, at_end)
+
     def _on_stop(self) -> None:
         (self.force_stop if self.stop.is_set() else self.stop).set()
 
@@ -182,8 +219,12 @@ async def run_until(event: asyncio.Event, work: Coroutine[None, None, None]) -> 
     working.cancel()
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: Settings, inherited: Inherited | None = None) -> None:
     """Serve until SIGTERM or SIGINT.
+
+    Args:
+        settings: those of the process.
+        inherited: what the process has to serve on; None to open it as configured.
 
     Raises:
         OperatorError: something cannot be used; nothing has been served then.
@@ -191,6 +232,8 @@ async def serve(settings: Settings) -> None:
     return_freed_memory()
     faulthandler.enable()  # a watchdog's SIGABRT leaves in the log where the loop was stuck
     signals = Signals()
+    if inherited is not None:
+        signals.stop_at_end_of(inherited.lifeline)
     notifier = Notifier(os.environ)
     max_connections = raise_descriptor_limit()
     tls = open_tls(settings)
@@ -198,7 +241,7 @@ async def serve(settings: Settings) -> None:
     store = await open_store(settings, clock)
     public: list[socket.socket] = []
     try:
-        public, admin = open_all_sockets(settings)
+        public, admin = (inherited.public, inherited.admin) if inherited else open_all_sockets(settings)
         limits = Limits(settings, max_connections, lambda: store.capacity_bytes // ADDRESSES_TO_FILL)
         metrics = RequestMetrics()
         service = Service(store, settings, clock, open_ice_servers(settings), COMMIT)
@@ -216,10 +259,8 @@ async def serve(settings: Settings) -> None:
         await admin_server.start(admin)
         lag = Lag(metrics.loop_lag)
         urls = [url(listening, state.protocol) for listening in public]
-        for each in urls:
-            log.info("listening on %s", each)
-        for listening in admin:
-            log.info("admin listener on %s", url(listening, "http"))
+        if inherited is None:
+            tell_where(urls, admin)
         listed = 0
 
         async def count() -> None:

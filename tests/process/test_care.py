@@ -27,6 +27,8 @@ from tornado_signal.maintenance.backup import Packer, unpack
 from tornado_signal.session import Side
 from tornado_signal.stores.leveldb import directory, layout
 
+pytest_plugins = ["support.networks"]
+
 
 @pytest.fixture
 def start():
@@ -558,3 +560,40 @@ def wait_until_swept(server):
     end_s = time.monotonic() + BOUND_S
     while json.loads(done("inspect", "--admin-url", server.admin_url))["expired"]:
         assert time.monotonic() < end_s
+
+
+# The admin listener at other addresses.
+
+
+def test_the_admin_listener_of_another_address(start, tmp_path):
+    """The commands find it where the settings say that it is."""
+    server = start("--data-dir", tmp_path / "data", "--admin-port", 0, "--admin-address", "127.0.0.2")
+    server.offer()
+    host, _, port = server.admin_url.removeprefix("http://").rpartition(":")
+    assert host == "127.0.0.2"
+    assert "sessions" in done("inspect", "--admin-port", port, "--admin-address", host)
+
+
+def test_other_machines_ask_for_no_backup(spawn, tmp_path):
+    """A listener for a network shows its numbers there; a backup only what asks on the machine itself gets."""
+    flags = ("--port", 0, "--data-dir", tmp_path / "data", "--admin-port", 0, "--admin-address", "0.0.0.0")
+    server = spawn(COMMAND, "serve", *flags, stderr=subprocess.PIPE)
+    ports = [re.search(r":(\d+)$", server.stderr.readline())[1] for _ in range(2)]
+
+    def status(host, path, *options):
+        ask = (
+            "curl",
+            "-s",
+            "-o",
+            tmp_path / "answer",
+            "-w",
+            "%{http_code}",
+            *options,
+            f"http://{host}:{ports[1]}{path}",
+        )
+        return spawn(*ask, stdout=subprocess.PIPE).communicate(timeout=BOUND_S)[0]
+
+    assert status("192.0.2.1", "/metrics") == "200"
+    assert status("192.0.2.1", "/backup", "-X", "POST", "-H", "Host: 127.0.0.1") == "403"
+    assert status("127.0.0.1", "/backup", "-X", "POST") == "200"
+    assert status("127.0.0.1", "/backup", "-X", "POST", "--interface", "192.0.2.1") == "403"

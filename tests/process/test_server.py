@@ -15,10 +15,13 @@ from pathlib import Path
 
 import pytest
 from support.command import BOUND_S, COMMAND, ORIGIN, Server, at_another_time, environment, passing, run
+from support.service_manager import told, until_told
 
 from tornado_signal import COMMIT
 from tornado_signal.stores.leveldb import layout
 from tornado_signal.stores.leveldb.binding import plyvel
+
+pytest_plugins = ["support.service_manager"]
 
 
 @pytest.fixture
@@ -530,28 +533,6 @@ def test_reading_again(start):
 
 
 # Under a service manager.
-
-
-@pytest.fixture
-def manager(tmp_path):
-    """A socket as a service manager has it, and the name of it."""
-    name = f"tornado-signal-test-{os.getpid()}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.bind("\0" + name)
-        listening.settimeout(BOUND_S)
-        yield listening, "@" + name
-
-
-def told(manager):
-    """The next message to the service manager."""
-    return dict(line.split("=", 1) for line in manager.recv(4096).decode().split("\n"))
-
-
-def until_told(manager, name):
-    """The next message that says this; those before it must say that all is well."""
-    while name not in (message := told(manager)):
-        assert message["WATCHDOG"] == "1"
-    return message
 
 
 def test_what_the_service_manager_is_told(start, manager, tmp_path):

@@ -1,4 +1,4 @@
-"""The operator's own listener, on loopback: is it alive, can it serve, what has it counted; a backup, a compaction."""
+"""The operator's own listener: is it alive, can it serve, what has it counted; a backup, a compaction."""
 
 import asyncio
 import contextlib
@@ -32,10 +32,6 @@ class AdminHandler(web.RequestHandler):
 
     methods = "GET, HEAD"
 
-    def initialize(self, site: Site, exposition: Exposition) -> None:
-        self.site = site
-        self.exposition = exposition
-
     def prepare(self) -> None:
         """Refuse what came by another name: a page in a browser can have its own name lead to this address."""
         if not is_address(self.request.headers.get("Host", "")):
@@ -59,7 +55,15 @@ class AdminHandler(web.RequestHandler):
             super().log_exception(typ, value, tb)
 
 
-class Alive(AdminHandler):
+class SiteHandler(AdminHandler):
+    """A handler that knows what all requests share."""
+
+    def initialize(self, site: Site, exposition: Exposition) -> None:
+        self.site = site
+        self.exposition = exposition
+
+
+class Alive(SiteHandler):
     """GET /healthz: the event loop turns."""
 
     def get(self) -> None:
@@ -68,7 +72,7 @@ class Alive(AdminHandler):
     head = get
 
 
-class Ready(AdminHandler):
+class Ready(SiteHandler):
     """GET /readyz: the store can be written and read, and the server is not stopping."""
 
     async def get(self) -> None:
@@ -80,10 +84,10 @@ class Ready(AdminHandler):
     head = get
 
 
-class Maintenance(AdminHandler):
+class Maintenance(SiteHandler):
     """What is done to the directory of the embedded engine.
 
-    Only the operator's own programs may ask for that, and no page in a browser on the operator's machine.
+    Only programs on the operator's machine may ask for that, and no page in a browser there.
     """
 
     methods = "POST"
@@ -91,7 +95,9 @@ class Maintenance(AdminHandler):
     def prepare(self) -> None:
         """Refuse what a browser sends for a page, by the headers that it adds."""
         headers = self.request.headers
-        if "Origin" in headers or "Sec-Fetch-Site" in headers or not is_loopback(headers.get("Host", "")):
+        remote_ip = self.request.remote_ip or "::1"  # none on a Unix socket
+        here = is_loopback(headers.get("Host", "")) and ipaddress.ip_address(remote_ip).is_loopback
+        if "Origin" in headers or "Sec-Fetch-Site" in headers or not here:
             raise web.HTTPError(403)
         if self.site.draining:
             raise Unavailable("draining")
@@ -158,7 +164,7 @@ class One(Collector):
         return [self._family]
 
 
-class Metrics(AdminHandler):
+class Metrics(SiteHandler):
     """GET /metrics: what the server has counted, for Prometheus."""
 
     async def get(self) -> None:
@@ -205,7 +211,7 @@ def answer(handler: web.RequestHandler, status: int, fields: dict[str, Any]) -> 
 
 def make_admin_application(site: Site, transport: ServerState | None = None) -> web.Application:
     """The application of the admin listener, for what is served by a transport."""
-    handlers: dict[str, type[AdminHandler]] = {"/healthz": Alive, "/readyz": Ready, "/metrics": Metrics}
+    handlers: dict[str, type[SiteHandler]] = {"/healthz": Alive, "/readyz": Ready, "/metrics": Metrics}
     if isinstance(site.service.store, LevelDBStore):
         handlers |= {"/backup": Backup, "/compact": Compact}
     common = {"site": site, "exposition": Exposition(site, transport)}

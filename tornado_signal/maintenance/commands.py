@@ -23,6 +23,7 @@ from . import recovery, remote
 from .backup import Entry, unpack
 from .census import Census
 
+LISTENER = ("admin_port", "admin_address")
 MOST = 20  # origins and topics that are named
 
 Arguments = argparse.Namespace
@@ -30,13 +31,13 @@ Arguments = argparse.Namespace
 
 def add_commands(commands: CommandLine) -> None:
     """Add these commands to those of the command line."""
-    parser = _add(commands, backup, "save all that a running server holds to a file", "admin_port")
+    parser = _add(commands, backup, "save all that a running server holds to a file", *LISTENER)
     parser.add_argument("dest", type=Path, metavar="DEST", help="the file")
     parser.add_argument("--force", action="store_true", help="overwrite DEST")
     _add_url(parser)
     parser = _add(commands, restore, "make the data directory of a stopped server from a backup", "data_dir")
     parser.add_argument("source", type=Path, metavar="SOURCE", help="the backup")
-    parser = _add(commands, inspect, "count what is there, by origin and topic", "data_dir", "admin_port")
+    parser = _add(commands, inspect, "count what is there, by origin and topic", "data_dir", *LISTENER)
     parser.add_argument(
         "source",
         type=Path,
@@ -54,7 +55,7 @@ def add_commands(commands: CommandLine) -> None:
     )
     _add_url(parser)
     _add(commands, check, "prove that the data of a stopped server is sound", "data_dir")
-    parser = _add(commands, compact, "give the space of deleted sessions back to the disk", "data_dir", "admin_port")
+    parser = _add(commands, compact, "give the space of deleted sessions back to the disk", "data_dir", *LISTENER)
     _add_url(parser)
     _add(commands, repair, "save what can be saved of a damaged database", "data_dir")
 

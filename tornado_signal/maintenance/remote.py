@@ -25,7 +25,8 @@ def admin_url(settings: Settings, url: str | None) -> str | None:
         return url
     if settings.admin_port == 0:
         raise OperatorError("with --admin-port 0 only the server's log knows the port; name it with --admin-url")
-    return f"http://127.0.0.1:{settings.admin_port}"
+    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.admin_address, settings.admin_address)
+    return f"http://{f'[{address}]' if ':' in address else address}:{settings.admin_port}"
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 from .value_types import (
     ADDRESS,
     COUNT,
+    HOST,
     MODE,
     NAME,
     NETWORK,
@@ -110,6 +111,11 @@ class Settings:
         one_of("leveldb", "redis"),
         "where the sessions live: in the data directory, of one process (leveldb), or on Redis or Valkey 7.0 or newer, "
         "shared by any number of processes on any number of machines (redis)",
+    )
+    workers: int | Literal["auto"] = setting(
+        1,
+        keyword_or("auto", "auto", integer(1, 512)),
+        "how many processes share the port, with --store redis; auto: one for each processor",
     )
     redis_nodes: tuple[tuple[str, int], ...] = setting(
         "127.0.0.1:6379",
@@ -221,7 +227,10 @@ class Settings:
     admin_port: int | None = setting(
         "off",
         keyword_or("off", None, PORT),
-        "port of a second listener, on loopback, for /metrics, /healthz, /readyz and backups; 0 picks a free one",
+        "port of a second listener for /metrics, /healthz, /readyz and backups; 0 picks a free one",
+    )
+    admin_address: str = setting(
+        "127.0.0.1", HOST, "address of that listener; it asks for no password, so only a private one will do"
     )
     start_empty_if_damaged: bool = setting(
         "false", SWITCH, "whether to move a damaged database aside and serve without it, at the start and later"

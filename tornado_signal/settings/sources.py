@@ -55,6 +55,8 @@ def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     settings = Settings(**values)
     if settings.store == "leveldb" and settings.durability == "replicated":
         raise ConfigError("--durability", "replicated", "fsync or os, or --store redis beside it")
+    if settings.store == "leveldb" and settings.workers != 1:
+        raise ConfigError("--workers", settings.workers, "1, or --store redis beside it")
     pair = ("--tls-certificate", settings.tls_certificate), ("--tls-key", settings.tls_key)
     for (flag, set_to), (other, other_set_to) in (pair, pair[::-1]):
         if set_to is not None and other_set_to is None:

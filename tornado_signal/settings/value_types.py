@@ -126,6 +126,7 @@ ADDRESS = converted(
         ".+", "an IP address or a host name, without a port; or unix: and the path of a socket, at most 107 bytes"
     ),
 )
+HOST = converted(_address, matching("(?!unix:).+", "an IP address or a host name, without a port"))
 SWITCH = ValueType("true or false; a flag alone is true", _switch, bare_flag="true")
 NAME = matching("[A-Za-z0-9._-]{1,128}", "a name of letters, digits, dots, underscores and hyphens")
 PORT = integer(0, 65535)
@@ -134,7 +135,7 @@ SIZE = integer(1024, 2**53)
 PATH = converted(Path, matching("[^\0]+", "a path"))
 OPTIONAL_PATH: ValueType[Path | None] = keyword_or("none", None, PATH)
 MODE = converted(lambda digits: int(digits, 8), matching("[0-7]{3}", "three octal digits, as chmod takes them"))
-# The admin listener's, which is on loopback and speaks no TLS.
+# The admin listener's, which speaks no TLS.
 URL = matching(r"http://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?", "http://HOST:PORT")
 NETWORK: ValueType[Network] = converted(
     ipaddress.ip_network,

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import IO, Any, Final
 
 PROGRAM: Final = "tornado-signal"
@@ -17,16 +18,25 @@ _PRIORITY: Final = {logging.CRITICAL: 2, logging.ERROR: 3, logging.WARNING: 4, l
 
 
 class Formatter(logging.Formatter):
-    """Makes records into lines, `text` or `json`; for the journal each begins with its priority (sd-daemon(3))."""
+    """Makes records into lines, `text` or `json`; for the journal each begins with its priority (sd-daemon(3)).
 
-    def __init__(self, form: str = "text", *, journal: bool = False) -> None:
+    Args:
+        form: of a line.
+        journal: whether it is for the journal.
+        common: fields of every record.
+    """
+
+    def __init__(
+        self, form: str = "text", *, journal: bool = False, common: Mapping[str, object] = MappingProxyType({})
+    ) -> None:
         super().__init__()
         self._form = form
         self._journal = journal
+        self._common = common
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record; as text with a traceback, several."""
-        fields: dict[str, Any] = getattr(record, "fields", {})
+        fields: dict[str, Any] = {**self._common, **getattr(record, "fields", {})}
         trace = _trace(record)
         if self._form == "json":
             time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -70,9 +80,12 @@ _handler: Final = logging.StreamHandler(sys.stderr)
 _handler.setFormatter(Formatter())
 
 
-def set_up(level: str = "info", form: str = "text") -> None:
-    """Log to standard error from now on, `text` or `json`, what is of this level or above; may be called again."""
-    _handler.setFormatter(Formatter(form, journal=to_journal(_handler.stream, os.environ)))
+def set_up(level: str = "info", form: str = "text", **common: object) -> None:
+    """Log to standard error from now on, `text` or `json`, what is of this level or above; may be called again.
+
+    What else is named is a field of every line.
+    """
+    _handler.setFormatter(Formatter(form, journal=to_journal(_handler.stream, os.environ), common=common))
     logging.basicConfig(handlers=[_handler])
     logging.getLogger().setLevel(level.upper())
 

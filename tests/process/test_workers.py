@@ -1,0 +1,180 @@
+"""`--workers`: processes of one machine behind one port, which end, start again and stop without being noticed."""
+
+import os
+import queue
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from support.certificates import make_pair
+from support.command import BOUND_S, Server, run
+from support.redis_servers import RedisServer
+from support.service_manager import told, until_told
+
+pytest_plugins = ["support.service_manager"]
+pytestmark = pytest.mark.servers
+
+WORKERS = 3
+
+
+@pytest.fixture(scope="module")
+def redis():
+    """A Redis server."""
+    server = RedisServer("redis")
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def start(redis, tmp_path, monkeypatch):
+    """A function that starts a server of several workers; its directory of sockets is in `tmp_path`."""
+    monkeypatch.setenv("TMPDIR", tempfile.mkdtemp(prefix="ts-"))  # short: the name of a socket has a limit
+    started = []
+
+    def starting(*arguments, number=WORKERS, **options):
+        flags = ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os", "--workers", number)
+        started.append(Server(*flags, "--admin-port", 0, *arguments, **options))
+        return started[-1]
+
+    yield starting
+    for server in started:
+        server.end()
+    shutil.rmtree(os.environ["TMPDIR"])
+
+
+def pids(server):
+    """The processes of the workers, by their numbers."""
+    shown = subprocess.run(
+        ["ps", "--ppid", str(server.process.pid), "-o", "pid=,args="], capture_output=True, text=True, check=False
+    )
+    found = (re.fullmatch(r" *(\d+) .*worker (\d+)", line) for line in shown.stdout.splitlines())
+    return {int(each[2]): int(each[1]) for each in found if each}
+
+
+def numbers(server, name):
+    """A metric's values, by worker."""
+    with urllib.request.urlopen(f"{server.admin_url}/metrics", timeout=BOUND_S) as response:
+        shown = response.read().decode()
+    found = re.findall(rf'^tornado_signal_{name}{{(?:.*,)?worker="(\d)"}} (\S+)$', shown, re.MULTILINE)
+    return {int(worker): float(value) for worker, value in found}
+
+
+def wait_until(condition):
+    """Wait for something that takes a moment; what it is then."""
+    deadline_s = time.monotonic() + BOUND_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    return found
+
+
+def in_background(call):
+    """Begin a call; a function that waits for its result."""
+    results = queue.Queue()
+    threading.Thread(target=lambda: results.put(call()), daemon=True).start()
+    return lambda: results.get(timeout=BOUND_S)
+
+
+def gone(pid):
+    """Whether a process is no more."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_one_ends_and_the_others_serve(start):
+    """All serve one port and are counted at one admin listener; one that is killed is not missed, and comes back."""
+    server = start()
+    assert server.call("/readyz", base=server.admin_url, origin=None) == (200, {"status": "ok"})
+    poll = {"code": server.offer(), "side": "offerer"}
+    cursor = server.call("/poll", poll | {"wait": 0})[1]["cursor"]
+    answered = in_background(lambda: server.call("/poll", poll | {"wait": 60, "since": cursor}))
+    waiting = wait_until(lambda: numbers(server, "running_requests"))
+    while 1 not in waiting.values():
+        waiting = numbers(server, "running_requests")
+    (busy,) = (worker for worker, running in waiting.items() if running)
+    assert set(waiting) == set(pids(server)) == set(range(1, WORKERS + 1))
+    before = pids(server)
+    victim = next(worker for worker in before if worker != busy)
+    os.kill(before[victim], signal.SIGKILL)
+    for _ in range(30):
+        assert server.call("/lobby/sessions")[0] == 200
+    assert server.process.stderr.readline().endswith(f": worker {victim} ended by SIGKILL, and is started again\n")
+    after = wait_until(lambda: len(found := pids(server)) == WORKERS and found)
+    assert {worker for worker in before if before[worker] != after[worker]} == {victim}
+    wait_until(lambda: set(numbers(server, "running_requests")) == set(before))
+    assert numbers(server, "worker_restarts_total") == {each: float(each == victim) for each in before}
+    assert server.call("/answer", poll | {"side": "answerer", "answer": "a"})[0] == 200
+    assert answered()[1]["answer"] == "a"
+    assert server.stop() == 0
+
+
+def test_one_that_is_stuck(start, manager):
+    """A worker that answers nothing is ended and started again, and the service manager hears of none of it."""
+    manager, name = manager
+    server = start(number=2, NOTIFY_SOCKET=name, WATCHDOG_USEC="6000000")
+    assert told(manager)["READY"] == "1"
+    before = pids(server)
+    os.kill(before[2], signal.SIGSTOP)
+    assert server.process.stderr.readline().endswith(": worker 2 does not answer any more, and is ended\n")
+    assert wait_until(lambda: len(found := pids(server)) == 2 and found[2] != before[2])
+    assert told(manager)["WATCHDOG"] == "1"
+    server.process.send_signal(signal.SIGTERM)
+    until_told(manager, "STOPPING")
+    assert server.wait() == 0
+
+
+def test_stopping(start):
+    """A waiting request gets its normal response, then all processes end, and nothing is left behind."""
+    server = start()
+    workers = pids(server).values()
+    waiting = in_background(lambda: server.call("/lobby/sessions?wait=60"))
+    wait_until(lambda: sum(numbers(server, "running_requests").values()) == 1)
+    server.process.send_signal(signal.SIGTERM)
+    assert waiting()[0] == 200
+    assert server.wait() == 0
+    assert all(gone(pid) for pid in workers)
+    assert server.log[-1].endswith(": stopped\n")
+    assert not list(Path(os.environ["TMPDIR"]).iterdir())
+
+
+def test_the_supervisor_is_killed(start):
+    """Workers whose supervisor is gone drain and end: another server can have the port."""
+    server = start(number=2)
+    workers = pids(server).values()
+    server.process.kill()
+    assert wait_until(lambda: all(gone(pid) for pid in workers))
+
+
+def test_passed_sockets_and_signals(start, tmp_path):
+    """The sockets of a service manager are served by all workers, and SIGHUP reaches each of them."""
+    pair = make_pair(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as public, socket.create_server(("127.0.0.1", 0)) as admin:
+        server = start(*pair.flags, number=2, passed=[public, admin], LISTEN_FDNAMES="public:admin")
+        assert server.url == f"https://127.0.0.1:{public.getsockname()[1]}"
+        assert server.admin_url == f"http://127.0.0.1:{admin.getsockname()[1]}"
+    server.process.send_signal(signal.SIGHUP)
+    said = {server.process.stderr.readline() for _ in range(2)}
+    assert all(re.search(r"certificate and key read again worker=\d$", line) for line in said)
+    assert len(said) == 2
+    assert server.stop() == 0
+
+
+def test_what_cannot_start():
+    """A reason to refuse is told once, by the status and the sentence that one process has; LevelDB is for one."""
+    flags = ("--store", "redis", "--redis-nodes", "127.0.0.1:1", "--port", 0)
+    one, several = run("serve", *flags), run("serve", *flags, "--workers", 3)
+    assert (several.returncode, several.stderr.count("\n")) == (1, 1)
+    assert one.stderr.removeprefix("tornado-signal: ").strip() in several.stderr
+    refused = run("serve", "--workers", "auto")
+    assert refused.returncode == 2
+    assert "--workers = 'auto': expected 1, or --store redis beside it" in refused.stderr

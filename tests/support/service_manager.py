@@ -1,0 +1,30 @@
+"""A service manager's socket, and its fixture: `pytest_plugins = ["support.service_manager"]` brings it."""
+
+import os
+import socket
+
+import pytest
+
+from .command import BOUND_S
+
+
+@pytest.fixture
+def manager():
+    """A socket as a service manager has it, and the name of it."""
+    name = f"tornado-signal-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind("\0" + name)
+        listening.settimeout(BOUND_S)
+        yield listening, "@" + name
+
+
+def told(manager):
+    """The next message to the service manager."""
+    return dict(line.split("=", 1) for line in manager.recv(4096).decode().split("\n"))
+
+
+def until_told(manager, name):
+    """The next message that says this; those before it must say that all is well."""
+    while name not in (message := told(manager)):
+        assert message["WATCHDOG"] == "1"
+    return message

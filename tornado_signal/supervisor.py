@@ -1,0 +1,198 @@
+"""Several servers on one machine that share its port: they are started, watched, started again and stopped."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from tornado.ioloop import PeriodicCallback
+
+from .admin.workers import WorkerListener, make_workers_application
+from .http.errors import make_refusal
+from .http.request_log import RequestLog
+from .limits.per_address import AdminConnectionLimiter
+from .metrics import RequestMetrics
+from .server import CLOSE_LIMIT_S, STATUS_S, Signals, open_all_sockets, raise_descriptor_limit, run_until, tell_where
+from .settings.settings import Settings
+from .system.notify import Notifier
+from .system.sockets import UnixSocket, url
+from .transport import Server, ServerState
+
+log = logging.getLogger(__name__)
+
+CHECK_S = 2.0  # between two questions whether a worker is alive
+STUCK_S = 10.0  # without an answer, unless the service manager's watchdog asks for less
+ABORT_S = 1.0  # for a stuck worker to write down where it is
+RESTART_S = 1.0  # before a worker is started again
+STOP_S = 25.0  # for workers to drain
+
+
+class Worker:
+    """One of the servers, and the process that runs it at present.
+
+    Args:
+        number: from 1 on.
+        settings: the server's.
+        public: the public listener's sockets, which all workers accept from.
+        directory: where the socket of its admin listener is made.
+        stuck_s: how long it may take to say that it is alive.
+
+    Attributes:
+        listener: its admin listener.
+    """
+
+    def __init__(
+        self, number: int, settings: Settings, public: list[socket.socket], directory: Path, stuck_s: float
+    ) -> None:
+        self.listener = WorkerListener(number, directory / str(number))
+        self._number = number
+        self._admin = UnixSocket(directory / str(number), 0o600)
+        self._public = [each.fileno() for each in public]
+        self._work = pickle.dumps((number, settings, self._public, self._admin.fileno()))
+        self._stuck_s = stuck_s
+        self._process: asyncio.subprocess.Process
+        self._ended: asyncio.Task[int]
+
+    async def start(self) -> int:
+        """Start it and wait until it serves; 0, or its exit status if it ended instead."""
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", f"{__package__}.worker", str(self._number)),
+            stdin=asyncio.subprocess.PIPE,
+            pass_fds=(*self._public, self._admin.fileno()),
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,  # what a terminal sends is for the supervisor alone
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(self._work)  # and left open: its end tells the worker to stop
+        self._ended = asyncio.create_task(self._process.wait())
+        # Its socket listens already, so the first answer comes when it serves.
+        answered = asyncio.create_task(self.listener.ask("/healthz", None))
+        await asyncio.wait((answered, self._ended), return_when=asyncio.FIRST_COMPLETED)
+        answered.cancel()
+        return (self._ended.result() or 1) if self._ended.done() else 0
+
+    async def keep_running(self) -> None:
+        """Start it again whenever it ends, or when it is stuck."""
+        while True:
+            while not self._ended.done():
+                if await self.listener.ask("/healthz", self._stuck_s) is None and not self._ended.done():
+                    log.error("worker %d does not answer any more, and is ended", self._number)
+                    self.send(signal.SIGABRT)
+                    await asyncio.wait((self._ended,), timeout=ABORT_S)
+                    self.send(signal.SIGKILL)
+                await asyncio.wait((self._ended,), timeout=CHECK_S)
+            self.listener.restarts += 1
+            status = self._ended.result()
+            how = f"with status {status}" if status >= 0 else f"by {signal.Signals(-status).name}"
+            log.error("worker %d ended %s, and is started again", self._number, how)
+            await asyncio.sleep(RESTART_S)
+            await self.start()
+
+    def stop(self) -> None:
+        """Have it drain and end."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal, if it runs."""
+        if not self._ended.done():
+            self._process.send_signal(number)
+
+    async def ended(self) -> None:
+        """Wait for its end."""
+        await asyncio.wait((self._ended,))
+
+    async def close(self) -> None:
+        """Give back what was opened for it."""
+        await self.listener.close()
+        self._admin.close()
+
+
+async def supervise(settings: Settings, number: int) -> None:
+    """Run so many servers until SIGTERM or SIGINT.
+
+    Raises:
+        OperatorError: the sockets cannot be opened.
+        SystemExit: the first server has ended at its start, with its status; it has said why.
+    """
+    raise_descriptor_limit()
+    signals = Signals()
+    notifier = Notifier(os.environ)
+    async with contextlib.AsyncExitStack() as opened:
+        public, admin = open_all_sockets(settings)
+        for listening in public:
+            opened.callback(listening.close)
+        directory = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="tornado-signal-")))
+        stuck_s = notifier.pause_s(STUCK_S)
+        workers = [Worker(each, settings, public, directory, stuck_s) for each in range(1, number + 1)]
+        for worker in workers:
+            opened.push_async_callback(worker.close)
+        if status := await workers[0].start():  # one tells why it cannot; all at once would say it often
+            raise SystemExit(status)
+        await asyncio.gather(*(worker.start() for worker in workers[1:]))
+        admin_server = Server(
+            ServerState(
+                make_workers_application([worker.listener for worker in workers]),
+                make_refusal(settings, RequestLog(settings, RequestMetrics())),
+                limiter=AdminConnectionLimiter(),
+            )
+        )
+        await admin_server.start(admin)
+        urls = [url(listening, "https" if settings.tls_certificate else "http") for listening in public]
+        tell_where(urls, admin)
+
+        def status_line() -> str:
+            if signals.stop.is_set():
+                return f"draining {number} workers"
+            restarts = sum(worker.listener.restarts for worker in workers)
+            return f"listening on {', '.join(urls)}, {number} workers, started again {restarts} times"
+
+        def reload() -> None:
+            if not signals.stop.is_set():
+                notifier.reloading()
+                for worker in workers:
+                    worker.send(signal.SIGHUP)
+                notifier.ready(status_line())
+
+        signals.reload = reload
+        reports = PeriodicCallback(lambda: notifier.alive(status_line()), notifier.pause_s(STATUS_S) * 1000)
+        reports.start()
+        notifier.ready(status_line())
+        async with asyncio.TaskGroup() as group:
+            keepers = [group.create_task(worker.keep_running()) for worker in workers]
+            await signals.stop.wait()
+            for keeper in keepers:
+                keeper.cancel()
+        log.info("stopping: draining")
+        notifier.stopping(status_line())
+        for listening in public:
+            listening.close()
+        for worker in workers:
+            worker.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await run_until(signals.force_stop, all_ended(workers))
+        for worker in workers:
+            worker.send(signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_LIMIT_S):
+                await all_ended(workers)
+        for worker in workers:
+            worker.send(signal.SIGKILL)
+        await all_ended(workers)
+        await admin_server.close(0)
+        reports.stop()
+    log.info("stopped")
+
+
+async def all_ended(workers: Iterable[Worker]) -> None:
+    """Wait until no worker runs any more."""
+    for worker in workers:
+        await worker.ended()
