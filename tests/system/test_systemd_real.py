@@ -48,7 +48,8 @@ def machine(tmp_path_factory):
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", "/usr/bin/python3"]
     project = configparser.ConfigParser()
     project.read(ROOT / "setup.cfg")
-    needs = [*project["options"]["install_requires"].strip().splitlines(), "setuptools>=77"]
+    wanted = [project["options"]["install_requires"], project["options.extras_require"]["redis"], "setuptools>=77"]
+    needs = [line for text in wanted for line in text.strip().splitlines()]
     subprocess.run([*pip, "download", "--dest", source.parent / "wheels", *needs], check=True, timeout=120)
     with Machine(room / "room", room / "files") as machine:
         yield machine
@@ -206,6 +207,33 @@ def test_watchdog(machine):
     assert "code=killed, status=6/ABRT" in log, "its memory was dumped"
     override(machine, "")
     machine.do(RESTART)
+
+
+def test_workers(machine):
+    """Several processes serve systemd's socket from the sandbox; the service goes on while one of them is replaced."""
+    machine.do("systemd-run --quiet --unit redis redis-server --save '' --dir /run")
+    settings = {"STORE": "redis", "DURABILITY": "os", "WORKERS": "2", "ADMIN_PORT": "9100"}
+    environment = " ".join(f"TORNADO_SIGNAL_{name}={value}" for name, value in settings.items())
+    override(machine, f"Environment={environment}\nWatchdogSec=6")
+    machine.do(RESTART)
+    assert show(machine, "StatusText")["StatusText"].startswith("listening on http://127.0.0.1:3000, 2 workers")
+    code = offer(machine)
+    before = show(machine, "MainPID", "NRestarts")
+
+    def workers():
+        return machine.do(f"pgrep --parent {before['MainPID']}").split()
+
+    stuck, other = workers()
+    machine.do(f"kill -STOP {stuck}")
+    until(lambda: len(now := workers()) == 2 and stuck not in now)
+    assert other in workers()
+    assert code in codes(machine)
+    numbers = ""
+    while "tornado_signal_workers_serving 2.0" not in numbers:
+        numbers = machine.do("curl --silent --fail http://127.0.0.1:9100/metrics")
+    assert show(machine, "MainPID", "NRestarts") == before
+    override(machine, "")
+    machine.do(f"{RESTART} && systemctl stop redis")
 
 
 def test_sandbox(machine):
