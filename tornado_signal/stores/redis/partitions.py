@@ -30,7 +30,7 @@ class Partition:
     __slots__ = ("_tag", "shared", "slot")
 
     def __init__(self, prefix: bytes, origin: str, number: int) -> None:
-        # Nobody finds another origin with the same hash; of random strings none in 2^64.
+        # Of so many bytes that no two origins with the same hash can be found.
         name = urlsafe_b64encode(hashlib.sha256(origin.encode("utf-8", "surrogatepass")).digest()[:16]).rstrip(b"=")
         self._tag = b"%b{%b.%x}:" % (prefix, name, number)
         self.slot = key_slot(self._tag)

@@ -564,7 +564,7 @@ class RedisStore:
         return self.watches.watch(channel)
 
     def _expects(self, channel: bytes, expires: bytes) -> None:
-        """Have what watches a topic look at it when something expires there: that is published by nobody else."""
+        """Have what watches a topic look at it when something expires there: no other message tells of that."""
         if not expires or not self.watches.watched(channel):
             return
         expires_ms = int(expires)

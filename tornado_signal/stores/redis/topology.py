@@ -116,7 +116,7 @@ class Topology:
                 await self._nodes.pop(address).close()
 
     async def _ask_cluster(self) -> str | None:
-        """Ask for the slots; what is wrong, if nobody can tell."""
+        """Ask for the slots; what is wrong, if no node can tell."""
         problem = "no node answers"
         for address in dict.fromkeys([*(node.address for node in self.primaries), *self._nodes, *self._addresses]):
             reply = await self.node_at(address).reads.submit((b"CLUSTER", b"SLOTS"))
@@ -138,7 +138,7 @@ class Topology:
         return problem
 
     async def _ask_sentinels(self) -> str | None:
-        """Ask for the primary; what is wrong, if nobody can tell."""
+        """Ask for the primary; what is wrong, if no node can tell."""
         problem = "no Sentinel answers"
         access = dataclasses.replace(self._access, user=None, password=None)
         for address in self._addresses:

@@ -1,0 +1,48 @@
+"""Two browsers connect by way of two servers whose sessions are on a Redis cluster, while that loses a primary."""
+
+import pytest
+from support.browsers import listed, until
+from support.command import Server
+from support.redis_servers import RedisCluster
+
+pytest_plugins = ["support.browser_fixtures"]
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
+REPLICAS = 2  # one takes over, the other has what is written then
+
+
+@pytest.fixture
+def cluster():
+    """A cluster as an operator sets it up."""
+    cluster = RedisCluster("valkey", 3, REPLICAS, "--cluster-require-full-coverage", "no", "--appendonly", "yes")
+    yield cluster
+    cluster.kill()
+
+
+@pytest.fixture
+def servers(cluster):
+    """Two servers that share their sessions."""
+    found = []
+    try:
+        for _ in range(2):
+            found.append(Server("--store", "redis", "--redis-nodes", cluster.address))
+        yield found
+        assert [server.stop() for server in found] == [0, 0]
+    finally:
+        for server in found:
+            server.end()
+
+
+def test_two_browsers(cluster, servers, connect_page, site):
+    """The offer is there after the failover, its stream goes on, and the two are connected and hear each other."""
+    one, other = servers
+    publisher, joiner = connect_page(one), connect_page(other)
+    publisher.evaluate("listen('lobby', {info: 'Ada'})")
+    code = until(lambda: listed(other, site.origin, "lobby"))[0]["code"]
+    (primary,) = (each for each in cluster.primaries if each.ask("KEYS", f"*:{code.replace('-', '')}"))
+    primary.kill()
+    assert joiner.evaluate("call('lobby', {info: 'Bob'})") == ["Ada", "Ada: hello"]
+    assert publisher.evaluate("connections.length") == 1
+    assert primary.process.poll() is not None
+    replicas = [each for each in cluster.replicas if each.ask("ROLE")[0] in (b"master", "master")]
+    assert len(replicas) == 1
