@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from tornado.ioloop import PeriodicCallback
@@ -174,25 +174,27 @@ async def supervise(settings: Settings, number: int) -> None:
         notifier.stopping(status_line())
         for listening in public:
             listening.close()
-        for worker in workers:
-            worker.stop()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STOP_S):
-                await run_until(signals.force_stop, all_ended(workers))
-        for worker in workers:
-            worker.send(signal.SIGTERM)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_LIMIT_S):
-                await all_ended(workers)
-        for worker in workers:
-            worker.send(signal.SIGKILL)
-        await all_ended(workers)
+        await stop(workers, signals.force_stop)
         await admin_server.close(0)
         reports.stop()
     log.info("stopped")
 
 
-async def all_ended(workers: Iterable[Worker]) -> None:
-    """Wait until no worker runs any more."""
+async def stop(workers: Sequence[Worker], force_stop: asyncio.Event) -> None:
+    """Have the workers drain and end: at once when the event is set, and in any case after some time."""
     for worker in workers:
-        await worker.ended()
+        worker.stop()
+
+    async def all_ended() -> None:
+        for worker in workers:
+            await worker.ended()
+
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(STOP_S):
+            await run_until(force_stop, all_ended())
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for worker in workers:
+            worker.send(number)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_LIMIT_S):
+                await all_ended()
