@@ -196,10 +196,14 @@ class Signals:
 async def drain(server: Server, admin_server: Server, site: Site) -> None:
     """Accept no more connections, and answer those that are open.
 
-    A waiting request gets its normal response, and an open connection has time for one more request. New connections
-    are for the next process, if the service manager keeps the sockets open.
+    Before that, load balancers have the time that is set for them to send their clients elsewhere. A waiting request
+    gets its normal response, and an open connection has time for one more request. New connections are for the next
+    process, if the service manager keeps the sockets open.
     """
     site.stopping = True
+    if delay_ms := site.service.settings.drain_delay_ms:
+        site.service.leaving = True
+        await asyncio.sleep(delay_ms / 1000)
     await server.accept_no_more()
     site.service.store.end_watches()
     await server.serve_the_rest(LAST_REQUEST_S)

@@ -516,6 +516,21 @@ def test_not_ready_while_it_stops(start):
     assert not [line for line in server.log if "again" in line]
 
 
+def test_a_delay_before_it_drains(start):
+    """Load balancers are told that it is about to stop, everybody else is served; a second signal ends that at once."""
+    server = start("--durability", "os", "--admin-port", 0, "--drain-delay-ms", 5_000)
+    code = server.offer()
+    server.process.send_signal(signal.SIGTERM)
+    until_s = time.monotonic() + BOUND_S
+    while (said := server.call("/health"))[0] == 200:
+        assert time.monotonic() < until_s
+    assert said == (503, {"error": "Service unavailable"})
+    assert server.call("/readyz", base=server.admin_url, origin=None)[0] == 503
+    assert server.codes() == [code]
+    assert server.stop() == 0
+    assert any("stopping at once" in line for line in server.log)
+
+
 def test_reading_again(start):
     """SIGHUP leaves the server, its connections and those who wait as they are."""
     server = start()

@@ -21,6 +21,7 @@ class Service:
         clock: tells the time of a call.
         ice: the servers that peers are told of.
         version: the commit that the server was built from.
+        leaving: whether whoever asks for the server's health is to send its clients elsewhere.
         topic_steps: the latest events of topics.
     """
 
@@ -29,6 +30,7 @@ class Service:
     clock: Clock
     ice: IceServers
     version: str
+    leaving: bool = False
     topic_steps: TopicSteps = field(default_factory=TopicSteps)
 
 

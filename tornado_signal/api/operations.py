@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ..errors import InvalidParameter
+from ..errors import InvalidParameter, Unavailable
 from ..session import SessionPosition, Side
 from ..settings.settings import Settings
 from . import wire
@@ -111,7 +111,13 @@ async def version(call: Call) -> bytes:
 
 
 async def health(call: Call) -> bytes:
-    """GET /health (specification 4)."""
+    """GET /health (specification 4).
+
+    Raises:
+        Unavailable: the server is about to stop.
+    """
+    if call.service.leaving:
+        raise Unavailable("draining")
     return wire.encode({"status": "ok", "timestamp": call.now_ms})
 
 

@@ -232,6 +232,13 @@ class Settings:
     admin_address: str = setting(
         "127.0.0.1", HOST, "address of that listener; it asks for no password, so only a private one will do"
     )
+    drain_delay_ms: int = setting(
+        0,
+        integer(0, 5_000),
+        "how long a server that is told to stop goes on as ever, but for 503 at /health and /readyz: as long as load "
+        "balancers take to notice",
+        "ms",
+    )
     start_empty_if_damaged: bool = setting(
         "false", SWITCH, "whether to move a damaged database aside and serve without it, at the start and later"
     )
