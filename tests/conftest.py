@@ -38,6 +38,7 @@ LONGEST = [
     "attacks_store",
     "bindings",
     "proxies",
+    "several_servers",
     "systemd_real",
     "bench",
     "pythons",

@@ -23,6 +23,18 @@ def copy_checkout(copy):
             shutil.copy2(ROOT / name, copy / name)
 
 
+def previous_version(copy):
+    """Unpack the last commit whose package differs from that of the working tree."""
+    changed = subprocess.run(["git", "-C", ROOT, "diff", "--quiet", "HEAD", "--", "tornado_signal"]).returncode
+    commit = "HEAD" if changed else git(ROOT, "rev-list", "--max-count=1", "HEAD", "--", "tornado_signal") + "~1"
+    there = subprocess.run(["git", "-C", ROOT, "rev-parse", "--verify", "--quiet", commit], stdout=subprocess.DEVNULL)
+    assert there.returncode == 0, "this clone has no previous version, for want of history: git fetch --unshallow"
+    archive = subprocess.run(
+        ["git", "-C", ROOT, "archive", commit, "tornado_signal"], stdout=subprocess.PIPE, check=True
+    )
+    subprocess.run(["tar", "--extract", "--directory", copy], input=archive.stdout, check=True)
+
+
 def run(*command: str | Path, **env: str) -> str:
     """Run a command with warnings of its own, and return what it prints."""
     environ = {**os.environ, **env}

@@ -1,7 +1,8 @@
-"""The real nginx and the real Caddy, with the configurations of `systemd/`; only names, ports and paths are changed."""
+"""The real nginx, Caddy and HAProxy, with the configurations of `systemd/`; only names, ports and paths are changed."""
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -43,6 +44,10 @@ CADDY = """{{
 """
 
 
+# The last line of what HAProxy does to know which server answers.
+CHECKS = "default-server check inter 500ms fall 2 rise 1 observe layer4 error-limit 1 on-error mark-down"
+
+
 def put(text, pairs):
     """Replace pieces of a configuration, each of which has to be there."""
     for before, after in pairs:
@@ -57,13 +62,28 @@ def free_ports():
         return one.getsockname()[1], other.getsockname()[1]
 
 
+def uncomment(text, first, last):
+    """Make lines of a configuration from comments, from one that is the first to one that is the last of them."""
+    begin, end = (re.search(rf"^\s*# {re.escape(line)}$", text, re.MULTILINE) for line in (first, last))
+    lines = re.sub(r"^(\s*)# ?", r"\1", text[begin.start() : end.end()], flags=re.MULTILINE)
+    return text[: begin.start()] + lines + text[end.end() :]
+
+
+def several(text, ports):
+    """Name several servers, where a configuration says how."""
+    for number, port in enumerate(ports, 1):
+        text, found = re.subn(rf"# (server .*)\b10\.0\.0\.{number}:3000", rf"\g<1>127.0.0.1:{port}", text)
+        assert found
+    return text
+
+
 class Proxy:
-    """A proxy on both loopback addresses, in front of one server, ready when this has been made.
+    """A proxy on both loopback addresses, in front of servers, ready when this has been made.
 
     Args:
         directory: an empty one of its own.
         pair: certificate and key for it.
-        upstream: the server's port on 127.0.0.1, or the path of its Unix socket.
+        upstream: the server's port on 127.0.0.1, or the path of its Unix socket; or the ports of two servers.
 
     Attributes:
         pair: as given.
@@ -128,6 +148,9 @@ class Nginx(Proxy):
         site = (SYSTEMD / "nginx.conf").read_text()
         if isinstance(self.upstream, int):
             pairs = [("server 127.0.0.1:3000;", f"server 127.0.0.1:{self.upstream};")]
+        elif isinstance(self.upstream, tuple):
+            site = several(uncomment(site, "zone tornado_signal 64k;", "least_conn;"), self.upstream)
+            pairs = [("server 127.0.0.1:3000;", "")]
         else:
             pairs = [
                 ("server 127.0.0.1:3000;", ""),
@@ -153,8 +176,14 @@ class Caddy(Proxy):
 
     def configure(self):
         """Write its file; the command."""
-        upstream = f"127.0.0.1:{self.upstream}" if isinstance(self.upstream, int) else f"unix/{self.upstream}"
         site = (SYSTEMD / "Caddyfile").read_text()
+        if isinstance(self.upstream, int):
+            upstream = f"127.0.0.1:{self.upstream}"
+        elif isinstance(self.upstream, tuple):
+            upstream = " ".join(f"127.0.0.1:{port}" for port in self.upstream)
+            site = uncomment(site, "lb_policy random", "}")
+        else:
+            upstream = f"unix/{self.upstream}"
         pairs = [
             ("\nsignal.example.com {", f"\nhttps://:{self.port} {{\n\ttls {self.pair.certificate} {self.pair.key}"),
             ("reverse_proxy 127.0.0.1:3000 {", f"reverse_proxy {upstream} {{"),
@@ -163,4 +192,33 @@ class Caddy(Proxy):
         return [shutil.which("caddy"), "run", "--adapter", "caddyfile", "--config", self.directory / "Caddyfile"]
 
 
-PROXIES = {"nginx": Nginx, "caddy": Caddy}
+class HAProxy(Proxy):
+    """systemd/haproxy.cfg."""
+
+    name = "haproxy"
+
+    def configure(self):
+        """Write its files; the command."""
+        pem = self.directory / "pair.pem"
+        pem.write_bytes(self.pair.certificate.read_bytes() + self.pair.key.read_bytes())
+        site = (SYSTEMD / "haproxy.cfg").read_text()
+        if isinstance(self.upstream, tuple):
+            site = several(uncomment(site, "balance leastconn", CHECKS), self.upstream)
+            pairs = [("server one 127.0.0.1:3000\n", ""), ("# balance leastconn", "balance leastconn")]
+        else:
+            address = f"127.0.0.1:{self.upstream}" if isinstance(self.upstream, int) else f"unix@{self.upstream}"
+            pairs = [("server one 127.0.0.1:3000", f"server one {address}")]
+        pairs += [
+            ("    user haproxy\n    group haproxy\n", ""),
+            ("maxconn 32768", "maxconn 4096"),
+            ("bind :80\n", f"bind 127.0.0.1:{self.plain_port}\n"),
+            ("bind :::80 v6only", f"bind [::1]:{self.plain_port}"),
+            ("bind :443 ", f"bind 127.0.0.1:{self.port} "),
+            ("bind :::443 v6only ", f"bind [::1]:{self.port} "),
+            ("/etc/haproxy/signal.example.com.pem", str(pem)),
+        ]
+        (self.directory / "haproxy.cfg").write_text(put(site, pairs))
+        return [shutil.which("haproxy"), "-db", "-f", self.directory / "haproxy.cfg"]
+
+
+PROXIES = {"nginx": Nginx, "caddy": Caddy, "haproxy": HAProxy}

@@ -5,6 +5,8 @@ import contextlib
 import json
 from typing import NamedTuple
 
+from tornado import httputil
+
 from .service import ORIGIN, Connection, head, with_origin
 
 BOUND_S = 20
@@ -44,9 +46,10 @@ class Stream:
 
     async def begin(self):
         """Read the head."""
-        block = (await self._connection.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        self.status = int(block[0].split(" ")[1])
-        self.headers = dict(line.split(": ", 1) for line in block[1:] if line)
+        block = (await self._connection.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, _, rest = block.partition("\r\n")
+        self.status = int(first.split(" ")[1])
+        self.headers = httputil.HTTPHeaders.parse(rest)
         return self
 
     async def _block(self):

@@ -1,0 +1,177 @@
+"""Peers that meet through a proxy, one pair after the other, while the servers behind it come and go."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+
+from .service import ORIGIN, Connection, head, with_origin
+from .sse import Stream
+
+BOUND_S = 30
+PAUSE_S = 0.02  # between two pairs of the same two peers: they are not to take the processor from the servers
+
+
+class Refused(Exception):
+    """A request that was not answered with 200."""
+
+
+class Peer:
+    """A client with a connection of its own, kept open between its requests. It tries nothing twice."""
+
+    def __init__(self, load):
+        self._load = load
+        self._connection = None
+
+    async def ask(self, method, target, **body):
+        """Send a request; the JSON of its response."""
+        data = json.dumps(body).encode() if body else b""
+        request = head(method, target, with_origin(ORIGIN, [("Content-Length", str(len(data)))])) + data
+        async with asyncio.timeout(BOUND_S):
+            connection, self._connection = self._connection or await self._load.connect(), None
+            response = None
+            try:
+                await connection.send(request)
+                with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                    response = await connection.receive()
+                if response is not None and response.headers.get("Connection") != "close":
+                    self._connection = connection
+            finally:
+                if self._connection is None:
+                    connection.writer.transport.abort()
+        if response is None or response.status != 200:
+            self._load.failures.append((method, target, response and (response.status, response.body)))
+            raise Refused
+        self._load.answered += 1
+        return response.json
+
+    def leave(self):
+        if self._connection is not None:
+            self._connection.writer.transport.abort()
+
+
+class Pairs:
+    """Pairs of peers without end, each of two that meet in a topic of theirs, and one listener to all of them.
+
+    Args:
+        port: the proxy's.
+        tls: an SSLContext that trusts it.
+        number: how many pairs meet at the same time.
+
+    Attributes:
+        answered: how many requests were answered with 200.
+        failures: what was not: method, target and what came instead.
+        met: how many pairs have met.
+        peers: how many requests may be on their way at a time.
+        published: the codes of sessions in the topic of the listener, in their order.
+        heard: what its stream has told: pairs of event and code.
+        streams: how often it was opened.
+    """
+
+    def __init__(self, port, tls, number=6):
+        self._port, self._tls = port, tls
+        self.answered, self.failures, self.met = 0, [], 0
+        self.published, self.heard, self.streams = [], [], 0
+        self.peers = 2 * number + 1
+        self._over = asyncio.Event()
+        self._tasks = [asyncio.create_task(self._meet(at)) for at in range(number)]
+        self._tasks += [asyncio.create_task(self._publish()), asyncio.create_task(self._listen())]
+
+    async def connect(self):
+        """A connection to the proxy."""
+        return Connection(*await asyncio.open_connection("127.0.0.1", self._port, ssl=self._tls))
+
+    async def until(self, reached):
+        """Wait for a condition."""
+        async with asyncio.timeout(BOUND_S):
+            while not reached():
+                for task in self._tasks:
+                    if task.done():
+                        task.result()
+                await asyncio.sleep(0.01)
+
+    async def more(self, number=60):
+        """Wait until so many more pairs have met."""
+        wanted = self.met + number
+        await self.until(lambda: self.met >= wanted)
+
+    def cancel(self):
+        """End everything at once."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def end(self):
+        """Let those that are meeting meet, and wait until the listener has heard of everything."""
+        self._over.set()
+        *others, listener = self._tasks
+        await asyncio.gather(*others)
+        await self.until(lambda: {code for _, code in self.heard} >= set(self.published))
+        listener.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await listener
+
+    async def _meet(self, at):
+        one, other = Peer(self), Peer(self)
+        for turn in itertools.count():
+            if self._over.is_set():
+                break
+            with contextlib.suppress(Refused):
+                await self._pair(one, other, f"topic{at}", f"{at}-{turn} {id(self)}")
+                self.met += 1
+            await asyncio.sleep(PAUSE_S)
+        one.leave()
+        other.leave()
+
+    async def _pair(self, one, other, topic, text):
+        code = (await one.ask("POST", f"/{topic}/offer", info="i", offer=text))["code"]
+        answering = asyncio.create_task(self._answer(one, code))
+        try:
+            found = (await other.ask("GET", f"/{topic}/sessions"))["sessions"]
+            assert [each["code"] for each in found if each["offer"] == text] == [code], (text, found)
+            side = {"code": code, "side": "answerer"}
+            await other.ask("POST", "/answer", **side, candidates=[text, text[::-1]])
+            await other.ask("POST", "/answer", **side, answer=f"to {text}")
+            assert await answering == (f"to {text}", [text, text[::-1]])
+        finally:
+            answering.cancel()
+            with contextlib.suppress(Refused, asyncio.CancelledError):
+                await answering
+
+    async def _answer(self, one, code):
+        """Wait for the answer; it, and the candidates in their order."""
+        candidates, cursor = [], {}
+        while True:
+            found = await one.ask("POST", "/poll", code=code, side="offerer", wait=20, **cursor)
+            candidates += found["answerCandidates"]
+            cursor = {"since": found["cursor"]}
+            if found["answer"] is not None:
+                return found["answer"], candidates
+
+    async def _publish(self):
+        peer = Peer(self)
+        while not self._over.is_set():
+            with contextlib.suppress(Refused):
+                self.published.append((await peer.ask("POST", "/news/offer", info="i", offer="o", ttl=60_000))["code"])
+            await asyncio.sleep(0.05)
+        peer.leave()
+
+    async def _listen(self):
+        """As an EventSource: comes back after every end but that of its page."""
+        last, pause_s = None, 0.0
+        while True:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, ValueError):
+                connection = await self.connect()
+                try:
+                    headers = [("Accept", "text/event-stream"), *([("Last-Event-ID", last)] if last else [])]
+                    await connection.send(head("GET", "/news/events", with_origin(ORIGIN, headers)))
+                    stream = await Stream(connection).begin()
+                    assert stream.status == 200
+                    self.streams += 1
+                    taken = 0
+                    while await stream.next():
+                        self.heard += [(event.name, event.data["code"]) for event in stream.events[taken:]]
+                        taken, last = len(stream.events), stream.last or last
+                        pause_s = (stream.retry_ms or 0) / 1000
+                finally:
+                    connection.writer.transport.abort()
+            await asyncio.sleep(pause_s)
