@@ -45,7 +45,7 @@ class Peer:
         self._load.answered += 1
         return response.json
 
-    def leave(self):
+    def close(self):
         if self._connection is not None:
             self._connection.writer.transport.abort()
 
@@ -90,15 +90,16 @@ class Pairs:
                         task.result()
                 await asyncio.sleep(0.01)
 
-    async def more(self, number=60):
+    async def more(self, number=40):
         """Wait until so many more pairs have met."""
         wanted = self.met + number
         await self.until(lambda: self.met >= wanted)
 
-    def cancel(self):
+    async def cancel(self):
         """End everything at once."""
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def end(self):
         """Let those that are meeting meet, and wait until the listener has heard of everything."""
@@ -111,16 +112,14 @@ class Pairs:
             await listener
 
     async def _meet(self, at):
-        one, other = Peer(self), Peer(self)
-        for turn in itertools.count():
-            if self._over.is_set():
-                break
-            with contextlib.suppress(Refused):
-                await self._pair(one, other, f"topic{at}", f"{at}-{turn} {id(self)}")
-                self.met += 1
-            await asyncio.sleep(PAUSE_S)
-        one.leave()
-        other.leave()
+        with contextlib.closing(Peer(self)) as one, contextlib.closing(Peer(self)) as other:
+            for turn in itertools.count():
+                if self._over.is_set():
+                    break
+                with contextlib.suppress(Refused):
+                    await self._pair(one, other, f"topic{at}", f"{at}-{turn} {id(self)}")
+                    self.met += 1
+                await asyncio.sleep(PAUSE_S)
 
     async def _pair(self, one, other, topic, text):
         code = (await one.ask("POST", f"/{topic}/offer", info="i", offer=text))["code"]
@@ -148,12 +147,12 @@ class Pairs:
                 return found["answer"], candidates
 
     async def _publish(self):
-        peer = Peer(self)
-        while not self._over.is_set():
-            with contextlib.suppress(Refused):
-                self.published.append((await peer.ask("POST", "/news/offer", info="i", offer="o", ttl=60_000))["code"])
-            await asyncio.sleep(0.05)
-        peer.leave()
+        with contextlib.closing(Peer(self)) as peer:
+            while not self._over.is_set():
+                with contextlib.suppress(Refused):
+                    found = await peer.ask("POST", "/news/offer", info="i", offer="o", ttl=60_000)
+                    self.published.append(found["code"])
+                await asyncio.sleep(0.05)
 
     async def _listen(self):
         """As an EventSource: comes back after every end but that of its page."""

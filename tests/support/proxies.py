@@ -69,10 +69,10 @@ def uncomment(text, first, last):
     return text[: begin.start()] + lines + text[end.end() :]
 
 
-def several(text, ports):
+def several(text, addresses):
     """Name several servers, where a configuration says how."""
-    for number, port in enumerate(ports, 1):
-        text, found = re.subn(rf"# (server .*)\b10\.0\.0\.{number}:3000", rf"\g<1>127.0.0.1:{port}", text)
+    for number, address in enumerate(addresses, 1):
+        text, found = re.subn(rf"# (server .*)\b10\.0\.0\.{number}:3000", rf"\g<1>{address}", text)
         assert found
     return text
 
@@ -83,7 +83,7 @@ class Proxy:
     Args:
         directory: an empty one of its own.
         pair: certificate and key for it.
-        upstream: the server's port on 127.0.0.1, or the path of its Unix socket; or the ports of two servers.
+        upstream: the server's port on 127.0.0.1, or the path of its Unix socket; or the addresses of several.
 
     Attributes:
         pair: as given.
@@ -121,6 +121,11 @@ class Proxy:
             time.sleep(0.02)
         return False
 
+    def turn_to(self, upstream):
+        """Have it serve other servers, without a break."""
+        self.upstream = upstream
+        subprocess.run([*self.configure(), *self.reloading], check=True, timeout=BOUND_S)
+
     def log(self):
         """What it has said."""
         return (self.directory / "output").read_text()
@@ -140,6 +145,7 @@ class Nginx(Proxy):
     """systemd/nginx.conf."""
 
     name = "nginx"
+    reloading = ("-s", "reload")
 
     def configure(self):
         """Write its files; the command."""
@@ -180,7 +186,7 @@ class Caddy(Proxy):
         if isinstance(self.upstream, int):
             upstream = f"127.0.0.1:{self.upstream}"
         elif isinstance(self.upstream, tuple):
-            upstream = " ".join(f"127.0.0.1:{port}" for port in self.upstream)
+            upstream = " ".join(self.upstream)
             site = uncomment(site, "lb_policy random", "}")
         else:
             upstream = f"unix/{self.upstream}"
