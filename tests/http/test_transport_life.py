@@ -364,6 +364,19 @@ def test_a_client_vanishes(running, sent, handlers, gone, leave):
     assert running.call(living) == before
 
 
+def test_a_client_vanishes_behind_its_answer(running, caplog):
+    """A client that has its answer may leave at once, as health checks do; no handler hears of it."""
+    client = running.connect()
+    client.sendall(WAIT.replace(HOST, HOST + b"Connection: close\r\n"))
+    until(lambda: running.application.waiting)
+    (handler,) = running.application.waiting
+    finish = handler.request.connection.finish
+    handler.request.connection.finish = lambda: (reset(client), finish())
+    running.call(handler.told.set)
+    until(lambda: not running.server.state.connections)
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("sent", [numbered(1), WAIT, numbered(1) + WAIT, numbered(1) * 300 + numbered(2)])
 def test_who_has_said_all_is_answered(running, sent):
     """A client that closes its half behind its last request gets every answer, and then the end."""

@@ -1,6 +1,7 @@
 """One client's connection: bytes in and out, the order of pipelined requests, and deadlines."""
 
 import asyncio
+import contextlib
 import http
 from typing import Final, cast
 
@@ -310,7 +311,8 @@ class Connection(asyncio.Protocol):
             return
         self._wait_for_reader(LINGER_S)
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            with contextlib.suppress(OSError):  # the client has left meanwhile, which reading tells
+                self._transport.write_eof()
         self._transport.resume_reading()
 
 
