@@ -1,5 +1,7 @@
-"""A network in which peers can meet, and its fixtures: `pytest_plugins = ["support.networks"]` brings them."""
+"""Networks of the tests' own; `pytest_plugins = ["support.networks"]` brings the fixtures of one for peers."""
 
+import contextlib
+import ctypes
 import os
 import re
 import subprocess
@@ -10,6 +12,34 @@ import pytest
 from .command import COMMAND
 
 BOUND_S = 60
+CLONE_NEWNET = 0x40000000  # of sched.h
+
+
+@contextlib.contextmanager
+def own_network():
+    """Have this thread, and all that it starts, in a network of its own, where there is nothing but loopback."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        assert libc.unshare(CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        yield
+    finally:
+        assert libc.setns(before, CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+        os.close(before)
+
+
+@contextlib.contextmanager
+def dropping(*rules):
+    """Drop packets in such a network, as nftables describes them."""
+    chain = "\n".join(f"{rule} drop" for rule in rules)
+    table = f"table ip cut {{\nchain input {{\ntype filter hook input priority 0\n{chain}\n}}\n}}\n"
+    subprocess.run(["nft", "-f", "-"], input=table, text=True, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["nft", "delete table ip cut"], check=True)
+
 
 # aiortc leaves out the loopback interface, so the peers get another one, an end of a cable to nowhere, in a network
 # namespace that no packet leaves. The namespace lasts until standard input ends.

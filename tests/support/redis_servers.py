@@ -85,19 +85,24 @@ class WallClock:
 class RedisServer:
     """A server process, without anything on disk if not told otherwise."""
 
-    def __init__(self, kind, *options, clock=None, settings=None):
-        self.kind, self.options, self.clock, self.settings = kind, options, clock, settings
+    def __init__(self, kind, *options, clock=None, settings=None, host="127.0.0.1"):
+        self.kind, self.options, self.clock, self.settings, self.host = kind, options, clock, settings, host
         self.port = free_port()
         self.folder = Path(tempfile.mkdtemp(dir=_folder()))
-        self._control = redis.Redis(port=self.port, socket_timeout=5, protocol=2)
+        self._control = redis.Redis(host=host, port=self.port, socket_timeout=5, protocol=2)
         self.start()
 
     @property
     def address(self):
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def start(self):
         """Start it, and wait until it answers."""
+        self.launch()
+        self.wait(lambda: self.ask("PING"))
+
+    def launch(self):
+        """Start it."""
         environment = dict(os.environ)
         if self.clock is not None and self not in self.clock.servers:
             self.clock.servers.append(self)
@@ -110,7 +115,7 @@ class RedisServer:
             "--save",
             "",
             "--bind",
-            "127.0.0.1",
+            self.host,
             "--logfile",
             str(self.folder / "log"),
             *self.options,
@@ -120,7 +125,6 @@ class RedisServer:
             command += ["--hz", "500"] if self.kind == "valkey" else []  # that often it looks at the clock
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
         atexit.register(self.kill)
-        self.wait(lambda: self.ask("PING"))
 
     def ask(self, *command):
         """Send one command."""
@@ -156,9 +160,9 @@ class RedisServer:
 
 
 class RedisCluster:
-    """So many primaries, each with so many replicas."""
+    """So many primaries, each with so many replicas; if told so, each node at an address of its own."""
 
-    def __init__(self, kind, primaries=3, replicas=0, *options, clock=None):
+    def __init__(self, kind, primaries=3, replicas=0, *options, clock=None, apart=False):
         options = (
             "--cluster-enabled",
             "yes",
@@ -167,18 +171,26 @@ class RedisCluster:
             *options,
         )
         self.clock = clock
-        self.servers = [RedisServer(kind, *options, clock=clock) for _ in range(primaries * (1 + replicas))]
+        hosts = [f"127.0.1.{at + 1}" if apart else "127.0.0.1" for at in range(primaries * (1 + replicas))]
+        self.servers = [
+            RedisServer(
+                kind, *options, "--cluster-announce-ip", host, "--bind-source-addr", host, clock=clock, host=host
+            )
+            for host in hosts
+        ]
         self.primaries, self.replicas = self.servers[:primaries], self.servers[primaries:]
         first = self.servers[0]
         for at, server in enumerate(self.primaries):
             server.ask("CLUSTER", "ADDSLOTSRANGE", 16384 * at // primaries, 16384 * (at + 1) // primaries - 1)
         for at, server in enumerate(self.servers[1:], 1):
             server.ask("CLUSTER", "SET-CONFIG-EPOCH", at + 1)
-            first.ask("CLUSTER", "MEET", "127.0.0.1", server.port)
+            first.ask("CLUSTER", "MEET", server.host, server.port)
         for server in self.servers:
             server.wait(lambda server=server: self._knows(server))
         for at, server in enumerate(self.replicas):
-            server.ask("CLUSTER", "REPLICATE", self.primaries[at % primaries].ask("CLUSTER", "MYID"))
+            primary = self.primaries[at % primaries].ask("CLUSTER", "MYID")
+            # One that it has met lately may still have no name there.
+            server.wait(lambda server=server, primary=primary: server.ask("CLUSTER", "REPLICATE", primary))
         for server in self.servers:
             server.wait(lambda server=server: self._ready(server))
         for server in self.primaries:
@@ -199,6 +211,37 @@ class RedisCluster:
     @property
     def address(self):
         return ",".join(server.address for server in self.servers)
+
+    def slots(self, besides=None):
+        """The first and the last slot of each range, and its primary, as a node sees it."""
+        node = next(server for server in self.servers if server is not besides)
+        by_port = {server.port: server for server in self.servers}
+        return [(first, last, by_port[primary[1]]) for first, last, primary, *_ in node.ask("CLUSTER", "SLOTS")]
+
+    def primaries_now(self):
+        """The primaries that have slots."""
+        return list(dict.fromkeys(primary for _, _, primary in self.slots()))
+
+    def slots_of(self, primary):
+        """The slots of a primary."""
+        return {slot for first, last, its in self.slots() if its is primary for slot in range(first, last + 1)}
+
+    def replaced(self, primary):
+        """Whether another node has taken over."""
+        return all(its is not primary for _, _, its in self.slots(besides=primary))
+
+    def replicas_of(self, primary):
+        """The replicas of a primary."""
+        info = primary.ask("INFO", "replication")
+        ports = {info[f"slave{number}"]["port"] for number in range(info["connected_slaves"])}
+        return [server for server in self.servers if server.port in ports]
+
+    def wait_until_whole(self):
+        """Wait until each node has found its place, and has what it is to have."""
+        for server in self.servers:
+            server.wait(lambda server=server: self._ready(server))
+        for server in self.primaries_now():
+            server.wait(lambda server=server: server.replicas() == len(self.replicas) // len(self.primaries))
 
     def kill(self):
         for server in self.servers:

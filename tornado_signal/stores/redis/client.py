@@ -135,7 +135,8 @@ class Client:
             reply = await (node.writes if write else node.reads).submit(*asking, command)
             if not isinstance(reply, Exception):
                 return reply
-        raise Unavailable(f"Redis: {type(reply).__name__}") from reply
+        reason = str(reply) if isinstance(reply, NotReplicated) else type(reply).__name__
+        raise Unavailable("Redis at {}:{}: {}".format(*node.address, reason)) from reply
 
     async def _look(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):

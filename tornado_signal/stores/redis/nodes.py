@@ -21,7 +21,7 @@ class NodeLost(Exception):
 
 
 class NotReplicated(Exception):
-    """A change was made, and is not yet where it must be to be acknowledged."""
+    """A change is not, or not yet, where it must be to be acknowledged."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,12 @@ class Acknowledgement:
             return (b"WAITAOF", 1, 0, wait_ms)
         return None
 
-    def reached(self, reply: Any) -> bool:
-        """Whether the reply to that says that it is so."""
-        if isinstance(reply, list):
-            return bool(reply[0] >= 1)
-        return isinstance(reply, int) and reply >= self.replicas
+    def missing(self, reply: Any) -> str | None:
+        """What the reply to that says is missing; None for nothing."""
+        if self.durability == "fsync":
+            return None if isinstance(reply, list) and reply[0] >= 1 else "a write is not on its disk yet"
+        replicas = reply if isinstance(reply, int) else 0
+        return None if replicas >= self.replicas else f"{replicas} of {self.replicas} replicas have a write"
 
 
 class Lane:
@@ -157,12 +158,12 @@ class Lane:
             try:
                 replies.append(await connection.read_response(disable_decoding=True))
             except ResponseError as error:
-                replies.append(error)
+                few = str(error).startswith("NOREPLICAS")  # with `min-replicas-to-write`
+                replies.append(NotReplicated("it has too few replicas to write") if few else error)
         if self._acknowledgement is not None and self._last is not None:
-            last = replies.pop()
-            if not self._acknowledgement.reached(last):
-                failed = NotReplicated(f"a write is not where it has to be: {last}")
-                replies = [reply if isinstance(reply, Exception) else failed for reply in replies]
+            missing = self._acknowledgement.missing(replies.pop())
+            if missing is not None:
+                replies = [reply if isinstance(reply, Exception) else NotReplicated(missing) for reply in replies]
         return replies
 
     async def disconnect(self) -> None:

@@ -39,7 +39,7 @@ from . import records, scripts
 from .checks import check_node
 from .client import Client
 from .counts import OriginCounts
-from .nodes import Access, Acknowledgement, Address
+from .nodes import Access, Acknowledgement, Address, Node
 from .partitions import MAX_PARTITIONS, Partition, Partitions
 from .positions import TopicPosition, is_of, make_identity, nothing_of
 from .topology import Topology
@@ -51,6 +51,8 @@ TOPICS_DIRECT = 4096  # topics among which the beginning of a page is looked for
 FULL_RETRY_S = 10
 LOOK_AGAIN_S = 0.005  # after something should have expired: clocks are not read at the same instant
 COUNTS_SHARE = 20  # counting everything takes at most one part in so many of the time
+PROBE_MS = 60_000
+PROBES = 16_384  # among so many keys there is one for each primary, unless it has next to no slots
 FORMAT = "1"
 
 
@@ -174,11 +176,18 @@ class RedisStore:
         return all(node.answers for node in self.topology.primaries)
 
     async def probe(self) -> None:
-        for node in self.topology.primaries:
-            slot = self.topology.slot_of(node)
-            if slot is None:
-                raise Unavailable("Redis: a primary has no slot")
-            await self.client.call(slot, (b"PING",), write=True)
+        await asyncio.gather(*(self._probe(node) for node in self.topology.primaries))
+
+    async def _probe(self, node: Node) -> None:
+        """Write and read a key that a primary has."""
+        for number in range(PROBES):
+            key = f"{self.prefix}{{{number:x}}}:probe".encode()
+            slot = key_slot(key)
+            if self.topology.node(slot) is node:
+                await self.client.call(slot, (b"SET", key, b"", b"PX", PROBE_MS), write=True)
+                if await self.client.call(slot, (b"EXISTS", key), write=False) != 1:
+                    raise Unavailable("Redis at {}:{}: what is written is not there".format(*node.address))
+                return
 
     async def counts(self) -> tuple[int, int]:
         loop = asyncio.get_running_loop()

@@ -85,10 +85,6 @@ class Topology:
         """All of them."""
         return list(dict.fromkeys(self._by_slot))
 
-    def slot_of(self, node: Node) -> int | None:
-        """A slot that a node has."""
-        return self._by_slot.index(node) if node in self._by_slot else None
-
     def moved(self, slot: int, address: Address) -> None:
         """A node says that another one has a slot."""
         self._by_slot[slot] = self.node_at(address)

@@ -1,0 +1,156 @@
+"""What befalls the Redis that servers share: nothing acknowledged is lost or doubled, and what waits goes on."""
+
+import pytest
+from support.command import Server
+from support.networks import dropping, own_network
+from support.redis_servers import RedisCluster
+from support.redis_traffic import LosingProxy, Publishers, Waiters, topic_in, until
+
+from tornado_signal.stores.redis import scripts
+
+pytestmark = [pytest.mark.servers, pytest.mark.root]
+pytest_plugins = ["support.redis_traffic"]
+
+FAILOVER_S = 2.0  # the least: a node is given up after that
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Three primaries with two replicas each, in a network of the tests', where each node has its own address."""
+    with own_network():
+        options = ("--appendonly", "yes", "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0")
+        made = RedisCluster("valkey", 3, 2, *options, apart=True)
+        yield made
+        made.kill()
+
+
+@pytest.fixture(scope="module")
+def servers(cluster):
+    """Three servers: two that acknowledge what is on a replica, and one that acknowledges what is on the disk."""
+    common = ("--store", "redis", "--redis-nodes", cluster.address, "--admin-port", "0")
+    made = [Server(*common), Server(*common), Server(*common, "--durability", "fsync")]
+    yield made
+    for server in made:
+        assert server.stop() == 0
+        assert [line for line in server.log if "Traceback" in line] == []
+
+
+@pytest.fixture
+def primary(cluster):
+    """A primary, which is to get lost."""
+    cluster.wait_until_whole()
+    return cluster.primaries_now()[0]
+
+
+@pytest.fixture
+def slots(cluster, primary):
+    """Its slots."""
+    return cluster.slots_of(primary)
+
+
+@pytest.fixture
+def waiters(servers, slots):
+    """What waits at a server for what happens in those slots; when the test ends it is told of it."""
+    topic = topic_in(slots)
+    made = Waiters(servers[1], topic, servers[0].offer(topic))
+    yield made
+    made.end(servers[0])
+
+
+def ready(server):
+    """The status of /readyz, and what it says."""
+    status, found = server.call("/readyz", base=server.admin_url)
+    return status, found.get("reason", "")
+
+
+def test_replicas_are_lost(cluster, servers, primary, slots, waiters):
+    """One of two replicas is not missed. Without any, a server that waits for one refuses that shard, and says why."""
+    first, second = cluster.replicas_of(primary)
+    publishers = Publishers(servers[:2])
+    publishers.wait_for(20, slots)
+    first.kill()
+    publishers.wait_for(60, slots)
+    assert publishers.longest_gap_s(slots) < FAILOVER_S
+    second.kill()
+    publishers.wait_for_refusal()
+    until(lambda: ready(servers[0]) == (503, f"Redis at {primary.address}: 0 of 1 replicas have a write"))
+    assert ready(servers[2])[0] == 200
+    first.start()
+    publishers.wait_for(20, slots)
+    second.start()
+    publishers.end()
+
+
+# What a packet comes from, and what it goes to: of a server, and of a node.
+SERVER = "127.0.0.1"
+
+
+@pytest.mark.parametrize("lost", ["to", "from", "both"])
+def test_servers_are_cut_off(lost, servers, primary, slots, waiters):
+    """While packets between the servers and a primary get lost, what concerns its slots is refused, nothing else."""
+    ways = {"to": f"ip saddr {SERVER} ip daddr {primary.host}", "from": f"ip saddr {primary.host} ip daddr {SERVER}"}
+    publishers = Publishers(servers)
+    publishers.wait_for(20, slots)
+    with dropping(*(ways.values() if lost == "both" else [ways[lost]])):
+        publishers.wait_for_refusal()
+        publishers.wait_for(20)
+    publishers.wait_for(20, slots)
+    publishers.end()
+
+
+@pytest.mark.parametrize("lost", ["to", "from", "both"])
+def test_a_primary_is_cut_off(lost, cluster, servers, primary, slots, waiters):
+    """When packets between a primary and everything else get lost, another one takes over; later it is a replica."""
+    ways = {"to": f"ip daddr {primary.host}", "from": f"ip saddr {primary.host}"}
+    publishers = Publishers(servers[:2])
+    publishers.wait_for(20, slots)
+    with dropping(*(ways.values() if lost == "both" else [ways[lost]])):
+        until(lambda: cluster.replaced(primary))
+        publishers.wait_for(20, slots)
+    primary.wait(lambda: primary.ask("INFO", "replication")["role"] == "slave")
+    publishers.wait_for(20, slots)
+    publishers.end()
+
+
+def test_everything_is_stopped(cluster, servers, primary, slots, waiters):
+    """All nodes are killed and started again: what was acknowledged is in their append-only files."""
+    publishers = Publishers(servers)
+    publishers.wait_for(60)
+    cluster.kill()
+    publishers.wait_for_refusal()
+    for node in cluster.servers:
+        node.launch()
+    publishers.wait_for(20, slots)
+    publishers.end()
+
+
+def test_replies_are_lost(servers, redis_server, serve):
+    """Each change whose reply gets lost is made once, and acknowledged."""
+    proxy = LosingProxy(redis_server())
+    server = serve(proxy, "--durability", "os")
+
+    def change(path, body, script):
+        lost = proxy.lost
+        proxy.lose_reply_to(script.sha)
+        status, found = server.call(path, body)
+        assert (status, proxy.lost) == (200, lost + 1)
+        return found
+
+    offer = {"info": "i", "offer": "o"}
+    code = change("/lobby/offer", offer, scripts.CREATE)["code"]
+    assert server.codes() == [code]
+    assert change("/refresh", {"code": code, "side": "offerer"}, scripts.REFRESH)["expiresAt"] > 0
+    sent = {"code": code, "side": "answerer"}
+    change("/answer", sent | {"candidate": "c"}, scripts.CANDIDATES)
+    waiters = Waiters(server, "lobby", code)
+    change("/answer", sent | {"answer": "at last"}, scripts.ANSWER)
+    assert server.call("/answer", sent | {"answer": "another"})[0] == 409
+    found = server.call("/poll", {"code": code, "side": "offerer"})[1]
+    assert (found["answer"], found["answerCandidates"]) == ("at last", ["c"])
+    waiters.end(server)
+    code = change("/lobby/offer", offer, scripts.CREATE)["code"]
+    assert server.codes() == [code]
+    change("/withdraw", {"code": code, "side": "offerer"}, scripts.WITHDRAW)
+    assert server.codes() == []
+    assert server.call("/withdraw", {"code": code, "side": "offerer"})[0] == 404
+    proxy.close()

@@ -1,0 +1,271 @@
+"""Servers that share their sessions on a real Redis, and what goes on at them while a test takes their ground away.
+
+`pytest_plugins = ["support.redis_traffic"]` brings the fixtures.
+"""
+
+import itertools
+import json
+import queue
+import socket
+import threading
+import time
+import urllib.request
+import uuid
+from collections import Counter
+
+import pytest
+
+from tornado_signal.stores.redis.partitions import Partitions
+
+from .command import BOUND_S, ORIGIN, Server
+from .redis_servers import RedisServer
+
+PARTITIONS = Partitions("tornado-signal:", 16)
+
+
+@pytest.fixture
+def redis_server():
+    """A function that starts a Redis server."""
+    started = []
+
+    def start_one(*options, kind="redis", **arguments):
+        started.append(RedisServer(kind, *options, **arguments))
+        return started[-1]
+
+    yield start_one
+    for server in started:
+        server.kill()
+
+
+@pytest.fixture
+def serve():
+    """A function that starts a server whose sessions are on a Redis."""
+    started = []
+
+    def start_one(redis, *arguments):
+        started.append(Server("--store", "redis", "--redis-nodes", redis.address, *arguments))
+        return started[-1]
+
+    yield start_one
+    for server in started:
+        server.end()
+
+
+def in_background(call):
+    """Begin a call; a function that waits for its result."""
+    results = queue.Queue()
+    threading.Thread(target=lambda: results.put(call()), daemon=True).start()
+    return lambda: results.get(timeout=BOUND_S)
+
+
+def until(reached):
+    """Wait until something is true; what it was."""
+    until_s = time.monotonic() + BOUND_S
+    while not (found := reached()):
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+    return found
+
+
+class Events:
+    """A stream of a topic's events."""
+
+    def __init__(self, server, topic):
+        request = urllib.request.Request(f"{server.url}/{topic}/events", headers={"Origin": ORIGIN})
+        self._response = urllib.request.urlopen(request, timeout=BOUND_S)
+
+    def next(self):
+        """The next event: its type and its data."""
+        kind = None
+        for line in self._response:
+            name, _, value = line.decode().rstrip("\n").partition(": ")
+            if name == "event":
+                kind = value
+            elif name == "data" and kind:
+                return kind, json.loads(value)
+        raise AssertionError("the stream has ended")
+
+    def close(self):
+        self._response.close()
+
+
+class Waiters:
+    """A poll, a listing and a stream at one server, which wait for what is done at others."""
+
+    def __init__(self, server, topic, code):
+        self.code = code
+        self._stream = Events(server, topic)
+        kind, data = self._stream.next()
+        assert (kind, data["code"]) == ("session", code)
+        poll = {"code": code, "side": "offerer"}
+        cursor = server.call("/poll", poll | {"wait": 0})[1]["cursor"]
+        self._poll = in_background(lambda: server.call("/poll", poll | {"wait": 60, "since": cursor}))
+        cursor = server.call(f"/{topic}/sessions?wait=0")[1]["cursor"]
+        self._listing = in_background(lambda: server.call(f"/{topic}/sessions?wait=60&since={cursor}"))
+
+    def end(self, server):
+        """Answer the session at a server: all of them are told so, once."""
+        answer = {"code": self.code, "side": "answerer", "answer": "at last"}
+        until(lambda: server.call("/answer", answer)[0] == 200)
+        assert self._poll()[1]["answer"] == "at last"
+        assert self._listing()[1]["sessions"] == []
+        assert self._stream.next() == ("gone", {"code": self.code, "reason": "answered"})
+        self._stream.close()
+
+
+def slot_of(code):
+    """The hash slot of a session."""
+    return PARTITIONS.of_code(ORIGIN, uuid.UUID(code).bytes).slot
+
+
+def topic_in(slots):
+    """A topic that lies in some slots."""
+    names = (f"topic-{number}" for number in itertools.count())
+    return next(name for name in names if PARTITIONS.of_topic(ORIGIN, name).slot in slots)
+
+
+class Publishers:
+    """Threads that publish, send a candidate and answer, each time at another server; what was acknowledged is kept.
+
+    Attributes:
+        acknowledged: what was acknowledged of each session, by code.
+        writes: when each write was acknowledged, and in which slot.
+        statuses: how often each status came.
+        times_s: how long each call took.
+    """
+
+    numbers = itertools.count()
+
+    def __init__(self, servers, number=4):
+        self._number = next(self.numbers)
+        self.acknowledged, self.statuses, self.times_s, self.writes = {}, Counter(), [], []
+        self._servers, self._ended = servers, threading.Event()
+        self._threads = [threading.Thread(target=self._work, args=(at,)) for at in range(number)]
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self, at):
+        first = at % len(self._servers)
+        servers = itertools.cycle(self._servers[first:] + self._servers[:first])
+        for turn in itertools.count():
+            if self._ended.is_set():
+                return
+            text = f"{self._number}-{at}-{turn}"
+            found = self._ask(servers, f"/{text}/offer", info=text, offer=text)
+            if found is None:
+                continue
+            code = found["code"]
+            sent = self.acknowledged[code] = {"text": text, "candidate": None, "answer": None}
+            self._wrote(code)
+            if self._ask(servers, "/answer", code=code, side="answerer", candidate=text) is not None:
+                sent["candidate"] = text
+                self._wrote(code)
+            if self._ask(servers, "/answer", code=code, side="answerer", answer=text) is not None:
+                sent["answer"] = text
+                self._wrote(code)
+
+    def _wrote(self, code):
+        self.writes.append((time.monotonic(), slot_of(code)))
+
+    def _ask(self, servers, path, **body):
+        time.sleep(0.01)  # they are not to take the processor from those that are tried
+        began_s = time.monotonic()
+        status, found = next(servers).call(path, body)
+        self.times_s.append(time.monotonic() - began_s)
+        self.statuses[status] += 1
+        return found if status == 200 else None
+
+    def wait_for(self, more, slots=None):
+        """Wait until so much more has been written, if told so in some slots."""
+
+        def written():
+            return sum(slots is None or slot in slots for _, slot in self.writes)
+
+        wanted = written() + more
+        until(lambda: written() >= wanted)
+
+    def wait_for_refusal(self):
+        """Wait until something more is refused."""
+        wanted = self.statuses[503] + 1
+        until(lambda: self.statuses[503] >= wanted)
+
+    def longest_gap_s(self, slots):
+        """For how long nothing was acknowledged in some slots."""
+        times_s = sorted(time_s for time_s, slot in self.writes if slot in slots)
+        return max(after - before for before, after in itertools.pairwise(times_s))
+
+    def end(self):
+        """Stop, and see that all that was acknowledged is there, once, and that nothing failed but with 503."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+        wrong = []
+        for code, sent in self.acknowledged.items():
+            status, found = self._servers[0].call("/poll", {"code": code, "side": "offerer"})
+            answer, candidate = sent["answer"], sent["candidate"]
+            # What was refused with 503 may have been done, once.
+            if (
+                status != 200
+                or found["answer"] not in (sent["text"], *[None] * (answer is None))
+                or found["answerCandidates"] not in ([sent["text"]], *[[]] * (candidate is None))
+            ):
+                wrong.append((code, sent, found))
+            if answer is None and self._servers[0].codes(sent["text"]) not in ([], [code]):
+                wrong.append((code, sent, "published twice"))
+        assert wrong == []
+        assert set(self.statuses) <= {200, 503}, self.statuses
+        assert max(self.times_s) < BOUND_S / 2
+
+
+class LosingProxy:
+    """What lies between a server and a Redis, and loses the reply to a command when it is told so.
+
+    Attributes:
+        lost: how many replies it has lost.
+    """
+
+    def __init__(self, redis):
+        self._redis = redis
+        self.lost = 0
+        self._losing = None
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = "{}:{}".format(*self._listening.getsockname())
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def lose_reply_to(self, part):
+        """Pass the next command that has this in it on, wait until it has been answered, and cut the connection."""
+        self._losing = part
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:  # closed
+                return
+            redis = socket.create_connection((self._redis.host, self._redis.port))
+            threading.Thread(target=self._serve, args=(client, redis), daemon=True).start()
+
+    def _serve(self, client, redis):
+        losing = threading.Event()
+        threading.Thread(target=self._pass_replies, args=(redis, client, losing), daemon=True).start()
+        with client, redis:
+            while data := client.recv(1 << 16):
+                if self._losing is not None and self._losing in data:
+                    self._losing = None
+                    losing.set()
+                redis.sendall(data)
+
+    def _pass_replies(self, redis, client, losing):
+        try:
+            while data := redis.recv(1 << 16):
+                if losing.is_set():
+                    self.lost += 1
+                    break
+                client.sendall(data)
+            client.shutdown(socket.SHUT_RDWR)
+        except OSError:  # the other end has gone
+            return
+
+    def close(self):
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
