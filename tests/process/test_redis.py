@@ -9,7 +9,7 @@ import pytest
 from support.certificates import make_pair
 from support.command import BOUND_S, Server, run
 from support.redis_servers import RedisCluster, free_port
-from support.redis_traffic import Publishers, Waiters, topic_in, until
+from support.redis_traffic import Publishers, Waiters, ready, topic_in, until
 
 pytest_plugins = ["support.redis_traffic"]
 pytestmark = pytest.mark.servers
@@ -63,6 +63,28 @@ def test_what_redis_must_be_like(redis_server):
     assert "set --redis-partitions to 16" in refused(redis.address, *other)
 
 
+def test_what_ready_means(redis_server, serve):
+    """A Redis that can be read and not be written is not ready, and requests are refused until it can."""
+    redis = redis_server()
+    server = serve(redis, "--durability", "os", "--admin-port", "0")
+    assert ready(server) == (200, "")
+    for prevent, allow, reason in (
+        (
+            "CONFIG SET min-replicas-to-write 1",
+            "CONFIG SET min-replicas-to-write 0",
+            "it has too few replicas to write",
+        ),
+        (f"REPLICAOF 127.0.0.1 {free_port()}", "REPLICAOF NO ONE", "ReadOnlyError"),
+    ):
+        redis.ask(*prevent.split())
+        assert ready(server) == (503, f"Redis at {redis.address}: {reason}")
+        assert server.call("/lobby/offer", {"info": "i", "offer": "o"})[0] == 503
+        redis.ask(*allow.split())
+        assert ready(server) == (200, "")
+        server.offer()
+    assert [line for line in server.log if " error" in line.lower()] == []
+
+
 @pytest.mark.parametrize("sync", ["always", "everysec"])
 def test_what_is_on_disk(sync, redis_server, serve):
     """With `--durability fsync` what was acknowledged is there after Redis was killed and started again."""
@@ -87,7 +109,8 @@ def test_getting_in(redis_server, serve, tmp_path):
     access = ("--durability", "os", "--redis-prefix", "ours:", "--redis-user", "signal")
     assert "invalid username-password" in refused(redis.address, *access)
     access += ("--redis-password-file", password)
-    server = serve(redis, *access)
+    server = serve(redis, *access, "--admin-port", "0")
+    assert ready(server) == (200, "")
     code = server.offer()
     assert server.codes() == [code]
     assert "no permissions" in refused(redis.address, *access[:2], *access[4:])

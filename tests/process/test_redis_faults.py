@@ -4,7 +4,7 @@ import pytest
 from support.command import Server
 from support.networks import dropping, own_network
 from support.redis_servers import RedisCluster
-from support.redis_traffic import LosingProxy, Publishers, Waiters, topic_in, until
+from support.redis_traffic import LosingProxy, Publishers, Waiters, ready, topic_in, until
 
 from tornado_signal.stores.redis import scripts
 
@@ -49,18 +49,18 @@ def slots(cluster, primary):
 
 
 @pytest.fixture
+def others(slots):
+    """All other slots."""
+    return set(range(16_384)) - slots
+
+
+@pytest.fixture
 def waiters(servers, slots):
     """What waits at a server for what happens in those slots; when the test ends it is told of it."""
     topic = topic_in(slots)
     made = Waiters(servers[1], topic, servers[0].offer(topic))
     yield made
     made.end(servers[0])
-
-
-def ready(server):
-    """The status of /readyz, and what it says."""
-    status, found = server.call("/readyz", base=server.admin_url)
-    return status, found.get("reason", "")
 
 
 def test_replicas_are_lost(cluster, servers, primary, slots, waiters):
@@ -86,23 +86,25 @@ SERVER = "127.0.0.1"
 
 
 @pytest.mark.parametrize("lost", ["to", "from", "both"])
-def test_servers_are_cut_off(lost, servers, primary, slots, waiters):
+def test_servers_are_cut_off(lost, servers, primary, slots, others, waiters):
     """While packets between the servers and a primary get lost, what concerns its slots is refused, nothing else."""
     ways = {"to": f"ip saddr {SERVER} ip daddr {primary.host}", "from": f"ip saddr {primary.host} ip daddr {SERVER}"}
-    publishers = Publishers(servers)
+    publishers, others = Publishers(servers), Publishers(servers, 1, others)
     publishers.wait_for(20, slots)
     with dropping(*(ways.values() if lost == "both" else [ways[lost]])):
         publishers.wait_for_refusal()
-        publishers.wait_for(20)
+        others.wait_for(20)
     publishers.wait_for(20, slots)
     publishers.end()
+    others.end()
+    assert set(others.statuses) == {200}
 
 
 @pytest.mark.parametrize("lost", ["to", "from", "both"])
-def test_a_primary_is_cut_off(lost, cluster, servers, primary, slots, waiters):
+def test_a_primary_is_cut_off(lost, cluster, servers, primary, slots, others, waiters):
     """When packets between a primary and everything else get lost, another one takes over; later it is a replica."""
     ways = {"to": f"ip daddr {primary.host}", "from": f"ip saddr {primary.host}"}
-    publishers = Publishers(servers[:2])
+    publishers, others = Publishers(servers[:2]), Publishers(servers[:2], 1, others)
     publishers.wait_for(20, slots)
     with dropping(*(ways.values() if lost == "both" else [ways[lost]])):
         until(lambda: cluster.replaced(primary))
@@ -110,6 +112,8 @@ def test_a_primary_is_cut_off(lost, cluster, servers, primary, slots, waiters):
     primary.wait(lambda: primary.ask("INFO", "replication")["role"] == "slave")
     publishers.wait_for(20, slots)
     publishers.end()
+    others.end()
+    assert set(others.statuses) == {200}
 
 
 def test_everything_is_stopped(cluster, servers, primary, slots, waiters):

@@ -67,6 +67,12 @@ def until(reached):
     return found
 
 
+def ready(server):
+    """The status of /readyz, and what it says."""
+    status, found = server.call("/readyz", base=server.admin_url)
+    return status, found.get("reason", "")
+
+
 class Events:
     """A stream of a topic's events."""
 
@@ -118,14 +124,19 @@ def slot_of(code):
     return PARTITIONS.of_code(ORIGIN, uuid.UUID(code).bytes).slot
 
 
-def topic_in(slots):
-    """A topic that lies in some slots."""
-    names = (f"topic-{number}" for number in itertools.count())
+def topic_in(slots, names=None):
+    """A topic that lies in some slots, if told so the first of these."""
+    names = names or (f"topic-{number}" for number in itertools.count())
     return next(name for name in names if PARTITIONS.of_topic(ORIGIN, name).slot in slots)
 
 
 class Publishers:
     """Threads that publish, send a candidate and answer, each time at another server; what was acknowledged is kept.
+
+    Args:
+        servers: where.
+        number: of threads.
+        slots: where what they publish lies.
 
     Attributes:
         acknowledged: what was acknowledged of each session, by code.
@@ -136,8 +147,8 @@ class Publishers:
 
     numbers = itertools.count()
 
-    def __init__(self, servers, number=4):
-        self._number = next(self.numbers)
+    def __init__(self, servers, number=4, slots=range(16_384)):
+        self._number, self._slots = next(self.numbers), slots
         self.acknowledged, self.statuses, self.times_s, self.writes = {}, Counter(), [], []
         self._servers, self._ended = servers, threading.Event()
         self._threads = [threading.Thread(target=self._work, args=(at,)) for at in range(number)]
@@ -147,10 +158,9 @@ class Publishers:
     def _work(self, at):
         first = at % len(self._servers)
         servers = itertools.cycle(self._servers[first:] + self._servers[:first])
-        for turn in itertools.count():
-            if self._ended.is_set():
-                return
-            text = f"{self._number}-{at}-{turn}"
+        texts = (f"{self._number}-{at}-{turn}" for turn in itertools.count())
+        while not self._ended.is_set():
+            text = topic_in(self._slots, texts)
             found = self._ask(servers, f"/{text}/offer", info=text, offer=text)
             if found is None:
                 continue

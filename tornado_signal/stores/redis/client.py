@@ -93,19 +93,18 @@ class Client:
             raise Unavailable("Redis: closed")
         began_s = self._loop.time()
         try:
-            return await self._try(slot, command, write, unknown)
+            return await self._try(slot, command, write, unknown, began_s + self._timeout_s)
         except Unavailable:
             self._metrics.failed += 1
             raise
         finally:
             self._metrics.seconds.observe(self._loop.time() - began_s)
 
-    async def _try(self, slot: int, command: Command, write: bool, unknown: Command | None) -> Any:
+    async def _try(self, slot: int, command: Command, write: bool, unknown: Command | None, until_s: float) -> Any:
         node = self.topology.node(slot)
         reply = await (node.writes if write else node.reads).submit(command)
         if not isinstance(reply, Exception):
             return reply
-        until_s = self._loop.time() + self._timeout_s
         pause_s = PAUSE_S
         asking: tuple[Command, ...] = ()
         while True:
@@ -130,9 +129,12 @@ class Client:
             else:
                 log.error("Redis at %s:%d refuses a command: %s", *node.address, reply)
                 break
-            if self._loop.time() > until_s:
+            left_s = until_s - self._loop.time()
+            if left_s < 0:
                 break
-            reply = await (node.writes if write else node.reads).submit(*asking, command)
+            future = (node.writes if write else node.reads).submit(*asking, command)
+            await asyncio.wait((future,), timeout=left_s)
+            reply = future.result() if future.done() else NodeLost("no answer in time")
             if not isinstance(reply, Exception):
                 return reply
         reason = str(reply) if isinstance(reply, NotReplicated) else type(reply).__name__

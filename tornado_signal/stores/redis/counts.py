@@ -43,6 +43,7 @@ class OriginCounts:
             quotas.topics_per_origin / (2 * partitions.count),
         )
         self._known: dict[str, _Known] = {}
+        self._reading: set[str] = set()
         self._loop = asyncio.get_running_loop()
 
     def others(self, origin: str, partition: Partition) -> tuple[int, int]:
@@ -54,17 +55,24 @@ class OriginCounts:
         sessions = sum(size[0] for size in known.sizes) - known.sizes[own][0]
         return sessions, sum(size[1] for size in known.sizes) - known.sizes[own][1]
 
-    async def note(self, origin: str, partition: Partition, sessions: int, topics: int) -> None:
-        """A partition has so much now; read the others, if that may matter and has not been done lately."""
+    def note(self, origin: str, partition: Partition, sessions: int, topics: int) -> bool:
+        """A partition has so much now; whether the others are to be read anew, because they may matter."""
         known = self._known.get(origin)
         if known is not None:
             known.sizes[self._partitions.all(origin).index(partition)] = sessions, topics
             if self._loop.time() - known.read_s < FRESH_S:
-                return
+                return False
         near = sessions >= self._near[0] or topics >= self._near[1]
-        if near or random.randrange(self._partitions.count) == 0:
-            with contextlib.suppress(Unavailable):  # what has been created is
+        return origin not in self._reading and (near or random.randrange(self._partitions.count) == 0)
+
+    async def read(self, origin: str) -> None:
+        """Read what an origin has, if that is possible now."""
+        self._reading.add(origin)
+        try:
+            with contextlib.suppress(Unavailable):
                 await self._refresh(origin)
+        finally:
+            self._reading.discard(origin)
 
     async def refresh(self, origin: str, others: tuple[int, int]) -> bool:
         """Read what an origin has, before it is refused because of these; whether that may have changed anything."""

@@ -5,11 +5,10 @@ subscriptions and a few counts, so that any process answers as any other. The ti
 """
 
 import asyncio
-import contextlib
 import heapq
 import math
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any, Literal
 
 from redis.crc import key_slot
@@ -51,6 +50,7 @@ TOPICS_DIRECT = 4096  # topics among which the beginning of a page is looked for
 FULL_RETRY_S = 10
 LOOK_AGAIN_S = 0.005  # after something should have expired: clocks are not read at the same instant
 COUNTS_SHARE = 20  # counting everything takes at most one part in so many of the time
+ASIDE_S = 0.05  # for what a change does not depend on
 PROBE_MS = 60_000
 PROBES = 16_384  # among so many keys there is one for each primary, unless it has next to no slots
 FORMAT = "1"
@@ -112,6 +112,7 @@ class RedisStore:
         self._counts = OriginCounts(self.partitions, self._sizes, quotas)
         self._registered: dict[str, int] = {}  # by origin, until when others know of it
         self._counted: tuple[float, tuple[int, int]] | None = None
+        self._asides: set[asyncio.Task[None]] = set()
 
     def _open(self, acknowledgement: Acknowledgement) -> None:
         self.topology = Topology(self._addresses, self._sentinel, self._access, acknowledgement, self.redis_metrics)
@@ -164,6 +165,8 @@ class RedisStore:
         for _, timer in self._expiring.values():
             timer.cancel()
         self._expiring.clear()
+        for task in self._asides:
+            task.cancel()
         await self.client.close()
         await self.wakes.close()
         await self.topology.close()
@@ -234,7 +237,8 @@ class RedisStore:
                 make_identity(self._identity),
                 int(by_content),
             )
-            await self._counts.note(origin, partition, sessions, topics)
+            if self._counts.note(origin, partition, sessions, topics):
+                await self._aside(self._counts.read(origin))
             if state in (b"full", b"full topics") and not refreshed:
                 refreshed = await self._counts.refresh(origin, others)
                 if refreshed:
@@ -248,8 +252,17 @@ class RedisStore:
             raise TooMany(what.get(state, "topics of an origin"), FULL_RETRY_S)
         if state == b"created":
             self.metrics.created += 1
-            await self._register(origin, int(now) + (ttl_ms or self._timeout_ms))
+            until_ms = int(now) + (ttl_ms or self._timeout_ms)
+            if self._registered.get(origin, 0) < until_ms:
+                await self._aside(self._register(origin, until_ms))
         return code
+
+    async def _aside(self, work: Coroutine[None, None, None]) -> None:
+        """Do what a change does not depend on; it is not waited for while a node that it needs is away."""
+        task = asyncio.create_task(work)
+        self._asides.add(task)
+        task.add_done_callback(self._asides.discard)
+        await asyncio.wait((task,), timeout=ASIDE_S)
 
     async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
         partition = self.partitions.of_code(origin, code)
@@ -631,14 +644,14 @@ class RedisStore:
 
     async def _register(self, origin: str, until_ms: int) -> None:
         """Have everybody know of an origin for as long as it has sessions; seldom, since it is noted for longer."""
-        if self._registered.get(origin, 0) < until_ms:
-            noted_ms = until_ms + self._timeout_ms
-            key, slot = self._registry(self.partitions.number(origin))
-            with contextlib.suppress(Unavailable):  # what has been created is: the next one tries again
-                await self.client.call(slot, (b"ZADD", key, b"GT", noted_ms, origin.encode()), write=True)
-                self._registered[origin] = noted_ms
-            if len(self._registered) > 10_000:
-                del self._registered[next(iter(self._registered))]
+        noted_ms = self._registered[origin] = until_ms + self._timeout_ms
+        key, slot = self._registry(self.partitions.number(origin))
+        try:
+            await self.client.call(slot, (b"ZADD", key, b"GT", noted_ms, origin.encode()), write=True)
+        except Unavailable:  # the next one that is published there tries again
+            self._registered.pop(origin, None)
+        if len(self._registered) > 10_000:
+            del self._registered[next(iter(self._registered))]
 
     async def origins(self) -> list[str]:
         """The origins that may have sessions."""
