@@ -85,11 +85,11 @@ def test_what_ready_means(redis_server, serve):
     assert [line for line in server.log if " error" in line.lower()] == []
 
 
-@pytest.mark.parametrize("sync", ["always", "everysec"])
-def test_what_is_on_disk(sync, redis_server, serve):
+@pytest.mark.parametrize(("kind", "sync"), [("redis", "always"), ("valkey", "always"), ("valkey", "everysec")])
+def test_what_is_on_disk(kind, sync, redis_server, serve):
     """With `--durability fsync` what was acknowledged is there after Redis was killed and started again."""
-    redis = redis_server("--appendonly", "yes", "--appendfsync", sync, kind="valkey")
-    server = serve(redis, "--durability", "fsync", "--redis-timeout-ms", "5000")
+    redis = redis_server("--appendonly", "yes", "--appendfsync", sync, kind=kind)
+    server = serve(redis, "--durability", "fsync", "--redis-timeout-ms", "2000")
     codes = [server.offer(str(number)) for number in range(3)]
     redis.kill()
     status, found = server.call("/0/sessions")

@@ -20,11 +20,11 @@ async def _setting(node: Node, name: str) -> str:
     return text_of(reply[1]) if isinstance(reply, list) and len(reply) == 2 else ""
 
 
-async def check_node(node: Node, acknowledgement: Acknowledgement) -> tuple[Acknowledgement, int]:
+async def check_node(node: Node, acknowledgement: Acknowledgement) -> tuple[bool, int]:
     """Look at a primary.
 
     Returns:
-        How writes are acknowledged there, and how much it may hold, in bytes.
+        Whether it syncs each write before it answers, as far as that matters, and how much it may hold, in bytes.
 
     Raises:
         OperatorError: it cannot be used as it is.
@@ -83,7 +83,4 @@ async def check_node(node: Node, acknowledgement: Acknowledgement) -> tuple[Ackn
             where,
         )
     capacity_bytes = int(info.get("maxmemory", "0")) or int(info.get("total_system_memory", "0")) // 2
-    return (
-        Acknowledgement(acknowledgement.durability, acknowledgement.replicas, always),
-        capacity_bytes or 2**30,
-    )
+    return always, capacity_bytes or 2**30

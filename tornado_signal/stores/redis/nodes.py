@@ -58,7 +58,7 @@ class Access:
         return Connection(host=host, port=port, **options)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Acknowledgement:
     """When a write is acknowledged.
 
@@ -66,7 +66,8 @@ class Acknowledgement:
         durability: `replicated` (in the memory of so many replicas, too), `fsync` (on the primary's disk), `os` (in the
             primary's memory).
         replicas: how many.
-        always: whether the primaries sync each write before they answer, as with `appendfsync always`.
+        always: whether the primaries sync each write before they answer, as with `appendfsync always`; known when they
+            have been looked at.
     """
 
     durability: Literal["replicated", "fsync", "os"] = "replicated"
@@ -105,7 +106,6 @@ class Lane:
         self._make = connection
         self._timeout_s = timeout_s
         self._acknowledgement = acknowledgement
-        self._last = acknowledgement.command(timeout_s) if acknowledgement else None
         self._connection: Connection | None = None
         self._queue: list[tuple[Command, asyncio.Future[Any]]] = []
         self._task: asyncio.Task[None] | None = None
@@ -150,8 +150,9 @@ class Lane:
             connection = self._make()
             await connection.connect()  # type: ignore[no-untyped-call]
             self._connection = connection
-        if self._last is not None:
-            commands.append(self._last)
+        last = self._acknowledgement.command(self._timeout_s) if self._acknowledgement else None
+        if last is not None:
+            commands.append(last)
         await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
         replies: list[Any] = []
         for _ in commands:
@@ -160,7 +161,7 @@ class Lane:
             except ResponseError as error:
                 few = str(error).startswith("NOREPLICAS")  # with `min-replicas-to-write`
                 replies.append(NotReplicated("it has too few replicas to write") if few else error)
-        if self._acknowledgement is not None and self._last is not None:
+        if self._acknowledgement is not None and last is not None:
             missing = self._acknowledgement.missing(replies.pop())
             if missing is not None:
                 replies = [reply if isinstance(reply, Exception) else NotReplicated(missing) for reply in replies]

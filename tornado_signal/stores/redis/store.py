@@ -5,6 +5,7 @@ subscriptions and a few counts, so that any process answers as any other. The ti
 """
 
 import asyncio
+import dataclasses
 import heapq
 import math
 import os
@@ -99,14 +100,14 @@ class RedisStore:
         self.capacity_bytes = 0
         self.prefix = prefix
         self._access = access
-        self._acknowledgement = acknowledgement
+        self._acknowledgement = dataclasses.replace(acknowledgement)
         self.partitions = Partitions(prefix, partitions)
         self._timeout_ms = timeout_ms
         self._codes = codes
         self._quotas = quotas
-        self._addresses = addresses
-        self._sentinel = sentinel
-        self._open(acknowledgement)
+        self.topology = Topology(addresses, sentinel, access, self._acknowledgement, self.redis_metrics)
+        self.client = Client(self.topology, access.timeout_s, self.redis_metrics)
+        self.wakes = Wakes(self.topology, access, self.watches, self.redis_metrics)
         self._identity = self._nothing = ""
         self._expiring: dict[bytes, tuple[int, asyncio.TimerHandle]] = {}  # by channel, when something expires there
         self._counts = OriginCounts(self.partitions, self._sizes, quotas)
@@ -114,19 +115,11 @@ class RedisStore:
         self._counted: tuple[float, tuple[int, int]] | None = None
         self._asides: set[asyncio.Task[None]] = set()
 
-    def _open(self, acknowledgement: Acknowledgement) -> None:
-        self.topology = Topology(self._addresses, self._sentinel, self._access, acknowledgement, self.redis_metrics)
-        self.client = Client(self.topology, self._access.timeout_s, self.redis_metrics)
-        self.wakes = Wakes(self.topology, self._access, self.watches, self.redis_metrics)
-
     async def open(self) -> None:
         try:
             await self.topology.open()
             found = [await check_node(node, self._acknowledgement) for node in self.topology.primaries]
-            if any(acknowledgement.always for acknowledgement, _ in found):
-                await self.topology.close()
-                self._open(found[0][0])
-                await self.topology.open()
+            self._acknowledgement.always = all(always for always, _ in found)
             self.capacity_bytes = sum(capacity_bytes for _, capacity_bytes in found)
             await self.client.open()
             for node in self.topology.primaries:
