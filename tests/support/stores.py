@@ -145,13 +145,7 @@ class Redis:
     async def holds_nothing(self, store):
         """Whether there is nothing left but what the store needs for itself, and what it remembers for a moment."""
         self._clock.ms += 20_000
-        found = []
-        for node in store.topology.primaries:
-            cursor = b"0"
-            while cursor:
-                cursor, keys = await node.reads.submit((b"SCAN", cursor, "MATCH", f"{store.prefix}*", "COUNT", 1000))
-                cursor = cursor if cursor != b"0" else b""
-                found += keys
+        found = [key async for keys in store.all_keys() for key in keys]
         return [key for key in found if not key.endswith((b":store", b":origins"))] == []
 
     @staticmethod

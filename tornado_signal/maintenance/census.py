@@ -34,13 +34,13 @@ class Census:
         self._now_ms = now_ms
         self._most = most
         self._entries = self._bytes = 0
-        self._total = _zeros()
+        self._total = zeros()
         self._origins = self._topics = 0
         # Heaps: the least of the largest comes first, and makes room for a larger one.
         self._largest_origins: list[tuple[int, str, Counter[str]]] = []
         self._largest_topics: list[tuple[int, str, str]] = []
         # What is being counted.
-        self._origin, self._held = "", _zeros()
+        self._origin, self._held = "", zeros()
         self._topic, self._listed = ("", ""), 0
         self._live = False
 
@@ -67,19 +67,8 @@ class Census:
         """All numbers, once the last entry has been counted, as an object of JSON."""
         self._end_topic()
         self._end_origin()
-        origins = sorted(self._largest_origins, key=lambda each: (-each[0], each[1]))
-        topics = sorted(self._largest_topics, key=lambda each: (-each[0], *each[1:]))
-        return {
-            **self._total,
-            "origins": self._origins,
-            "topics": self._topics,
-            "entries": self._entries,
-            "total_bytes": self._bytes,
-            "largest_origins": [{"origin": origin, **held} for _, origin, held in origins],
-            "largest_topics": [
-                {"origin": origin, "topic": topic, "unanswered": count} for count, origin, topic in topics
-            ],
-        }
+        largest = self._largest_origins, self._largest_topics
+        return make_numbers(self._total, self._origins, self._topics, self._entries, self._bytes, *largest)
 
     def _add_listed(self, key: bytes, value: bytes) -> None:
         topic = layout.unpack_listing_prefix(key)
@@ -113,14 +102,52 @@ class Census:
             held["candidates"] += 1
 
     def _end_origin(self) -> None:
-        held, self._held = self._held, _zeros()
+        held, self._held = self._held, zeros()
         if held["sessions"]:
             self._origins += 1
             self._total.update(held)
             _keep(self._largest_origins, (held["sessions"], self._origin, held), self._most)
 
 
-def _zeros() -> Counter[str]:
+def make_numbers(
+    total: Counter[str],
+    origins: int,
+    topics: int,
+    entries: int,
+    total_bytes: int,
+    largest_origins: Iterable[tuple[int, str, Counter[str]]],
+    largest_topics: Iterable[tuple[int, str, str]],
+) -> dict[str, Any]:
+    """The numbers as an object of JSON.
+
+    Args:
+        total: the `COUNTS` of all sessions.
+        origins: how many there are.
+        topics: how many with unanswered sessions.
+        entries: how many keys.
+        total_bytes: of these, with their values.
+        largest_origins: their sessions, names and `COUNTS`.
+        largest_topics: their unanswered sessions, origins and names.
+    """
+    return {
+        **total,
+        "origins": origins,
+        "topics": topics,
+        "entries": entries,
+        "total_bytes": total_bytes,
+        "largest_origins": [
+            {"origin": origin, **held}
+            for _, origin, held in sorted(largest_origins, key=lambda each: (-each[0], each[1]))
+        ],
+        "largest_topics": [
+            {"origin": origin, "topic": topic, "unanswered": count}
+            for count, origin, topic in sorted(largest_topics, key=lambda each: (-each[0], *each[1:]))
+        ],
+    }
+
+
+def zeros() -> Counter[str]:
+    """The `COUNTS` of nothing."""
     return Counter(dict.fromkeys(COUNTS, 0))
 
 

@@ -12,9 +12,10 @@ from typing import Any, BinaryIO
 
 from ..errors import DamagedBackup, DatabaseError, OperatorError
 from ..settings.command_line import CommandLine, add_settings, flag_reader
-from ..settings.settings import Settings
+from ..settings.settings import SETTINGS, Settings
 from ..settings.sources import load
 from ..settings.value_types import URL, integer
+from ..stores import engine_of_redis
 from ..stores.leveldb import directory, files
 from ..stores.leveldb.binding import plyvel
 from ..system import terminal
@@ -25,19 +26,27 @@ from .census import Census
 
 LISTENER = ("admin_port", "admin_address")
 MOST = 20  # origins and topics that are named
+REDIS = ("store", *(each.name for each in SETTINGS if each.name.startswith("redis_")))  # where sessions are on Redis
+# What these commands are on Redis, where they are Redis' own.
+ON_REDIS = {
+    "backup": "BGSAVE writes its dump file, and `appendonly yes` keeps all that is written",
+    "restore": "start it with its dump file or append-only files in its `dir`",
+    "compact": "BGREWRITEAOF rewrites its append-only file, and MEMORY PURGE gives memory back",
+    "repair": "`redis-check-aof --fix` repairs its append-only file while it is stopped",
+}
 
 Arguments = argparse.Namespace
 
 
 def add_commands(commands: CommandLine) -> None:
     """Add these commands to those of the command line."""
-    parser = _add(commands, backup, "save all that a running server holds to a file", *LISTENER)
+    parser = _add(commands, backup, "save all that a running server holds to a file", *LISTENER, "store")
     parser.add_argument("dest", type=Path, metavar="DEST", help="the file")
     parser.add_argument("--force", action="store_true", help="overwrite DEST")
     _add_url(parser)
-    parser = _add(commands, restore, "make the data directory of a stopped server from a backup", "data_dir")
+    parser = _add(commands, restore, "make the data directory of a stopped server from a backup", "data_dir", "store")
     parser.add_argument("source", type=Path, metavar="SOURCE", help="the backup")
-    parser = _add(commands, inspect, "count what is there, by origin and topic", "data_dir", *LISTENER)
+    parser = _add(commands, inspect, "count what is there, by origin and topic", "data_dir", *LISTENER, *REDIS)
     parser.add_argument(
         "source",
         type=Path,
@@ -54,10 +63,11 @@ def add_commands(commands: CommandLine) -> None:
         help=f"name so many origins and topics, the largest (default: {MOST})",
     )
     _add_url(parser)
-    _add(commands, check, "prove that the data of a stopped server is sound", "data_dir")
-    parser = _add(commands, compact, "give the space of deleted sessions back to the disk", "data_dir", *LISTENER)
+    _add(commands, check, "prove that the data of a stopped server is sound, or that on Redis", "data_dir", *REDIS)
+    meaning = "give the space of deleted sessions back to the disk"
+    parser = _add(commands, compact, meaning, "data_dir", *LISTENER, "store")
     _add_url(parser)
-    _add(commands, repair, "save what can be saved of a damaged database", "data_dir")
+    _add(commands, repair, "save what can be saved of a damaged database", "data_dir", "store")
 
 
 def _add(
@@ -80,7 +90,10 @@ def _add_url(parser: argparse.ArgumentParser) -> None:
 
 def _run(command: Callable[[Arguments, Settings], None], arguments: Arguments) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is half done is undone
-    command(arguments, load(arguments, os.environ))
+    settings = load(arguments, os.environ)
+    if settings.store == "redis" and (theirs := ON_REDIS.get(command.__name__)) is not None:
+        raise OperatorError(f"`{command.__name__}` is for --store leveldb; on Redis, {theirs}")
+    command(arguments, settings)
 
 
 def backup(arguments: Arguments, settings: Settings) -> None:
@@ -112,6 +125,12 @@ def restore(arguments: Arguments, settings: Settings) -> None:
 
 def inspect(arguments: Arguments, settings: Settings) -> None:
     """Print the numbers, as a table to a reader and as JSON to a program."""
+    if settings.store == "redis" and arguments.source is None:
+        with engine_of_redis():
+            from . import on_redis
+        found = on_redis.count(settings, arguments.most)
+        _show({"source": on_redis.source(settings), **found}, as_json=arguments.json)
+        return
     census = Census(Clock().now_ms(), arguments.most)
     with _contents(arguments, settings) as (name, size_bytes, entries):
         try:
@@ -120,21 +139,27 @@ def inspect(arguments: Arguments, settings: Settings) -> None:
             raise OperatorError(f"{name} is no sound backup: {error}") from error
         except plyvel.Error as error:
             raise directory.unusable(settings.data_dir, error) from error
-    numbers = {"source": name, "size_bytes": size_bytes, **census.end()}
-    print(_page(numbers) if terminal.wants_tables(arguments.json) else json.dumps(numbers, indent=2))
+    _show({"source": name, "size_bytes": size_bytes, **census.end()}, as_json=arguments.json)
 
 
 def check(arguments: Arguments, settings: Settings) -> None:
     """Say what is wrong."""
-    path = settings.data_dir
-    with directory.opened(path) as db:
-        found = recovery.flaws(db)
+    if settings.store == "redis":
+        with engine_of_redis():
+            from . import on_redis
+        name, found = on_redis.source(settings), on_redis.check(settings)
+        repairs = "servers go on with it, and what is wrong goes when its sessions have expired; please report it"
+    else:
+        path = settings.data_dir
+        with directory.opened(path) as db:
+            found = recovery.flaws(db)
+        name = str(path)
+        repairs = f"`tornado-signal repair --data-dir {path.absolute()}` keeps the sessions that are whole"
     for flaw in found:
         print(terminal.printable(flaw))
     if found:
-        repairs = f"`tornado-signal repair --data-dir {path.absolute()}` keeps the sessions that are whole"
-        raise DatabaseError(f"{path} is not sound (listed above: {len(found)}); {repairs}")
-    print(f"{path} is sound")
+        raise DatabaseError(f"{name} is not sound (listed above: {len(found)}); {repairs}")
+    print(f"{name} is sound")
 
 
 def compact(arguments: Arguments, settings: Settings) -> None:
@@ -231,6 +256,10 @@ def _written(dest: Path, *, force: bool) -> Iterator[BinaryIO]:
 
 
 # What is printed
+
+
+def _show(numbers: dict[str, Any], *, as_json: bool) -> None:
+    print(_page(numbers) if terminal.wants_tables(as_json) else json.dumps(numbers, indent=2))
 
 
 def _page(numbers: dict[str, Any]) -> str:

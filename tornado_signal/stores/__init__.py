@@ -1,6 +1,7 @@
 """Where sessions live: what every engine answers, and which one is opened."""
 
-from collections.abc import AsyncGenerator, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Protocol
 
 from ..errors import OperatorError
@@ -205,6 +206,19 @@ class Store(Protocol):
         """As `parse_position`, for sessions."""
 
 
+@contextlib.contextmanager
+def engine_of_redis() -> Iterator[None]:
+    """Load what is for Redis, which need not be installed.
+
+    Raises:
+        OperatorError: it is not.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise OperatorError("--store redis needs another package; install tornado-signal[redis]") from error
+
+
 def make_store(settings: Settings, clock: Clock) -> Store:
     """The store as configured, not open yet. Only the engine that is asked for is loaded.
 
@@ -219,10 +233,8 @@ def make_store(settings: Settings, clock: Clock) -> Store:
         settings.max_side_bytes,
     )
     if settings.store == "redis":
-        try:
+        with engine_of_redis():
             from .redis.store import make_redis_store
-        except ModuleNotFoundError as error:
-            raise OperatorError("--store redis needs another package; install tornado-signal[redis]") from error
         return make_redis_store(settings, quotas)
 
     from .leveldb.space import Space

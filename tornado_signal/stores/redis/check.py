@@ -1,66 +1,133 @@
-"""Whether every index agrees with the sessions (contract E6). Reads the whole store; others may not write meanwhile."""
+"""Whether every index agrees with the sessions (contract E6). Reads the whole store, also while it is written."""
 
+import asyncio
 from collections import Counter
 from typing import Any
 
+from redis.crc import key_slot
+
+from ...errors import Unavailable
 from . import records
-from .partitions import Partition
+from .partitions import Partition, parse_key
 from .store import RedisStore
+
+LOOKS = 3  # a session that changes while it is looked at seems wrong, and does not the next time
+STEP = 500  # sessions that are read together
+
+
+async def flaws(store: RedisStore) -> list[str]:
+    """All that does not agree, a sentence for each; empty if all is well.
+
+    Raises:
+        Unavailable: not everything can be read.
+    """
+    found = [*await problems(store), *await _unlisted(store)]
+    for _ in range(LOOKS - 1):
+        if found:
+            again = {*await problems(store), *await _unlisted(store)}
+            found = [each for each in found if each in again]
+    return found
 
 
 async def problems(store: RedisStore) -> list[str]:
-    """What does not agree, a sentence for each; empty if all is well."""
+    """What of the listings does not agree, or seems so because it is being changed."""
     found: list[str] = []
     for origin in await store.origins():
         for partition in store.partitions.all(origin):
-            found += [f"{origin!r}: {each}" for each in await _problems(store, partition)]
+            found += [f"{origin!r}: {each}" for each in await _check_partition(store, partition)]
     return found
 
 
-async def _problems(store: RedisStore, partition: Partition) -> list[str]:
-    async def read(*command: Any) -> Any:
-        return await store.client.call(partition.slot, command, write=False)
-
-    meta, listing, expiries, due, topics, departed, forgetting = partition.shared
+async def _unlisted(store: RedisStore) -> list[str]:
+    """Sessions without an answer that no listing has."""
     found = []
-    listed = await read(b"ZRANGE", listing, 0, -1)
-    kept = dict(zip(*[iter(await read(b"HGETALL", meta))] * 2, strict=True))
-    counts: Counter[bytes] = Counter()
-    expected: dict[bytes, int] = {}  # entry of the order of expiry, and when
-    seconds, microseconds = await read(b"TIME")
-    now_ms = int(seconds) * 1000 + int(microseconds) // 1000
-    for member in listed:
-        topic, name = member[2:-24], member[-24:]
-        counts[topic] += 1
-        fixed, expires, sent = await read(b"HMGET", partition.session(name[8:]), b"h", b"e", b"k")
-        if fixed is None:
-            entries = await read(b"ZRANGE", expiries, b"[" + member[:-24], b"(" + member[:-24] + b"\xff", b"BYLEX")
-            ends = [int.from_bytes(entry[-32:-24], "big") for entry in entries if entry.endswith(name)]
-            if len(ends) != 1 or ends[0] > now_ms:
-                found.append(f"{name[8:].hex()} is listed, and is not there")
-            expires = ends[0] if ends else 0
-        elif records.unpack_sent(sent).answered:
-            found.append(f"{name[8:].hex()} is listed, and has been answered")
-        elif await read(b"PEXPIRETIME", partition.session(name[8:])) != int(expires) - 1:
-            found.append(f"{name[8:].hex()} does not expire when it should")
-        expected[member[:-24] + int(expires).to_bytes(8, "big") + name] = int(expires)
-    if sorted(expected) != await read(b"ZRANGE", expiries, 0, -1):
-        found.append("the order of expiry is not that of the listings")
-    first: dict[bytes, int] = {}
-    for entry, ends_ms in expected.items():
-        first[entry[2:-32]] = min(first.get(entry[2:-32], ends_ms), ends_ms)
-    scores = await read(b"ZRANGE", due, 0, -1, b"WITHSCORES")
-    if {topic: int(float(score)) for topic, score in zip(*[iter(scores)] * 2, strict=True)} != first:
-        found.append("the topics' first expiries are not those of their sessions")
-    if await read(b"ZRANGE", topics, 0, -1) != sorted(counts):
-        found.append("the topics are not those of the listings")
-    if {name[1:]: int(count) for name, count in kept.items() if name[:1] == b"="} != counts:
-        found.append("the counts of topics are not those of the listings")
-    if int(kept.get(b"n", 0)) != sum(counts.values()):
-        found.append("the count of sessions is not that of the listings")
-    if sorted(each[8:] for each in await read(b"LRANGE", forgetting, 0, -1)) != await read(b"ZRANGE", departed, 0, -1):
-        found.append("the departures are not those that are to be forgotten")
-    for key in partition.shared:
-        if await read(b"EXISTS", key) and await read(b"PEXPIRETIME", key) < 0:
-            found.append(f"{key!r} never expires")
+    origins = {store.partitions.all(origin)[0].name: origin for origin in await store.origins()}
+    async for keys in store.all_keys():
+        sessions = [(key, *parts) for key in keys if (parts := parse_key(key)) and parts[1]]
+        commands = (
+            store.client.call(key_slot(key), (b"HMGET", key, b"h", b"e", b"k"), write=False) for key, _, _ in sessions
+        )
+        for (_, name, code), fields in zip(sessions, await asyncio.gather(*commands), strict=True):
+            fixed, expires, sent = fields
+            if fixed is None or records.unpack_sent(sent).answered:
+                continue
+            if name not in origins:
+                found.append(f"{code.hex()} is of an origin that is not known")
+                continue
+            session = records.unpack_session(code, fixed, expires)
+            partition = store.partitions.of_code(origins[name], code)
+            if not await store.client.call(
+                partition.slot, (b"ZSCORE", partition.listing, partition.listing_member(session)), write=False
+            ):
+                found.append(f"{code.hex()} is not listed, and has not been answered")
     return found
+
+
+async def _check_partition(store: RedisStore, partition: Partition) -> list[str]:
+    meta, listing, expiries, due, topics, departed, forgetting = partition.shared
+    # As of one moment.
+    reply = await store.topology.node(partition.slot).reads.submit(
+        (b"MULTI",),
+        (b"TIME",),
+        (b"HGETALL", meta),
+        *((b"ZRANGE", key, 0, -1) for key in (listing, expiries, topics, departed)),
+        (b"ZRANGE", due, 0, -1, b"WITHSCORES"),
+        (b"LRANGE", forgetting, 0, -1),
+        *((b"PEXPIRETIME", key) for key in partition.shared),
+        (b"EXEC",),
+    )
+    if isinstance(reply, Exception):
+        raise Unavailable(f"Redis: {reply}")
+    time, kept, members, entries, names, left, scores, remembered, *ends = reply
+    now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    numbers = {name: int(number) for name, number in _pairs(kept) if name == b"n" or name[:1] == b"="}
+    counts = Counter(member[2:-24] for member in members)
+    first: dict[bytes, int] = {}
+    expected: dict[bytes, int] = {}  # listed sessions by code, and when they end
+    for entry in entries:
+        topic, ends_ms = entry[2:-32], int.from_bytes(entry[-32:-24], "big")
+        first[topic] = min(first.get(topic, ends_ms), ends_ms)
+        expected[entry[-16:]] = ends_ms
+    found = []
+    if sorted(entry[:-32] + entry[-24:] for entry in entries) != members:
+        found.append("the order of expiry is not that of the listings")
+    if {topic: int(float(score)) for topic, score in _pairs(scores)} != first:
+        found.append("the topics' first expiries are not those of their sessions")
+    if names != sorted(counts):
+        found.append("the topics are not those of the listings")
+    if {name[1:]: number for name, number in numbers.items() if name != b"n"} != counts:
+        found.append("the counts of topics are not those of the listings")
+    if numbers.get(b"n", 0) != len(members):
+        found.append("the count of sessions is not that of the listings")
+    if sorted(each[8:] for each in remembered) != left:
+        found.append("the departures are not those that are to be forgotten")
+    found += [
+        f"{key!r} never expires" for key, ends_ms in zip(partition.shared, ends, strict=True) if int(ends_ms) == -1
+    ]
+    codes = [member[-16:] for member in members]
+    for at in range(0, len(codes), STEP):
+        step = codes[at : at + STEP]
+        checks = (_check_session(store, partition, code, expected.get(code, 0), now_ms) for code in step)
+        wrong = zip(step, await asyncio.gather(*checks), strict=True)
+        found += [f"{code.hex()} {what}" for code, what in wrong if what]
+    return found
+
+
+async def _check_session(store: RedisStore, partition: Partition, code: bytes, ends_ms: int, now_ms: int) -> str:
+    """What is wrong with a listed session that ends at this time; empty if nothing is."""
+    key = partition.session(code)
+    (fixed, expires, sent), gone_ms = await asyncio.gather(
+        store.client.call(partition.slot, (b"HMGET", key, b"h", b"e", b"k"), write=False),
+        store.client.call(partition.slot, (b"PEXPIRETIME", key), write=False),
+    )
+    if fixed is None:
+        return "is listed, and is not there" if ends_ms > now_ms else ""
+    if records.unpack_sent(sent).answered:
+        return "is listed, and has been answered"
+    if int(expires) != ends_ms or int(gone_ms) != ends_ms - 1:
+        return "does not expire when it should"
+    return ""
+
+
+def _pairs(flat: list[bytes]) -> list[tuple[bytes, Any]]:
+    return list(zip(flat[::2], flat[1::2], strict=True))

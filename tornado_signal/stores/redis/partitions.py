@@ -4,14 +4,18 @@ A topic lies in the partition that its hash says, and the code of a session carr
 """
 
 import hashlib
+import re
 import zlib
 from base64 import urlsafe_b64encode
 from functools import lru_cache
 
 from redis.crc import key_slot
 
+from ...session import Session
+
 MAX_PARTITIONS = 1024
 ORIGINS_KEPT = 10_000
+_KEY = re.compile(rb"\{([\w-]+)\.[0-9a-f]+\}:(?:m|s:([0-9a-f]{32}))$")
 
 
 class Partition:
@@ -23,16 +27,18 @@ class Partition:
         number: which.
 
     Attributes:
+        name: what stands for the origin in the names of its keys.
         slot: its hash slot.
         shared: the keys of what its sessions share.
     """
 
-    __slots__ = ("_tag", "shared", "slot")
+    __slots__ = ("_tag", "name", "shared", "slot")
 
     def __init__(self, prefix: bytes, origin: str, number: int) -> None:
         # Of so many bytes that no two origins with the same hash can be found.
-        name = urlsafe_b64encode(hashlib.sha256(origin.encode("utf-8", "surrogatepass")).digest()[:16]).rstrip(b"=")
-        self._tag = b"%b{%b.%x}:" % (prefix, name, number)
+        digest = hashlib.sha256(origin.encode("utf-8", "surrogatepass")).digest()[:16]
+        self.name = urlsafe_b64encode(digest).rstrip(b"=")
+        self._tag = b"%b{%b.%x}:" % (prefix, self.name, number)
         self.slot = key_slot(self._tag)
         self.shared = tuple(self._tag + kind for kind in (b"m", b"l", b"e", b"u", b"n", b"d", b"f"))
 
@@ -50,6 +56,12 @@ class Partition:
     def topics(self) -> bytes:
         """The key of its topics in their order."""
         return self.shared[4]
+
+    @staticmethod
+    def listing_member(session: Session) -> bytes:
+        """What its listing has for a session."""
+        topic = session.topic.encode()
+        return len(topic).to_bytes(2, "big") + topic + session.serial.to_bytes(8, "big") + session.code
 
     def session(self, code: bytes) -> bytes:
         """The key of a session, and the channel of its changes."""
@@ -107,3 +119,14 @@ class Partitions:
     def number(self, text: str) -> int:
         """The partition of a topic, or of anything else that is to be spread."""
         return zlib.crc32(text.encode("utf-8", "surrogatepass")) % self.count
+
+
+def parse_key(key: bytes) -> tuple[bytes, bytes] | None:
+    """What a key is of.
+
+    Returns:
+        The name of an origin's partitions, and the code of its session, empty for a partition's counts; None for
+        every other key.
+    """
+    found = _KEY.search(key)
+    return (found[1], bytes.fromhex((found[2] or b"").decode())) if found else None

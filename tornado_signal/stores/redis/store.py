@@ -9,6 +9,7 @@ import dataclasses
 import heapq
 import math
 import os
+import re
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any, Literal
 
@@ -47,6 +48,7 @@ from .wakes import Wakes
 
 LISTING_STEP = 50  # sessions of a listing that are read together
 EVENTS_STEP = 50
+KEYS_STEP = 1000  # keys among which some are found
 TOPICS_DIRECT = 4096  # topics among which the beginning of a page is looked for by reading them
 FULL_RETRY_S = 10
 LOOK_AGAIN_S = 0.005  # after something should have expired: clocks are not read at the same instant
@@ -132,6 +134,29 @@ class RedisStore:
             await self.close()
             raise
 
+    async def open_to_read(self) -> None:
+        """Make ready to look at what is there, whatever the nodes are like; nothing is written.
+
+        Raises:
+            OperatorError: they cannot be reached, or there is nothing.
+        """
+        await self.topology.open()
+        await self.client.open()
+        _, partitions, _ = await self._kind()
+        self.partitions = Partitions(self.prefix, int(partitions))
+
+    async def _kind(self) -> tuple[str, ...]:
+        """Format, partitions and identity of the store."""
+        key = f"{self.prefix}store".encode()
+        found = await self.client.call(key_slot(key), (b"HMGET", key, "format", "partitions", "identity"), write=False)
+        if None in found:
+            raise OperatorError(f"no sessions have been kept there under the prefix {self.prefix}; set --redis-prefix")
+        if found[0].decode() != FORMAT:
+            raise OperatorError(
+                f"the sessions on Redis have format {found[0].decode()}, which this version does not know"
+            )
+        return tuple(each.decode() for each in found)
+
     async def _claim(self) -> None:
         """Read what kind of store it is, or say so first."""
         key = f"{self.prefix}store".encode()
@@ -142,10 +167,7 @@ class RedisStore:
             ("identity", os.urandom(6).hex()),
         ):
             await self.client.call(slot, (b"HSETNX", key, name, value), write=True)
-        found = await self.client.call(slot, (b"HMGET", key, "format", "partitions", "identity"), write=False)
-        kind, partitions, identity = (each.decode() for each in found)
-        if kind != FORMAT:
-            raise OperatorError(f"the sessions on Redis have format {kind}, which this version does not know")
+        _, partitions, identity = await self._kind()
         if int(partitions) != self.partitions.count:
             raise OperatorError(
                 f"the sessions on Redis lie in {partitions} partitions; set --redis-partitions to {partitions}, "
@@ -243,11 +265,8 @@ class RedisStore:
         if state.startswith(b"full"):
             what = {b"full": "sessions of an origin", b"full topic": "sessions of a topic"}
             raise TooMany(what.get(state, "topics of an origin"), FULL_RETRY_S)
-        if state == b"created":
-            self.metrics.created += 1
-            until_ms = int(now) + (ttl_ms or self._timeout_ms)
-            if self._registered.get(origin, 0) < until_ms:
-                await self._aside(self._register(origin, until_ms))
+        self.metrics.created += state == b"created"
+        await self._register(origin, int(now) + (ttl_ms or self._timeout_ms))
         return code
 
     async def _aside(self, work: Coroutine[None, None, None]) -> None:
@@ -357,6 +376,7 @@ class RedisStore:
         )
         if expires is None:
             raise SessionNotFound
+        await self._register(origin, int(expires))
         return int(expires)
 
     # Discovery
@@ -637,9 +657,14 @@ class RedisStore:
 
     async def _register(self, origin: str, until_ms: int) -> None:
         """Have everybody know of an origin for as long as it has sessions; seldom, since it is noted for longer."""
+        if self._registered.get(origin, 0) < until_ms:
+            await self._aside(self._note(origin, until_ms))
+
+    async def _note(self, origin: str, until_ms: int) -> None:
         noted_ms = self._registered[origin] = until_ms + self._timeout_ms
         key, slot = self._registry(self.partitions.number(origin))
         try:
+            await self.client.call(slot, (b"ZREMRANGEBYSCORE", key, b"-inf", self.now_ms()), write=False)
             await self.client.call(slot, (b"ZADD", key, b"GT", noted_ms, origin.encode()), write=True)
         except Unavailable:  # the next one that is published there tries again
             self._registered.pop(origin, None)
@@ -651,9 +676,24 @@ class RedisStore:
         found: list[Any] = []
         for number in range(self.partitions.count):
             key, slot = self._registry(number)
-            await self.client.call(slot, (b"ZREMRANGEBYSCORE", key, b"-inf", self.now_ms()), write=False)
-            found += await self.client.call(slot, (b"ZRANGE", key, 0, -1), write=False)
+            found += await self.client.call(slot, (b"ZRANGE", key, self.now_ms(), b"+inf", b"BYSCORE"), write=False)
         return [origin.decode() for origin in found]
+
+    # Looking at everything, for the operator
+
+    async def all_keys(self) -> AsyncGenerator[list[bytes], None]:
+        """All keys, in steps; perhaps also those that come and go meanwhile."""
+        pattern = re.sub(r"([\[\]*?\\])", r"\\\1", self.prefix) + "*"
+        for node in self.topology.primaries:
+            cursor = b"0"
+            while True:
+                reply = await node.reads.submit((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", KEYS_STEP))
+                if isinstance(reply, Exception):
+                    raise Unavailable("Redis at {}:{}: {}".format(*node.address, reply))
+                cursor, keys = reply
+                yield keys
+                if cursor == b"0":
+                    break
 
 
 def make_redis_store(settings: Settings, quotas: Quotas) -> RedisStore:

@@ -1,0 +1,117 @@
+"""The commands that look after the data, where it is on Redis: what they can tell, and what is Redis' own."""
+
+import json
+import uuid
+
+import pytest
+from support.caring import done, refused
+from support.command import ORIGIN, run
+from support.redis_traffic import PARTITIONS, Publishers, until
+
+pytestmark = pytest.mark.servers
+pytest_plugins = ["support.redis_traffic"]
+
+OTHER = "https://other.example"
+
+
+@pytest.fixture
+def redis(redis_server):
+    """A Redis, and no more."""
+    return redis_server()
+
+
+@pytest.fixture
+def server(redis, serve):
+    """A server with sessions on it."""
+    return serve(redis, "--durability", "os")
+
+
+def test_inspect(redis, server, tmp_path):
+    """The numbers are those of the sessions, wherever the settings come from, without a word of a peer."""
+    code = server.offer("lobby", "their info", "their offer")
+    server.offer("lobby")
+    server.offer("zoo")
+    server.call("/zoo/offer", {"info": "i", "offer": "o"}, origin=OTHER)
+    sent = {"code": code, "side": "answerer"}
+    server.call("/answer", sent | {"candidates": ["their candidate"] * 20})
+    server.call("/answer", sent | {"answer": "their answer"})
+    server.call("/answer", {"code": code, "side": "offerer", "candidate": "another"})
+    short = uuid.UUID(server.call("/short/offer", {"info": "i", "offer": "o", "ttl": 1000})[1]["code"]).bytes
+    server.end()  # it would have the session leave its listing
+    until(lambda: not redis.ask("EXISTS", PARTITIONS.of_code(ORIGIN, short).session(short)))
+    settings = tmp_path / "settings.toml"
+    settings.write_text(f'store = "redis"\nredis_nodes = "{redis.address}"\n')
+    variables = {"TORNADO_SIGNAL_STORE": "redis", "TORNADO_SIGNAL_REDIS_NODES": redis.address}
+    shown = done("inspect", "--store", "redis", "--redis-nodes", redis.address)
+    assert "their" not in shown
+    found = json.loads(shown)
+    numbers = [json.loads(each) for each in (done("inspect", "--config", settings), done("inspect", **variables))]
+    for each in (found, *numbers):
+        each.pop("size_bytes")
+    assert numbers == [found, found]
+    assert found["source"] == f"tornado-signal:* on Redis at {redis.address}"
+    counts = {"sessions": 5, "unanswered": 3, "answered": 1, "expired": 1, "candidates": 21}
+    assert {name: found[name] for name in counts} == counts
+    assert (found["origins"], found["topics"]) == (2, 3)
+    assert [each["origin"] for each in found["largest_origins"]] == [ORIGIN, OTHER]
+    assert found["largest_origins"][1]["sessions"] == 1
+    assert {(each["origin"], each["topic"]) for each in found["largest_topics"]} == {
+        (ORIGIN, "lobby"),
+        (ORIGIN, "zoo"),
+        (OTHER, "zoo"),
+    }
+    assert 0 < sum(each["bytes"] for each in found["largest_origins"]) < found["total_bytes"]
+    few = json.loads(done("inspect", "--most", "1", **variables))
+    assert (len(few["largest_origins"]), len(few["largest_topics"])) == (1, 1)
+
+
+def test_check(redis, server):
+    """It is sound while it is written; what does not agree is named, and is exit status 1."""
+    arguments = ("check", "--store", "redis", "--redis-nodes", redis.address)
+    publishers = Publishers([server])
+    publishers.wait_for(30)
+    for _ in range(3):
+        assert done(*arguments) == f"tornado-signal:* on Redis at {redis.address} is sound\n"
+    publishers.end()
+    code, _ = [uuid.UUID(server.offer()).bytes for _ in range(2)]
+    partition = PARTITIONS.of_code(ORIGIN, code)
+    kept = redis.ask("HGETALL", partition.meta)
+    redis.ask("HINCRBY", partition.meta, "n", 1)
+    (listed,) = [each for each in redis.ask("ZRANGE", partition.listing, 0, -1) if each.endswith(code)]
+    redis.ask("ZREM", partition.listing, listed)
+    checked = run(*arguments)
+    assert checked.returncode == 1
+    assert f"{ORIGIN!r}: the count of sessions is not that of the listings\n" in checked.stdout
+    assert f"{code.hex()} is not listed, and has not been answered\n" in checked.stdout
+    assert f"Redis at {redis.address} is not sound (listed above: " in checked.stderr
+    redis.ask("ZADD", partition.listing, 0, listed)
+    redis.ask("HSET", partition.meta, "n", kept[b"n"])
+    assert done(*arguments)
+    redis.ask("PEXPIRE", partition.session(code), 60_000)
+    assert f"{ORIGIN!r}: {code.hex()} does not expire when it should\n" in run(*arguments).stdout
+
+
+def test_what_is_there_to_look_at(redis):
+    """Without Redis, or without sessions on it, a sentence says so; nothing is written."""
+    for command in ("inspect", "check"):
+        flags = (command, "--store", "redis", "--redis-nodes")
+        assert "set --redis-prefix" in refused(*flags, redis.address)
+        assert "Redis cannot be used" in refused(*flags, "127.0.0.1:1")
+    assert redis.ask("DBSIZE") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "theirs"),
+    [
+        (["backup", "x"], "BGSAVE"),
+        (["restore", "x"], "`dir`"),
+        (["compact"], "BGREWRITEAOF"),
+        (["repair"], "redis-check-aof"),
+    ],
+)
+def test_what_redis_does_itself(arguments, theirs):
+    """A command for the data directory says which one of Redis is in its place."""
+    said = refused(*arguments, "--store", "redis")
+    assert said.startswith(f"`{arguments[0]}` is for --store leveldb; on Redis, ")
+    assert theirs in said
+    assert said == refused(*arguments, TORNADO_SIGNAL_STORE="redis")
