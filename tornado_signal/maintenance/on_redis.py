@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from redis.crc import key_slot
 
 from ..errors import OperatorError, Unavailable
-from ..session import Side
 from ..settings.settings import Settings
 from ..stores import make_store
 from ..stores.redis import records
@@ -87,13 +86,13 @@ async def _count(store: RedisStore, most: int) -> dict[str, Any]:
             listed = await call(slot, (b"HGET", key, b"n"), write=False)
             its["expired"] += int(listed or 0)
             return
-        fixed, expires, kept = await call(slot, (b"HMGET", key, b"h", b"e", b"k"), write=False)
+        fixed, expires, kept, skipped = await call(slot, (b"HMGET", key, b"h", b"e", b"k", b"b"), write=False)
         if fixed is None:
             return
         sent = records.unpack_sent(kept)
         its["sessions"] += 1
         its["bytes"] += size
-        its["candidates"] += sent.last[Side.OFFERER] - 1 + sent.last[Side.ANSWERER] - (sent.answered > 0)
+        its["candidates"] += records.count_candidates(kept, skipped)
         its["answered" if sent.answered else "unanswered"] += 1
         if not sent.answered:
             topics[origin, records.unpack_session(code, fixed, expires).topic] += 1

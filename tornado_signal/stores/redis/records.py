@@ -59,6 +59,13 @@ def unpack_sent(field: bytes | None) -> Sent:
     return Sent({Side.OFFERER: offerer, Side.ANSWERER: answerer}, answered, field[21 : 21 + length])
 
 
+def count_candidates(field: bytes | None, skipped: bytes | None) -> int:
+    """How many candidates both sides have sent, from the fields `k` and `b`."""
+    sent = unpack_sent(field)
+    numbers = sum(sent.last.values()) - 1 - (sent.answered > 0)
+    return numbers - 2 * int.from_bytes((skipped or b"")[8:], "big")
+
+
 def chunk_fields(side: Side, first: int, last: int) -> list[bytes]:
     """The fields of a side's candidates with these numbers."""
     return [b"%b%d" % (NAMES[side], number) for number in range(first // CHUNK, last // CHUNK + 1)]

@@ -301,7 +301,7 @@ class RedisStore:
         state = await self.client.run(
             partition.slot,
             scripts.CANDIDATES,
-            (partition.session(code),),
+            partition.keys(code)[:3],
             records.NAMES[side],
             secret_hash,
             os.urandom(8),

@@ -14,6 +14,7 @@ if it.answered > 0 then
     touch(it.expires)
     return {'kept', 0}
 end
+skip_lost_numbers(it, now_us)
 it.a = {it.a[1] + 1, it.a[2] + #answer}
 it.answered, it.a_secret = it.a[1], secret
 keep_sent(it)

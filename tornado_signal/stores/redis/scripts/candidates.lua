@@ -3,7 +3,8 @@
 -- Returns 'added', 'not found', 'too many', 'too large'.
 local side, secret, token = ARGV[1], ARGV[2], ARGV[3]
 local CHUNK = 16 -- so many numbers share a field
-local it = admitted(side, secret, (now_ms()))
+local now, now_us = now_ms()
+local it = admitted(side, secret, now)
 if not it then
     return 'not found'
 end
@@ -13,11 +14,12 @@ for at = 1, #it.tokens, 8 do
         return 'added'
     end
 end
+skip_lost_numbers(it, now_us)
 local number, size = it[side][1], it[side][2]
 for at = 6, #ARGV do
     size = size + #ARGV[at]
 end
-if number + #ARGV - 5 > tonumber(ARGV[4]) then
+if number - it.skipped + #ARGV - 5 > tonumber(ARGV[4]) then
     return 'too many'
 elseif size > tonumber(ARGV[5]) then
     return 'too large'

@@ -2,6 +2,7 @@
 -- the middle of a slot's migration would stop halfway.
 local session, tomb, meta, listing, expiries, due, topics, departed, forgetting = unpack(KEYS)
 local EXPIRED = 2
+local SKIP = 256 -- more than a side sends while a primary that is going to be replaced acknowledges nothing
 
 local function now_ms()
     local time = redis.call('TIME')
@@ -58,6 +59,17 @@ local function keep(expires, remember)
         redis.call('HSET', meta, 'x', text(expires + 2 * remember))
         renew(3, 9)
     end
+end
+
+-- The serial with which the history of this node began: another primary, or the same after a restart, has another one.
+local function began(now_us)
+    local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
+    local kept = redis.call('HMGET', meta, 'r', 'b')
+    if kept[1] ~= history then
+        kept[2] = text(next_serial(now_us))
+        redis.call('HSET', meta, 'r', history, 'b', kept[2])
+    end
+    return tonumber(kept[2])
 end
 
 -- A session leaves its topic's listing, if it is there; note_topic has to follow. Returns whether it was.
@@ -124,11 +136,15 @@ end
 
 -- The session: what is fixed, and what both sides have sent. `answered` is the number of the answer, 0 for none.
 local function find()
-    local found = redis.call('HMGET', session, 'h', 'e', 'k')
+    local found = redis.call('HMGET', session, 'h', 'e', 'k', 'b')
     if not found[1] then
         return nil
     end
     local it = {expires = tonumber(found[2]), answered = 0, o = {1}, a = {0, 0}, a_secret = '', tokens = ''}
+    it.began, it.skipped = 0, 0
+    if found[4] then
+        it.began, it.skipped = struct.unpack('>I8I4', found[4])
+    end
     it.created, it.lifetime, it.serial = struct.unpack('>I8I8I8', found[1])
     local length = string.byte(found[1], 25)
     it.o_secret = string.sub(found[1], 26, 25 + length)
@@ -154,6 +170,17 @@ end
 local function keep_sent(it)
     redis.call('HSET', session, 'k', struct.pack('>I4I4I4I4I4I1', it.o[1], it.o[2], it.a[1], it.a[2], it.answered, #it.a_secret)
         .. it.a_secret .. string.sub(it.tokens, -256))
+end
+
+-- A primary may have been lost with numbers that were read and not acknowledged: they are not given again, or a reader
+-- that knows them would miss what has them next.
+local function skip_lost_numbers(it, now_us)
+    local serial = began(now_us)
+    if it.serial < serial and it.began ~= serial then
+        it.o[1], it.a[1], it.skipped = it.o[1] + SKIP, it.a[1] + SKIP, it.skipped + SKIP
+        redis.call('HSET', session, 'b', struct.pack('>I8I4', serial, it.skipped))
+        keep_sent(it)
+    end
 end
 
 -- A change that has been made before is made known to the replicas again.

@@ -44,6 +44,7 @@ elseif listed == 0 and redis.call('ZCARD', topics) >= topics_here then
     return answer(settle(now, now_us, remember, 50) and 'again' or 'full topics')
 end
 local created = math.max(now, tonumber(redis.call('HGET', meta, 'c')) or 0)
+began(now_us)
 local serial = next_serial(now_us)
 local expires = created + lifetime
 redis.call('HSET', meta, 'c', text(created))
