@@ -34,6 +34,7 @@ LONGEST = [
     "attacks_connections",
     "attacks_watching",
     "soak",
+    "redis_faults",
     "redis",
     "attacks_store",
     "bindings",

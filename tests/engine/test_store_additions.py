@@ -254,6 +254,15 @@ async def test_a_session_is_refreshed(store, under, clock, side, answered, passe
     assert (await one.codes(), await one.topics()) == ([], ([], 0))
 
 
+async def test_a_session_that_is_only_refreshed_is_counted(store, under, clock):
+    """However long nothing else is published under its origin."""
+    code = await under(store).create()
+    for _ in range(5):
+        clock.ms += TIMEOUT_MS - 1
+        await under(store).refresh(code)
+    assert await store.counts() == (1, 1)
+
+
 async def test_an_expired_session_is_not_refreshed(store, under, clock):
     """At its expiry it is too late, swept or not."""
     one = under(store)
