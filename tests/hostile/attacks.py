@@ -255,21 +255,14 @@ async def refresh_watched(attacker: Attacker) -> None:
 
 
 @attack(11, "--session-timeout-ms", "300000")
-async def list_after_withdrawals(attacker: Attacker) -> None:
-    """9,900 withdrawn offers, then listings of their topic, which is empty or has one."""
+async def listen_after_withdrawals(attacker: Attacker) -> None:
+    """9,900 withdrawn offers, then listings of their topic, and 300 that wait there, and offers that wake them."""
     await attacker.prepare(9900, lambda client, number: publish_and_withdraw(attacker, client, "left"))
+    listing = get("/left/sessions?wait=0")
     for _ in range(2):
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(attacker.loop.time() + attacker.seconds / 2):
-                await attacker.repeat(8, get("/left/sessions?wait=0"))
+        await asyncio.gather(*(attacker.ask(attacker.client(), listing) for _ in range(150)))
         await attacker.must(offer("left"))
-
-
-@attack(11, "--session-timeout-ms", "300000")
-async def wait_after_withdrawals(attacker: Attacker) -> None:
-    """9,900 withdrawn offers, then 300 listings of their topic that wait, and offers and withdrawals that wake them."""
-    await attacker.prepare(9900, lambda client, number: publish_and_withdraw(attacker, client, "left"))
-    cursor = (await attacker.must(get("/left/sessions?wait=0")))["cursor"]
+    cursor = (await attacker.must(listing))["cursor"]
 
     async def wait(connected: socket.socket) -> None:
         await attacker.pace.take()
@@ -280,10 +273,10 @@ async def wait_after_withdrawals(attacker: Attacker) -> None:
     async def wake() -> None:
         client = attacker.client()
         while True:
-            await asyncio.sleep(1)
+            await asyncio.sleep(0.5)
             await publish_and_withdraw(attacker, client, "left")
 
-    await asyncio.gather(attacker.hold(300, wait), wake())
+    await asyncio.gather(attacker.hold(300, wait), wake(), attacker.repeat(1, listing))
 
 
 @attack(0, "--session-timeout-ms", "300000")
@@ -382,7 +375,7 @@ async def bodies_behind_waits(attacker: Attacker) -> None:
 @attack(7, "--session-timeout-ms", "60000")
 async def expire_together(attacker: Attacker) -> None:
     """560,000 candidates of one byte, in sessions that all end when it begins."""
-    until_s = time.monotonic() + (30 if attacker.seconds >= 15 else 15)
+    until_s = time.monotonic() + (30 if attacker.seconds >= 15 else 10)
 
     async def fill(client: Client, number: int) -> None:
         ttl = int((until_s - time.monotonic()) * 1000)

@@ -8,11 +8,10 @@ NAMES = [
     "silent-before-handshake",
     "silent-connections",
     "go-on-after-429",
-    "length-of-zeros",
     "draw-codes",
     "slow-bodies",
     "huge-heads",
-    "mixed",
+    "mixed",  # also of what fills the disk and of what expires together
 ]
 
 

@@ -6,7 +6,6 @@ from .trial import attempt
 from .verdict import QUIET_S, SECONDS, against, harm
 
 NAMES = [
-    "fill-with-offers",
     "leave-in-listing",
     "write-then-list",
     "write-then-poll",

@@ -6,9 +6,7 @@ from .verdict import harm
 
 NAMES = [
     "watch-one-topic",
-    "expire-together",
-    "list-after-withdrawals",
-    "wait-after-withdrawals",
+    "listen-after-withdrawals",
     "wake-many-polls",
     "bodies-behind-waits",
 ]

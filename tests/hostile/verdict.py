@@ -2,8 +2,8 @@
 
 from .trial import ALLOWED, GONE_S, KEPT_DESCRIPTORS, KEPT_MIB, KEPT_THREADS, MEMORY_MIB, Outcome, attempt
 
-SECONDS = 4
-QUIET_S = 2
+SECONDS = 2.5
+QUIET_S = 1
 AFTER_S = 30
 # Ten times what is to be reached: the attacker uses the same processors.
 POLL_S, WAKE_S, STOPPED_S, END_S = 0.5, 1.0, 1.0, 20.0
