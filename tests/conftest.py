@@ -18,8 +18,14 @@ from support.stores import ENGINES, HandClock, Under
 from tornado_signal.errors import Unavailable
 
 # How long an example takes says something about the machine, not about the code; nothing is left behind.
+# Every run has other examples.
 hypothesis.settings.register_profile(
-    "suite", deadline=None, database=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "suite",
+    max_examples=40,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.register_profile("fast", hypothesis.settings.get_profile("suite"), max_examples=20)
 hypothesis.settings.load_profile("suite")

@@ -1,4 +1,4 @@
-"""The soak runs for a minute and finds nothing, and it would find what it looks for."""
+"""The soak runs for less than a minute and finds nothing, and it would find what it looks for."""
 
 import json
 import subprocess
@@ -16,9 +16,9 @@ ALL_DONE = dict.fromkeys(verdict.MUST_HAVE, 1)
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_minute_of_it(tmp_path):
-    """A good minute of two hundred peers, kills and restarts: all is level, nothing is lost, all is recorded."""
-    options = ["--minutes", 1.2, "--peers", 200, "--session-timeout-ms", 5000, "--dir", tmp_path]
+def test_some_of_it(tmp_path):
+    """Most of a minute of many peers, kills and restarts: all is level, nothing is lost, all is recorded."""
+    options = ["--minutes", 0.8, "--peers", 100, "--session-timeout-ms", 5000, "--dir", tmp_path]
     files = ["--json", tmp_path / "soak.json", "--plot", tmp_path / "soak.svg"]
     done = subprocess.run([RUN, *map(str, options + files)], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
