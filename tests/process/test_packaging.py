@@ -16,8 +16,10 @@ pytestmark = pytest.mark.slow
 
 STALE = "0" * 40
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
-INSTALL = ("install", "--no-deps", "--no-build-isolation")  # other tests build it in isolation
-BUILD = (sys.executable, "-m", "build")
+# Other tests build it in isolation, and run what is installed.
+NO_ISOLATION = ("--no-deps", "--no-build-isolation")
+INSTALL = ("install", "--no-compile", *NO_ISOLATION)
+BUILD = (sys.executable, "-m", "build", "--no-isolation")
 
 
 def captured(source: Path) -> str:
@@ -132,7 +134,7 @@ def test_wheels_and_sdists(source, tmp_path):
     stale(source)
     # `build` makes an sdist, and a wheel from that; `pip wheel` makes one from the checkout.
     run(*BUILD, "--outdir", tmp_path / "by_build", source)
-    run(*PIP, "wheel", *INSTALL[1:], "--wheel-dir", tmp_path / "by_pip", source)
+    run(*PIP, "wheel", *NO_ISOLATION, "--wheel-dir", tmp_path / "by_pip", source)
     (sdist,) = (tmp_path / "by_build").glob("*.tar.gz")
     wheels = [*(tmp_path / "by_build").glob("*.whl"), *(tmp_path / "by_pip").glob("*.whl")]
     assert len(wheels) == 2

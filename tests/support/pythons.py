@@ -4,8 +4,8 @@ import configparser
 import functools
 import json
 import os
+import platform
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -17,9 +17,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from .checkout import copy_checkout
+from .command import COMMAND
 from .once import once
 from .paths import ROOT
-from .readme import blocks
 
 BINDINGS = ("plyvel", "plyvel-next")
 SETUP = configparser.ConfigParser()
@@ -28,12 +28,11 @@ PROMISED = SpecifierSet(SETUP["options"]["python_requires"])
 NAME = re.compile(r"python3(\.\d+)?")
 # Only a released CPython answers, and not a free-threaded one, for which no binding has wheels.
 ASK = """
-import importlib.util, json, platform, sys, sysconfig
+import json, platform, sys, sysconfig
 cpython = platform.python_implementation() == "CPython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
 if cpython and sys.version_info.releaselevel == "final":
-    has_pip = importlib.util.find_spec("ensurepip") is not None
     version = ".".join(map(str, sys.version_info[:3]))
-    print(json.dumps([version, sys._base_executable, platform.machine(), has_pip]))
+    print(json.dumps([version, sys._base_executable, platform.machine()]))
 """
 
 
@@ -44,13 +43,11 @@ class Python(NamedTuple):
         version: all of it.
         path: its executable; not that of an environment made with it.
         machine: what it runs on, as environment markers call it.
-        has_pip: whether environments made with it have a pip; on Debian that is a package of its own.
     """
 
     version: str
     path: str
     machine: str
-    has_pip: bool
 
     @property
     def minor(self) -> str:
@@ -63,35 +60,28 @@ class Python(NamedTuple):
         (name,) = {each.name for each in required(self.minor, self.machine)} & {*BINDINGS}
         return name
 
-    def environment(self, path: Path) -> None:
-        """Make an empty environment, with or without a pip in it."""
-        options = [] if self.has_pip else ["--without-pip"]
-        do(self.path, "-m", "venv", *options, path)
-
     def installed(self, base: Path) -> Path:
-        """The command of the package, installed as the README says from a copy of the checkout, once for all tests.
+        """The command of the package, installed from a copy of the checkout, once for all tests.
+
+        The tests' own Python has it already: what they run is installed by the README's command in test_readme.
 
         Args:
             base: `tmp_path_factory.getbasetemp()`.
         """
+        if self.version == platform.python_version():
+            return COMMAND
 
         def make(checkout: Path) -> None:
             copy_checkout(checkout)
-            if self.has_pip:
-                (_, script), *_ = blocks("Try it in one minute", "sh")
-                *install, _ = script.split(" && ")
-                says = " && ".join(install).replace("python3 ", shlex.quote(self.path) + " ", 1)
-                do("bash", "-euc", says, cwd=checkout, PIP_DISABLE_PIP_VERSION_CHECK="1")
-            else:
-                self.environment(checkout / ".venv")
-                self.install(checkout / ".venv", checkout)
+            do(self.path, "-m", "venv", "--without-pip", checkout / ".venv")
+            self.install(checkout / ".venv", checkout)
 
         return once(base, f"with-{self.version}", make) / ".venv/bin/tornado-signal"
 
     def install(self, path: Path, *what: str | Path) -> None:
-        """Install something into an environment made by `environment`."""
-        pip = [path / "bin" / "pip"] if self.has_pip else [sys.executable, "-m", "pip", "--python", path / "bin/python"]
-        do(*pip, "--disable-pip-version-check", "install", "--quiet", *what)
+        """Install something into an environment of it, by the pip of the tests: making one takes longer than that."""
+        pip = [sys.executable, "-m", "pip", "--python", path / "bin/python", "--disable-pip-version-check"]
+        do(*pip, "install", "--quiet", "--no-compile", *what)
 
 
 def do(*command: str | Path, cwd: Path | None = None, **variables: str) -> str:

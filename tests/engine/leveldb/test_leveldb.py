@@ -239,7 +239,7 @@ async def fill(store, count):
     await one.create("in no table")
 
 
-@pytest.mark.parametrize("count", [1, 20, 2000])
+@pytest.mark.parametrize("count", [1, 2000])
 async def test_damage_of_a_table_is_noticed(io_loop, tmp_path, clock, count):
     """Wherever eight bytes of a table are wrong, the store does not open, and says why; or it holds all it held."""
     options = {"durability": "os"}
