@@ -7,36 +7,63 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 
 import pytest
-from support.command import BOUND_S, COMMAND, ORIGIN, environment, run
+from support.command import BOUND_S, COMMAND, ORIGIN, Server, environment, run
 from support.terminal import Terminal
 
 NOBODY = "http://127.0.0.1:1"
 CODE = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
+class Tenant:
+    """A server as one origin sees it that no other test uses."""
+
+    offer, codes = Server.offer, Server.codes
+
+    def __init__(self, server):
+        self.url, self.origin, self._server = server.url, f"https://{uuid.uuid4()}.example", server
+
+    def call(self, path, body=None):
+        return self._server.call(path, body, origin=self.origin)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A server that no test stops."""
+    running = Server("--data-dir", tmp_path_factory.mktemp("shared") / "data")
+    yield running
+    running.end()
+
+
 @pytest.fixture
-def server(start):
-    """A fresh server."""
+def server(shared):
+    """A server that has nothing yet."""
+    return Tenant(shared)
+
+
+@pytest.fixture
+def alone(start):
+    """A server of a test's own, which it may stop."""
     return start()
 
 
 @pytest.fixture
 def ask(server):
     """A function that runs a command against the server to its end."""
-    return lambda *arguments: run(*arguments, SIGNAL_URL=server.url, SIGNAL_ORIGIN=ORIGIN)
+    return lambda *arguments: run(*arguments, SIGNAL_URL=server.url, SIGNAL_ORIGIN=server.origin)
 
 
 @pytest.fixture
-def begin(server):
-    """A function that begins a command against the server; what it is told goes to its standard input."""
+def begin():
+    """A function that begins a command against a server; what it is told goes to its standard input."""
     begun = []
 
-    def popen(*arguments, told=None, url=None):
+    def popen(server, *arguments, told=None):
         process = subprocess.Popen(
             [COMMAND, *map(str, arguments)],
-            env=environment(SIGNAL_URL=url or server.url, SIGNAL_ORIGIN=ORIGIN),
+            env=environment(SIGNAL_URL=server.url, SIGNAL_ORIGIN=server.origin),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -97,7 +124,7 @@ def test_many_topics(ask, server):
 def test_listings_for_people(server):
     """On a terminal they are tables, whose columns line up and in which nobody else steers the terminal."""
     codes = [server.offer("lobby", info, "o") for info in ("alice\x1b[2J\n", "日本", "x" * 1000)]
-    variables = environment(SIGNAL_URL=server.url, SIGNAL_ORIGIN=ORIGIN)
+    variables = environment(SIGNAL_URL=server.url, SIGNAL_ORIGIN=server.origin)
     with Terminal(COMMAND, "sessions", "lobby", env=variables) as terminal:
         shown, status = terminal.rest()
     assert status == 0
@@ -164,7 +191,7 @@ def test_a_live_view_of_nobody():
 
 def test_a_refusal(server, begin):
     """What the server refuses is exit status 1 and the server's own words."""
-    done = begin("offer", "lobby", told="x" * 300_000)
+    done = begin(server, "offer", "lobby", told="x" * 300_000)
     assert done.communicate(timeout=BOUND_S) == ("", "tornado-signal: the server says: 413 Request body too large\n")
     assert done.returncode == 1
 
@@ -175,7 +202,7 @@ def test_a_defect(tmp_path, server):
         "import json\ndef dumps(fields): raise ZeroDivisionError('unforeseen')\njson.dumps = dumps\n"
     )
     server.offer()
-    done = run("topics", "--url", server.url, "--origin", ORIGIN, PYTHONPATH=str(tmp_path))
+    done = run("topics", "--url", server.url, "--origin", server.origin, PYTHONPATH=str(tmp_path))
     assert done.returncode == 3
     assert done.stderr.endswith("ZeroDivisionError: unforeseen\n")
 
@@ -184,8 +211,8 @@ def test_the_first_server_that_works(server):
     """Of several servers the first that works is used, from the flag and from the environment."""
     server.offer()
     several = f"{NOBODY},{server.url}"
-    assert run("topics", "--url", several, "--origin", ORIGIN).stdout == '{"topic": "lobby", "count": 1}\n'
-    assert run("topics", SIGNAL_URL=several, SIGNAL_ORIGIN=ORIGIN).stdout == '{"topic": "lobby", "count": 1}\n'
+    assert run("topics", "--url", several, "--origin", server.origin).stdout == '{"topic": "lobby", "count": 1}\n'
+    assert run("topics", SIGNAL_URL=several, SIGNAL_ORIGIN=server.origin).stdout == '{"topic": "lobby", "count": 1}\n'
     assert run("topics", SIGNAL_URL=server.url).stdout == ""  # another origin
 
 
@@ -230,7 +257,9 @@ def test_two_shells(server, tmp_path):
     done = subprocess.run(
         ["bash", "-euc", TWO_SHELLS],
         cwd=tmp_path,
-        env=environment(SIGNAL_URL=server.url, SIGNAL_ORIGIN=ORIGIN, PATH=f"{COMMAND.parent}:{os.environ['PATH']}"),
+        env=environment(
+            SIGNAL_URL=server.url, SIGNAL_ORIGIN=server.origin, PATH=f"{COMMAND.parent}:{os.environ['PATH']}"
+        ),
         capture_output=True,
         text=True,
         timeout=BOUND_S,
@@ -245,9 +274,9 @@ def test_two_shells(server, tmp_path):
 
 def test_offer_and_answer_for_programs(server, begin):
     """With --json both say everything, candidates too; data arrives byte for byte but for the last line break."""
-    offerer = begin("offer", "lobby", "--json", "--candidate", "c1", "--candidate", "c2", told="é\nline\n\n")
+    offerer = begin(server, "offer", "lobby", "--json", "--candidate", "c1", "--candidate", "c2", told="é\nline\n\n")
     code = code_of(offerer)
-    answerer = begin("answer", "lobby", "--json", told="an answer")
+    answerer = begin(server, "answer", "lobby", "--json", told="an answer")
     assert code_of(answerer) == code
     output, errors = answerer.communicate(timeout=BOUND_S)
     assert (answerer.returncode, errors) == (0, "")
@@ -260,31 +289,31 @@ def test_offer_and_answer_for_programs(server, begin):
 def test_answer_a_code(server, begin):
     """A code is answered whatever its topic; a topic that looks like a code is one all the same."""
     code = server.offer("somewhere", offer="by code")
-    answerer = begin("answer", code, "--candidate", "c", told="a")
+    answerer = begin(server, "answer", code, "--candidate", "c", told="a")
     assert answerer.communicate(timeout=BOUND_S)[0] == "by code\n"
     assert answerer.returncode == 0
     answered = server.call("/poll", {"code": code, "side": "offerer"})
     assert answered == (200, {"answer": "a", "answerCandidates": ["c"]})
     server.offer(code, offer="by topic")
     server.call("/withdraw", {"code": code, "side": "offerer"})
-    assert begin("answer", code, told="a").communicate(timeout=BOUND_S)[0] == "by topic\n"
+    assert begin(server, "answer", code, told="a").communicate(timeout=BOUND_S)[0] == "by topic\n"
 
 
 def test_answer_waits_and_takes_the_oldest(server, begin):
     """Without a session `answer` waits for one; of several it takes the one that has waited longest."""
-    answerer = begin("answer", "lobby", told="a")
+    answerer = begin(server, "answer", "lobby", told="a")
     server.offer("lobby", offer="o")
     assert answerer.communicate(timeout=BOUND_S)[0] == "o\n"
     oldest = server.offer("lobby", offer="old")
     server.offer("lobby", offer="new")
-    answerer = begin("answer", "lobby", told="a")
+    answerer = begin(server, "answer", "lobby", told="a")
     assert code_of(answerer) == oldest
 
 
 def test_somebody_else_was_faster(server, begin):
     """When somebody else answers while the answer is being made, that is exit status 1 and a sentence."""
     code = server.offer()
-    answerer = begin("answer", "lobby")
+    answerer = begin(server, "answer", "lobby")
     assert code_of(answerer) == code
     assert server.call("/answer", {"code": code, "side": "answerer", "answer": "x"})[0] == 200
     assert answerer.stdout.read() == "o\n"  # standard output has been closed
@@ -296,7 +325,7 @@ def test_somebody_else_was_faster(server, begin):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_offer(server, begin, number):
     """An offer whose command is interrupted is withdrawn."""
-    offerer = begin("offer", "lobby", told="o")
+    offerer = begin(server, "offer", "lobby", told="o")
     code = code_of(offerer)
     assert server.codes() == [code]
     offerer.send_signal(number)
@@ -308,7 +337,7 @@ def test_interrupted_offer(server, begin, number):
 def test_interrupted_while_reading(server, begin):
     """A command that still waits for its input can be interrupted."""
     server.offer()
-    answerer = begin("answer", "lobby")
+    answerer = begin(server, "answer", "lobby")
     code_of(answerer)
     answerer.send_signal(signal.SIGINT)
     assert answerer.wait(BOUND_S) == 1
@@ -317,11 +346,11 @@ def test_interrupted_while_reading(server, begin):
 
 def test_nobody_comes(server, begin):
     """Who waits in vain is told, with exit status 1, and the offer is withdrawn."""
-    offerer = begin("offer", "lobby", "--wait", 0.5, told="o")
+    offerer = begin(server, "offer", "lobby", "--wait", 0.5, told="o")
     code_of(offerer)
     assert offerer.communicate(timeout=BOUND_S) == ("", "tornado-signal: no answer within 0.5 s\n")
     assert (offerer.returncode, server.codes()) == (1, [])
-    answerer = begin("answer", "lobby", "--wait", 0.5, told="a")
+    answerer = begin(server, "answer", "lobby", "--wait", 0.5, told="a")
     assert answerer.communicate(timeout=BOUND_S) == ("", "tornado-signal: no offer within 0.5 s\n")
 
 
@@ -342,21 +371,21 @@ def test_no_offer(server, told, reason):
     assert reason in done.stderr.decode()
 
 
-def test_offer_over_a_restart(start, server, begin):
+def test_offer_over_a_restart(start, alone, begin):
     """An offer that waits survives that the server is killed and started again."""
-    offerer = begin("offer", "lobby", told="o")
+    offerer = begin(alone, "offer", "lobby", told="o")
     code = code_of(offerer)
-    again = restart(start, server)
+    again = restart(start, alone)
     assert again.call("/answer", {"code": code, "side": "answerer", "answer": "after"})[0] == 200
     assert offerer.communicate(timeout=BOUND_S) == ("after\n", "")
 
 
-def test_offer_that_is_lost(start, server, begin):
+def test_offer_that_is_lost(start, alone, begin):
     """When the server comes back without the session, that is exit status 1 and the server's words."""
-    offerer = begin("offer", "lobby", told="o")
+    offerer = begin(alone, "offer", "lobby", told="o")
     code_of(offerer)
-    server.stop(signal.SIGKILL)
-    start(data="other", port=server.url.rsplit(":", 1)[1])
+    alone.stop(signal.SIGKILL)
+    start(data="other", port=alone.url.rsplit(":", 1)[1])
     _, errors = offerer.communicate(timeout=BOUND_S)
     assert errors == "tornado-signal: the server says: 404 Session not found, expired, or origin mismatch\n"
     assert offerer.returncode == 1
@@ -365,13 +394,13 @@ def test_offer_that_is_lost(start, server, begin):
 # Watching.
 
 
-def test_watch_a_topic_over_a_restart(start, server, begin):
+def test_watch_a_topic_over_a_restart(start, alone, begin):
     """Through a pipe each event is a line, also after the server was killed and started again; SIGINT ends it well."""
-    first = server.offer("lobby", "before")
-    watching = begin("watch", "lobby")
+    first = alone.offer("lobby", "before")
+    watching = begin(alone, "watch", "lobby")
     line = json.loads(watching.stdout.readline())
-    assert line == {"event": "session", **server.call("/lobby/sessions")[1]["sessions"][0]}
-    again = restart(start, server)
+    assert line == {"event": "session", **alone.call("/lobby/sessions")[1]["sessions"][0]}
+    again = restart(start, alone)
     again.call("/withdraw", {"code": first, "side": "offerer"})
     assert json.loads(watching.stdout.readline()) == {"event": "gone", "code": first, "reason": "withdrawn"}
     second = again.offer("lobby", "after")
@@ -381,12 +410,12 @@ def test_watch_a_topic_over_a_restart(start, server, begin):
     assert watching.returncode == 0
 
 
-def test_watch_all_topics_over_a_restart(start, server, begin):
+def test_watch_all_topics_over_a_restart(start, alone, begin):
     """Without a topic each topic whose count changes is a line."""
-    server.offer("a")
-    watching = begin("watch")
+    alone.offer("a")
+    watching = begin(alone, "watch")
     assert json.loads(watching.stdout.readline()) == {"topic": "a", "count": 1}
-    again = restart(start, server)
+    again = restart(start, alone)
     (code,) = again.codes("a")
     again.call("/withdraw", {"code": code, "side": "offerer"})
     assert json.loads(watching.stdout.readline()) == {"topic": "a", "count": 0}
@@ -396,7 +425,7 @@ def test_watch_until_nobody_reads(server):
     """When whoever reads has had enough the command ends without a word."""
     server.offer("lobby")
     server.offer("lobby")
-    script = f"{COMMAND} watch lobby --url {server.url} --origin {ORIGIN} | head -n 1; echo ${{PIPESTATUS[0]}}"
+    script = f"{COMMAND} watch lobby --url {server.url} --origin {server.origin} | head -n 1; echo ${{PIPESTATUS[0]}}"
     with subprocess.Popen(
         ["bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True
     ) as shell:
@@ -411,7 +440,7 @@ def test_watch_until_nobody_reads(server):
 
 def test_watch_on_a_terminal(server):
     """On a terminal the listing is drawn anew as peers come and go."""
-    variables = environment(SIGNAL_URL=server.url, SIGNAL_ORIGIN=ORIGIN)
+    variables = environment(SIGNAL_URL=server.url, SIGNAL_ORIGIN=server.origin)
     with Terminal(COMMAND, "watch", "lobby", env=variables) as live, Terminal(COMMAND, "watch", env=variables) as all_:
         live.until(r"\x1b\[H\x1b\[Jlobby: 0 waiting")
         code = server.offer("lobby", "alice")
@@ -447,14 +476,14 @@ def test_ping(ask, server, start):
     assert len({len(row) for row in [head, *rows]}) == 1
 
 
-def test_ping_of_a_server_that_stops(server, begin):
+def test_ping_of_a_server_that_stops(alone, begin):
     """A server that goes away in the middle is exit status 1 and a sentence."""
-    pinging = begin("ping", "--count", 100_000)
+    pinging = begin(alone, "ping", "--count", 100_000)
     deadline_s = time.monotonic() + BOUND_S
-    while not server.call("/topics")[1]["topics"]:
+    while not alone.call("/topics")[1]["topics"]:
         assert time.monotonic() < deadline_s
-    server.stop(signal.SIGKILL)
+    alone.stop(signal.SIGKILL)
     _, errors = pinging.communicate(timeout=BOUND_S)
     assert pinging.returncode == 1
-    assert errors.startswith(f"tornado-signal: cannot reach {server.url}: ")
+    assert errors.startswith(f"tornado-signal: cannot reach {alone.url}: ")
     assert errors.count("\n") == 1

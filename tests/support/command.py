@@ -61,10 +61,11 @@ class Server:
         url: the address of its public listener.
         admin_url: that of the admin listener, or None.
         log: the lines that it has written so far.
+        origin: whose sessions are meant, if nothing else is said.
         tls: the SSLContext for HTTPS; None for the machine's own.
     """
 
-    tls = None
+    origin, tls = ORIGIN, None
 
     def __init__(self, *arguments, command=COMMAND, cwd=None, port=0, passed=(), prefix=(), **variables):
         flags = ["--port", port] if port is not None else []
