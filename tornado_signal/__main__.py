@@ -6,9 +6,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from . import COMMIT, cli
+from . import COMMIT, cli, maintenance
 from .errors import OperatorError
-from .maintenance import commands as maintenance
 from .settings.command_line import CommandLine, add_all_settings
 from .settings.sources import ConfigError, load
 from .system import logs

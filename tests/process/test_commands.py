@@ -227,7 +227,8 @@ def test_the_names_do_not_clash(tmp_path):
     [
         (["topics", "--url", NOBODY], {"tornado", "uvloop", "httptools", "shtab", "aiortc"}),
         (["serve", "--check", "--port", "0"], {"httpx", "shtab", "aiortc"}),
-        (["--version"], {"httpx", "tornado", "uvloop", "shtab", "aiortc"}),
+        (["check", "--data-dir", "none"], {"asyncio", "httpx", "tornado", "uvloop", "shtab", "aiortc"}),
+        (["--version"], {"asyncio", "plyvel", "plyvel_next", "httpx", "tornado", "uvloop", "shtab", "aiortc"}),
     ],
 )
 def test_no_command_imports_what_it_does_not_need(arguments, absent, tmp_path):

@@ -1,4 +1,4 @@
-"""The operator's commands: backup, restore, inspect, check, compact, repair."""
+"""The operator's commands: what each does."""
 
 import argparse
 import contextlib
@@ -6,15 +6,13 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import DamagedBackup, DatabaseError, OperatorError
-from ..settings.command_line import CommandLine, add_settings, flag_reader
-from ..settings.settings import SETTINGS, Settings
+from ..settings.settings import Settings
 from ..settings.sources import load
-from ..settings.value_types import URL, integer
 from ..stores import engine_of_redis
 from ..stores.leveldb import directory, files
 from ..stores.leveldb.binding import plyvel
@@ -24,9 +22,6 @@ from . import recovery, remote
 from .backup import Entry, unpack
 from .census import Census
 
-LISTENER = ("admin_port", "admin_address")
-MOST = 20  # origins and topics that are named
-REDIS = ("store", *(each.name for each in SETTINGS if each.name.startswith("redis_")))  # where sessions are on Redis
 # What these commands are on Redis, where they are Redis' own.
 ON_REDIS = {
     "backup": "BGSAVE writes its dump file, and `appendonly yes` keeps all that is written",
@@ -38,62 +33,13 @@ ON_REDIS = {
 Arguments = argparse.Namespace
 
 
-def add_commands(commands: CommandLine) -> None:
-    """Add these commands to those of the command line."""
-    parser = _add(commands, backup, "save all that a running server holds to a file", *LISTENER, "store")
-    parser.add_argument("dest", type=Path, metavar="DEST", help="the file")
-    parser.add_argument("--force", action="store_true", help="overwrite DEST")
-    _add_url(parser)
-    parser = _add(commands, restore, "make the data directory of a stopped server from a backup", "data_dir", "store")
-    parser.add_argument("source", type=Path, metavar="SOURCE", help="the backup")
-    parser = _add(commands, inspect, "count what is there, by origin and topic", "data_dir", *LISTENER, *REDIS)
-    parser.add_argument(
-        "source",
-        type=Path,
-        metavar="SOURCE",
-        nargs="?",
-        help="a backup; without it the data, of a server that runs or not",
-    )
-    parser.add_argument("--json", action="store_true", help="JSON also on a terminal")
-    parser.add_argument(
-        "--most",
-        type=flag_reader(integer(0, 1000)),
-        default=MOST,
-        metavar="N",
-        help=f"name so many origins and topics, the largest (default: {MOST})",
-    )
-    _add_url(parser)
-    _add(commands, check, "prove that the data of a stopped server is sound, or that on Redis", "data_dir", *REDIS)
-    meaning = "give the space of deleted sessions back to the disk"
-    parser = _add(commands, compact, meaning, "data_dir", *LISTENER, "store")
-    _add_url(parser)
-    _add(commands, repair, "save what can be saved of a damaged database", "data_dir", "store")
-
-
-def _add(
-    commands: CommandLine, command: Callable[[Arguments, Settings], None], meaning: str, *settings: str
-) -> CommandLine:
-    parser = commands.add_command(
-        command.__name__,
-        lambda arguments: _run(command, arguments),
-        meaning,
-        f"{meaning.capitalize()}. Settings are found as by `serve`.",
-    )
-    add_settings(parser, settings)
-    return parser
-
-
-def _add_url(parser: argparse.ArgumentParser) -> None:
-    meaning = "where the admin listener of the running server is, if not at --admin-port of this machine"
-    parser.add_argument("--admin-url", type=flag_reader(URL), metavar="URL", help=meaning)
-
-
-def _run(command: Callable[[Arguments, Settings], None], arguments: Arguments) -> None:
+def run(arguments: Arguments) -> None:
+    """Run the command that was asked for."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is half done is undone
     settings = load(arguments, os.environ)
-    if settings.store == "redis" and (theirs := ON_REDIS.get(command.__name__)) is not None:
-        raise OperatorError(f"`{command.__name__}` is for --store leveldb; on Redis, {theirs}")
-    command(arguments, settings)
+    if settings.store == "redis" and (theirs := ON_REDIS.get(arguments.command)) is not None:
+        raise OperatorError(f"`{arguments.command}` is for --store leveldb; on Redis, {theirs}")
+    COMMANDS[arguments.command](arguments, settings)
 
 
 def backup(arguments: Arguments, settings: Settings) -> None:
@@ -187,6 +133,9 @@ def repair(arguments: Arguments, settings: Settings) -> None:
         saved, kept = done
         print(f"{path}: {saved.sessions} sessions saved, {saved.incomplete} that were not whole left out")
         print(f"{kept}: the damaged database as it was; delete it when you no longer need it")
+
+
+COMMANDS = {each.__name__: each for each in (backup, restore, inspect, check, compact, repair)}
 
 
 # Where the data is

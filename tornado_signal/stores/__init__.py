@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import OperatorError
 from ..metrics import SessionMetrics
@@ -10,7 +10,9 @@ from ..session import ListedSession, ListingState, News, Position, SessionPositi
 from ..settings.settings import Settings
 from ..system.clock import Clock
 from .quotas import Quotas
-from .watches import Watch
+
+if TYPE_CHECKING:  # a command that looks at files starts faster without asyncio
+    from .watches import Watch
 
 
 class Store(Protocol):
@@ -178,10 +180,10 @@ class Store(Protocol):
 
     # Waiting
 
-    def watch_session(self, origin: str, code: bytes) -> Watch:
+    def watch_session(self, origin: str, code: bytes) -> "Watch":
         """Watch what both sides of a session send, and its end; not its expiry, which its news tell."""
 
-    def watch_topic(self, origin: str, topic: str) -> Watch:
+    def watch_topic(self, origin: str, topic: str) -> "Watch":
         """Watch the listing of a topic, expiries included."""
 
     def end_watches(self) -> None:
