@@ -22,7 +22,7 @@ from tornado_signal.session import Side
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = 10
+ROUNDS = 6
 WRITERS = 6
 
 
@@ -97,7 +97,7 @@ class Writer:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_killed_again_and_again(durability, tmp_path):
-    """Ten times: six writers, SIGKILL at any moment, a check of the directory itself; at the end, of every word."""
+    """Six times: six writers, SIGKILL at any moment, a check of the directory itself; at the end, of every word."""
     seed = time.time_ns()
     print("seed", seed)
     moment = random.Random(seed)
@@ -128,13 +128,13 @@ def test_killed_again_and_again(durability, tmp_path):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("timeout_ms", [2000, NO_LIMIT_MS])
 def test_killed_among_sweeps_and_merges(timeout_ms, tmp_path):
-    """Twelve times more, with texts so long that LevelDB changes logs and merges tables, with and without a sweep."""
+    """Eight times more, with texts so long that LevelDB changes logs and merges tables, with and without a sweep."""
     seed = time.time_ns()
     print("seed", seed)
     moment = random.Random(seed)
     sessions = []
     flags = ("--session-timeout-ms", timeout_ms, "--sweep-interval-ms", 10)
-    for turn in range(12):
+    for turn in range(8):
         server = Server("--data-dir", tmp_path, *flags)
         try:
             working = writers.Writers(server.url, f"{seed} {turn}", padding="x" * moment.choice([0, 0, 30_000]))

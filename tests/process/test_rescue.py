@@ -14,6 +14,8 @@ from support.command import BOUND_S, run
 from tornado_signal.stores.leveldb import directory, layout
 from tornado_signal.stores.leveldb.binding import plyvel
 
+PAUSE_S = 0.05
+
 
 @pytest.fixture
 def start():
@@ -256,11 +258,13 @@ def test_damage_that_shows_while_the_server_runs(kind, empty, start, tmp_path):
     if empty:
         while len(names(tmp_path)) == 1 or server.call("/topics")[0] != 200:
             assert time.monotonic() < end_s
+            time.sleep(PAUSE_S)
         assert server.offer()
         assert server.call("/readyz", base=server.admin_url)[0] == 200
     else:
         while server.call("/topics")[0] != 503:
             assert time.monotonic() < end_s
+            time.sleep(PAUSE_S)
         for _ in range(20):
             status, found = server.call("/readyz", base=server.admin_url)
             assert (status, found["status"]) == (503, "unavailable")
