@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import io
+import itertools
 import logging
 import os
 import random
@@ -280,19 +281,18 @@ def test_connections_are_bounded(start):
 # Names that are not its own.
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/backup", "/compact"])
-@pytest.mark.parametrize("version", ["1.1", "1.0"])
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:3001", "127.0.0.1.evil.example", "localhost.evil.example", "localhost.", "a"]
 )
-async def test_other_names_are_refused(host, version, path, service):
+async def test_other_names_are_refused(host, service):
     """A page that has its own name lead to this machine learns nothing, whatever it asks for and however."""
     await service.offer()
-    for method in ("GET", "HEAD", "POST", "OPTIONS"):
+    paths = ("/healthz", "/readyz", "/metrics", "/backup", "/compact")
+    for path, version, method in itertools.product(paths, ("1.1", "1.0"), ("GET", "HEAD", "POST", "OPTIONS")):
         for target, named in ((path, host), (f"http://{host}{path}", "localhost")):
             raw = f"{method} {target} HTTP/{version}\r\nHost: {named}\r\nConnection: close\r\n\r\n".encode()
             response = await service.raw(raw, method, service.admin_port)
-            assert response.status == 403
+            assert response.status == 403, raw
             assert method == "HEAD" or response.json == {"error": "Forbidden"}
 
 

@@ -2,6 +2,7 @@
 
 import datetime
 import ipaddress
+import itertools
 import socket
 import ssl
 import time
@@ -280,11 +281,16 @@ def test_no_continue(echoing, version, sent):
         ("own_coding", 200, None),
     ],
 )
-@pytest.mark.parametrize("method", [b"GET", b"HEAD"])
-@pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
-@pytest.mark.parametrize("wish", [b"", CLOSE, b"Connection: keep-alive\r\n"])
-def test_framing(how, status, length, method, version, wish):
+def test_framing(subtests, how, status, length):
     """Every kind of response ends where its client believes, HEAD has its lengths and no body, and the next follows."""
+    versions, wishes = (b"HTTP/1.1", b"HTTP/1.0"), (b"", CLOSE, b"Connection: keep-alive\r\n")
+    for method, version, wish in itertools.product((b"GET", b"HEAD"), versions, wishes):
+        with subtests.test(f"{method} {version} {wish}"):
+            check_framing(how, status, length, method, version, wish)
+
+
+def check_framing(how, status, length, method, version, wish):
+    """The whole of a connection with such a response, and another one if there is one behind it."""
     with serving(sending_application) as running:
         received = received_of(
             running, send(how, method, version, wish) + b"GET /next HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n"
