@@ -8,7 +8,6 @@ import time
 
 import pytest
 from support.browsers import until
-from support.firefox import Firefox
 from support.node import Node
 
 pytest_plugins = ["support.browser_fixtures"]
@@ -45,23 +44,22 @@ LISTEN = """
 
 
 @pytest.fixture
-def runtimes(site, connect_page, tmp_path):
+def runtimes(site, connect_page, firefox, tmp_path):
     """A function that starts all that run the module, from a server, with what `LISTEN` defines; they by name."""
     started = []
 
     def starting(server):
-        started.extend([Firefox(tmp_path / "firefox"), Node(server.url, tmp_path)])
-        firefox, node = started
+        started.append(Node(server.url, tmp_path))
         firefox.goto(f"{site.origin}/connect?{server.url}")
         until(lambda: firefox.evaluate("window.ready"))
-        found = {"chromium": connect_page(server), "firefox": firefox, "node": node}
+        found = {"chromium": connect_page(server), "firefox": firefox, "node": started[0]}
         for each in found.values():
             each.evaluate(LISTEN)
         return found
 
     yield starting
-    for each in started:
-        assert not each.close()
+    for node in started:
+        assert not node.close()
 
 
 class Peers:

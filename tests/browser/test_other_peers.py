@@ -9,7 +9,6 @@ import sys
 import pytest
 from support.browsers import FLAGS, listed, until
 from support.command import Server
-from support.firefox import Firefox
 from support.networks import NETWORK
 from support.paths import PEER
 
@@ -19,15 +18,11 @@ BOUND_S = 60
 
 
 @pytest.fixture
-def firefox(site, server, tmp_path):
+def firefox(firefox, site, server):
     """A Firefox on connect.html."""
-    browser = Firefox(tmp_path / "firefox")
-    try:
-        browser.goto(f"{site.origin}/connect?{server.url}")
-        until(lambda: browser.evaluate("window.ready"))
-        yield browser
-    finally:
-        browser.close()
+    firefox.goto(f"{site.origin}/connect?{server.url}")
+    until(lambda: firefox.evaluate("window.ready"))
+    return firefox
 
 
 def test_firefox_joins(server, site, connect_page, firefox):

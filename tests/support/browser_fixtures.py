@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from .browsers import FLAGS, TURN_SECRET, Profiles, Site, until
+from .firefox import Firefox
 
 
 @pytest.fixture
@@ -30,6 +31,21 @@ def chromiums():
         yield found
         for browser in found:
             browser.close()
+
+
+@pytest.fixture(scope="module")
+def one_firefox(tmp_path_factory):
+    """A Firefox, which takes longer to start than a test."""
+    browser = Firefox(tmp_path_factory.mktemp("firefox") / "profile")
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def firefox(one_firefox):
+    """A Firefox that shows nothing yet, and nothing of a test afterwards."""
+    yield one_firefox
+    one_firefox.goto("about:blank")
 
 
 @pytest.fixture
