@@ -523,10 +523,10 @@ def test_the_next_server(start, site, connect_page):
     assert alice.evaluate("errors.length > 0")
 
 
-def test_a_background_tab(server, site, connect_page, chromiums, tmp_path):
+def test_a_background_tab(server, site, connect_page, chromium, tmp_path):
     """A tab in the background, whose timers are slowed down, is found, connects and talks."""
     bob = connect_page(server)
-    windowed = Windowed(chromiums[0].browser_type, tmp_path / "profile")
+    windowed = Windowed(chromium(0).browser_type, tmp_path / "profile")
     try:
         alice = windowed.context.pages[0]
         alice.goto(f"{site.origin}/connect?{server.url}")

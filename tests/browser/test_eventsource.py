@@ -1,69 +1,40 @@
 """`EventSource` in a real Chromium, on a page of another origin, while the server is killed and started again."""
 
 import contextlib
-import http.server
 import os
-import shutil
 import signal
-import threading
 import time
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
+from support.browsers import BOUND_MS
 from support.certificates import make_pair
 from support.proxies import PROXIES
 
+pytest_plugins = ["support.browser_fixtures"]
+
 PAGE = Path(__file__).with_name("eventsource.html")
-BOUND_MS = 30_000
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-
-
-class Pages(http.server.BaseHTTPRequestHandler):
-    """Serves the one page."""
-
-    def do_GET(self):
-        found = self.path.startswith("/page")
-        data = PAGE.read_bytes() if found else b""
-        self.send_response(200 if found else 404)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *args):
-        """Say nothing."""
 
 
 @pytest.fixture
-def origin():
+def origin(site):
     """Where the page is: an origin of its own."""
-    pages = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages)
-    thread = threading.Thread(target=pages.serve_forever, args=(0.05,))
-    thread.start()
-    yield f"http://localhost:{pages.server_address[1]}"
-    pages.shutdown()
-    thread.join()
-    pages.server_close()
+    site.pages["/page"] = PAGE.read_text()
+    return site.origin
 
 
 @pytest.fixture
-def open_page(origin):
-    """A function that opens the page in a fresh browser, listening to a stream of the server at a URL."""
-    with sync_playwright() as playwright:
-        path = shutil.which("chromium")
-        browser = playwright.chromium.launch(executable_path=path, headless=True, args=FLAGS)
-        page = browser.new_page(ignore_https_errors=True)
-        page.set_default_timeout(BOUND_MS)
+def open_page(profiles, origin):
+    """A function that opens the page in a fresh profile, listening to a stream of the server at a URL."""
+    page = profiles.context(ignore_https_errors=True).new_page()
 
-        def opening(stream):
-            page.goto(f"{origin}/page")
-            page.evaluate("stream => listen(stream)", stream)
-            page.wait_for_function("() => opened === 1")
-            return page
+    def opening(stream):
+        page.goto(f"{origin}/page")
+        page.evaluate("stream => listen(stream)", stream)
+        page.wait_for_function("() => opened === 1")
+        return page
 
-        yield opening
-        browser.close()
+    return opening
 
 
 class Peers:

@@ -80,7 +80,7 @@ def network():
 
 
 @pytest.fixture
-def inside(network, chromiums, tmp_path):
+def inside(network, chromium, tmp_path):
     """A server and a page of its own origin in a Chromium, both in the namespace."""
     wrapper = tmp_path / "chromium"
     wrapper.write_text(f'#!/bin/sh\nexec {" ".join(network)} {shutil.which("chromium")} "$@"\n')
@@ -88,7 +88,7 @@ def inside(network, chromiums, tmp_path):
     server = Server("--data-dir", tmp_path / "data", prefix=network)
     with contextlib.ExitStack() as stack:
         stack.callback(server.end)
-        browser = chromiums[0].browser_type.launch(executable_path=wrapper, headless=True, args=FLAGS)
+        browser = chromium(0).browser_type.launch(executable_path=wrapper, headless=True, args=FLAGS)
         stack.callback(browser.close)
         page = browser.new_context(permissions=["microphone"]).new_page()
         page.set_default_timeout(BOUND_S * 1000)

@@ -23,13 +23,19 @@ def site():
 
 
 @pytest.fixture(scope="module")
-def chromiums():
-    """Two browsers, each a process of its own."""
+def chromium():
+    """A function that gives a browser by its number, each a process of its own, started when it is wanted."""
     with sync_playwright() as playwright:
-        launch = {"executable_path": shutil.which("chromium"), "headless": True, "args": FLAGS}
-        found = [playwright.chromium.launch(**launch) for _ in range(2)]
-        yield found
-        for browser in found:
+        started = {}
+
+        def numbered(number):
+            if number not in started:
+                options = {"executable_path": shutil.which("chromium"), "headless": True, "args": FLAGS}
+                started[number] = playwright.chromium.launch(**options)
+            return started[number]
+
+        yield numbered
+        for browser in started.values():
             browser.close()
 
 
@@ -49,9 +55,9 @@ def firefox(one_firefox):
 
 
 @pytest.fixture
-def profiles(chromiums):
+def profiles(chromium):
     """A `Profiles`."""
-    found = Profiles(chromiums)
+    found = Profiles(chromium)
     yield found
     found.close()
     assert found.errors == []

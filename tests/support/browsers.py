@@ -61,17 +61,20 @@ class Site:
 
 
 class Profiles:
-    """Opens pages, each in a fresh profile, the first in one browser and the second in the other, and so on.
+    """Opens pages, each in a fresh profile, the first in one browser and the second in another, and so on.
+
+    Args:
+        chromium: gives a browser by its number, 0 or 1.
 
     Attributes:
         errors: what the pages left uncaught.
     """
 
-    def __init__(self, chromiums):
-        self.chromiums, self.contexts, self.errors = chromiums, [], []
+    def __init__(self, chromium):
+        self.chromium, self.contexts, self.errors = chromium, [], []
 
     def context(self, **options):
-        browser = self.chromiums[len(self.contexts) % 2]
+        browser = self.chromium(len(self.contexts) % 2)
         context = browser.new_context(permissions=["microphone"], **options)
         context.set_default_timeout(BOUND_MS)
         self.contexts.append(context)
