@@ -1,6 +1,7 @@
 """Honest peers of one address and one origin, as a process: they do what peers do, and record how it feels.
 
-They begin at once and end when their standard input does; then they print what they have recorded, as JSON.
+They begin at once, print a line when all of them are at work, and end when their standard input does; then they print
+what they have recorded, as JSON.
 """
 
 import asyncio
@@ -49,6 +50,7 @@ class Peers:
         self._told: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._gone: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._watching = asyncio.Event()
+        self._said = False
 
     async def live(self) -> None:
         """Go on until cancelled."""
@@ -139,6 +141,9 @@ class Peers:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
         self.recorded["wake"].append((answered_s, max(0.0, woken_s[0] - answered_s)))
+        if not self._said and len(self.recorded["wake"]) >= PAIRS and self._watching.is_set():
+            self._said = True
+            print("at work", flush=True)
 
     async def _watch(self, turn: int) -> None:
         """Read a topic's stream for as long as it goes on."""

@@ -172,6 +172,10 @@ class Beside:
             command, cwd=TESTS, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
+    def begun(self) -> None:
+        """Wait for its first line."""
+        assert self.process.stdout.readline(), f"{self.process.args} has ended"
+
     def result(self, patience_s: float) -> dict:
         """Wait for its end; what it says there."""
         said, _ = self.process.communicate(timeout=patience_s)
@@ -248,9 +252,10 @@ def attempt(
         stack.callback(probe.kill)
         watcher = Watcher(served.process.pid, served.data)
         stack.callback(watcher.stop)
+        honest.begun()
         time.sleep(quiet_s)
         attacked_s = time.monotonic()
-        quiet = watcher.between(attacked_s - quiet_s / 2, attacked_s)
+        quiet = watcher.between(attacked_s - quiet_s / 2, attacked_s) or watcher.samples[-1:]
         lags = served.lags()
         attacker = Beside("attacks", served, name, seconds)
         stack.callback(attacker.kill)
