@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import browser, figures, growth, latency, life, report, throughput, waits
+from . import browser, cluster, figures, growth, latency, life, report, throughput, waits
 from .processes import BenchError, Target
 
 SIZES = {"full": figures.FULL, "quick": figures.QUICK, "smoke": figures.SMOKE}
@@ -27,6 +27,7 @@ PARTS = {
     "browser": browser.browser,
     "growth": growth.growth,
     "sweep": latency.sweep,
+    "cluster": cluster.cluster,
 }
 
 

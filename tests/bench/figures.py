@@ -33,6 +33,10 @@ class Size:
         sweep_s: the longest time to wait for the sweep of the many.
         life_s: how long browser-like peers come.
         life_rate: how many pairs of them a second, in a server's turn.
+        cluster_waiting: requests that wait at one server for what is sent to another.
+        cluster_sessions: the many sessions on Redis.
+        cluster_kept: sessions, and pairs, whose memory is measured.
+        cluster_losses: how many primaries are lost, one after the other.
     """
 
     rounds: int
@@ -48,6 +52,10 @@ class Size:
     sweep_s: float
     life_s: float
     life_rate: float = 80
+    cluster_waiting: int = 5000
+    cluster_sessions: int = 100_000
+    cluster_kept: int = 10_000
+    cluster_losses: int = 3
 
 
 FULL = Size(
@@ -73,6 +81,10 @@ QUICK = Size(
     sessions=20_000,
     sweep_s=8,
     life_s=12,
+    cluster_waiting=1000,
+    cluster_sessions=10_000,
+    cluster_kept=2000,
+    cluster_losses=1,
 )
 SMOKE = Size(
     rounds=1,
@@ -87,6 +99,10 @@ SMOKE = Size(
     mixed=50,
     sweep_s=1,
     life_s=2,
+    cluster_waiting=20,
+    cluster_sessions=300,
+    cluster_kept=100,
+    cluster_losses=1,
 )
 
 

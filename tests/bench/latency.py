@@ -60,7 +60,9 @@ def sweep(bench: Bench) -> None:
     lead_s = size.steady_s + 1 + size.mixed * 0.005  # from the opening of the store: time to make the sessions of `mix`
     fill.set_clock(filled.path, filled.expires_ms - round(lead_s * 1e3))
     with processes.tornado_signal(filled.path, durability="fsync") as server:
-        before, during = uvloop.run(_while_expiring(server, size, filled.expires_ms))
+        before, during = uvloop.run(
+            while_expiring(server, size, filled.expires_ms, lambda: "compacted" in server.log())
+        )
         compacted = "compacted" in server.log()
     left = fill.left(filled.path, filled.expires_ms)
     part = f"while {size.sessions:,} sessions expire"
@@ -86,8 +88,10 @@ def sweep(bench: Bench) -> None:
     bench.add(part, "sessions left to sweep", left, "")
 
 
-async def _while_expiring(server: Server, size: Size, expires_ms: int) -> tuple[list[float], list[float]]:
-    """Latencies before and after the moment of expiry, until the sweep is done or the time is up."""
+async def while_expiring(
+    server: Server, size: Size, expires_ms: int, done: Callable[[], bool]
+) -> tuple[list[float], list[float]]:
+    """Latencies before and after the moment of expiry, until it is done or the time is up."""
     make = await client.mix(server.base, messages.ORIGIN, size.mixed)
     (connection,) = await client.connect(server.base, 1)
     health = await connection.ask(messages.request(server.base, "GET", "/health"))
@@ -100,7 +104,7 @@ async def _while_expiring(server: Server, size: Size, expires_ms: int) -> tuple[
 
     def stop() -> bool:
         after_s = time.perf_counter() - expiry_s
-        return after_s > 1 and (after_s > size.sweep_s or "compacted" in server.log())
+        return after_s > 1 and (after_s > size.sweep_s or done())
 
     seen = await client.steady(server.base, make, size.rate, stop)
     before = [took_s for due_s, took_s in seen if due_s < expiry_s]

@@ -51,11 +51,13 @@ class Requests:
     Args:
         base: the base URL of the server.
         pair: the peers.
+        other: the base URL of the server that the answerer asks; None for the same one.
     """
 
-    def __init__(self, base: str, pair: peers.Pair) -> None:
+    def __init__(self, base: str, pair: peers.Pair, other: str | None = None) -> None:
         self.base = base
         self.pair = pair
+        self._other = other or base
         offerer, answerer = pair.offerer, pair.answerer
         self.offer = offerer.request(
             base, "POST", f"/{pair.topic}/offer", {"info": offerer.identity, "offer": offerer.description}
@@ -70,14 +72,15 @@ class Requests:
 
     async def connect(self, peer: peers.Peer) -> client.Connection:
         """A new connection."""
-        parts = urlsplit(self.base)
+        base = self.base if peer is self.pair.offerer else self._other
+        parts = urlsplit(base)
         loop = asyncio.get_running_loop()
         try:
             _, opened = await loop.create_connection(
                 client.Connection, parts.hostname, parts.port, local_addr=(peer.address, 0)
             )
         except OSError as error:
-            raise BenchError(f"cannot connect to {self.base}: {error}") from error
+            raise BenchError(f"cannot connect to {base}: {error}") from error
         return opened
 
     async def find(self, answerer: client.Connection) -> str:
@@ -96,8 +99,8 @@ class Requests:
 class Polled(Requests):
     """13 requests: an offer, a listing, an answer, eight candidates, two polls."""
 
-    def __init__(self, base: str, pair: peers.Pair) -> None:
-        super().__init__(base, pair)
+    def __init__(self, base: str, pair: peers.Pair, other: str | None = None) -> None:
+        super().__init__(base, pair, other)
         both = zip(pair.offerer.candidates, pair.answerer.candidates, strict=True)
         self._candidates = [
             (self.post("offerer", "/answer", candidate=one), self.post("answerer", "/answer", candidate=other))
@@ -128,8 +131,8 @@ class Polled(Requests):
 class Waited(Requests):
     """8 requests: an offer, a listing, an answer, two batches of four candidates, a wait for each."""
 
-    def __init__(self, base: str, pair: peers.Pair) -> None:
-        super().__init__(base, pair)
+    def __init__(self, base: str, pair: peers.Pair, other: str | None = None) -> None:
+        super().__init__(base, pair, other)
         self._batches = [
             self.post(side, "/answer", candidates=peer.candidates)
             for side, peer in (("offerer", pair.offerer), ("answerer", pair.answerer))

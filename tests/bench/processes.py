@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
@@ -180,16 +180,18 @@ class Server(Target):
 
 
 @contextmanager
-def apart(*servers: Target) -> Iterator[None]:
+def apart(*servers: Target, beside: Sequence[Target] = ()) -> Iterator[None]:
     """Servers on one processor, this process and its children, which are their load, on the others, if there are any.
 
-    Left to itself the kernel moves the threads of both about, which costs a server a fifth more and says little of it.
+    What is beside the load runs with it. Left to itself the kernel moves the threads of both about, which costs a
+    server a fifth more and says little of it.
     """
     processors = os.sched_getaffinity(0)
     one, *others = sorted(processors)
-    for server in servers:
-        for thread in server.threads_cpu_s():
-            os.sched_setaffinity(thread, {one})
+    for where, targets in (({one}, servers), (others or {one}, beside)):
+        for target in targets:
+            for thread in target.threads_cpu_s():
+                os.sched_setaffinity(thread, where)
     os.sched_setaffinity(0, others or {one})
     try:
         yield

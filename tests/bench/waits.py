@@ -59,7 +59,7 @@ async def _waiting(bench: Bench, server: Server, count: int) -> None:
     for number, (connection, code) in enumerate(zip(connections, codes, strict=True)):
         data = messages.request(base, "POST", "/poll", {"code": code, **fields})
         connection.send(data, lambda status, body, number=number: told.setdefault(number, time.perf_counter()))
-    await _settled(server)
+    await settled(server)
     before_s, began_s = server.cpu_s(), time.perf_counter()
     await asyncio.sleep(WATCHED_S)
     busy = (server.cpu_s() - before_s) / (time.perf_counter() - began_s)
@@ -92,7 +92,7 @@ async def _waiting(bench: Bench, server: Server, count: int) -> None:
         )
 
 
-async def _settled(server: Server) -> None:
+async def settled(server: Server) -> None:
     """Wait until the server has taken all that was sent: until it does next to nothing, for a while at the most."""
     for _ in range(60):
         before_s = server.cpu_s()

@@ -1,0 +1,113 @@
+"""How long nothing can be written on a shard whose primary is killed, and on the others."""
+
+import asyncio
+import itertools
+import time
+
+import uvloop
+
+from tornado_signal.stores.redis.partitions import Partitions
+
+from ..support.redis_servers import RedisCluster
+from . import client, messages
+from .cluster_nodes import SHARDS, on_redis, redis_cluster
+from .figures import Bench
+from .processes import BenchError, Server
+
+PART = "cluster: a primary is killed"
+REPLICAS = 2
+WRITERS = 4  # for each shard
+PAUSE_S = 0.005
+BEFORE_S, AFTER_S = 0.5, 1.0
+BOUND_S = 60
+LOST_S, OTHERS_S = 5, 0.1
+
+
+class Writers:
+    """Peers that publish offers, one after the other, each on one shard.
+
+    Args:
+        server: where.
+        shards: how many there are.
+    """
+
+    def __init__(self, server: Server, shards: int) -> None:
+        self._base = server.base
+        partitions = Partitions("tornado-signal:", 16)
+        self._requests: list[list[bytes]] = [[] for _ in range(shards)]
+        for number in range(100):
+            topic = f"written-{number}"
+            at = partitions.of_topic(messages.ORIGIN, topic).slot * shards // 16384
+            self._requests[at].append(messages.offer(self._base, topic))
+        self.written_s: list[list[float]] = [[] for _ in range(shards)]
+
+    async def start(self) -> None:
+        connections = iter(await client.connect(self._base, WRITERS * len(self._requests)))
+        self._tasks = [
+            asyncio.create_task(self._write(shard, next(connections), first))
+            for shard in range(len(self._requests))
+            for first in range(WRITERS)
+        ]
+
+    async def _write(self, shard: int, connection: client.Connection, first: int) -> None:
+        requests = self._requests[shard]
+        loop = asyncio.get_running_loop()
+        for number in itertools.count(first):
+            answered = loop.create_future()
+            connection.send(
+                requests[number % len(requests)],
+                lambda status, body, answered=answered: answered.done() or answered.set_result(status),
+            )
+            status = await answered
+            if status == 200:
+                self.written_s[shard].append(time.perf_counter())
+            elif status != 503:
+                raise BenchError(f"an offer was answered with {status or 'the end of the connection'}")
+            await asyncio.sleep(PAUSE_S)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for result in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+
+    def longest_s(self, shard: int, since_s: float) -> float:
+        """The longest time without a write."""
+        times = [since_s, *(at_s for at_s in self.written_s[shard] if at_s > since_s), time.perf_counter()]
+        return max(later - earlier for earlier, later in itertools.pairwise(times))
+
+
+def failover(bench: Bench) -> None:
+    """Writers on all shards while primaries are killed, one after the other."""
+    losses = bench.size.cluster_losses
+    with redis_cluster(SHARDS, REPLICAS) as cluster, on_redis(bench, cluster) as server:
+        longest_s = [uvloop.run(_lose(cluster, server, shard)) for shard in range(losses)]
+    note = (
+        f"{SHARDS} shards with {REPLICAS} replicas each, cluster-node-timeout 2000, cluster-require-full-coverage no; "
+        f"the longest of {losses}; {WRITERS} peers publish on each shard by way of one server"
+    )
+    for name, value, most in (
+        ("longest time without writes on its shard", max(lost for lost, _ in longest_s), LOST_S),
+        ("longest time without writes on the others", max(others for _, others in longest_s), OTHERS_S),
+    ):
+        reached = value <= most if bench.whole else None
+        bench.add(PART, name, value, "s", target=f"<= {most} s", reached=reached, note=note)
+
+
+async def _lose(cluster: RedisCluster, server: Server, lost: int) -> tuple[float, float]:
+    """Kill a shard's primary, and start it again; the longest time without writes on that shard and on another."""
+    writers = Writers(server, SHARDS)
+    await writers.start()
+    await asyncio.sleep(BEFORE_S)
+    killed_s = time.perf_counter()
+    cluster.primaries[lost].kill()
+    while writers.longest_s(lost, killed_s) < AFTER_S or writers.written_s[lost][-1] < time.perf_counter() - 0.5:
+        if time.perf_counter() > killed_s + BOUND_S:
+            raise BenchError(f"nothing can be written {BOUND_S} s after a primary was killed")
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(AFTER_S)
+    found = [writers.longest_s(shard, killed_s) for shard in range(SHARDS)]
+    await writers.stop()
+    cluster.primaries[lost].start()
+    return found.pop(lost), max(found)

@@ -1,0 +1,67 @@
+"""Nodes of Redis and Valkey for the benchmark, servers on them, and stores in this process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from tornado_signal.stores.redis.nodes import Acknowledgement
+from tornado_signal.stores.redis.store import RedisStore
+
+from ..support.redis_servers import RedisCluster, RedisServer
+from . import processes
+from .figures import Bench
+from .processes import Server, Target
+
+SHARDS = 3
+TIMEOUT_MS = 3_600_000
+BATCH = 500  # calls that a store in this process makes at once
+OPTIONS = ("--appendonly", "yes", "--repl-diskless-sync-delay", "0", "--cluster-require-full-coverage", "no")
+
+
+@contextmanager
+def redis_cluster(primaries: int, replicas: int = 1) -> Iterator[RedisCluster]:
+    """A cluster of Redis with append-only files."""
+    cluster = RedisCluster("redis", primaries, replicas, *OPTIONS)
+    try:
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+def on_redis(bench: Bench, cluster: RedisCluster, **options: object) -> Server:
+    """A server whose sessions are on a cluster."""
+    options = {"durability": "replicated", "store": "redis", "redis-nodes": cluster.address} | options
+    return processes.tornado_signal(bench.directory(), **options)
+
+
+def processes_of(cluster: RedisCluster) -> list[Target]:
+    """The nodes' processes."""
+    return [Target("", server.process.pid) for server in cluster.servers]
+
+
+def used_bytes(nodes: Iterable[RedisServer]) -> int:
+    """The memory that nodes use, by their own account."""
+    return sum(node.ask("INFO", "memory")["used_memory"] for node in nodes)
+
+
+@asynccontextmanager
+async def open_store(nodes: Iterable[RedisServer]) -> AsyncIterator[RedisStore]:
+    """The store on some nodes; what it writes is acknowledged at once."""
+    addresses = [("127.0.0.1", node.port) for node in nodes]
+    store = RedisStore(addresses, acknowledgement=Acknowledgement("os"), timeout_ms=TIMEOUT_MS)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def in_batches(calls: Iterable[Awaitable[None]]) -> None:
+    """Make so many calls, a batch at a time."""
+    batch: list[Awaitable[None]] = []
+    for call in calls:
+        batch.append(call)
+        if len(batch) == BATCH:
+            await asyncio.gather(*batch)
+            batch = []
+    await asyncio.gather(*batch)

@@ -1,0 +1,151 @@
+"""Many sessions on Redis: their memory, a page of their topics, and what others feel when they expire together."""
+
+import asyncio
+import itertools
+import time
+
+import uvloop
+
+from tornado_signal.session import Side
+from tornado_signal.stores.redis.store import RedisStore
+
+from ..support.redis_servers import KINDS, RedisCluster, RedisServer
+from . import client, fill, latency, messages, peers
+from .cluster_nodes import in_batches, on_redis, open_store, used_bytes
+from .figures import Bench
+from .processes import BenchError, Server
+
+OFFER = messages.NOISE[:1024]
+MEMORY = "cluster: memory of Redis"
+LISTED_BYTES, PAIR_BYTES = 2500, 6500
+PAGES = 200
+PAGE_MS = 5
+MORE_MS = 10
+FILL_S = 0.0005  # for each session, at most
+SETTLED_S = 10  # for so long the others are looked at
+
+
+def memory(bench: Bench) -> None:
+    """What a listed session and a pair take, on both kinds of servers."""
+    count = bench.size.cluster_kept
+    note = f"{count:,} of each on a node of its own, each in a topic of its own; by the node's own account"
+    for kind in KINDS:
+        node = RedisServer(kind)
+        try:
+            listed, pair, life = uvloop.run(_keep(node, count))
+        finally:
+            node.kill()
+        for name, value, most in (
+            ("a listed session, offer of 1 KB", listed, LISTED_BYTES),
+            ("a pair, offer and answer of 1 KB", pair, PAIR_BYTES),
+            ("a pair, as in `life`", life, None),
+        ):
+            bench.add(
+                MEMORY,
+                f"{name}, {kind}",
+                value / 1000,
+                "KB",
+                target=f"<= {most / 1000} KB" if most else "",
+                reached=value <= most if most and bench.whole else None,
+                note=note,
+            )
+
+
+async def _keep(node: RedisServer, count: int) -> list[float]:
+    async with open_store([node]) as store:
+        taken = [used_bytes([node])]
+        await in_batches(_publish(store, number) for number in range(count))
+        taken.append(used_bytes([node]))
+        for short in (True, False):
+            await in_batches(_meet(store, number, short) for number in range(count))
+            taken.append(used_bytes([node]))
+    return [(after - before) / count for before, after in itertools.pairwise(taken)]
+
+
+async def _publish(store: RedisStore, number: int) -> None:
+    await store.create(fill.ORIGIN, fill.topic(number), messages.INFO, OFFER)
+
+
+async def _meet(store: RedisStore, number: int, short: bool) -> None:
+    pair = peers.pair(number)
+    offer, answer = (OFFER, OFFER) if short else (pair.offerer.description, pair.answerer.description)
+    code = await store.create(messages.ORIGIN, pair.topic, pair.offerer.identity, offer)
+    await store.answer(messages.ORIGIN, code, answer)
+    for side, peer in ((Side.OFFERER, pair.offerer), (Side.ANSWERER, pair.answerer)):
+        for candidate in peer.candidates:
+            await store.add_candidates(messages.ORIGIN, code, side, [candidate])
+
+
+def sessions(bench: Bench, shards: RedisCluster) -> None:
+    """A page of many topics, and what others feel when all their sessions expire."""
+    count, size = bench.size.cluster_sessions, bench.size
+    with on_redis(bench, shards) as server:
+        began_s = time.perf_counter()
+        lead_s = count * FILL_S + 2 * size.steady_s + 2 + size.mixed * 0.005
+        expires_ms = uvloop.run(_fill(shards, count, lead_s))
+        taken_ms = uvloop.run(_pages(server, count))
+        left_s = lead_s - (time.perf_counter() - began_s)
+        if left_s < size.steady_s:
+            raise BenchError("this machine is too slow: the sessions expire before anything else can be measured")
+        end_s = time.perf_counter() + left_s + min(SETTLED_S, size.sweep_s)
+        seen = uvloop.run(latency.while_expiring(server, size, expires_ms, lambda: time.perf_counter() > end_s))
+    part = f"cluster: {count:,} topics with a session each"
+    for name, values in taken_ms.items():
+        value = client.percentile(values, 0.5)
+        judged = name == "first"
+        bench.add(
+            part,
+            f"GET /topics?limit=100, {name} page, p50",
+            value,
+            "ms",
+            target=f"<= {PAGE_MS} ms" if judged else "",
+            reached=value <= PAGE_MS if judged and bench.whole else None,
+            note="one after the other, nothing else is asked",
+        )
+    p99_ms = [client.percentile(each, 0.99) for each in seen]
+    more_ms = p99_ms[1] - p99_ms[0]
+    note = f"{size.rate:,} requests a second of another origin, for {SETTLED_S} s from the moment of expiry"
+    bench.add(part, "p99 before they expire together", p99_ms[0], "ms", note=note)
+    bench.add(part, "p99 from then on", p99_ms[1], "ms")
+    bench.add(
+        part,
+        "p99, how much more",
+        more_ms,
+        "ms",
+        target=f"<= {MORE_MS} ms",
+        reached=more_ms <= MORE_MS if bench.whole else None,
+    )
+    for name, share in (("p50", 0.5), ("p99.9", 0.999), ("longest", 1.0)):
+        before, during = (client.percentile(each, share) for each in seen)
+        bench.add(part, f"{name} from then on, to before", during, "ms", ceiling=before, ratio=during / before)
+
+
+async def _fill(shards: RedisCluster, count: int, lead_s: float) -> int:
+    """Publish sessions that all expire together; when (Unix ms)."""
+    async with open_store(shards.primaries) as store:
+        expires_ms = store.now_ms() + round(lead_s * 1000)
+
+        async def publish(number: int) -> None:
+            ttl_ms = expires_ms - store.now_ms()
+            await store.create(fill.ORIGIN, fill.topic(number), messages.INFO, OFFER, ttl_ms=ttl_ms)
+
+        await in_batches(publish(number) for number in range(count))
+    return expires_ms
+
+
+async def _pages(server: Server, count: int) -> dict[str, list[float]]:
+    """How long each page took, in seconds."""
+    (connection,) = await client.connect(server.base, 1)
+    taken_s: dict[str, list[float]] = {}
+    for name, page in (("first", 1), ("middle", max(1, count // 200)), ("last", max(1, count // 100))):
+        data = messages.request(server.base, "GET", f"/topics?limit=100&page={page}", origin=fill.ORIGIN)
+        taken_s[name] = []
+        for _ in range(min(PAGES, count)):
+            began_s = time.perf_counter()
+            found = await connection.ask(data)
+            taken_s[name].append(time.perf_counter() - began_s)
+            if found["pagination"]["total"] != count or len(found["topics"]) != min(100, count):
+                raise BenchError(f"{server.base} does not list the topics")
+            await asyncio.sleep(0)
+    connection.close()
+    return taken_s

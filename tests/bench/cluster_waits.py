@@ -1,0 +1,121 @@
+"""Polls that wait at one server for what is sent to another, and what they cost Redis."""
+
+import asyncio
+import resource
+import time
+
+import uvloop
+
+from ..support.redis_servers import RedisCluster
+from . import client, messages, processes
+from .cluster_nodes import on_redis, used_bytes
+from .figures import Bench
+from .processes import Server
+from .waits import settled
+
+PART = "cluster: requests that wait"
+WAIT_S = 60
+ANSWERED = 500
+MORE_MS = {"p50": (0.5, 0.5), "p99": (0.99, 3.0)}  # the share, and how much longer it may take
+MOST_BYTES = 2_000_000
+
+
+class Waiting:
+    """Offerers that wait for their answers.
+
+    Args:
+        at: the server at which they wait.
+        answered_at: the one that is answered at.
+    """
+
+    def __init__(self, at: Server, answered_at: Server) -> None:
+        self._at, self._answered_at = at, answered_at
+        self.late_s: list[float] = []
+
+    async def create(self, count: int) -> None:
+        """Publish their offers, and connect them."""
+        topics = [f"waited-{number:05}" for number in range(count)]
+        self.codes = await client.create(self._answered_at.base, topics)
+        self._connections = await client.connect(self._at.base, count)
+        (self._asker,) = await client.connect(self._answered_at.base, 1)
+
+    async def wait(self) -> None:
+        """Have all of them wait."""
+        self._told: list[asyncio.Future[float]] = []
+        loop = asyncio.get_running_loop()
+        for connection, code in zip(self._connections, self.codes, strict=True):
+            told = loop.create_future()
+            self._told.append(told)
+            fields = {"code": code, "side": "offerer", "wait": WAIT_S}
+            data = messages.request(self._at.base, "POST", "/poll", fields)
+            connection.send(data, lambda status, body, told=told: told.done() or told.set_result(time.perf_counter()))
+        await settled(self._at)
+
+    async def answer(self, number: int) -> None:
+        """Answer one of them, and see how long after that was sent it knows."""
+        data = messages.answer(self._answered_at.base, self.codes[number])
+        began_s = time.perf_counter()
+        answering = asyncio.ensure_future(self._asker.ask(data))
+        self.late_s.append(await asyncio.wait_for(self._told[number], client.PATIENCE_S) - began_s)
+        await answering
+
+    def close(self) -> None:
+        for connection in (self._asker, *self._connections):
+            connection.close()
+
+
+def waits(bench: Bench, shards: RedisCluster) -> None:
+    """Answers to waiting offerers, with LevelDB and across two servers on Redis in turns."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # for the servers too
+    count = min(bench.size.cluster_waiting, hard // 2 - 1000)
+    try:
+        with (
+            processes.tornado_signal(bench.directory(), durability="fsync") as leveldb,
+            on_redis(bench, shards) as one,
+            on_redis(bench, shards) as other,
+        ):
+            alone, across = Waiting(leveldb, leveldb), Waiting(one, other)
+            kept_bytes = uvloop.run(_measure(alone, across, shards, count))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    whole = bench.whole and count == 5000
+    note = f"{count:,} waiting, {len(across.late_s)} of them answered; from the sending of the answer to the wait's end"
+    for name, (share, most_ms) in MORE_MS.items():
+        mine_ms, least_ms = (client.percentile(each.late_s, share) for each in (across, alone))
+        bench.add(
+            PART,
+            f"answered at another server, {name}, to LevelDB",
+            mine_ms,
+            "ms",
+            ceiling=least_ms,
+            ratio=mine_ms / least_ms,
+            target=f"<= {most_ms} ms more",
+            reached=mine_ms - least_ms <= most_ms if whole else None,
+            note=note,
+        )
+    bench.add(
+        PART,
+        f"memory of Redis for {count:,} waiting",
+        kept_bytes / 1e6,
+        "MB",
+        target="<= 2 MB",
+        reached=kept_bytes <= MOST_BYTES if whole else None,
+        note="all primaries, by their own account",
+    )
+
+
+async def _measure(alone: Waiting, across: Waiting, shards: RedisCluster, count: int) -> int:
+    for each in (alone, across):
+        await each.create(count)
+    await alone.wait()
+    before = used_bytes(shards.primaries)
+    await across.wait()
+    kept_bytes = used_bytes(shards.primaries) - before
+    with client.quiet():
+        for number in range(0, count, max(1, count // ANSWERED)):
+            for each in (alone, across):
+                await each.answer(number)
+    for each in (alone, across):
+        each.close()
+    return kept_bytes
