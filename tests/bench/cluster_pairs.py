@@ -103,8 +103,8 @@ def pairs(bench: Bench, shard: RedisCluster, shards: RedisCluster) -> None:
                 each.nodes_ms.append(by_nodes)
     note = (
         f"{rounds} rounds of {flows:,} pairs for each server, {at_once} at once at each; peers as in `life`, where "
-        "there are several servers each pair's at two of them; replicated to one replica; append-only files; servers on "
-        "one processor, the load and the nodes of Redis on the others. The ceiling is what it is compared with"
+        "there are several servers each pair's at two of them; replicated to one replica; append-only files; servers "
+        "on one processor, the load and the nodes of Redis on the others. The ceiling is what it is compared with"
     )
     bench.add(PART, "LevelDB, fsync", statistics.median(leveldb.used_ms), "ms", note=note)
     for name, mine, other, most in (

@@ -25,7 +25,7 @@ MAY_IMPORT = {
         "errors metrics session stores.position_text stores.quotas stores.watches system "
         "plyvel plyvel_next sortedcontainers"
     ),
-    "stores.redis": "errors metrics session settings stores.position_text stores.quotas stores.watches redis",
+    "stores.redis": "errors metrics session settings stores.position_text stores.quotas stores.watches hiredis",
     "limits": "errors settings",
     "api": "errors session settings stores stores.watches system orjson",
     "http": "api errors limits metrics settings stores.watches tornado",

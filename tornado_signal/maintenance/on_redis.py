@@ -5,15 +5,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from redis.crc import key_slot
-
 from ..errors import OperatorError, Unavailable
 from ..settings.settings import Settings
 from ..stores import make_store
 from ..stores.redis import records
 from ..stores.redis.check import flaws
 from ..stores.redis.nodes import parse_info
-from ..stores.redis.partitions import parse_key
+from ..stores.redis.partitions import key_slot, parse_key
 from ..stores.redis.store import RedisStore
 from ..system.clock import Clock
 from .census import make_numbers, zeros

@@ -4,11 +4,9 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from redis.crc import key_slot
-
 from ...errors import Unavailable
 from . import records
-from .partitions import Partition, parse_key
+from .partitions import Partition, key_slot, parse_key
 from .store import RedisStore
 
 LOOKS = 3  # a session that changes while it is looked at seems wrong, and does not the next time

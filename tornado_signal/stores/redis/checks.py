@@ -3,9 +3,8 @@
 import logging
 import re
 
-from redis.exceptions import ResponseError
-
 from ...errors import OperatorError
+from .connections import Refused
 from .nodes import Acknowledgement, Node, parse_info, text_of
 
 log = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ async def check_node(node: Node, acknowledgement: Acknowledgement) -> tuple[bool
     """
     where = "{}:{}".format(*node.address)
     reply = await node.reads.submit((b"INFO",))
-    if isinstance(reply, ResponseError):
+    if isinstance(reply, Refused):
         raise OperatorError(f"Redis at {where} refuses: {reply}; see --redis-user and --redis-password-file")
     if isinstance(reply, Exception):
         raise OperatorError(f"Redis at {where} does not answer: {reply}")

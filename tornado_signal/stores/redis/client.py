@@ -5,20 +5,10 @@ import contextlib
 import logging
 from typing import Any, Final
 
-from redis.exceptions import (
-    AskError,
-    BusyLoadingError,
-    ClusterDownError,
-    MasterDownError,
-    MovedError,
-    NoScriptError,
-    ReadOnlyError,
-    TryAgainError,
-)
-
 from ...errors import Unavailable
 from ...metrics import RedisMetrics
-from .nodes import Command, NodeLost, NotReplicated
+from .connections import Command, Failure, Refused
+from .nodes import NodeLost, NotReplicated
 from .scripts import Script
 from .topology import Topology
 
@@ -28,7 +18,9 @@ LOOK_S: Final = 1.0  # between two looks at each node
 PAUSE_S: Final = 0.01  # before the first repetition; twice as long before each other
 MAX_PAUSE_S: Final = 0.2
 
-AWAY: Final = (NodeLost, ReadOnlyError, ClusterDownError, MasterDownError, BusyLoadingError)
+# Other nodes may have to be asked, or the same ones once more.
+AWAY: Final = frozenset({"NodeLost", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "LOADING"})
+AGAIN: Final = AWAY | {"TRYAGAIN", "NotReplicated"}
 
 
 class Client:
@@ -103,31 +95,31 @@ class Client:
     async def _try(self, slot: int, command: Command, write: bool, unknown: Command | None, until_s: float) -> Any:
         node = self.topology.node(slot)
         reply = await (node.writes if write else node.reads).submit(command)
-        if not isinstance(reply, Exception):
+        if not isinstance(reply, Failure):
             return reply
         pause_s = PAUSE_S
         asking: tuple[Command, ...] = ()
         while True:
-            reason = type(reply).__name__
-            self._metrics.retries[reason] += 1
+            kind, asked = reply.kind, node.address
+            self._metrics.retries[kind] += 1
             node, asking = self.topology.node(slot), ()
-            if isinstance(reply, NoScriptError) and unknown is not None:
+            if kind == "NOSCRIPT" and unknown is not None:
                 command = unknown
-            elif isinstance(reply, MovedError):
-                self.topology.moved(slot, (reply.host or node.address[0], reply.port))
+            elif isinstance(reply, Refused) and kind == "MOVED":
+                self.topology.moved(*reply.elsewhere(asked))
                 node = self.topology.node(slot)
-            elif isinstance(reply, AskError):
-                node, asking = self.topology.node_at((reply.host or node.address[0], reply.port)), ((b"ASKING",),)
-            elif isinstance(reply, (*AWAY, TryAgainError, NotReplicated)):
+            elif isinstance(reply, Refused) and kind == "ASK":
+                node, asking = self.topology.node_at(reply.elsewhere(asked)[1]), ((b"ASKING",),)
+            elif kind in AGAIN:
                 if self._loop.time() + pause_s > until_s:
                     break
-                if isinstance(reply, AWAY):
+                if kind in AWAY:
                     self.topology.refresh_soon()
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 node = self.topology.node(slot)
             else:
-                log.error("Redis at %s:%d refuses a command: %s", *node.address, reply)
+                log.error("Redis at %s:%d refuses a command: %s", *asked, reply)
                 break
             left_s = until_s - self._loop.time()
             if left_s < 0:
@@ -135,9 +127,9 @@ class Client:
             future = (node.writes if write else node.reads).submit(*asking, command)
             await asyncio.wait((future,), timeout=left_s)
             reply = future.result() if future.done() else NodeLost("no answer in time")
-            if not isinstance(reply, Exception):
+            if not isinstance(reply, Failure):
                 return reply
-        reason = str(reply) if isinstance(reply, NotReplicated) else type(reply).__name__
+        reason = str(reply) if isinstance(reply, NotReplicated) else reply.kind
         raise Unavailable("Redis at {}:{}: {}".format(*node.address, reason)) from reply
 
     async def _look(self) -> None:

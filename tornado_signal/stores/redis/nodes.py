@@ -1,61 +1,21 @@
-"""Connections to the nodes: commands that come while others are away leave together, in their order.
+"""The nodes: commands that come while others are away leave together, in their order.
 
 Each node has two lanes, each with a connection of its own: reads are not held up by what writes wait for.
 """
 
 import asyncio
-import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from redis.asyncio.connection import Connection, SSLConnection
-from redis.exceptions import RedisError, ResponseError
-
-Command = tuple[bytes | str | int, ...]
-Address = tuple[str, int]
+from .connections import Access, Address, Command, Connection, Failure, Refused
 
 
-class NodeLost(Exception):
+class NodeLost(Failure):
     """The connection has failed, or no answer came in time: what was asked may have been done or not."""
 
 
-class NotReplicated(Exception):
+class NotReplicated(Failure):
     """A change is not, or not yet, where it must be to be acknowledged."""
-
-
-@dataclass(frozen=True)
-class Access:
-    """How to get in.
-
-    Attributes:
-        user: the name; None for the default one.
-        password: None for none.
-        tls: whether connections are encrypted.
-        ca: the file of the authority that the servers' certificates are from; None for the system's.
-        timeout_s: for a connection, and for a batch of commands.
-    """
-
-    user: str | None = None
-    password: str | None = None
-    tls: bool = False
-    ca: str | None = None
-    timeout_s: float = 1.0
-
-    def connection(self, address: Address) -> Connection:
-        """A connection that is not open yet."""
-        host, port = address
-        options: dict[str, Any] = {
-            "username": self.user,
-            "password": self.password,
-            "socket_timeout": None,
-            "socket_connect_timeout": self.timeout_s,
-            "driver_info": None,
-            "protocol": 2,
-        }
-        if self.tls:
-            return SSLConnection(host=host, port=port, ssl_ca_certs=self.ca, **options)
-        return Connection(host=host, port=port, **options)
 
 
 @dataclass
@@ -95,90 +55,109 @@ class Lane:
     """Commands to one node on one connection, a batch at a time.
 
     Args:
-        connection: makes a connection.
-        timeout_s: for a batch.
+        address: of the node.
+        access: how to get in.
         acknowledgement: of what is sent here; None for reads.
     """
 
-    def __init__(
-        self, connection: Callable[[], Connection], timeout_s: float, acknowledgement: Acknowledgement | None = None
-    ) -> None:
-        self._make = connection
-        self._timeout_s = timeout_s
+    def __init__(self, address: Address, access: Access, acknowledgement: Acknowledgement | None = None) -> None:
+        self._address = address
+        self._access = access
         self._acknowledgement = acknowledgement
+        self._last: Command | None = None
         self._connection: Connection | None = None
+        self._connecting: asyncio.Task[None] | None = None
         self._queue: list[tuple[Command, asyncio.Future[Any]]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._batch: list[tuple[Command, asyncio.Future[Any]]] = []
+        self._replies: list[Any] = []
+        self._expected = 0  # replies
+        self._working = False
         self._loop = asyncio.get_running_loop()
+        self._late: asyncio.TimerHandle | None = None
 
     def submit(self, *commands: Command) -> "asyncio.Future[Any]":
         """Send commands one behind the other.
 
         Returns:
-            A future with the reply to the last of them: what came, or an exception as its value (of Redis, NodeLost,
+            A future with the reply to the last of them: what came, or an exception as its value (Refused, NodeLost,
             or NotReplicated).
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         for command in commands:
             future = self._loop.create_future()
             self._queue.append((command, future))
-        if self._task is None:
-            self._task = self._loop.create_task(self._work())
+        if not self._working:
+            self._working = True
+            self._loop.call_soon(self._send)
         return future
 
-    async def _work(self) -> None:
+    def _send(self) -> None:
+        """Send what is there, after all that was ready to ask has done so."""
+        if self._batch or self._connecting is not None:
+            return
+        if not self._queue:
+            self._working = False
+        elif self._connection is None:
+            self._connecting = self._loop.create_task(self._connect())
+        else:
+            self._batch, self._queue = self._queue, []
+            commands = [command for command, _ in self._batch]
+            if self._acknowledgement is not None:
+                self._last = self._acknowledgement.command(self._access.timeout_s)
+            if self._last is not None:
+                commands.append(self._last)
+            self._expected = len(commands)
+            self._late = self._loop.call_later(self._access.timeout_s, self._lose, "no answer in time")
+            self._connection.send(commands)
+
+    async def _connect(self) -> None:
         try:
-            while self._queue:
-                batch, self._queue = self._queue, []
-                try:
-                    async with asyncio.timeout(self._timeout_s):
-                        replies = await self._exchange([command for command, _ in batch])
-                except (OSError, RedisError) as error:
-                    await self.disconnect()
-                    batch += self._queue  # they have waited for as long
-                    self._queue = []
-                    replies = [NodeLost(str(error) or type(error).__name__)] * len(batch)
-                for (_, future), reply in zip(batch, replies, strict=True):
-                    if not future.done():
-                        future.set_result(reply)
-        finally:
-            self._task = None
+            self._connection = await self._access.connect(self._address, self._on_reply, self._lose)
+        except (OSError, Refused) as error:
+            self._lose(str(error) or type(error).__name__)
+        self._connecting = None
+        self._send()
 
-    async def _exchange(self, commands: list[Command]) -> list[Any]:
-        connection = self._connection
-        if connection is None:
-            connection = self._make()
-            await connection.connect()  # type: ignore[no-untyped-call]
-            self._connection = connection
-        last = self._acknowledgement.command(self._timeout_s) if self._acknowledgement else None
-        if last is not None:
-            commands.append(last)
-        await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-        replies: list[Any] = []
-        for _ in commands:
-            try:
-                replies.append(await connection.read_response(disable_decoding=True))
-            except ResponseError as error:
-                few = str(error).startswith("NOREPLICAS")  # with `min-replicas-to-write`
-                replies.append(NotReplicated("it has too few replicas to write") if few else error)
-        if self._acknowledgement is not None and last is not None:
-            missing = self._acknowledgement.missing(replies.pop())
-            if missing is not None:
-                replies = [reply if isinstance(reply, Exception) else NotReplicated(missing) for reply in replies]
-        return replies
+    def _on_reply(self, reply: Any) -> None:
+        if isinstance(reply, Refused) and reply.kind == "NOREPLICAS":  # with `min-replicas-to-write`
+            reply = NotReplicated("it has too few replicas to write")
+        self._replies.append(reply)
+        if len(self._replies) == self._expected:
+            replies, self._replies, self._expected = self._replies, [], 0
+            if self._acknowledgement is not None and self._last is not None:
+                missing = self._acknowledgement.missing(replies.pop())
+                if missing is not None:
+                    failed = NotReplicated(missing)
+                    replies = [reply if isinstance(reply, Exception) else failed for reply in replies]
+            batch, self._batch = self._batch, []
+            self._settle(batch, replies)
+            self._loop.call_soon(self._send)
 
-    async def disconnect(self) -> None:
+    def _lose(self, why: str = "the connection was closed") -> None:
+        """Nothing more comes on the connection; what was asked for since has waited for as long."""
+        self.disconnect()
+        self._replies, self._expected, self._working = [], 0, False
+        batch, self._batch, self._queue = self._batch + self._queue, [], []
+        self._settle(batch, [NodeLost(why)] * len(batch))
+
+    def _settle(self, batch: list[tuple[Command, asyncio.Future[Any]]], replies: list[Any]) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        for (_, future), reply in zip(batch, replies, strict=True):
+            if not future.done():
+                future.set_result(reply)
+
+    def disconnect(self) -> None:
         """Close the connection, if there is one; the next command opens another."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            with contextlib.suppress(OSError, RedisError):
-                await connection.disconnect(nowait=True)
+            connection.close()
 
     async def close(self) -> None:
         """Finish what was asked for, and disconnect."""
-        if self._task is not None:
-            await asyncio.wait((self._task,))
-        await self.disconnect()
+        while pending := [future for _, future in self._batch + self._queue]:
+            await asyncio.wait(pending)
+        self.disconnect()
 
 
 class Node:
@@ -198,8 +177,8 @@ class Node:
 
     def __init__(self, address: Address, access: Access, acknowledgement: Acknowledgement) -> None:
         self.address = address
-        self.reads = Lane(lambda: access.connection(address), access.timeout_s)
-        self.writes = Lane(lambda: access.connection(address), access.timeout_s, acknowledgement)
+        self.reads = Lane(address, access)
+        self.writes = Lane(address, access, acknowledgement)
         self.answers = True
         self.clock_ahead_s: float | None = None
 

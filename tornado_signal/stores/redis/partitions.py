@@ -7,15 +7,21 @@ import hashlib
 import re
 import zlib
 from base64 import urlsafe_b64encode
+from binascii import crc_hqx
 from functools import lru_cache
-
-from redis.crc import key_slot
 
 from ...session import Session
 
+SLOTS = 16_384
 MAX_PARTITIONS = 1024
 ORIGINS_KEPT = 10_000
 _KEY = re.compile(rb"\{([\w-]+)\.[0-9a-f]+\}:(?:m|s:([0-9a-f]{32}))$")
+
+
+def key_slot(key: bytes) -> int:
+    """The hash slot of a key: that of what is in its first braces, if there is anything."""
+    tag, closed, _ = key.partition(b"{")[2].partition(b"}")
+    return crc_hqx(tag if tag and closed else key, 0) % SLOTS
 
 
 class Partition:

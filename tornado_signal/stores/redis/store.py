@@ -13,8 +13,6 @@ import re
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any, Literal
 
-from redis.crc import key_slot
-
 from ...errors import AlreadyAnswered, OperatorError, OtherSession, SessionNotFound, TooMany, Unavailable
 from ...metrics import RedisMetrics, SessionMetrics
 from ...session import (
@@ -39,9 +37,10 @@ from ..watches import Watch, Watches
 from . import records, scripts
 from .checks import check_node
 from .client import Client
+from .connections import Access, Address
 from .counts import OriginCounts
-from .nodes import Access, Acknowledgement, Address, Node
-from .partitions import MAX_PARTITIONS, Partition, Partitions
+from .nodes import Acknowledgement, Node
+from .partitions import MAX_PARTITIONS, Partition, Partitions, key_slot
 from .positions import TopicPosition, is_of, make_identity, nothing_of
 from .topology import Topology
 from .wakes import Wakes

@@ -1,17 +1,15 @@
 """Which node has which slot, and how that is found out: of a single node, by Sentinels, or in a cluster."""
 
 import asyncio
-import contextlib
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 from ...errors import OperatorError
 from ...metrics import RedisMetrics
-from .nodes import Access, Acknowledgement, Address, Lane, Node, NodeLost, parse_info, text_of
-
-SLOTS = 16_384
+from .connections import Access, Address
+from .nodes import Acknowledgement, Lane, Node, parse_info, text_of
+from .partitions import SLOTS
 
 
 class Topology:
@@ -139,10 +137,9 @@ class Topology:
         access = dataclasses.replace(self._access, user=None, password=None)
         for address in self._addresses:
             host, port = address
-            lane = Lane(functools.partial(access.connection, address), access.timeout_s)
+            lane = Lane(address, access)
             reply: Any = await lane.submit((b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._sentinel))
-            with contextlib.suppress(NodeLost):
-                await lane.close()
+            await lane.close()
             if isinstance(reply, list) and len(reply) == 2:
                 self._by_slot = [self.node_at((text_of(reply[0]), int(reply[1])))] * SLOTS
                 return None

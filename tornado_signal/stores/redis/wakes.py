@@ -9,12 +9,10 @@ import contextlib
 from collections import deque
 from typing import Final
 
-from redis.asyncio.connection import Connection
-from redis.exceptions import MovedError, RedisError, ResponseError
-
 from ...metrics import RedisMetrics
 from ..watches import Watches
-from .nodes import Access, Address, Node
+from .connections import Access, Address, Connection, Refused
+from .nodes import Node
 from .topology import Topology
 
 KEPT_S: Final = 5.0  # how long a channel stays subscribed that nothing watches: a client that polls comes back
@@ -40,7 +38,8 @@ class Subscriber:
         self._unsent: list[tuple[bytes, bytes]] = []
         self._asked: deque[tuple[bytes, bytes]] = deque()  # commands whose reply has not come, in their order
         self._pongs: list[asyncio.Future[None]] = []
-        self._sending = False
+        self._lost = asyncio.Event()
+        self._heard_s = 0.0
         self.channels: set[bytes] = set()
         self._loop = wakes.loop
         self._task = self._loop.create_task(self._work())
@@ -66,41 +65,43 @@ class Subscriber:
 
     def _ask(self, command: bytes, channel: bytes) -> None:
         if self._connection is not None:
-            self._unsent.append((command, channel))
-            if not self._sending:
-                self._sending = True
+            if not self._unsent:
                 self._loop.call_soon(self._send)
+            self._unsent.append((command, channel))
 
     def _send(self) -> None:
-        self._sending = False
         unsent, self._unsent = self._unsent, []
-        connection = self._connection
-        if connection is not None and unsent:
+        if self._connection is not None:
             self._asked += unsent
-            commands = [(command, channel) if channel else (command,) for command, channel in unsent]
-            self._loop.create_task(self._write(connection, connection.pack_commands(commands)))
-
-    async def _write(self, connection: Connection, data: list[bytes]) -> None:
-        with contextlib.suppress(OSError, RedisError):  # noticed by what reads
-            await connection.send_packed_command(data, check_health=False)
+            self._connection.send((command, channel) if channel else (command,) for command, channel in unsent)
 
     async def _work(self) -> None:
         while True:
             try:
-                connection = self._access.connection(self.address)
-                async with asyncio.timeout(self._access.timeout_s):
-                    await connection.connect()  # type: ignore[no-untyped-call]
+                self._lost.clear()
+                connection = await self._access.connect(self.address, self._on_reply, self._lost.set)
                 self._connection = connection
                 for channel in self.channels:
                     self._ask(b"SSUBSCRIBE", channel)
-                await self._read(connection)
-            except (OSError, RedisError):
+                await self._stay()
+            except (OSError, Refused):
                 pass
             finally:
                 self._lose()
             if not self._wakes.lost(self):
                 return
             await asyncio.sleep(AGAIN_S)
+
+    async def _stay(self) -> None:
+        """Until the connection is lost, or has been silent for so long that it is taken for that."""
+        self._heard_s = self._loop.time()
+        while self._loop.time() - self._heard_s < SILENT_S:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PING_S):
+                    await self._lost.wait()
+                    return
+            self._pongs.append(self._loop.create_future())
+            self._ask(b"PING", b"")
 
     def _lose(self) -> None:
         connection, self._connection = self._connection, None
@@ -111,23 +112,13 @@ class Subscriber:
                 pong.set_result(None)
         self._pongs.clear()
         if connection is not None:
-            self._loop.create_task(connection.disconnect(nowait=True))
+            connection.close()
 
-    async def _read(self, connection: Connection) -> None:
-        pinging = self._loop.create_task(self._ping())
-        try:
-            while True:
-                async with asyncio.timeout(SILENT_S):
-                    try:
-                        reply = await connection.read_response(disable_decoding=True)
-                    except ResponseError as error:
-                        self._refused(error)
-                        continue
-                self._on_reply(reply)
-        finally:
-            pinging.cancel()
-
-    def _on_reply(self, reply: list[bytes]) -> None:
+    def _on_reply(self, reply: list[bytes] | Refused) -> None:
+        self._heard_s = self._loop.time()
+        if isinstance(reply, Refused):
+            self._refused(reply)
+            return
         kind = reply[0]
         if kind == b"smessage":
             self._wakes.changed(reply[1])
@@ -148,19 +139,13 @@ class Subscriber:
             self.channels.discard(reply[1])
             self._wakes.moved(reply[1])
 
-    def _refused(self, error: ResponseError) -> None:
+    def _refused(self, error: Refused) -> None:
         _, channel = self._asked.popleft()
-        if isinstance(error, MovedError):
-            self._wakes.topology.moved(error.slot_id, (error.host or self.address[0], error.port))
+        if error.kind == "MOVED":
+            self._wakes.topology.moved(*error.elsewhere(self.address))
         if channel:
             self.channels.discard(channel)
             self._wakes.moved(channel)
-
-    async def _ping(self) -> None:
-        while True:
-            await asyncio.sleep(PING_S)
-            self._pongs.append(self._loop.create_future())
-            self._ask(b"PING", b"")
 
     async def close(self) -> None:
         """Disconnect."""
