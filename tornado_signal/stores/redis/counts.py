@@ -11,22 +11,27 @@ from ..quotas import Quotas
 from .partitions import Partition, Partitions
 
 FRESH_S: Final = 1.0
+PUBLISHING: Final = 32  # so many processes may publish at once, and each its part of what is left
 ORIGINS_KEPT: Final = 10_000
 
 Sizes = list[tuple[int, int]]
 
 
 class _Known:
-    def __init__(self, sizes: Sizes, read_s: float) -> None:
+    def __init__(self, sizes: Sizes, read_s: float, left: int) -> None:
         self.sizes = sizes
         self.read_s = read_s
+        # Others may be publishing, too: that many more here, and they are read again.
+        self.unread = left // PUBLISHING
+        self.near = not self.unread
 
 
 class OriginCounts:
     """Sessions and topics of origins, by partition.
 
-    A script knows its partition alone. So it is told how much the quotas leave beside the others, and that is read only
-    for origins that may be near their quotas, and for a few others now and then.
+    A script knows its partition alone. So it is told how much the quotas leave beside the others, and that is read the
+    more often the less they leave. Nothing waits for that but what is published by origins that are near their quotas:
+    some partitions may be away.
 
     Args:
         partitions: of the store.
@@ -42,8 +47,9 @@ class OriginCounts:
             quotas.sessions_per_origin / (2 * partitions.count),
             quotas.topics_per_origin / (2 * partitions.count),
         )
+        self._quotas = quotas
         self._known: dict[str, _Known] = {}
-        self._reading: set[str] = set()
+        self._reading: dict[str, asyncio.Task[None]] = {}
         self._loop = asyncio.get_running_loop()
 
     def others(self, origin: str, partition: Partition) -> tuple[int, int]:
@@ -55,24 +61,39 @@ class OriginCounts:
         sessions = sum(size[0] for size in known.sizes) - known.sizes[own][0]
         return sessions, sum(size[1] for size in known.sizes) - known.sizes[own][1]
 
-    def note(self, origin: str, partition: Partition, sessions: int, topics: int) -> bool:
-        """A partition has so much now; whether the others are to be read anew, because they may matter."""
-        known = self._known.get(origin)
-        if known is not None:
-            known.sizes[self._partitions.all(origin).index(partition)] = sessions, topics
-            if self._loop.time() - known.read_s < FRESH_S:
-                return False
-        near = sessions >= self._near[0] or topics >= self._near[1]
-        return origin not in self._reading and (near or random.randrange(self._partitions.count) == 0)
+    def note(self, origin: str, partition: Partition, sessions: int, topics: int) -> "asyncio.Task[None] | None":
+        """A partition has so much now; the others are read, if that may matter.
 
-    async def read(self, origin: str) -> None:
-        """Read what an origin has, if that is possible now."""
-        self._reading.add(origin)
-        try:
-            with contextlib.suppress(Unavailable):
-                await self._refresh(origin)
-        finally:
-            self._reading.discard(origin)
+        Returns:
+            The reading, if the origin is near its quotas: what is published had better wait for it.
+        """
+        known = self._known.get(origin)
+        if known is None:
+            near = sessions >= self._near[0] or topics >= self._near[1]
+            if not near and random.randrange(self._partitions.count):
+                return None
+        else:
+            near = known.near
+            known.sizes[self._partitions.all(origin).index(partition)] = sessions, topics
+            known.unread -= 1
+            if known.unread > 0 or self._loop.time() - known.read_s < FRESH_S:
+                return None
+            known.read_s = self._loop.time()  # whatever becomes of it
+        if origin not in self._reading:
+            self._reading[origin] = reading = self._loop.create_task(self._try_refresh(origin))
+            reading.add_done_callback(lambda _: self._reading.pop(origin))
+        return self._reading[origin] if near else None
+
+    async def _try_refresh(self, origin: str) -> None:
+        with contextlib.suppress(Unavailable):  # what has been created is
+            await self._refresh(origin)
+
+    async def close(self) -> None:
+        """Read nothing more."""
+        for reading in self._reading.values():
+            reading.cancel()
+        if self._reading:
+            await asyncio.wait(list(self._reading.values()))
 
     async def refresh(self, origin: str, others: tuple[int, int]) -> bool:
         """Read what an origin has, before it is refused because of these; whether that may have changed anything."""
@@ -83,7 +104,10 @@ class OriginCounts:
         return before is None or self._known[origin].sizes != before.sizes
 
     async def _refresh(self, origin: str) -> None:
-        known = _Known(await self._read(origin), self._loop.time())
+        sizes = await self._read(origin)
+        sessions, topics = (sum(each) for each in zip(*sizes, strict=True))
+        left = max(0, min(self._quotas.sessions_per_origin - sessions, self._quotas.topics_per_origin - topics))
+        known = _Known(sizes, self._loop.time(), left)
         self._known.pop(origin, None)  # the latest are kept
         self._known[origin] = known
         if len(self._known) > ORIGINS_KEPT:

@@ -179,6 +179,7 @@ class RedisStore:
         for _, timer in self._expiring.values():
             timer.cancel()
         self._expiring.clear()
+        await self._counts.close()
         for task in self._asides:
             task.cancel()
         await self.client.close()
@@ -251,8 +252,9 @@ class RedisStore:
                 make_identity(self._identity),
                 int(by_content),
             )
-            if self._counts.note(origin, partition, sessions, topics):
-                await self._aside(self._counts.read(origin))
+            reading = self._counts.note(origin, partition, sessions, topics)
+            if reading is not None:
+                await asyncio.wait((reading,), timeout=ASIDE_S)
             if state in (b"full", b"full topics") and not refreshed:
                 refreshed = await self._counts.refresh(origin, others)
                 if refreshed:
@@ -382,14 +384,15 @@ class RedisStore:
 
     async def topics(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
         partitions = self.partitions.all(origin)
-        ends = [topics for _, topics in await self._sizes(origin)]
-        total = sum(ends)
-        if offset >= total:
-            return [], total
-        begins = await self._find_rank(partitions, ends, offset)
-        wanted = min(offset + limit, total) - sum(begins)
+        begins, ends = [0] * len(partitions), [0] * len(partitions)
+        if offset > TOPICS_DIRECT // 4:
+            ends = [topics for _, topics in await self._sizes(origin)]
+            if offset >= sum(ends):
+                return [], sum(ends)
+            begins = await self._find_rank(partitions, ends, offset)
+        wanted = offset + limit - sum(begins)
         found: list[list[tuple[bytes, int]]] = [[] for _ in partitions]
-        whole = [begin >= end for begin, end in zip(begins, ends, strict=True)]
+        whole = [False] * len(partitions)
         many = wanted // len(partitions) + 3 * math.isqrt(wanted // len(partitions) + 1) + 4
         while True:
             replies = await asyncio.gather(
@@ -402,7 +405,7 @@ class RedisStore:
             left = iter(replies)
             for at, done in enumerate(whole):
                 if not done:
-                    _, _, some = next(left)
+                    _, ends[at], some = next(left)
                     found[at] += some
                     whole[at] = len(some) < many
             # What is beyond the last of a partition that is not read to its end is not known.
@@ -411,7 +414,7 @@ class RedisStore:
             known = len(merged) if bound is None else sum(topic <= bound for topic, _ in merged)
             if bound is None or known >= wanted:
                 page = merged[offset - sum(begins) :][:limit]
-                return [(topic.decode(), count) for topic, count in page], total
+                return [(topic.decode(), count) for topic, count in page], sum(ends)
             many *= 2
 
     async def _find_rank(self, partitions: Sequence[Partition], ends: Sequence[int], offset: int) -> list[int]:
