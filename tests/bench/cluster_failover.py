@@ -17,7 +17,7 @@ from .processes import BenchError, Server
 PART = "cluster: a primary is killed"
 REPLICAS = 2
 WRITERS = 4  # for each shard
-PAUSE_S = 0.005
+PAUSE_S = 0.02
 BEFORE_S, AFTER_S = 0.5, 1.0
 BOUND_S = 60
 LOST_S, OTHERS_S = 5, 0.1

@@ -34,9 +34,15 @@ def on_redis(bench: Bench, cluster: RedisCluster, **options: object) -> Server:
     return processes.tornado_signal(bench.directory(), **options)
 
 
-def processes_of(cluster: RedisCluster) -> list[Target]:
+def processes_of(*clusters: RedisCluster) -> list[Target]:
     """The nodes' processes."""
-    return [Target("", server.process.pid) for server in cluster.servers]
+    return [Target("", server.process.pid) for cluster in clusters for server in cluster.servers]
+
+
+def empty(cluster: RedisCluster) -> None:
+    """Forget all sessions."""
+    for server in cluster.primaries:
+        server.ask("FLUSHALL")
 
 
 def used_bytes(nodes: Iterable[RedisServer]) -> int:

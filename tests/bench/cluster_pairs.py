@@ -2,20 +2,18 @@
 
 import asyncio
 import statistics
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import uvloop
 
 from ..support.redis_servers import RedisCluster
-from . import client, peers, processes
-from .cluster_nodes import SHARDS, on_redis, processes_of
+from . import client, peers
+from .cluster_nodes import SHARDS, processes_of
 from .figures import Bench, ratio
 from .life import Polled
 from .processes import Server, Target, apart
 
 PART = "cluster: CPU of one brokered pair (13 requests)"
-LIFETIME_MS = 20_000  # so that LevelDB sweeps, as it does where it is in use
 AT_ONCE = 32  # pairs at each server
 PATIENCE_S = 120
 TO_LEVELDB, TO_ONE, NODES_MS = 1.3, 1.35, 0.6
@@ -28,17 +26,19 @@ class Contestant:
     Attributes:
         servers: the servers.
         nodes: those of Redis.
+        across: whether the peers of a pair are at two servers.
         used_ms: CPU of the servers for a pair, in each round.
         nodes_ms: the same of the nodes.
     """
 
     servers: list[Server]
     nodes: list[Target] = field(default_factory=list)
+    across: bool = False
     used_ms: list[float] = field(default_factory=list)
     nodes_ms: list[float] = field(default_factory=list)
 
     def broker(self, first: int, count: int, at_once: int) -> tuple[float, float]:
-        """Broker pairs: at each server so many offerers, whose answerers ask the next one.
+        """Broker pairs, so many for each server.
 
         Returns:
             CPU of the servers and of the nodes for a pair, in ms.
@@ -47,7 +47,7 @@ class Contestant:
         count *= len(bases)
         ways = iter(
             [
-                Polled(bases[number % len(bases)], peers.pair(number), bases[(number + 1) % len(bases)])
+                Polled(bases[number % len(bases)], peers.pair(number), bases[(number + self.across) % len(bases)])
                 for number in range(first, first + count)
             ]
         )
@@ -72,44 +72,54 @@ def _used_s(targets: list[Server] | list[Target]) -> float:
     return sum(target.cpu_s() or 0.0 for target in targets)
 
 
-def pairs(bench: Bench, shard: RedisCluster, shards: RedisCluster) -> None:
+def pairs(
+    bench: Bench,
+    leveldb: Server,
+    alone: list[Server],
+    shard: list[RedisCluster],
+    shared: list[Server],
+    shards: RedisCluster,
+) -> None:
     """Rounds of pairs, in turns.
 
     Args:
         bench: what is measured.
-        shard: a cluster of one shard.
-        shards: a cluster of several.
+        leveldb: a server on LevelDB.
+        alone: servers on a shard each, with sessions of their own.
+        shard: those shards.
+        shared: servers that share their sessions.
+        shards: where those are.
     """
-    options = {"session-timeout-ms": LIFETIME_MS, "unlimited-addresses": "none"}
-    with ExitStack() as stack:
-
-        def start(cluster: RedisCluster, count: int) -> Contestant:
-            servers = [stack.enter_context(on_redis(bench, cluster, **options)) for _ in range(count)]
-            return Contestant(servers, processes_of(cluster))
-
-        leveldb = Contestant(
-            [stack.enter_context(processes.tornado_signal(bench.directory(), durability="fsync", **options))]
-        )
-        contestants = leveldb, one, three = leveldb, start(shard, 1), start(shards, SHARDS)
-        servers = [server for each in contestants for server in each.servers]
-        stack.enter_context(apart(*servers, beside=[node for each in contestants for node in each.nodes]))
-        flows, at_once, rounds = bench.size.flows, min(AT_ONCE, bench.size.flows), bench.size.rounds
+    contestants = embedded, one, thrice, three = [
+        Contestant([leveldb]),
+        Contestant(alone[:1], processes_of(shard[0])),
+        Contestant(alone, processes_of(*shard)),
+        Contestant(shared, processes_of(shards), across=True),
+    ]
+    flows, rounds = bench.size.flows // 2, bench.size.rounds
+    at_once = min(AT_ONCE, flows)
+    with apart(leveldb, *alone, *shared, beside=processes_of(*shard, shards)):
         for each in contestants:  # nothing is measured of what is cold
             each.broker(0, flows // 4, at_once)
         for turn in range(rounds):
-            for each in contestants[turn % 3 :] + contestants[: turn % 3]:
-                used, by_nodes = each.broker(turn * SHARDS * flows, flows, at_once)
-                each.used_ms.append(used)
-                each.nodes_ms.append(by_nodes)
+            shift = turn % len(contestants)
+            for each in contestants[shift:] + contestants[:shift]:
+                used_ms, nodes_ms = each.broker(turn * SHARDS * flows, flows, at_once)
+                each.used_ms.append(used_ms)
+                each.nodes_ms.append(nodes_ms)
     note = (
-        f"{rounds} rounds of {flows:,} pairs for each server, {at_once} at once at each; peers as in `life`, where "
-        "there are several servers each pair's at two of them; replicated to one replica; append-only files; servers "
-        "on one processor, the load and the nodes of Redis on the others. The ceiling is what it is compared with"
+        f"{rounds} rounds in turns, {flows:,} pairs and {at_once} at once for each server; peers as in `life`; "
+        "replicated to one replica; append-only files; servers on one processor, the load and the nodes of Redis on the "
+        "others. The ceiling is what it is compared with"
     )
-    bench.add(PART, "LevelDB, fsync", statistics.median(leveldb.used_ms), "ms", note=note)
-    for name, mine, other, most in (
-        ("one server on one shard, to LevelDB", one, leveldb, TO_LEVELDB),
-        ("three servers on three shards, to one on one", three, one, TO_ONE),
+    bench.add(PART, "LevelDB, fsync", statistics.median(embedded.used_ms), "ms", note=note)
+    together = (
+        "the ceiling is three servers at the same time, on a shard and sessions of its own each: what so many processes "
+        "cost each other on one processor is in both. On the shared shards the peers of a pair are at two servers"
+    )
+    for name, mine, other, most, words in (
+        ("one server on one shard, to LevelDB", one, embedded, TO_LEVELDB, note),
+        ("three servers on three shards, to one on one", three, thrice, TO_ONE, together),
     ):
         times = ratio(list(mine.used_ms), list(other.used_ms))
         bench.add(
@@ -121,6 +131,7 @@ def pairs(bench: Bench, shard: RedisCluster, shards: RedisCluster) -> None:
             ratio=times,
             target=f"<= {most} times",
             reached=times <= most if bench.whole and times is not None else None,
+            note=words,
         )
     used_ms = statistics.median(one.nodes_ms)
     verdict = used_ms <= NODES_MS if bench.whole else None

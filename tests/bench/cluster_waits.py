@@ -7,8 +7,8 @@ import time
 import uvloop
 
 from ..support.redis_servers import RedisCluster
-from . import client, messages, processes
-from .cluster_nodes import on_redis, used_bytes
+from . import client, messages
+from .cluster_nodes import empty, used_bytes
 from .figures import Bench
 from .processes import Server
 from .waits import settled
@@ -64,19 +64,15 @@ class Waiting:
             connection.close()
 
 
-def waits(bench: Bench, shards: RedisCluster) -> None:
+def waits(bench: Bench, leveldb: Server, one: Server, other: Server, shards: RedisCluster) -> None:
     """Answers to waiting offerers, with LevelDB and across two servers on Redis in turns."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # for the servers too
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     count = min(bench.size.cluster_waiting, hard // 2 - 1000)
+    empty(shards)
+    alone, across = Waiting(leveldb, leveldb), Waiting(one, other)
     try:
-        with (
-            processes.tornado_signal(bench.directory(), durability="fsync") as leveldb,
-            on_redis(bench, shards) as one,
-            on_redis(bench, shards) as other,
-        ):
-            alone, across = Waiting(leveldb, leveldb), Waiting(one, other)
-            kept_bytes = uvloop.run(_measure(alone, across, shards, count))
+        kept_bytes = uvloop.run(_measure(alone, across, shards, count))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     whole = bench.whole and count == 5000

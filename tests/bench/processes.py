@@ -197,6 +197,9 @@ def apart(*servers: Target, beside: Sequence[Target] = ()) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, processors)
+        for target in (*servers, *beside):
+            for thread in target.threads_cpu_s():
+                os.sched_setaffinity(thread, processors)
 
 
 def tornado_signal(
