@@ -16,7 +16,7 @@ def cluster(bench: Bench) -> None:
     """Pairs, waits, many sessions, and the loss of a primary."""
     if bench.given:
         return
-    options = {"session-timeout-ms": LIFETIME_MS, "unlimited-addresses": "none"}
+    options = {"session-timeout-ms": LIFETIME_MS, "unlimited-addresses": "127.0.0.1"}  # not those of the peers
     with ExitStack() as stack:
         leveldb = stack.enter_context(processes.tornado_signal(bench.directory(), durability="fsync", **options))
         shards = stack.enter_context(redis_cluster(SHARDS))

@@ -109,13 +109,13 @@ def pairs(
                 each.nodes_ms.append(nodes_ms)
     note = (
         f"{rounds} rounds in turns, {flows:,} pairs and {at_once} at once for each server; peers as in `life`; "
-        "replicated to one replica; append-only files; servers on one processor, the load and the nodes of Redis on the "
-        "others. The ceiling is what it is compared with"
+        "replicated to one replica; append-only files; servers on one processor, the load and the nodes of Redis on "
+        "the others. The ceiling is what it is compared with"
     )
     bench.add(PART, "LevelDB, fsync", statistics.median(embedded.used_ms), "ms", note=note)
     together = (
-        "the ceiling is three servers at the same time, on a shard and sessions of its own each: what so many processes "
-        "cost each other on one processor is in both. On the shared shards the peers of a pair are at two servers"
+        "the ceiling is three servers at the same time, on a shard and sessions of its own each: what so many "
+        "processes cost each other on one processor is in both. On shared shards a pair's peers are at two servers"
     )
     for name, mine, other, most, words in (
         ("one server on one shard, to LevelDB", one, embedded, TO_LEVELDB, note),
