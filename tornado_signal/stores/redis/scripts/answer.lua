@@ -17,11 +17,11 @@ end
 skip_lost_numbers(it, now_us)
 it.a = {it.a[1] + 1, it.a[2] + #answer}
 it.answered, it.a_secret = it.a[1], secret
-keep_sent(it)
-redis.call('HSET', session, 'a', answer)
+keep_sent(it, {'a', answer})
 local prefix = topic_prefix(it.topic)
-if leave(it.topic, prefix, it.serial, it.expires, code, 1, now, now_us, remember) then
-    note_topic(it.topic, prefix)
+local left = leave(it.topic, prefix, it.serial, it.expires, code, 1, now, now_us, remember)
+if left then
+    note_topic(it.topic, prefix, left)
 end
 keep(it.expires, remember)
 redis.call('SPUBLISH', session, '')

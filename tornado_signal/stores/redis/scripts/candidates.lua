@@ -3,8 +3,9 @@
 -- Returns 'added', 'not found', 'too many', 'too large'.
 local side, secret, token = ARGV[1], ARGV[2], ARGV[3]
 local CHUNK = 16 -- so many numbers share a field
+local first = side .. '0'
 local now, now_us = now_ms()
-local it = admitted(side, secret, now)
+local it = admitted(side, secret, now, first)
 if not it then
     return 'not found'
 end
@@ -24,23 +25,21 @@ if number - it.skipped + #ARGV - 5 > tonumber(ARGV[4]) then
 elseif size > tonumber(ARGV[5]) then
     return 'too large'
 end
-local field, chunk
+local fields = {} -- and what is in them now
 for at = 6, #ARGV do
     number = number + 1
-    local its = side .. math.floor(number / CHUNK)
-    if its ~= field then
-        if field then
-            redis.call('HSET', session, field, table.concat(chunk))
+    local field = side .. math.floor(number / CHUNK)
+    if field ~= fields[#fields - 1] then
+        local chunk = it.more
+        if field ~= first then
+            chunk = redis.call('HGET', session, field)
         end
-        field, chunk = its, {redis.call('HGET', session, its) or ''}
+        fields[#fields + 1], fields[#fields + 2] = field, chunk or ''
     end
-    chunk[#chunk + 1] = struct.pack('>I4I4', number, #ARGV[at]) .. ARGV[at]
-end
-if field then
-    redis.call('HSET', session, field, table.concat(chunk))
+    fields[#fields] = fields[#fields] .. struct.pack('>I4I4', number, #ARGV[at]) .. ARGV[at]
 end
 it[side] = {number, size}
 it.tokens = it.tokens .. token
-keep_sent(it)
+keep_sent(it, fields)
 redis.call('SPUBLISH', session, '')
 return 'added'

@@ -19,10 +19,8 @@ local function topic_prefix(topic)
 end
 
 -- Serials only ever advance, also over a failover that lost the latest: none is below the time, in microseconds.
-local function next_serial(now_us)
-    local serial = math.max((tonumber(redis.call('HGET', meta, 's')) or 0) + 1, now_us)
-    redis.call('HSET', meta, 's', text(serial))
-    return serial
+local function next_serial(latest, now_us)
+    return math.max((tonumber(latest) or 0) + 1, now_us)
 end
 
 local function topic_channel(topic)
@@ -34,9 +32,10 @@ local function first_expiry(prefix)
     return first and struct.unpack('>I8', first, #prefix + 1)
 end
 
--- Note when something of a topic expires next; without anything there is no such topic.
-local function note_topic(topic, prefix)
-    local first = first_expiry(prefix)
+-- Note when something of a topic expires next; without anything there is no such topic. `left` is how many there are, if
+-- that is known.
+local function note_topic(topic, prefix, left)
+    local first = left ~= 0 and first_expiry(prefix)
     if first then
         redis.call('ZADD', due, text(first), topic)
     else
@@ -54,8 +53,8 @@ local function renew(first, last)
     end
 end
 
-local function keep(expires, remember)
-    if (tonumber(redis.call('HGET', meta, 'x')) or 0) < expires + remember then
+local function keep(expires, remember, until_ms)
+    if (tonumber(until_ms or redis.call('HGET', meta, 'x')) or 0) < expires + remember then
         redis.call('HSET', meta, 'x', text(expires + 2 * remember))
         renew(3, 9)
     end
@@ -64,30 +63,31 @@ end
 -- The serial with which the history of this node began: another primary, or the same after a restart, has another one.
 local function began(now_us)
     local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
-    local kept = redis.call('HMGET', meta, 'r', 'b')
+    local kept = redis.call('HMGET', meta, 'r', 'b', 's')
     if kept[1] ~= history then
-        kept[2] = text(next_serial(now_us))
-        redis.call('HSET', meta, 'r', history, 'b', kept[2])
+        kept[2] = text(next_serial(kept[3], now_us))
+        redis.call('HSET', meta, 'r', history, 'b', kept[2], 's', kept[2])
     end
     return tonumber(kept[2])
 end
 
--- A session leaves its topic's listing, if it is there; note_topic has to follow. Returns whether it was.
+-- A session leaves its topic's listing, if it is there; note_topic has to follow. Returns how many are left, or nil.
 local function leave(topic, prefix, serial, expires, code, reason, now, now_us, remember)
     local name = struct.pack('>I8', serial) .. code
     if redis.call('ZREM', listing, prefix .. name) == 0 then
-        return false
+        return nil
     end
     redis.call('ZREM', expiries, prefix .. struct.pack('>I8', expires) .. name)
-    redis.call('HINCRBY', meta, '=' .. topic, -1)
-    redis.call('HINCRBY', meta, 'n', -1)
-    local member = prefix .. struct.pack('>I8I8I1', next_serial(now_us), serial, reason) .. code
+    local kept = redis.call('HMGET', meta, 's', 'n', '=' .. topic)
+    local departure, left = next_serial(kept[1], now_us), (kept[3] or 1) - 1
+    redis.call('HSET', meta, 's', text(departure), 'n', (kept[2] or 1) - 1, '=' .. topic, left)
+    local member = prefix .. struct.pack('>I8I8I1', departure, serial, reason) .. code
     redis.call('ZADD', departed, 0, member)
     if redis.call('RPUSH', forgetting, struct.pack('>I8', now + remember) .. member) == 1 then
         renew(8, 9)
     end
     redis.call('SPUBLISH', topic_channel(topic), '')
-    return true
+    return left
 end
 
 -- Departures are remembered for a while.
@@ -107,12 +107,13 @@ local function settle_topic(topic, now, now_us, remember, most)
     local prefix = topic_prefix(topic)
     local found = redis.call('ZRANGE', expiries, '[' .. prefix, '(' .. prefix .. struct.pack('>I8', now + 1),
         'BYLEX', 'LIMIT', 0, most)
+    local left
     for _, member in ipairs(found) do
         local expires, serial, at = struct.unpack('>I8I8', member, #prefix + 1)
-        leave(topic, prefix, serial, expires, string.sub(member, at), EXPIRED, now, now_us, remember)
+        left = leave(topic, prefix, serial, expires, string.sub(member, at), EXPIRED, now, now_us, remember)
     end
     if #found > 0 then
-        note_topic(topic, prefix)
+        note_topic(topic, prefix, left)
         keep(now, remember)
     end
     return #found
@@ -134,13 +135,14 @@ local function settle(now, now_us, remember, most)
     return true
 end
 
--- The session: what is fixed, and what both sides have sent. `answered` is the number of the answer, 0 for none.
-local function find()
-    local found = redis.call('HMGET', session, 'h', 'e', 'k', 'b')
+-- The session: what is fixed, and what both sides have sent. `answered` is the number of the answer, 0 for none; `more` is
+-- another field, if one is asked for.
+local function find(field)
+    local found = redis.call('HMGET', session, 'h', 'e', 'k', 'b', field or 'e')
     if not found[1] then
         return nil
     end
-    local it = {expires = tonumber(found[2]), answered = 0, o = {1}, a = {0, 0}, a_secret = '', tokens = ''}
+    local it = {expires = tonumber(found[2]), answered = 0, o = {1}, a = {0, 0}, a_secret = '', tokens = '', more = found[5]}
     it.began, it.skipped = 0, 0
     if found[4] then
         it.began, it.skipped = struct.unpack('>I8I4', found[4])
@@ -161,15 +163,16 @@ local function find()
 end
 
 -- A live session, if that side may act with this secret.
-local function admitted(side, secret, now)
-    local it = find()
+local function admitted(side, secret, now, field)
+    local it = find(field)
     local kept = it and it[side .. '_secret']
     return it and it.expires > now and (kept == '' or kept == secret) and it or nil
 end
 
-local function keep_sent(it)
+-- What both sides have sent now, with the fields that are new.
+local function keep_sent(it, fields)
     redis.call('HSET', session, 'k', struct.pack('>I4I4I4I4I4I1', it.o[1], it.o[2], it.a[1], it.a[2], it.answered, #it.a_secret)
-        .. it.a_secret .. string.sub(it.tokens, -256))
+        .. it.a_secret .. string.sub(it.tokens, -256), unpack(fields))
 end
 
 -- A primary may have been lost with numbers that were read and not acknowledged: they are not given again, or a reader
@@ -178,8 +181,7 @@ local function skip_lost_numbers(it, now_us)
     local serial = began(now_us)
     if it.serial < serial and it.began ~= serial then
         it.o[1], it.a[1], it.skipped = it.o[1] + SKIP, it.a[1] + SKIP, it.skipped + SKIP
-        redis.call('HSET', session, 'b', struct.pack('>I8I4', serial, it.skipped))
-        keep_sent(it)
+        keep_sent(it, {'b', struct.pack('>I8I4', serial, it.skipped)})
     end
 end
 

@@ -7,8 +7,8 @@ local lifetime, remember, secret = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local in_topic, in_partition, topics_here = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local now, now_us = now_ms()
 
-local function answer(state)
-    return {state, text(now), tonumber(redis.call('HGET', meta, 'n')) or 0, redis.call('ZCARD', topics)}
+local function answer(state, sessions)
+    return {state, text(now), sessions or tonumber(redis.call('HGET', meta, 'n')) or 0, redis.call('ZCARD', topics)}
 end
 
 local it = find()
@@ -35,33 +35,36 @@ if settle_topic(topic, now, now_us, remember, 50) == 50 then
     return answer('again')
 end
 settle(now, now_us, remember, 2)
-local listed = tonumber(redis.call('HGET', meta, '=' .. topic)) or 0
-if (tonumber(redis.call('HGET', meta, 'n')) or 0) >= in_partition then
+began(now_us)
+local kept = redis.call('HMGET', meta, 's', 'c', 'x', 'n', '=' .. topic, 'i')
+local here, listed = tonumber(kept[4]) or 0, tonumber(kept[5]) or 0
+if here >= in_partition then
     return answer(settle(now, now_us, remember, 50) and 'again' or 'full')
 elseif listed >= in_topic then
     return answer('full topic')
 elseif listed == 0 and redis.call('ZCARD', topics) >= topics_here then
     return answer(settle(now, now_us, remember, 50) and 'again' or 'full topics')
 end
-local created = math.max(now, tonumber(redis.call('HGET', meta, 'c')) or 0)
-began(now_us)
-local serial = next_serial(now_us)
+local created, serial = math.max(now, tonumber(kept[2]) or 0), next_serial(kept[1], now_us)
 local expires = created + lifetime
-redis.call('HSET', meta, 'c', text(created))
-redis.call('HSETNX', meta, 'i', ARGV[11])
-keep(expires, remember)
-redis.call('DEL', session)
-redis.call('HSET', session, 'h', struct.pack('>I8I8I8', created, lifetime, serial) .. fixed, 'o', offer)
-expire(expires)
+redis.call('HSET', meta, 's', text(serial), 'c', text(created), 'n', here + 1, '=' .. topic, listed + 1,
+    'i', kept[6] or ARGV[11])
+keep(expires, remember, kept[3])
+if it then
+    redis.call('DEL', session)
+end
+redis.call('HSET', session, 'h', struct.pack('>I8I8I8', created, lifetime, serial) .. fixed, 'o', offer, 'e', text(expires))
+redis.call('PEXPIREAT', session, text(expires - 1))
 local prefix, name = topic_prefix(topic), struct.pack('>I8', serial) .. code
 redis.call('ZADD', listing, 0, prefix .. name)
 redis.call('ZADD', expiries, 0, prefix .. struct.pack('>I8', expires) .. name)
 redis.call('ZADD', topics, 0, topic)
 redis.call('ZADD', due, 'LT', text(expires), topic)
-redis.call('HINCRBY', meta, '=' .. topic, 1)
-if redis.call('HINCRBY', meta, 'n', 1) == 1 then
+if here == 0 then
     renew(4, 7)
 end
 redis.call('SPUBLISH', topic_channel(topic), '')
-redis.call('SPUBLISH', session, '')
-return answer('created')
+if ARGV[12] == '1' then -- else its code is known to nobody yet
+    redis.call('SPUBLISH', session, '')
+end
+return answer('created', here + 1)

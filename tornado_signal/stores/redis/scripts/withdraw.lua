@@ -15,8 +15,9 @@ redis.call('DEL', session)
 redis.call('SET', tomb, ARGV[4], 'PX', 10000)
 if it.answered == 0 then
     local prefix = topic_prefix(it.topic)
-    if leave(it.topic, prefix, it.serial, it.expires, code, 3, now, now_us, remember) then
-        note_topic(it.topic, prefix)
+    local left = leave(it.topic, prefix, it.serial, it.expires, code, 3, now, now_us, remember)
+    if left then
+        note_topic(it.topic, prefix, left)
     end
     keep(it.expires, remember)
 end
