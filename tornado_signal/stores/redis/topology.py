@@ -24,6 +24,7 @@ class Topology:
 
     Attributes:
         cluster: whether it is a cluster.
+        primaries: all of them.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Topology:
         self._acknowledgement = acknowledgement
         self._nodes: dict[Address, Node] = {}
         self._by_slot: list[Node] = []
+        self.primaries: list[Node] = []
         self._refreshing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -62,7 +64,7 @@ class Topology:
                 self.cluster = parse_info(reply).get("cluster_enabled") == "1"
                 problem = await self._ask_cluster() if self.cluster else None
                 if not self.cluster:
-                    self._by_slot = [self.node_at(address)] * SLOTS
+                    self._assign([self.node_at(address)] * SLOTS)
                 break
         if problem is not None:
             raise OperatorError(f"Redis cannot be used: {problem}; see --redis-nodes and how to get in")
@@ -78,14 +80,15 @@ class Topology:
         """The primary of a slot."""
         return self._by_slot[slot]
 
-    @property
-    def primaries(self) -> list[Node]:
-        """All of them."""
-        return list(dict.fromkeys(self._by_slot))
+    def _assign(self, by_slot: list[Node]) -> None:
+        self._by_slot = by_slot
+        self.primaries = list(dict.fromkeys(by_slot))
 
     def moved(self, slot: int, address: Address) -> None:
         """A node says that another one has a slot."""
-        self._by_slot[slot] = self.node_at(address)
+        by_slot = self._by_slot.copy()
+        by_slot[slot] = self.node_at(address)
+        self._assign(by_slot)
         self.refresh_soon()
 
     def refresh_soon(self) -> "asyncio.Task[None]":
@@ -125,9 +128,9 @@ class Topology:
             if None in by_slot:
                 problem = f"the cluster has no node for slot {by_slot.index(None)}"
                 known = self._by_slot or [self.node_at(address)] * SLOTS
-                self._by_slot = [new or old for new, old in zip(by_slot, known, strict=True)]
+                self._assign([new or old for new, old in zip(by_slot, known, strict=True)])
                 continue
-            self._by_slot = [node for node in by_slot if node]
+            self._assign([node for node in by_slot if node])
             return None
         return problem
 
@@ -141,7 +144,7 @@ class Topology:
             reply: Any = await lane.submit((b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._sentinel))
             await lane.close()
             if isinstance(reply, list) and len(reply) == 2:
-                self._by_slot = [self.node_at((text_of(reply[0]), int(reply[1])))] * SLOTS
+                self._assign([self.node_at((text_of(reply[0]), int(reply[1])))] * SLOTS)
                 return None
             problem = f"{host}:{port}: {reply or f'does not know {self._sentinel}'}"
         return problem
