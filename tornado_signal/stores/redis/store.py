@@ -115,6 +115,7 @@ class RedisStore:
         self._registered: dict[str, int] = {}  # by origin, until when others know of it
         self._counted: tuple[float, tuple[int, int]] | None = None
         self._asides: set[asyncio.Task[None]] = set()
+        self._settling = asyncio.Lock()
 
     async def open(self) -> None:
         try:
@@ -441,11 +442,13 @@ class RedisStore:
 
     async def _topics(self, partition: Partition, first: int, many: int) -> tuple[int, int, list[tuple[bytes, int]]]:
         """Counts of sessions and of topics of a partition, and some of its topics with theirs."""
-        again = 1
-        while again:
-            again, *found = await self.client.run(
-                partition.slot, scripts.TOPICS, partition.topic_keys, first, many, self._timeout_ms, write=False
-            )
+        arguments = (partition.slot, scripts.TOPICS, partition.topic_keys, first, many, self._timeout_ms)
+        again, *found = await self.client.run(*arguments, write=False)
+        if again:
+            # Many have expired: a few at a time, one partition after the other, and what others ask for comes between.
+            async with self._settling:
+                while again:
+                    again, *found = await self.client.run(*arguments, write=False)
         sessions, topics, _, *names = found
         return sessions, topics, list(zip(names[::2], names[1::2], strict=True))
 

@@ -2,7 +2,7 @@
 -- ARGV: rank of the first, how many, remember in ms.
 -- Returns {whether to ask again, sessions, topics, time, topic, its sessions, topic, …}.
 local now, now_us = now_ms()
-if settle(now, now_us, tonumber(ARGV[3]), 50) then
+if settle(now, now_us, tonumber(ARGV[3]), 25) then
     return {1}
 end
 local first, many = tonumber(ARGV[1]), tonumber(ARGV[2])
