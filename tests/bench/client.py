@@ -191,7 +191,12 @@ async def mix(base: str, origin: str, count: int) -> Callable[[int], bytes]:
 
 
 async def steady(
-    base: str, make: Callable[[int], bytes], rate: int, stop: Callable[[], bool], connections: int = 64
+    base: str,
+    make: Callable[[int], bytes],
+    rate: int,
+    stop: Callable[[], bool],
+    connections: int = 64,
+    pause_s: float = 0,
 ) -> list[tuple[float, float]]:
     """Send at a steady rate, whatever comes back, until `stop` (asked ten times a second) says so.
 
@@ -235,8 +240,8 @@ async def steady(
                 look = int(now_s * 10) + 1
                 if stop():
                     break
-            # Not a sleep until the next is due: timers are up to a millisecond late.
-            await asyncio.sleep(0)
+            # Not a sleep until the next is due: timers are up to a millisecond late. But it takes a processor.
+            await asyncio.sleep(pause_s)
         give_up_s = clock() + PATIENCE_S
         while len(seen) < sent and clock() < give_up_s:  # noqa: ASYNC110 (the end of it is not urgent)
             await asyncio.sleep(0.01)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
+from tornado_signal.stores.redis.connections import Access
 from tornado_signal.stores.redis.nodes import Acknowledgement
 from tornado_signal.stores.redis.store import RedisStore
 
@@ -14,8 +15,11 @@ from .processes import Server, Target
 
 SHARDS = 3
 TIMEOUT_MS = 3_600_000
+PATIENCE_S = 30
 BATCH = 500  # calls that a store in this process makes at once
-OPTIONS = ("--appendonly", "yes", "--repl-diskless-sync-delay", "0", "--cluster-require-full-coverage", "no")
+# As the README advises; and a replica is there at once.
+OPTIONS = ("--appendonly", "yes", "--hz", "100", "--cluster-require-full-coverage", "no")
+OPTIONS += ("--repl-diskless-sync-delay", "0")
 
 
 @contextmanager
@@ -54,7 +58,8 @@ def used_bytes(nodes: Iterable[RedisServer]) -> int:
 async def open_store(nodes: Iterable[RedisServer]) -> AsyncIterator[RedisStore]:
     """The store on some nodes; what it writes is acknowledged at once."""
     addresses = [("127.0.0.1", node.port) for node in nodes]
-    store = RedisStore(addresses, acknowledgement=Acknowledgement("os"), timeout_ms=TIMEOUT_MS)
+    access = Access(timeout_s=PATIENCE_S)
+    store = RedisStore(addresses, access=access, acknowledgement=Acknowledgement("os"), timeout_ms=TIMEOUT_MS)
     await store.open()
     try:
         yield store
@@ -62,9 +67,9 @@ async def open_store(nodes: Iterable[RedisServer]) -> AsyncIterator[RedisStore]:
         await store.close()
 
 
-async def in_batches(calls: Iterable[Awaitable[None]]) -> None:
+async def in_batches(calls: Iterable[Awaitable[object]]) -> None:
     """Make so many calls, a batch at a time."""
-    batch: list[Awaitable[None]] = []
+    batch: list[Awaitable[object]] = []
     for call in calls:
         batch.append(call)
         if len(batch) == BATCH:

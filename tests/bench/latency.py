@@ -89,7 +89,7 @@ def sweep(bench: Bench) -> None:
 
 
 async def while_expiring(
-    server: Server, size: Size, expires_ms: int, done: Callable[[], bool]
+    server: Server, size: Size, expires_ms: int, done: Callable[[], bool], pause_s: float = 0
 ) -> tuple[list[float], list[float]]:
     """Latencies before and after the moment of expiry, until it is done or the time is up."""
     make = await client.mix(server.base, messages.ORIGIN, size.mixed)
@@ -106,6 +106,6 @@ async def while_expiring(
         after_s = time.perf_counter() - expiry_s
         return after_s > 1 and (after_s > size.sweep_s or done())
 
-    seen = await client.steady(server.base, make, size.rate, stop)
+    seen = await client.steady(server.base, make, size.rate, stop, pause_s=pause_s)
     before = [took_s for due_s, took_s in seen if due_s < expiry_s]
     return before, [took_s for due_s, took_s in seen if due_s >= expiry_s]
