@@ -92,12 +92,12 @@ def waits(bench: Bench, leveldb: Server, one: Server, other: Server, shards: Red
         )
     bench.add(
         PART,
-        f"memory of Redis for {count:,} waiting",
+        "memory of Redis for what waits",
         kept_bytes / 1e6,
         "MB",
         target="<= 2 MB",
         reached=kept_bytes <= MOST_BYTES if whole else None,
-        note="all primaries, by their own account",
+        note=f"{count:,} waiting; all primaries, by their own account",
     )
 
 

@@ -58,6 +58,20 @@ def test_everything(tmp_path):
         "CPU of one brokered connection with waits and batches",
         "click to open data channel",
         "the server's part of it",
+        "one server on one shard, to LevelDB",
+        "three servers on three shards, to one on one",
+        "all nodes of Redis, one shard",
+        "answered at another server, p50, to LevelDB",
+        "answered at another server, p99, to LevelDB",
+        "memory of Redis for what waits",
+        "GET /topics?limit=100, first page, p50",
+        "p99 when they expire together, how much more",
+        "a listed session, offer of 1 KB, redis",
+        "a pair, offer and answer of 1 KB, redis",
+        "a listed session, offer of 1 KB, valkey",
+        "a pair, offer and answer of 1 KB, valkey",
+        "longest time without writes on its shard",
+        "longest time without writes on the others",
     }
     assert 0.01 < measured["POST /poll"]["ratio"] < 10  # of a tenth of a second, beside other tests
     assert measured["memory of a session"]["reached"] is None  # of so few sessions that it says nothing
