@@ -17,9 +17,7 @@ SHARDS = 3
 TIMEOUT_MS = 3_600_000
 PATIENCE_S = 30
 BATCH = 500  # calls that a store in this process makes at once
-# As the README advises; and a replica is there at once.
-OPTIONS = ("--appendonly", "yes", "--hz", "100", "--cluster-require-full-coverage", "no")
-OPTIONS += ("--repl-diskless-sync-delay", "0")
+OPTIONS = ("--appendonly", "yes", "--repl-diskless-sync-delay", "0", "--cluster-require-full-coverage", "no")
 
 
 @contextmanager
