@@ -19,7 +19,7 @@ STALL_S = 0.3
 def bench(*options):
     """Run the smallest benchmark to its end."""
     command = [RUN, "--smoke", *map(str, options)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 
 @pytest.fixture
