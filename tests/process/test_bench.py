@@ -19,7 +19,7 @@ STALL_S = 0.3
 def bench(*options):
     """Run the smallest benchmark to its end."""
     command = [RUN, "--smoke", *map(str, options)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
 
 @pytest.fixture
@@ -31,6 +31,7 @@ def live(tmp_path):
 
 @pytest.mark.network
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_everything(tmp_path):
     """Every part but `life` measures, every figure to reach is in the table and in the file, and nothing is left."""
     parts = [option for part in PARTS if part != "life" for option in ("--only", part)]
