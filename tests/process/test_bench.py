@@ -9,8 +9,9 @@ import time
 
 import pytest
 from bench import client, messages, peers, processes, wrk
-from bench.__main__ import PARTS
 from support.paths import TESTS
+
+from tests.bench.__main__ import PARTS
 
 RUN = TESTS / "bench" / "run"
 STALL_S = 0.3

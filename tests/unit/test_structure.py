@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "http": "api errors limits metrics settings stores.watches tornado",
     "admin": "api errors http maintenance metrics stores.leveldb transport httpx prometheus_client tornado",
     "transport": "httptools tornado",
-    "maintenance": "errors session settings stores stores.leveldb stores.redis system redis",
+    "maintenance": "errors session settings stores stores.leveldb stores.redis system",
     "settings": "",
     "system": "errors metrics settings tornado",
     "server": "admin api errors http limits metrics settings stores system transport package tornado",

@@ -35,7 +35,6 @@ if settle_topic(topic, now, now_us, remember, 50) == 50 then
     return answer('again')
 end
 settle(now, now_us, remember, 2)
-began(now_us)
 local kept = redis.call('HMGET', meta, 's', 'c', 'x', 'n', '=' .. topic, 'i')
 local here, listed = tonumber(kept[4]) or 0, tonumber(kept[5]) or 0
 if here >= in_partition then
@@ -45,7 +44,7 @@ elseif listed >= in_topic then
 elseif listed == 0 and redis.call('ZCARD', topics) >= topics_here then
     return answer(settle(now, now_us, remember, 50) and 'again' or 'full topics')
 end
-local created, serial = math.max(now, tonumber(kept[2]) or 0), next_serial(kept[1], now_us)
+local created, serial = math.max(now, tonumber(kept[2]) or 0), next_serial(math.max(kept[1] or 0, began(now_us)), now_us)
 local expires = created + lifetime
 redis.call('HSET', meta, 's', text(serial), 'c', text(created), 'n', here + 1, '=' .. topic, listed + 1,
     'i', kept[6] or ARGV[11])
