@@ -85,7 +85,7 @@ async def _count(store: RedisStore, most: int) -> dict[str, Any]:
             its["expired"] += int(listed or 0)
             return
         fixed, expires, kept, skipped = await call(slot, (b"HMGET", key, b"h", b"e", b"k", b"b"), write=False)
-        if fixed is None:
+        if fixed is None or int(expires) <= store.client.read_ms:
             return
         sent = records.unpack_sent(kept)
         its["sessions"] += 1

@@ -30,6 +30,9 @@ class Client:
         topology: where the slots are.
         timeout_s: how long a call is tried.
         metrics: what is counted.
+
+    Attributes:
+        read_ms: the node's time at the last read, for what has awaited that until now; Unix milliseconds.
     """
 
     def __init__(self, topology: Topology, timeout_s: float, metrics: RedisMetrics) -> None:
@@ -37,6 +40,7 @@ class Client:
         self._timeout_s = timeout_s
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
+        self.read_ms = 0
         self._closed = False
         self._looking: asyncio.Task[None] | None = None
 
@@ -96,6 +100,7 @@ class Client:
         node = self.topology.node(slot)
         reply = await (node.writes if write else node.reads).submit(command)
         if not isinstance(reply, Failure):
+            self.read_ms = node.reads.now_ms
             return reply
         pause_s = PAUSE_S
         asking: tuple[Command, ...] = ()
@@ -128,6 +133,7 @@ class Client:
             await asyncio.wait((future,), timeout=left_s)
             reply = future.result() if future.done() else NodeLost("no answer in time")
             if not isinstance(reply, Failure):
+                self.read_ms = node.reads.now_ms
                 return reply
         reason = str(reply) if isinstance(reply, NotReplicated) else reply.kind
         raise Unavailable("Redis at {}:{}: {}".format(*node.address, reason)) from reply

@@ -58,12 +58,16 @@ class Lane:
         address: of the node.
         access: how to get in.
         acknowledgement: of what is sent here; None for reads.
+
+    Attributes:
+        now_ms: for reads, the node's time at the last ones, Unix milliseconds.
     """
 
     def __init__(self, address: Address, access: Access, acknowledgement: Acknowledgement | None = None) -> None:
         self._address = address
         self._access = access
         self._acknowledgement = acknowledgement
+        self.now_ms = 0
         self._last: Command | None = None
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -102,10 +106,12 @@ class Lane:
         else:
             self._batch, self._queue = self._queue, []
             commands = [command for command, _ in self._batch]
-            if self._acknowledgement is not None:
+            if self._acknowledgement is None:
+                commands.insert(0, (b"TIME",))
+            else:
                 self._last = self._acknowledgement.command(self._access.timeout_s)
-            if self._last is not None:
-                commands.append(self._last)
+                if self._last is not None:
+                    commands.append(self._last)
             self._expected = len(commands)
             self._late = self._loop.call_later(self._access.timeout_s, self._lose, "no answer in time")
             self._connection.send(commands)
@@ -124,7 +130,11 @@ class Lane:
         self._replies.append(reply)
         if len(self._replies) == self._expected:
             replies, self._replies, self._expected = self._replies, [], 0
-            if self._acknowledgement is not None and self._last is not None:
+            if self._acknowledgement is None:
+                time = replies.pop(0)
+                if not isinstance(time, Exception):
+                    self.now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+            elif self._last is not None:
                 missing = self._acknowledgement.missing(replies.pop())
                 if missing is not None:
                     failed = NotReplicated(missing)

@@ -337,7 +337,7 @@ class RedisStore:
             fields = records.chunk_fields(side, known + 1, last + records.CHUNK)
             command = (b"HMGET", key, b"h", b"k", b"e", description, *fields)
             fixed, kept, *rest = await self.client.call(partition.slot, command, write=False)
-            if fixed is None:
+            if fixed is None or int(rest[0]) <= self.client.read_ms:
                 raise SessionNotFound
             serial, offerer_hash = records.unpack_secret(fixed)
             sent = records.unpack_sent(kept)
@@ -489,7 +489,7 @@ class RedisStore:
             fields = records.chunk_fields(Side.OFFERER, 1, last)
             command = (b"HMGET", partition.session(code), b"h", b"e", b"k", b"o", *fields)
             found = records.unpack_listed(code, await self.client.call(partition.slot, command, write=False))
-            if found is None:
+            if found is None or found[0].session.expires_ms <= self.client.read_ms:
                 return None
             if found[1] // records.CHUNK <= last // records.CHUNK:
                 return found[0]

@@ -2,6 +2,7 @@
 -- the middle of a slot's migration would stop halfway.
 local session, tomb, meta, listing, expiries, due, topics, departed, forgetting = unpack(KEYS)
 local EXPIRED = 2
+local SPREAD = 20000 -- ms over which the keys of sessions that expire together go, so that no node is busy with them alone
 local SKIP = 256 -- more than a side sends while a primary that is going to be replaced acknowledges nothing
 
 local function now_ms()
@@ -190,15 +191,16 @@ local function touch(expires)
     redis.call('HSET', session, 'e', text(expires))
 end
 
--- A key is there at the millisecond that it expires at, a session is not.
-local function expire(expires)
-    touch(expires)
-    redis.call('PEXPIREAT', session, text(expires - 1))
+-- A session is no more at its expiry, as its field says. Its key goes a while later, by the last digits of its code.
+local function expire(expires, lifetime)
+    local digits = tonumber(string.sub(session, -4), 16) / 65536
+    redis.call('PEXPIREAT', session, text(expires + math.floor(digits * math.min(SPREAD, lifetime / 4))))
 end
 
 -- A listed session, or one that is not, gets another expiry.
 local function move(it, code, expires, remember)
-    expire(expires)
+    touch(expires)
+    expire(expires, it.lifetime)
     if it.answered == 0 then
         local prefix = topic_prefix(it.topic)
         local name = struct.pack('>I8', it.serial) .. code

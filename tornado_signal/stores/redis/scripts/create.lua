@@ -53,7 +53,7 @@ if it then
     redis.call('DEL', session)
 end
 redis.call('HSET', session, 'h', struct.pack('>I8I8I8', created, lifetime, serial) .. fixed, 'o', offer, 'e', text(expires))
-redis.call('PEXPIREAT', session, text(expires - 1))
+expire(expires, lifetime)
 local prefix, name = topic_prefix(topic), struct.pack('>I8', serial) .. code
 redis.call('ZADD', listing, 0, prefix .. name)
 redis.call('ZADD', expiries, 0, prefix .. struct.pack('>I8', expires) .. name)
