@@ -10,6 +10,8 @@ from . import client, fill, messages, processes
 from .figures import Bench, Size
 from .processes import BenchError, Server, Target
 
+PREPARED_S = 20  # before anything is measured the sessions of the others are made
+
 
 def latency(bench: Bench) -> None:
     """Percentiles under a steady load that the server can bear easily."""
@@ -92,11 +94,17 @@ async def while_expiring(
     server: Server, size: Size, expires_ms: int, done: Callable[[], bool], pause_s: float = 0
 ) -> tuple[list[float], list[float]]:
     """Latencies before and after the moment of expiry, until it is done or the time is up."""
+
+    async def left_s() -> float:
+        (connection,) = await client.connect(server.base, 1)
+        health = await connection.ask(messages.request(server.base, "GET", "/health"))
+        connection.close()
+        return (expires_ms - health["timestamp"]) / 1e3
+
+    # What the others ask for may live as short as a minute.
+    await asyncio.sleep(max(0, await left_s() - size.steady_s - PREPARED_S))
     make = await client.mix(server.base, messages.ORIGIN, size.mixed)
-    (connection,) = await client.connect(server.base, 1)
-    health = await connection.ask(messages.request(server.base, "GET", "/health"))
-    connection.close()
-    lead_s = (expires_ms - health["timestamp"]) / 1e3
+    lead_s = await left_s()
     if lead_s < size.steady_s:
         raise BenchError("this machine is too slow: the sessions expire before anything else can be measured")
     await asyncio.sleep(lead_s - size.steady_s)

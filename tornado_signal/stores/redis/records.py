@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ...session import ListedSession, News, Session, Side
 
 CHUNK = 16  # so many numbers of a side share a field
-SPREAD_MS = 20_000  # after its expiry the key of a session is gone; as in the scripts
+SPREAD_MS = 30_000  # after its expiry the key of a session is gone; as in the scripts
 _TIMES = struct.Struct(">QQQ")
 _SENT = struct.Struct(">IIIIIB")
 _NUMBERED = struct.Struct(">II")

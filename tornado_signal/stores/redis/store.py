@@ -445,10 +445,13 @@ class RedisStore:
         arguments = (partition.slot, scripts.TOPICS, partition.topic_keys, first, many, self._timeout_ms)
         again, *found = await self.client.run(*arguments, write=False)
         if again:
-            # Many have expired: a few at a time, one partition after the other, and what others ask for comes between.
+            # Many have expired: a few at a time, one partition after the other, and twice that time for others between.
+            loop = asyncio.get_running_loop()
             async with self._settling:
                 while again:
+                    began_s = loop.time()
                     again, *found = await self.client.run(*arguments, write=False)
+                    await asyncio.sleep(2 * (loop.time() - began_s))
         sessions, topics, _, *names = found
         return sessions, topics, list(zip(names[::2], names[1::2], strict=True))
 

@@ -2,7 +2,7 @@
 -- the middle of a slot's migration would stop halfway.
 local session, tomb, meta, listing, expiries, due, topics, departed, forgetting = unpack(KEYS)
 local EXPIRED = 2
-local SPREAD = 20000 -- ms over which the keys of sessions that expire together go, so that no node is busy with them alone
+local SPREAD = 30000 -- ms over which the keys of sessions that expire together go, so that no node is busy with them alone
 local SKIP = 256 -- more than a side sends while a primary that is going to be replaced acknowledges nothing
 
 local function now_ms()
@@ -194,7 +194,7 @@ end
 -- A session is no more at its expiry, as its field says. Its key goes a while later, by the last digits of its code.
 local function expire(expires, lifetime)
     local digits = tonumber(string.sub(session, -4), 16) / 65536
-    redis.call('PEXPIREAT', session, text(expires + math.floor(digits * math.min(SPREAD, lifetime / 4))))
+    redis.call('PEXPIREAT', session, text(expires + math.floor(digits * math.min(SPREAD, lifetime / 2))))
 end
 
 -- A listed session, or one that is not, gets another expiry.
