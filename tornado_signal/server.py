@@ -19,6 +19,7 @@ from . import COMMIT
 from .admin.application import make_admin_application
 from .api.call import Service
 from .api.ice import open_ice_servers
+from .api.operations import declare
 from .errors import DamagedDatabase, OperatorError, Unavailable
 from .http.errors import make_refusal
 from .http.routes import make_application
@@ -34,11 +35,14 @@ from .system.notify import Notifier
 from .system.sockets import open_sockets, url
 from .system.tls import Tls
 from .transport import Server, ServerState
+from .websocket.endpoint import PATH as WEBSOCKET_PATH
+from .websocket.endpoint import websocket_endpoint
 
 log = logging.getLogger(__name__)
 
 STATUS_S = 5.0  # between two reports to the service manager
 LAST_REQUEST_S = 1.0  # for connections that are open when the server stops, to send one more request
+CLOSE_WEBSOCKETS_S = 2.0  # over which WebSockets are closed, so that not all clients come back at one moment
 DRAIN_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 2.0
 ADDRESSES_TO_FILL = 8  # the least number of addresses that can fill the store
@@ -206,6 +210,7 @@ async def drain(server: Server, admin_server: Server, site: Site) -> None:
         await asyncio.sleep(delay_ms / 1000)
     await server.accept_no_more()
     site.service.store.end_watches()
+    server.close_websockets(CLOSE_WEBSOCKETS_S)
     await server.serve_the_rest(LAST_REQUEST_S)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(site.drain(), DRAIN_LIMIT_S)
@@ -249,7 +254,8 @@ async def serve(settings: Settings, inherited: Inherited | None = None) -> None:
         limits = Limits(settings, max_connections, lambda: store.capacity_bytes // ADDRESSES_TO_FILL)
         metrics = RequestMetrics()
         service = Service(store, settings, clock, open_ice_servers(settings), COMMIT)
-        application = make_application(service, limits, metrics)
+        sockets = {WEBSOCKET_PATH: websocket_endpoint(declare(settings))}
+        application = make_application(service, limits, metrics, sockets)
         site = application.site
         refusal = make_refusal(settings, site.log)
         context = tls.context if tls else None

@@ -21,7 +21,7 @@ from ..stores.leveldb.store import LevelDBStore
 from ..transport import ServerState
 
 PREFIX: Final = "tornado_signal_"
-METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST")  # llhttp knows some thirty more
+METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST", "WS")  # llhttp knows some thirty more
 
 
 class Exposition(Collector):

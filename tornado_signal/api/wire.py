@@ -22,22 +22,34 @@ def parse_body(body: bytes | bytearray) -> dict[str, Any]:
     Raises:
         InvalidParameter: `body`.
     """
-    body = body.removeprefix(BYTE_ORDER_MARK)  # RFC 8259, 8.1: may be ignored
     try:
-        fields = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        fields = _parse_leniently(body)
+        fields = parse(body)
+    except ValueError:
+        raise InvalidParameter("body") from None
     if type(fields) is not dict:
         raise InvalidParameter("body")
     return fields
 
 
-def _parse_leniently(body: bytes | bytearray) -> Any:
+def parse(text: bytes | bytearray) -> Any:
+    """JSON in UTF-8.
+
+    Raises:
+        ValueError: it is none.
+    """
+    text = text.removeprefix(BYTE_ORDER_MARK)  # RFC 8259, 8.1: may be ignored
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return _parse_leniently(text)
+
+
+def _parse_leniently(text: bytes | bytearray) -> Any:
     """JSON that orjson refuses but whose parameters can be named: a lone surrogate is the parameter's fault (B3)."""
     try:
-        return json.loads(body.decode(), parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        raise InvalidParameter("body") from None
+        return json.loads(text.decode(), parse_constant=_refuse)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -1,9 +1,7 @@
 """From what comes on connections to the endpoints: each request is received, routed, and worked on in its turn."""
 
 import asyncio
-import contextvars
-import sys
-from typing import Any, Final
+from typing import Final
 
 from tornado import httputil
 
@@ -13,8 +11,6 @@ from .site import Site
 
 MAX_UNFINISHED_BYTES: Final = 64 * 1024 * 1024  # of all bodies together that have not come whole
 PREFLIGHT_MAX_AGE_S: Final = 7200
-# A task begins its work when it is made, where Python has that.
-AT_ONCE: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 
 class Application(httputil.HTTPServerConnectionDelegate):
@@ -34,9 +30,6 @@ class Application(httputil.HTTPServerConnectionDelegate):
         self.endpoints = endpoints
         self.unknown = unknown
         self.unfinished_bytes = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._context = contextvars.copy_context()
-        self._loop = asyncio.get_running_loop()
 
     def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> "Reception":
         return Reception(self, request_conn)
@@ -52,17 +45,10 @@ class Application(httputil.HTTPServerConnectionDelegate):
 
         What is refused for its body is answered at once, before the client is told to go on sending that.
         """
-
-        def begin() -> None:
-            # What has its turn behind another request is begun by that one, and would see its context variables.
-            task = asyncio.Task(serve(request), loop=self._loop, context=self._context.copy(), **AT_ONCE)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
         if request.refusal is not None:
-            begin()
+            self.site.start(serve(request))
         else:
-            self.site.queue.submit(request.client, begin)
+            self.site.queue.submit(request.client, lambda: self.site.start(serve(request)))
 
 
 async def serve(request: Request) -> None:

@@ -1,15 +1,12 @@
 """One HTTP request: what it came with, what it may ask for, and its response. It is the `Call` of its operation."""
 
 import http
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any, Final, NoReturn
 
 from tornado import httputil
-from tornado.iostream import StreamClosedError
 
 from .. import errors
 from ..api import wire
@@ -17,10 +14,9 @@ from ..api.operations import Pieces
 from ..api.schemas import EVENT_STREAM, MAX_ORIGIN
 from ..limits import forwarded
 from ..stores.watches import Watch
-from .errors import STATUS, cors, error_response
+from .call import ClientCall
+from .errors import cors, error_response
 from .site import Site
-
-log = logging.getLogger(__name__)
 
 NO_HEADERS: Final = httputil.HTTPHeaders()
 OK: Final = httputil.ResponseStartLine("HTTP/1.1", 200, "OK")
@@ -47,31 +43,19 @@ class Endpoint:
     unknown: bool = False
 
 
-class Request:
+class Request(ClientCall):
     """One request that has come.
 
     Attributes:
         refusal: why the body is not kept, if it is not.
         path: that of its target, percent-encoded.
         query: that of its target.
-        origin: the isolation scope; empty until it has been checked.
-        now_ms: the time of the request; after a wait that of its end.
-        client: stands for the client that it is from.
         closing: whether its connection ends with the response.
         begun: whether some of the response has been sent.
     """
 
-    origin = ""
-    now_ms = 0
-    request_id = ""
-    refused_for = ""
-    status = 0
-    sent_bytes = 0
-    waited = False
     closing = False
     begun = False
-    _ended = False
-    _watch: Watch | None = None
 
     def __init__(
         self,
@@ -83,25 +67,19 @@ class Request:
         endpoint: Endpoint,
         refusal: errors.SignalError | None = None,
     ) -> None:
-        self.site = site
-        self.service = site.service
+        self.remote_ip: str = connection.context.remote_ip
+        client_address, proxies = self.remote_ip, site.service.settings.trusted_proxies
+        if proxies or not client_address:
+            client_address = forwarded.client_address(client_address, headers, proxies)
+        super().__init__(site, client_address, start_line.method, endpoint.pattern)
         self.connection = connection
         self.start_line = start_line
-        self.method = start_line.method
         self.path, _, self.query = start_line.path.partition("?")
         self.headers = headers
         self.body = body
+        self.body_bytes = len(body)
         self.endpoint = endpoint
-        self.pattern = endpoint.pattern
         self.refusal = refusal
-        self.began_s = perf_counter()
-        self.remote_ip: str = connection.context.remote_ip
-        proxies = site.service.settings.trusted_proxies
-        self.client_address = self.remote_ip
-        if proxies or not self.remote_ip:
-            self.client_address = forwarded.client_address(self.remote_ip, headers, proxies)
-        self.client = site.limits.client(self.client_address)
-        site.running += 1
 
     # What it may ask for
 
@@ -169,39 +147,15 @@ class Request:
             raise self.refusal
         return wire.parse_body(self.body)
 
-    # The call of an operation; see `api.call.Call`
-
-    def admit_session(self) -> None:
-        self.site.limits.publish(self.client_address, self.now_ms)
-
-    def admit_bytes(self, overhead_bytes: int) -> None:
-        self.site.limits.store(self.client_address, len(self.body) + overhead_bytes, self.now_ms)
-
     def waiting(self, watch: Watch) -> Watch:
         """Tie a watch to the connection.
 
         What the request came with is no longer needed then, and let go: thousands may wait.
         """
-        try:
-            watch.on_close = self.site.limits.wait(self.client_address)
-        except errors.SignalError:
-            watch.close()
-            raise
-        self._watch = watch
-        self.waited = True
-        self.site.log.metrics.waiting[self.pattern] += 1
+        super().waiting(watch)
         self.headers, self.body = NO_HEADERS, b""
         self.connection.set_close_callback(self.client_gone)
         return watch
-
-    def client_gone(self) -> None:
-        """The client has left: what waits for it need not."""
-        if self._watch is not None:
-            self._watch.close()
-
-    async def turn(self) -> None:
-        await self.site.queue.turn(self.client)
-        self.now_ms = self.service.clock.now_ms()
 
     # The response
 
@@ -277,32 +231,3 @@ class Request:
         self.count_error(error)
         self.connection.close()
         self.ended()
-
-    def count_error(self, error: BaseException) -> None:
-        """Count an error and, if it is a defect, log it; without what the request carries: it is people's addresses."""
-        if isinstance(error, errors.SignalError):
-            self.refused_for = error.reason
-            self.site.log.refused(STATUS[type(error)], error.reason)
-        elif not isinstance(error, StreamClosedError):
-            self.site.log.failed()
-            log.error("%s %s failed: request %s", self.method, self.endpoint.pattern, self.request_id, exc_info=error)
-
-    def ended(self) -> None:
-        """It has come to its end, and its response with it."""
-        if self._ended:  # as by an error behind the response
-            return
-        self._ended = True
-        log, seconds = self.site.log, perf_counter() - self.began_s
-        kind = (self.pattern, self.method, self.status)
-        if self.waited:
-            log.metrics.waiting[self.pattern] -= 1
-            log.metrics.waits[kind].observe(seconds)
-        else:
-            log.metrics.requests[kind].observe(seconds)
-        if log.written:
-            line = {"method": self.method, "endpoint": self.pattern, "status": self.status}
-            line |= {"ms": round(seconds * 1000, 3), "bytes": self.sent_bytes, "id": self.request_id}
-            log.finished(line, self.refused_for, self.client_address)
-        self.site.running -= 1
-        if self.site.draining and not self.site.running:
-            self.site.idle.set()

@@ -1,6 +1,7 @@
 """The routes, made from what is declared: operations and subscriptions of `api`, and files."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from tornado import web
@@ -69,8 +70,13 @@ def pattern_of(path: str) -> str:
     return path.replace("{topic}", ":topic")
 
 
-def make_application(service: Service, limits: Limits, metrics: RequestMetrics) -> Application:
-    """The application with every route; the limits are those that the transport counts connections with."""
+def make_application(
+    service: Service, limits: Limits, metrics: RequestMetrics, others: Mapping[str, Endpoint] | None = None
+) -> Application:
+    """The application with every route, and other endpoints by their paths.
+
+    The limits are those that the transport counts connections with.
+    """
     settings = service.settings
     served = assets.load(assets.CLIENT | (assets.DEMO if settings.demo else {}))
     operations = declare(settings)
@@ -85,4 +91,5 @@ def make_application(service: Service, limits: Limits, metrics: RequestMetrics) 
     document = make_document(operations, {path: asset.media_type for path, asset in served.items()})
     endpoints["/openapi.json"] = document_endpoint(document)
     endpoints |= dict.fromkeys(served, Endpoint("files", READING, by_tornado, page=True))
+    endpoints |= others or {}
     return Application(Site(service, limits, RequestLog(settings, metrics)), endpoints, UNKNOWN)

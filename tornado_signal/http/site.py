@@ -1,12 +1,19 @@
 """What all requests share."""
 
 import asyncio
+import contextvars
+import sys
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from ..api.call import Service
 from ..limits.fair_queue import FairQueue
 from ..limits.per_address import Limits
 from .request_log import RequestLog
+
+# A task begins its work when it is made, where Python has that.
+AT_ONCE: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 
 @dataclass
@@ -32,6 +39,15 @@ class Site:
     running: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     queue: FairQueue = field(default_factory=FairQueue)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+    def start(self, work: Coroutine[None, None, None]) -> None:
+        """Start work for a client; whatever starts it, its context variables are its own."""
+        task = asyncio.Task(work, loop=self._loop, context=self._context.copy(), **AT_ONCE)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def drain(self) -> None:
         """Take no more requests (503) and wait for the answers of those that are being worked on."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import http
+from collections.abc import Callable
 from typing import Final, cast
 
 from tornado import httputil
@@ -247,6 +248,19 @@ class Connection(asyncio.Protocol):
         if more or self._refused:
             self.state.loop.call_soon(self._advance)
         self._set_deadline()
+
+    def hand_over(self, make: Callable[[ServerState, str, int | None], asyncio.Protocol]) -> bool:
+        if self._closing or self._transport.is_closing() or len(self._exchanges) > 1 or self._waiting:
+            self.abort()  # what was sent before the answer was taken for requests
+            return False
+        self._closing = True
+        self._exchanges = ()
+        self._parser.close()
+        self.state.connections.discard(self)
+        protocol = make(self.state, self.remote_ip, self._refusal)
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        return True
 
     def deadline_passed(self) -> None:
         waits = self._closing or self._drained is not None

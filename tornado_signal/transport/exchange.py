@@ -1,13 +1,15 @@
 """One request and its response, between a connection and Tornado's handlers."""
 
 import asyncio
-from collections.abc import Callable
+import http
+from collections.abc import Callable, Iterable
 from typing import cast
 
 from tornado import httputil
+from tornado.iostream import StreamClosedError
 
 from .headers import Headers
-from .state import ClientConnection
+from .state import ClientConnection, ServerState
 from .syntax import format_head
 
 NO_HEADERS = Headers([])
@@ -162,6 +164,20 @@ class Exchange(httputil.HTTPConnection):
         if self._chunked:
             self.context.send(b"0\r\n\r\n")
         self.context.exchange_finished(self)
+
+    def upgrade(
+        self, headers: Iterable[tuple[str, str]], make: Callable[[ServerState, str, int | None], asyncio.Protocol]
+    ) -> None:
+        """Answer 101, and give the connection to another protocol.
+
+        Raises:
+            StreamClosedError: it is over.
+        """
+        self.finished = self.started = True
+        self._close_callback = self._delegate = None
+        self.context.send(format_head(http.HTTPStatus.SWITCHING_PROTOCOLS, "", headers))
+        if not self.context.hand_over(make):
+            raise StreamClosedError
 
     def close(self) -> None:
         """End the connection in the middle of the response: nothing else can tell the client that it is not whole."""

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import logging
+import random
 import socket
 from collections.abc import Iterable
 from typing import Final
 
 from .connection import HEAD_S, REFUSED_S, Connection
 from .state import ServerState
+from .websocket import WebSocket
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +63,12 @@ class Server:
         self._close_listeners()
         await asyncio.sleep(HANDSHAKE_S if self.state.tls else ACCEPTED_S)
         self.state.stopping = True
+
+    def close_websockets(self, seconds: float) -> None:
+        """Close the WebSockets that are open, spread over so many seconds."""
+        for connection in self.state.connections:
+            if isinstance(connection, WebSocket):
+                self._loop.call_later(random.uniform(0, seconds), connection.close)
 
     async def serve_the_rest(self, limit_s: float) -> None:
         """Give open connections some time for one more request, then close what is idle."""

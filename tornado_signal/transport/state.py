@@ -25,8 +25,8 @@ class ConnectionLimiter(Protocol):
         """A connection that was counted is over; `refusal` is what `connected` has returned for it."""
 
 
-class ClientConnection(Protocol):
-    """A connection, as its server and its exchanges know it.
+class OpenConnection(Protocol):
+    """A connection, as its server knows it.
 
     Attributes:
         state: shared with the server's other connections.
@@ -50,6 +50,19 @@ class ClientConnection(Protocol):
     def unsent_bytes(self) -> int:
         """What its client has not taken yet."""
 
+    def deadline_passed(self) -> None:
+        """The deadline has passed."""
+
+    def close(self) -> None:
+        """Close after what has been sent."""
+
+    def abort(self) -> None:
+        """End it at once."""
+
+
+class ClientConnection(OpenConnection, Protocol):
+    """A connection, as its exchanges know it."""
+
     def send(self, data: bytes) -> "asyncio.Future[None]":
         """Send bytes.
 
@@ -60,14 +73,8 @@ class ClientConnection(Protocol):
     def exchange_finished(self, exchange: httputil.HTTPConnection) -> None:
         """The response of the current exchange is complete."""
 
-    def deadline_passed(self) -> None:
-        """The deadline has passed."""
-
-    def close(self) -> None:
-        """Close after what has been sent."""
-
-    def abort(self) -> None:
-        """End it at once."""
+    def hand_over(self, make: "Callable[[ServerState, str, int | None], asyncio.Protocol]") -> bool:
+        """Give the connection to another protocol, which is made with what has been counted; False if it is over."""
 
 
 class Unsent:
@@ -88,16 +95,16 @@ class Unsent:
         self.bytes = 0
         self.ended = 0
         self._most_bytes = most_bytes
-        self._sizes: dict[ClientConnection, int] = {}
+        self._sizes: dict[OpenConnection, int] = {}
 
-    def grown(self, connection: ClientConnection, size: int) -> None:
+    def grown(self, connection: OpenConnection, size: int) -> None:
         """A connection has so many bytes unsent now."""
         self.bytes += size - self._sizes.get(connection, 0)
         self._sizes[connection] = size
         if self.bytes > self._most_bytes:
             self._shrink()
 
-    def forget(self, connection: ClientConnection) -> None:
+    def forget(self, connection: OpenConnection) -> None:
         """A connection has caught up, or is over."""
         self.bytes -= self._sizes.pop(connection, 0)
 
@@ -105,7 +112,7 @@ class Unsent:
         # Sizes are those of the last write: meanwhile clients may have read.
         self._sizes = {connection: connection.unsent_bytes for connection in self._sizes}
         self.bytes = sum(self._sizes.values())
-        by_address: defaultdict[str, list[ClientConnection]] = defaultdict(list)
+        by_address: defaultdict[str, list[OpenConnection]] = defaultdict(list)
         for connection in self._sizes:
             by_address[connection.remote_ip].append(connection)
         while self.bytes > self._most_bytes * 3 // 4:
@@ -154,7 +161,7 @@ class ServerState:
         self.tls = tls
         self.protocol = "https" if tls else "http"
         self.loop = asyncio.get_running_loop()
-        self.connections: set[ClientConnection] = set()
+        self.connections: set[OpenConnection] = set()
         self.all_closed = asyncio.Event()
         self.unsent = Unsent(max_unsent_bytes)
         self.max_read_ahead_bytes = max_read_ahead_bytes
@@ -178,7 +185,7 @@ class ServerState:
         if self._limiter is not None and refusal is not None:
             self._limiter.disconnected(address, refusal)
 
-    def remove(self, connection: ClientConnection) -> None:
+    def remove(self, connection: OpenConnection) -> None:
         """A connection that was open is over."""
         self.connections.discard(connection)
         self.unsent.forget(connection)

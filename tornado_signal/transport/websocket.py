@@ -1,0 +1,292 @@
+"""A connection after its upgrade to a WebSocket (RFC 6455): text messages in and out, pings, and its end."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Final, Protocol, cast
+
+from tornado import httputil
+from websockets.datastructures import Headers as WebSocketHeaders
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request as HandshakeRequest
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+from .parser import PIECE_BYTES
+from .state import ServerState
+
+logging.getLogger("websockets").setLevel(logging.WARNING)  # it would log every connection
+
+PING_S: Final = 20.0  # between two questions whether the client is there
+SILENT_S: Final = 40.0  # after which it is not
+CLOSE_S: Final = 2.0  # for a client to close what is closed
+MAX_UNSENT_BYTES: Final = 1024 * 1024  # that a client may leave unread
+MAX_MESSAGES: Final = 64  # of one connection that are worked on at a time; the next are not read meanwhile
+
+HANDSHAKE_HEADERS: Final = (
+    "Connection",
+    "Upgrade",
+    "Sec-WebSocket-Key",
+    "Sec-WebSocket-Version",
+    "Sec-WebSocket-Protocol",
+)
+
+
+class Receiver(Protocol):
+    """What is told of a WebSocket's messages."""
+
+    def message_received(self, message: bytes) -> None:
+        """A text message has come whole; not more than MAX_MESSAGES before `WebSocket.message_done`."""
+
+    def frame_received(self) -> None:
+        """A frame has come that is not a whole message: a fragment, a ping."""
+
+    def client_gone(self) -> None:
+        """The connection is over."""
+
+
+class WebSocket(asyncio.Protocol):
+    """One client's connection, from its upgrade on.
+
+    Args:
+        protocol: the state of the protocol, after the handshake.
+        receiver: what is told of the messages; may be set after this has been made.
+
+    Attributes:
+        state: shared with the server's other connections.
+        remote_ip: the other end's address; empty on a Unix socket.
+        deadline_s: when to look after it, by the loop's clock.
+    """
+
+    __slots__ = (
+        "_closing",
+        "_drained",
+        "_fragments",
+        "_heard_s",
+        "_kept_bytes",
+        "_paused",
+        "_protocol",
+        "_refusal",
+        "_running",
+        "_transport",
+        "_unfinished_bytes",
+        "_waiting",
+        "deadline_s",
+        "receiver",
+        "remote_ip",
+        "state",
+    )
+
+    idle = True  # it may be closed at any time
+    receiver: Receiver
+    _transport: asyncio.Transport
+
+    def __init__(self, state: ServerState, remote_ip: str, refusal: int | None, protocol: ServerProtocol) -> None:
+        self.state = state
+        self.remote_ip = remote_ip
+        self.deadline_s = 0.0
+        self._refusal = refusal
+        self._protocol = protocol
+        self._heard_s = 0.0
+        self._fragments: list[bytes] = []  # of a message that is not whole
+        self._unfinished_bytes = 0  # since the last whole message
+        self._waiting = b""  # what has been read and not been parsed
+        self._kept_bytes = 0  # both, as they were counted
+        self._running = 0  # messages that are being worked on
+        self._paused = False
+        self._drained: asyncio.Future[None] | None = None
+        self._closing = False  # whether nothing more is to be sent or understood
+
+    # From asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.state.connections.add(self)
+        self._heard_s = self.state.loop.time()
+        self.deadline_s = self._heard_s + PING_S
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._keep(b"", 0)
+        self.state.remove(self)
+        self.state.release(self.remote_ip, self._refusal)
+        self.resume_writing()
+        self.receiver.client_gone()
+        del self._protocol  # it refers to itself
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._drained = self.state.loop.create_future()
+
+    def resume_writing(self) -> None:
+        self.state.unsent.forget(self)
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of frames, split anywhere."""
+        if self._closing:
+            return
+        self._heard_s = self.state.loop.time()
+        self._parse(self._waiting + data if self._waiting else data)
+
+    def _parse(self, data: bytes) -> None:
+        taken = 0
+        while taken < len(data) and self._running < MAX_MESSAGES and not self._closing:
+            piece = data[taken : taken + PIECE_BYTES]
+            taken += len(piece)
+            self._unfinished_bytes += len(piece)
+            self._protocol.receive_data(piece)
+            for frame in self._protocol.events_received():
+                self._take(cast(Frame, frame))
+            self._flush()
+        if self._closing:
+            return
+        self._keep(data[taken:], self._unfinished_bytes)
+        if self._paused != bool(self._waiting) and not self._transport.is_closing():
+            self._paused = not self._paused
+            (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
+
+    def _take(self, frame: Frame) -> None:
+        if self._closing:
+            return
+        if frame.opcode is Opcode.BINARY:
+            self.close(CloseCode.UNSUPPORTED_DATA, "messages are text")
+        elif frame.opcode in (Opcode.TEXT, Opcode.CONT):
+            data = bytes(frame.data)
+            if not frame.fin or self._fragments:
+                self._fragments.append(data)
+                if not frame.fin:
+                    self.receiver.frame_received()
+                    return
+                data = b"".join(self._fragments)
+                self._fragments = []
+            self._unfinished_bytes = 0
+            self._running += 1
+            self.receiver.message_received(data)
+        elif frame.opcode is Opcode.PING:
+            self.receiver.frame_received()
+
+    def _keep(self, waiting: bytes, unfinished_bytes: int) -> None:
+        """Count what was read and cannot be worked on yet; all connections together keep so much."""
+        self._waiting = waiting
+        kept = len(waiting) + unfinished_bytes
+        self.state.read_ahead_bytes += kept - self._kept_bytes
+        self._kept_bytes = kept
+        if self.state.read_ahead_bytes > self.state.max_read_ahead_bytes and kept > PIECE_BYTES:
+            self.close(CloseCode.TRY_AGAIN_LATER, "too much has come that is not whole")
+
+    # From the receiver and the server
+
+    @property
+    def protocol(self) -> str:
+        return self.state.protocol
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def send(self, message: bytes, *, last: bool = True) -> "asyncio.Future[None]":
+        """Send a text message, or the first part of one.
+
+        Returns:
+            A future that is done when more may be sent, or the connection is over.
+        """
+        if not self._closing:
+            self._protocol.send_text(message, fin=last)
+            self._flush()
+        return self._drained or self.state.done
+
+    def send_more(self, part: bytes, *, last: bool) -> "asyncio.Future[None]":
+        """Send another part of a message; what it returns is as of `send`."""
+        if not self._closing:
+            self._protocol.send_continuation(part, fin=last)
+            self._flush()
+        return self._drained or self.state.done
+
+    def message_done(self) -> None:
+        """The work for a message is done, or waits for something: another one may come."""
+        self._running -= 1
+        if self._waiting and not self._closing:
+            self.state.loop.call_soon(self._parse_the_rest)
+
+    def close(self, code: int = CloseCode.SERVICE_RESTART, reason: str = "") -> None:
+        if not self._closing:
+            self._protocol.send_close(code, reason)
+            self._protocol.send_eof()
+            self._flush()
+
+    def abort(self) -> None:
+        self._closing = True
+        self._transport.abort()
+
+    def deadline_passed(self) -> None:
+        now_s = self.state.loop.time()
+        if self._closing or now_s >= self._heard_s + SILENT_S:
+            self.abort()
+            return
+        self.deadline_s = min(now_s + PING_S, self._heard_s + SILENT_S)
+        if self._drained is None:  # else it has enough to read
+            self._protocol.send_ping(b"")
+            self._flush()
+
+    def _parse_the_rest(self) -> None:
+        if self._waiting and not self._closing:
+            waiting, self._waiting = self._waiting, b""
+            self._parse(waiting)
+
+    def _flush(self) -> None:
+        """Send what the protocol has to send, and end the connection if that is all."""
+        writes = self._protocol.data_to_send()
+        if not writes or self._transport.is_closing():
+            return
+        self._transport.write(b"".join(writes))
+        if self._protocol.eof_sent:
+            self._end()
+        elif self._drained is not None:
+            self.state.unsent.grown(self, self.unsent_bytes)
+            if self.unsent_bytes > MAX_UNSENT_BYTES and not self._closing:
+                self.close(CloseCode.POLICY_VIOLATION, "messages are not read")
+
+    def _end(self) -> None:
+        """Close after what has been sent, when the client has read it; what it still sends is forgotten."""
+        self._closing = True
+        self._fragments = []
+        self.deadline_s = self.state.loop.time() + CLOSE_S
+        if self._protocol.close_rcvd is not None or not self._transport.can_write_eof():
+            self._transport.close()
+            return
+        self._transport.write_eof()
+        if self._paused:
+            self._transport.resume_reading()
+
+
+def accept(
+    headers: httputil.HTTPHeaders, start_line: httputil.RequestStartLine, max_message_bytes: int, subprotocol: str
+) -> tuple[ServerProtocol, list[tuple[str, str]]] | None:
+    """Check a handshake.
+
+    Args:
+        headers: of the request.
+        start_line: of the request.
+        max_message_bytes: the largest message.
+        subprotocol: what is chosen if the client offers it.
+
+    Returns:
+        The state of the protocol and the headers of the 101 response; None if it is no handshake.
+    """
+
+    def select(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+        return Subprotocol(subprotocol) if subprotocol in offered else None
+
+    protocol = ServerProtocol(select_subprotocol=select, state=State.OPEN, max_size=max_message_bytes)
+    fields = [(name, value) for name in HANDSHAKE_HEADERS for value in headers.get_list(name)]
+    response = protocol.accept(HandshakeRequest(start_line.path, WebSocketHeaders(fields)))
+    if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS or start_line.version != "HTTP/1.1":
+        return None
+    return protocol, [pair for pair in response.headers.raw_items() if pair[0] != "Date"]

@@ -1,0 +1,423 @@
+"""What one client asks for over its WebSocket, and what it is told."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+
+from websockets.frames import CloseCode
+
+from .. import errors
+from ..api import wire
+from ..api.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, check
+from ..api.parameters import check_optional_string
+from ..api.topic_steps import Event
+from ..api.waiting import Feed
+from ..http.call import ClientCall
+from ..http.errors import STATUS
+from ..http.routes import pattern_of
+from ..http.site import Site
+from ..stores.watches import Watch
+from ..transport.websocket import MAX_UNSENT_BYTES, WebSocket
+from . import rpc
+
+METHOD: Final = "WS"
+MAX_SUBSCRIPTIONS: Final = 100
+LOOK_S: Final = 3600.0  # a subscription that hears nothing looks again after that
+CODE_LENGTH: Final = 36
+TOPIC_EVENTS, SESSION_EVENTS = SUBSCRIPTIONS
+
+Perform = Callable[["RpcCall", dict[str, Any]], Awaitable[bytes | Pieces]]
+
+
+class Method(NamedTuple):
+    """A method.
+
+    Attributes:
+        pattern: what logs and metrics call it: the path that it has over HTTP.
+        perform: called with the call and the parameters; its result is JSON.
+        writes: whether it changes the session of the parameter `code`.
+    """
+
+    pattern: str
+    perform: Perform
+    writes: bool = False
+
+
+class Slot:
+    """A message that is being worked on, until it is done or waits."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket: WebSocket | None = socket
+
+    def release(self) -> None:
+        """Let another message be read; may be called more than once."""
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.message_done()
+
+
+class RpcCall(ClientCall):
+    """One request of a client.
+
+    Attributes:
+        connection: its client's.
+        slot: the message that it came in.
+        then: called when its response has been sent.
+    """
+
+    def __init__(self, connection: "Connection", pattern: str, size: int, slot: Slot) -> None:
+        super().__init__(connection.site, connection.client_address, METHOD, pattern)
+        self.connection = connection
+        self.origin = connection.origin
+        self.body_bytes = size
+        self.request_id = connection.next_request_id()
+        self.slot = slot
+        self.then: Callable[[], object] | None = None
+
+    def admit(self) -> None:
+        """Check what comes before everything else.
+
+        Raises:
+            SignalError: why it is refused.
+        """
+        self.now_ms = self.service.clock.now_ms()
+        if retry_after_s := self.site.limits.request(self.client_address, self.now_ms):
+            if self.site.limits.goes_on(self.client_address, self.now_ms):
+                self.connection.socket.close(CloseCode.POLICY_VIOLATION, "too many requests")
+            raise errors.TooMany("requests of an address", retry_after_s)
+        if self.site.draining:
+            raise errors.Unavailable("draining")
+
+    def waiting(self, watch: Watch) -> Watch:
+        super().waiting(watch)
+        self.slot.release()
+        self.connection.waiting.add(self)
+        if self.connection.over:
+            watch.close()
+        return watch
+
+    def ended(self) -> None:
+        self.connection.waiting.discard(self)
+        super().ended()
+
+
+class Connection:
+    """One client's WebSocket.
+
+    Args:
+        site: what all calls share.
+        methods: by their names.
+        origin: the isolation scope.
+        client_address: of the client.
+        request_id: of the handshake; the names of its requests begin with it.
+        socket: the connection.
+
+    Attributes:
+        waiting: the calls that wait for news.
+        over: whether the client is gone.
+    """
+
+    __slots__ = (
+        "_held",
+        "_held_bytes",
+        "_last_id",
+        "_last_subscription",
+        "_long",
+        "_methods",
+        "_request_id",
+        "_subscriptions",
+        "_writes",
+        "client_address",
+        "origin",
+        "over",
+        "site",
+        "socket",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        site: Site,
+        methods: Mapping[str, Method],
+        origin: str,
+        client_address: str,
+        request_id: str,
+        socket: WebSocket,
+    ) -> None:
+        self.site = site
+        self.origin = origin
+        self.client_address = client_address
+        self.socket = socket
+        self.waiting: set[RpcCall] = set()
+        self.over = False
+        self._methods = methods
+        self._request_id = request_id
+        self._last_id = 0
+        self._subscriptions: dict[int, RpcCall] = {}
+        self._last_subscription = 0
+        self._writes: dict[str, asyncio.Future[None]] = {}  # the last change of each session, while it is under way
+        self._long: asyncio.Lock | None = None  # held while a message is sent in parts
+        self._held: list[bytes] = []  # what waits for its end
+        self._held_bytes = 0
+
+    def next_request_id(self) -> str:
+        """A name for a request."""
+        self._last_id += 1
+        return f"{self._request_id}-{self._last_id}"
+
+    # From the transport
+
+    def message_received(self, message: bytes) -> None:
+        slot = Slot(self.socket)
+        client = self.site.limits.client(self.client_address)
+        self.site.queue.submit(client, lambda: self.site.start(self._answer(message, slot)))
+
+    def frame_received(self) -> None:
+        now_ms = self.site.service.clock.now_ms()
+        limits = self.site.limits
+        if limits.request(self.client_address, now_ms) and limits.goes_on(self.client_address, now_ms):
+            self.socket.close(CloseCode.POLICY_VIOLATION, "too many frames")
+
+    def client_gone(self) -> None:
+        self.over = True
+        for call in list(self.waiting):
+            call.client_gone()
+
+    # Requests
+
+    async def _answer(self, message: bytes, slot: Slot) -> None:
+        """Answer a message. What changes sessions takes its place in their order before anything else is read."""
+        try:
+            found, batch = rpc.parse(message)
+        except UnicodeDecodeError:
+            self.socket.close(CloseCode.INVALID_DATA, "messages are UTF-8")
+            return
+        try:
+            answers = [self._respond(each, slot) for each in found]
+            await self._send_all(await asyncio.gather(*answers) if batch else [await answers[0]], batch=batch)
+        finally:
+            slot.release()
+
+    def _respond(self, request: rpc.RpcRequest | bytes, slot: Slot) -> "Coroutine[None, None, Response]":
+        if isinstance(request, bytes):
+            self.frame_received()
+            return respond_with(request)
+        method = self._methods.get(request.method)
+        if method is None:
+            self.frame_received()
+            return respond_with(rpc.method_not_found(request.id) if request.id else b"")
+        before, done = None, None
+        code = request.params.get("code")
+        if type(code) is str and len(code) == CODE_LENGTH:
+            code = code.lower()
+            before = self._writes.get(code)
+            if method.writes:
+                done = self._writes[code] = self.socket.state.loop.create_future()
+                done.add_done_callback(lambda done: self._written(code, done))
+        return self._perform(request, method, RpcCall(self, method.pattern, request.size, slot), before, done)
+
+    def _written(self, code: str, done: "asyncio.Future[None]") -> None:
+        if self._writes.get(code) is done:
+            del self._writes[code]
+
+    async def _perform(
+        self,
+        request: rpc.RpcRequest,
+        method: Method,
+        call: RpcCall,
+        before: "asyncio.Future[None] | None",
+        done: "asyncio.Future[None] | None",
+    ) -> "Response":
+        try:
+            if before is not None:
+                await before
+            call.admit()
+            found = await method.perform(call, request.params)
+            parts = None if isinstance(found, bytes) else found
+            first, last = (found, True) if isinstance(found, bytes) else await anext(found)
+        except (Exception, asyncio.CancelledError) as error:
+            call.count_error(error)
+            call.status, text = failure(request.id, error)
+            call.ended()
+            return Response(text if request.id else b"")
+        finally:
+            if done is not None:
+                done.set_result(None)
+        call.status = HTTPStatus.OK
+        call.sent_bytes = len(first)
+        if last or not request.id:
+            if parts is not None:
+                await parts.aclose()
+            call.ended()
+            return Response(rpc.result(request.id, first) if request.id else b"", then=call.then)
+        return Response(rpc.begin_result(request.id) + first, parts, call)
+
+    # What is sent
+
+    async def _send_all(self, responses: list["Response"], *, batch: bool) -> None:
+        """Send responses in one message, as fast as the client reads it if it is long."""
+        responses = [each for each in responses if each.text]
+        if not responses:
+            return
+        if all(each.more is None for each in responses):
+            text = b",".join(each.text for each in responses)
+            self._send(b"[%b]" % text if batch else text)
+        else:
+            await self._send_long(responses, b"[" if batch else b"", b"]" if batch else b"")
+        for each in responses:
+            if each.then is not None:
+                each.then()
+
+    async def _send_long(self, responses: list["Response"], between: bytes, end: bytes) -> None:
+        if self._long is None:
+            self._long = asyncio.Lock()
+        async with self._long:
+            self.socket.send(b"", last=False)
+            try:
+                for each in responses:
+                    await self.socket.send_more(between + each.text, last=False)
+                    between = b","
+                    if each.more is not None and each.call is not None:
+                        await self._send_more(each.more, each.call)
+            except (Exception, asyncio.CancelledError):
+                self.socket.close(CloseCode.INTERNAL_ERROR)  # nothing else can tell that the message is not whole
+                raise
+            finally:
+                held, self._held, self._held_bytes = self._held, [], 0
+                self.socket.send_more(end, last=True)
+        for message in held:
+            self._send(message)
+
+    async def _send_more(self, more: Pieces, call: RpcCall) -> None:
+        try:
+            async with aclosing(more):
+                async for part, _ in more:
+                    call.sent_bytes += len(part)
+                    await self.socket.send_more(part, last=False)
+                    del part  # many clients may read slowly: nothing is kept here while they do
+                    if self.over:
+                        break
+                    await call.turn()
+            await self.socket.send_more(b"}", last=False)
+        except (Exception, asyncio.CancelledError) as error:
+            call.count_error(error)
+            raise
+        finally:
+            call.ended()
+
+    def _send(self, message: bytes) -> "asyncio.Future[None]":
+        """Send a message, behind the one that is being sent; see `WebSocket.send`."""
+        if self._long is None or not self._long.locked():
+            return self.socket.send(message)
+        self._held.append(message)
+        self._held_bytes += len(message)
+        if self._held_bytes > MAX_UNSENT_BYTES:
+            self._held, self._held_bytes = [], 0
+            self.socket.close(CloseCode.POLICY_VIOLATION, "messages are not read")
+        return self.socket.state.done
+
+    # Subscriptions
+
+    async def subscribe(self, call: RpcCall, params: dict[str, Any]) -> bytes:
+        """Begin to tell of a topic or of a session; the events follow the response."""
+        declared = SESSION_EVENTS if params.get("code") is not None else TOPIC_EVENTS
+        values = check(declared.parameters, params, call)
+        cursor = check_optional_string(params.get("since"), "since")
+        if len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
+            raise errors.TooMany("subscriptions of a connection")
+        told = RpcCall(self, pattern_of(declared.path), 0, call.slot)
+        try:
+            feed = declared.feed(told, **values, cursor=cursor, parameter="since", encode=encode)
+            told.waiting(feed.watch)
+            await feed.start()
+        except BaseException:
+            told.client_gone()
+            told.ended()
+            raise
+        self._last_subscription += 1
+        number = self._last_subscription
+        self._subscriptions[number] = told
+        call.then = lambda: self.site.start(self._tell(number, told, feed))
+        return wire.encode({"subscription": number})
+
+    async def unsubscribe(self, call: RpcCall, params: dict[str, Any]) -> bytes:
+        """End a subscription."""
+        number = params.get("subscription")
+        told = self._subscriptions.pop(number, None) if type(number) is int else None
+        if told is None:
+            raise errors.InvalidParameter("subscription")
+        told.client_gone()
+        return SUCCESS
+
+    async def _tell(self, number: int, told: RpcCall, feed: Feed) -> None:
+        end = b"%d}}" % number
+        told.status = HTTPStatus.OK
+        try:
+            while (events := await feed.next(feed.watch.now_s() + LOOK_S)) is not None:
+                room = self.socket.state.done
+                for event in events.split(b"\n")[:-1]:
+                    told.sent_bytes += len(event)
+                    room = self._send(event + end)
+                del events  # many clients may read slowly: nothing is kept here while they do
+                await room
+        except (Exception, asyncio.CancelledError) as error:
+            told.count_error(error)
+            told.status = STATUS.get(type(error), 500)
+            self.socket.close(CloseCode.TRY_AGAIN_LATER)  # the client comes back with the last cursor
+        finally:
+            self._subscriptions.pop(number, None)
+            told.client_gone()
+            told.ended()
+
+
+class Response(NamedTuple):
+    """What is answered to a request.
+
+    Attributes:
+        text: the response, or its beginning; empty for none.
+        more: what follows, before the `}` at its end.
+        call: what that belongs to.
+        then: called when it has been sent.
+    """
+
+    text: bytes
+    more: Pieces | None = None
+    call: RpcCall | None = None
+    then: Callable[[], object] | None = None
+
+
+async def respond_with(text: bytes) -> Response:
+    """A response that there is already."""
+    return Response(text)
+
+
+def failure(id_: bytes, error: BaseException) -> tuple[int, bytes]:
+    """The one way from an exception to a status and a response (specification 7)."""
+    status = STATUS.get(type(error), 500)
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return status, rpc.error(id_, status, "Internal server error")
+    data = {"retryAfter": error.retry_after_s} if isinstance(error, errors.Passing) else None
+    return status, rpc.error(id_, status, str(error), data)
+
+
+def encode(event: Event) -> bytes:
+    """One event, up to the number of its subscription; JSON has no line breaks of its own."""
+    return rpc.begin_event(event.type, event.data, event.cursor) + b"\n"
+
+
+def make_methods(operations: Iterable[Operation]) -> dict[str, Method]:
+    """The methods: the operations, and those for subscriptions."""
+
+    def method(operation: Operation) -> Method:
+        async def perform(call: RpcCall, params: dict[str, Any]) -> bytes | Pieces:
+            return await operation.perform(call, **check(operation.parameters, params, call))
+
+        names = {parameter.name for parameter in operation.parameters}
+        return Method(pattern_of(operation.path), perform, writes="code" in names and operation.name != "poll")
+
+    methods = {operation.name: method(operation) for operation in operations}
+    methods["subscribe"] = Method("subscribe", lambda call, params: call.connection.subscribe(call, params))
+    methods["unsubscribe"] = Method("unsubscribe", lambda call, params: call.connection.unsubscribe(call, params))
+    return methods

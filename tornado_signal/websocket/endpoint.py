@@ -1,0 +1,42 @@
+"""GET /ws: the handshake, an HTTP request like any other."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from ..api.operations import Operation
+from ..errors import InvalidParameter
+from ..http.request import Endpoint, Request
+from ..transport import ServerState
+from ..transport.websocket import WebSocket, accept
+from .connection import Connection, make_methods
+
+PATH: Final = "/ws"
+SUBPROTOCOL: Final = "signal.v1"
+
+
+def websocket_endpoint(operations: Iterable[Operation]) -> Endpoint:
+    """What answers GET /ws."""
+    methods = make_methods(operations)
+
+    async def answer(request: Request) -> None:
+        accepted = accept(request.headers, request.start_line, request.service.settings.max_body_bytes, SUBPROTOCOL)
+        if accepted is None:
+            raise InvalidParameter("Upgrade")
+        protocol, own = accepted
+        headers = request.response_headers()
+        del headers["Content-Type"]
+        for name, value in own:
+            headers[name] = value
+
+        def make(state: ServerState, remote_ip: str, refusal: int | None) -> asyncio.Protocol:
+            socket = WebSocket(state, remote_ip, refusal, protocol)
+            names = request.site, methods, request.origin, request.client_address, request.request_id
+            socket.receiver = Connection(*names, socket)
+            return socket
+
+        request.status, request.begun = 101, True
+        request.connection.upgrade(headers.get_all(), make)
+        request.ended()
+
+    return Endpoint(PATH, ("GET", "OPTIONS"), answer)

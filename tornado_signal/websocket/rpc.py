@@ -1,0 +1,106 @@
+"""JSON-RPC 2.0: messages into requests, results and errors into messages. No I/O.
+
+Source: https://www.jsonrpc.org/specification
+"""
+
+from typing import Any, Final, NamedTuple
+
+from ..api import wire
+
+MAX_BATCH: Final = 100
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+_MESSAGES: Final = {
+    PARSE_ERROR: "Parse error",
+    INVALID_REQUEST: "Invalid Request",
+    METHOD_NOT_FOUND: "Method not found",
+    INVALID_PARAMS: "Invalid params",
+}
+
+
+class RpcRequest(NamedTuple):
+    """One request.
+
+    Attributes:
+        id: as JSON; empty for a notification, which has no response.
+        method: its name.
+        params: by name.
+        size: of its text, in bytes.
+    """
+
+    id: bytes
+    method: str
+    params: dict[str, Any]
+    size: int
+
+
+def parse(message: bytes) -> tuple[list[RpcRequest | bytes], bool]:
+    """What is in a message.
+
+    Returns:
+        The requests in their order, and for what is none the response to it; and whether they are a batch.
+
+    Raises:
+        UnicodeDecodeError: it is no UTF-8.
+    """
+    try:
+        found = wire.parse(message)
+    except ValueError:
+        message.decode()
+        return [_error(PARSE_ERROR)], False
+    if type(found) is not list:
+        return [_request(found, len(message))], False
+    if not 1 <= len(found) <= MAX_BATCH:
+        return [_error(INVALID_REQUEST)], False
+    return [_request(each, len(message) // len(found)) for each in found], True
+
+
+def _request(found: Any, size: int) -> RpcRequest | bytes:
+    if type(found) is not dict or found.get("jsonrpc") != "2.0" or type(found.get("method")) is not str:
+        return _error(INVALID_REQUEST)
+    id_ = b""
+    if "id" in found:
+        if type(found["id"]) not in (str, int, float, type(None)):
+            return _error(INVALID_REQUEST)
+        try:
+            id_ = wire.encode(found["id"])
+        except TypeError:  # a number or a string that cannot be sent back
+            return _error(INVALID_REQUEST)
+    params = found.get("params", {})
+    if type(params) is not dict:
+        return _error(INVALID_PARAMS, id_ or b"null")
+    return RpcRequest(id_, found["method"], params, size)
+
+
+def _error(code: int, id_: bytes = b"null") -> bytes:
+    return error(id_, code, _MESSAGES[code])
+
+
+def method_not_found(id_: bytes) -> bytes:
+    """The response to a request for a method that there is not."""
+    return _error(METHOD_NOT_FOUND, id_)
+
+
+def error(id_: bytes, code: int, message: str, data: dict[str, Any] | None = None) -> bytes:
+    """The response to a request that failed."""
+    fields = {"code": code, "message": message} | ({"data": data} if data else {})
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (id_, wire.encode(fields))
+
+
+def result(id_: bytes, found: bytes) -> bytes:
+    """The response to a request; `found` is JSON."""
+    return b"%b%b}" % (begin_result(id_), found)
+
+
+def begin_result(id_: bytes) -> bytes:
+    """A response up to its result, which only `}` follows."""
+    return b'{"jsonrpc":"2.0","id":%b,"result":' % id_
+
+
+def begin_event(type_: str, data: bytes, cursor: str) -> bytes:
+    """A notification of an event up to the number of its subscription, which only `}}` follows."""
+    told = b'"type":%b,"data":%b,' % (wire.encode(type_), data) if type_ else b""
+    return b'{"jsonrpc":"2.0","method":"event","params":{%b"cursor":%b,"subscription":' % (told, wire.encode(cursor))
