@@ -26,6 +26,7 @@ from tornado_signal.limits.per_address import Limits
 from tornado_signal.metrics import RequestMetrics
 from tornado_signal.settings.settings import Settings
 from tornado_signal.stores import open_store
+from tornado_signal.websocket.endpoint import websocket_endpoint
 
 from .stores import HandClock
 
@@ -168,7 +169,8 @@ def declared():
 def applying(store, clock, settings):
     """The application on a store."""
     shared = Shared(store, settings, clock, open_ice_servers(settings), VERSION)
-    return make_application(shared, Limits(settings), RequestMetrics())
+    sockets = {"/ws": websocket_endpoint(declare(settings))}
+    return make_application(shared, Limits(settings), RequestMetrics(), sockets)
 
 
 class Service:

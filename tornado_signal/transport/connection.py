@@ -249,10 +249,12 @@ class Connection(asyncio.Protocol):
             self.state.loop.call_soon(self._advance)
         self._set_deadline()
 
-    def hand_over(self, make: Callable[[ServerState, str, int | None], asyncio.Protocol]) -> bool:
-        if self._closing or self._transport.is_closing() or len(self._exchanges) > 1 or self._waiting:
+    def hand_over(self, head: bytes, make: Callable[[ServerState, str, int | None], asyncio.Protocol]) -> bool:
+        early = len(self._exchanges) > 1 or self._waiting or self._refused or self._parser.in_head
+        if self._closing or self._transport.is_closing() or early:
             self.abort()  # what was sent before the answer was taken for requests
             return False
+        self._transport.write(head)
         self._closing = True
         self._exchanges = ()
         self._parser.close()

@@ -175,8 +175,7 @@ class Exchange(httputil.HTTPConnection):
         """
         self.finished = self.started = True
         self._close_callback = self._delegate = None
-        self.context.send(format_head(http.HTTPStatus.SWITCHING_PROTOCOLS, "", headers))
-        if not self.context.hand_over(make):
+        if not self.context.hand_over(format_head(http.HTTPStatus.SWITCHING_PROTOCOLS, "", headers), make):
             raise StreamClosedError
 
     def close(self) -> None:

@@ -73,8 +73,16 @@ class ClientConnection(OpenConnection, Protocol):
     def exchange_finished(self, exchange: httputil.HTTPConnection) -> None:
         """The response of the current exchange is complete."""
 
-    def hand_over(self, make: "Callable[[ServerState, str, int | None], asyncio.Protocol]") -> bool:
-        """Give the connection to another protocol, which is made with what has been counted; False if it is over."""
+    def hand_over(self, head: bytes, make: "Callable[[ServerState, str, int | None], asyncio.Protocol]") -> bool:
+        """Send the head of a response and give the connection to another protocol.
+
+        Args:
+            head: of the response.
+            make: makes the protocol, with what this one has been counted by.
+
+        Returns:
+            Whether the connection is not over.
+        """
 
 
 class Unsent:

@@ -1,0 +1,92 @@
+"""A client of the interface over WebSocket, made with the library `websockets`."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+
+from websockets.asyncio.client import connect
+
+BOUND_S = 30
+
+
+class RpcClient:
+    """A client with one connection, ready when it has been entered.
+
+    Attributes:
+        socket: the connection.
+        events: those of subscriptions that have come and were not read.
+    """
+
+    def __init__(self, url, origin, **options):
+        self._connecting = connect(url, origin=origin, compression=None, ping_interval=None, max_size=None, **options)
+        self._ids = itertools.count(1)
+        self._waiting = {}
+        self.events = asyncio.Queue()
+
+    async def __aenter__(self):
+        self.socket = await self._connecting
+        self._reading = asyncio.create_task(self._read())
+        return self
+
+    async def __aexit__(self, *exc):
+        await self.socket.close()
+        await self._reading
+
+    async def _read(self):
+        with contextlib.suppress(Exception):
+            async for text in self.socket:
+                found = json.loads(text)
+                if isinstance(found, dict) and found.get("method") == "event":
+                    self.events.put_nowait(found["params"])
+                else:
+                    key = json.dumps([each["id"] for each in found]) if isinstance(found, list) else found["id"]
+                    self._waiting[key].set_result(found)
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(ConnectionError(self.socket.close_code))
+                waiting.exception()
+
+    def send(self, method, /, **params):
+        """Send a request; a future of its response."""
+        id_ = next(self._ids)
+        return self.send_raw({"jsonrpc": "2.0", "id": id_, "method": method, "params": params}, id_)
+
+    def expect(self, key):
+        """A future of the response with an id, or of a batch with the ids as JSON."""
+        found = self._waiting[key] = asyncio.get_running_loop().create_future()
+        return found
+
+    def send_raw(self, message, key):
+        """Send any JSON; a future of its response, see `expect`."""
+        found = self.expect(key)
+        sending = asyncio.ensure_future(self.socket.send(json.dumps(message)))
+        sending.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return found
+
+    async def ask(self, method, /, **params):
+        """The response to a request."""
+        return await asyncio.wait_for(self.send(method, **params), BOUND_S)
+
+    async def call(self, method, /, **params):
+        """The result of a request that must succeed."""
+        response = await self.ask(method, **params)
+        assert "result" in response, response
+        return response["result"]
+
+    async def refused(self, method, /, **params):
+        """The error of a request that must fail: its code and its message."""
+        error = (await self.ask(method, **params))["error"]
+        return error["code"], error["message"]
+
+    async def event(self):
+        """The next event that is more than a cursor: type, data, cursor."""
+        while True:
+            params = await asyncio.wait_for(self.events.get(), BOUND_S)
+            if "type" in params:
+                return params["type"], params["data"], params["cursor"]
+
+    async def closed(self):
+        """Wait for the end of the connection; its code."""
+        await asyncio.wait_for(self.socket.wait_closed(), BOUND_S)
+        return self.socket.close_code
