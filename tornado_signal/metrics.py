@@ -130,6 +130,7 @@ class RequestMetrics:
         waiting: how many wait now, by the pattern of their path.
         refusals: by status and reason.
         defects: requests that failed through no fault of theirs.
+        held: offers that are held by WebSockets now.
         loop_lag: seconds by which the event loop was late.
     """
 
@@ -139,4 +140,5 @@ class RequestMetrics:
         self.waiting: Counter[str] = Counter()
         self.refusals: Counter[tuple[int, str]] = Counter()
         self.defects = 0
+        self.held = 0
         self.loop_lag = Histogram(_LAG_S)

@@ -206,6 +206,21 @@ async def test_a_session_is_withdrawn(store, under, side, answered):
     assert await one.news(position) == [(code, reason)]
 
 
+async def test_a_withdrawal_with_a_condition(store, under, clock):
+    """With an expiry only a session is withdrawn that is listed and still has it."""
+    one = under(store)
+    answered, moved, kept = [await one.create() for _ in range(3)]
+    expires_ms = (await one.read(kept, OFFERER)).expires_ms
+    await one.answer(answered)
+    clock.ms += 1
+    await one.refresh(moved)
+    assert await refused(*(one.withdraw(code, OFFERER, expires_ms=expires_ms) for code in (answered, moved)))
+    await one.withdraw(kept, OFFERER, expires_ms=expires_ms)
+    assert await one.codes() == [moved]
+    await one.withdraw(moved, OFFERER, expires_ms=expires_ms + 1)
+    assert await one.codes() == []
+
+
 async def test_a_withdrawal_among_others(store, under):
     """Of answers, candidates and withdrawals at one moment each succeeds or finds nothing, and it is gone."""
     one = under(store)

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "limits": "errors settings",
     "api": "errors session settings stores stores.watches system orjson",
     "http": "api errors limits metrics settings stores.watches tornado",
-    "websocket": "api errors http settings stores.watches transport websockets",
+    "websocket": "api errors http session stores.watches transport websockets",
     "admin": "api errors http maintenance metrics stores.leveldb transport httpx prometheus_client tornado",
     "transport": "httptools tornado websockets",
     "maintenance": "errors session settings stores stores.leveldb stores.redis system",

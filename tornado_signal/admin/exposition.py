@@ -69,6 +69,7 @@ class Exposition(Collector):
 
     def _of_connections(self, transport: ServerState) -> Iterator[Metric]:
         yield gauge("connections", "Open connections of clients.", len(transport.connections))
+        yield gauge("websockets", "Those of them that are WebSockets.", transport.websockets)
         yield gauge("unsent_bytes", "What clients that read too slowly have left unread.", transport.unsent.bytes)
         yield gauge("read_ahead_bytes", "What was read behind unanswered requests.", transport.read_ahead_bytes)
         ended: Values = {("too many",): transport.turned_away, ("unsent",): transport.unsent.ended}
@@ -93,6 +94,7 @@ class Exposition(Collector):
         yield gauge("running_requests", "Requests that are being worked on now, or wait.", self._site.running)
         refusals: Values = {(str(status), reason): number for (status, reason), number in metrics.refusals.items()}
         yield counter("refusals", "Requests that were refused, and why.", refusals, "status", "reason")
+        yield gauge("held_offers", "Offers that live as long as their WebSocket.", metrics.held)
         yield counter("defects", "Requests that failed through a defect of the server.", metrics.defects)
 
     def _of_sessions(self) -> Iterator[Metric]:

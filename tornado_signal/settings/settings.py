@@ -148,6 +148,12 @@ class Settings:
     # A tenth of a second to a week: sessions are short-lived (Specification 1), and no peer answers faster.
     session_timeout_ms: int = setting(300_000, integer(100, 604_800_000), "lifetime of a session", "ms")
     sweep_interval_ms: int = setting(1000, integer(10, 3_600_000), "pause between two sweeps of what has expired", "ms")
+    hold_grace_ms: int = setting(
+        5000,
+        integer(0, 300_000),
+        "how long an offer that is held outlives its WebSocket, for its owner to come back",
+        "ms",
+    )
     durability: Literal["fsync", "os", "replicated"] = setting(
         "fsync",
         one_of("fsync", "os", "replicated"),

@@ -119,8 +119,10 @@ class Store(Protocol):
             OtherSession: `since` is a position in an earlier session with this code.
         """
 
-    async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
-        """End a session at once (contract C6).
+    async def withdraw(
+        self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"", expires_ms: int | None = None
+    ) -> None:
+        """End a session at once (contract C6); with `expires_ms` only one that is listed and still expires then.
 
         Raises:
             SessionNotFound: as `read`.

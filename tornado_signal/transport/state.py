@@ -150,6 +150,7 @@ class ServerState:
         all_closed: set when `stopping` is and no connection is left.
         unsent: the connections whose clients read too slowly.
         read_ahead_bytes: what has been read behind requests that are not finished.
+        websockets: how many of the connections are WebSockets.
         turned_away: how many connections were closed as soon as they came.
         stopping: whether each response is the last of its connection.
         done: a future that is done.
@@ -174,6 +175,7 @@ class ServerState:
         self.unsent = Unsent(max_unsent_bytes)
         self.max_read_ahead_bytes = max_read_ahead_bytes
         self.read_ahead_bytes = 0
+        self.websockets = 0
         self.turned_away = 0
         self.stopping = False
         self.done: asyncio.Future[None] = self.loop.create_future()

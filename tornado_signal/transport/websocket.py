@@ -104,12 +104,14 @@ class WebSocket(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.state.connections.add(self)
+        self.state.websockets += 1
         self._heard_s = self.state.loop.time()
         self.deadline_s = self._heard_s + PING_S
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._keep(b"", 0)
+        self.state.websockets -= 1
         self.state.remove(self)
         self.state.release(self.remote_ip, self._refusal)
         self.resume_writing()

@@ -11,7 +11,7 @@ from websockets.frames import CloseCode
 from .. import errors
 from ..api import wire
 from ..api.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, check
-from ..api.parameters import check_optional_string
+from ..api.parameters import CODE, SECRET, check_optional_string, check_secret
 from ..api.topic_steps import Event
 from ..api.waiting import Feed
 from ..http.call import ClientCall
@@ -21,6 +21,7 @@ from ..http.site import Site
 from ..stores.watches import Watch
 from ..transport.websocket import MAX_UNSENT_BYTES, WebSocket
 from . import rpc
+from .presence import Holds, Key
 
 METHOD: Final = "WS"
 MAX_SUBSCRIPTIONS: Final = 100
@@ -109,6 +110,7 @@ class Connection:
     Args:
         site: what all calls share.
         methods: by their names.
+        holds: the offers that are held.
         origin: the isolation scope.
         client_address: of the client.
         request_id: of the handshake; the names of its requests begin with it.
@@ -116,12 +118,14 @@ class Connection:
 
     Attributes:
         waiting: the calls that wait for news.
+        held: see `presence.Holder`.
         over: whether the client is gone.
     """
 
     __slots__ = (
-        "_held",
-        "_held_bytes",
+        "_behind",
+        "_behind_bytes",
+        "_holds",
         "_last_id",
         "_last_subscription",
         "_long",
@@ -130,6 +134,7 @@ class Connection:
         "_subscriptions",
         "_writes",
         "client_address",
+        "held",
         "origin",
         "over",
         "site",
@@ -141,6 +146,7 @@ class Connection:
         self,
         site: Site,
         methods: Mapping[str, Method],
+        holds: Holds,
         origin: str,
         client_address: str,
         request_id: str,
@@ -151,16 +157,18 @@ class Connection:
         self.client_address = client_address
         self.socket = socket
         self.waiting: set[RpcCall] = set()
+        self.held: dict[Key, None] = {}
         self.over = False
         self._methods = methods
+        self._holds = holds
         self._request_id = request_id
         self._last_id = 0
         self._subscriptions: dict[int, RpcCall] = {}
         self._last_subscription = 0
         self._writes: dict[str, asyncio.Future[None]] = {}  # the last change of each session, while it is under way
         self._long: asyncio.Lock | None = None  # held while a message is sent in parts
-        self._held: list[bytes] = []  # what waits for its end
-        self._held_bytes = 0
+        self._behind: list[bytes] = []  # what waits for its end
+        self._behind_bytes = 0
 
     def next_request_id(self) -> str:
         """A name for a request."""
@@ -184,6 +192,7 @@ class Connection:
         self.over = True
         for call in list(self.waiting):
             call.client_gone()
+        self._holds.end(self)
 
     # Requests
 
@@ -285,9 +294,9 @@ class Connection:
                 self.socket.close(CloseCode.INTERNAL_ERROR)  # nothing else can tell that the message is not whole
                 raise
             finally:
-                held, self._held, self._held_bytes = self._held, [], 0
+                behind, self._behind, self._behind_bytes = self._behind, [], 0
                 self.socket.send_more(end, last=True)
-        for message in held:
+        for message in behind:
             self._send(message)
 
     async def _send_more(self, more: Pieces, call: RpcCall) -> None:
@@ -311,12 +320,41 @@ class Connection:
         """Send a message, behind the one that is being sent; see `WebSocket.send`."""
         if self._long is None or not self._long.locked():
             return self.socket.send(message)
-        self._held.append(message)
-        self._held_bytes += len(message)
-        if self._held_bytes > MAX_UNSENT_BYTES:
-            self._held, self._held_bytes = [], 0
+        self._behind.append(message)
+        self._behind_bytes += len(message)
+        if self._behind_bytes > MAX_UNSENT_BYTES:
+            self._behind, self._behind_bytes = [], 0
             self.socket.close(CloseCode.POLICY_VIOLATION, "messages are not read")
         return self.socket.state.done
+
+    # Presence
+
+    async def offer(self, call: RpcCall, params: dict[str, Any], publish: Perform) -> bytes | Pieces:
+        """Publish an offer, which is held if that is asked for."""
+        wanted = params.get("hold")
+        if type(wanted) not in (bool, type(None)):
+            raise errors.InvalidParameter("hold")
+        if not wanted:
+            return await publish(call, params)
+        await self._holds.admit(self)
+        found = await publish(call, params)
+        assert isinstance(found, bytes)
+        code = wire.parse_code(wire.parse(found)["code"])
+        await self._holds.begin(self, (self.origin, code), check_secret(params, call))
+        return found
+
+    async def hold(self, call: RpcCall, params: dict[str, Any]) -> bytes:
+        """Hold an offer that another connection has held."""
+        values = check((CODE, SECRET), params, call)
+        await self._holds.admit(self)
+        key = (self.origin, wire.parse_code(values["code"]))
+        return wire.encode({"expiresAt": await self._holds.take_over(self, key, values["secret"])})
+
+    async def withdraw(self, call: RpcCall, params: dict[str, Any], withdraw: Perform) -> bytes | Pieces:
+        """Withdraw a session, which is not held any more then."""
+        found = await withdraw(call, params)
+        self._holds.forget((self.origin, wire.parse_code(params["code"])))
+        return found
 
     # Subscriptions
 
@@ -408,7 +446,7 @@ def encode(event: Event) -> bytes:
 
 
 def make_methods(operations: Iterable[Operation]) -> dict[str, Method]:
-    """The methods: the operations, and those for subscriptions."""
+    """The methods: the operations, and those for subscriptions and presence."""
 
     def method(operation: Operation) -> Method:
         async def perform(call: RpcCall, params: dict[str, Any]) -> bytes | Pieces:
@@ -418,6 +456,12 @@ def make_methods(operations: Iterable[Operation]) -> dict[str, Method]:
         return Method(pattern_of(operation.path), perform, writes="code" in names and operation.name != "poll")
 
     methods = {operation.name: method(operation) for operation in operations}
+    offer, withdraw = methods["offer"], methods["withdraw"]
+    methods["offer"] = offer._replace(perform=lambda call, params: call.connection.offer(call, params, offer.perform))
+    methods["withdraw"] = withdraw._replace(
+        perform=lambda call, params: call.connection.withdraw(call, params, withdraw.perform)
+    )
+    methods["hold"] = Method("hold", lambda call, params: call.connection.hold(call, params), writes=True)
     methods["subscribe"] = Method("subscribe", lambda call, params: call.connection.subscribe(call, params))
     methods["unsubscribe"] = Method("unsubscribe", lambda call, params: call.connection.unsubscribe(call, params))
     return methods

@@ -10,6 +10,7 @@ from ..http.request import Endpoint, Request
 from ..transport import ServerState
 from ..transport.websocket import WebSocket, accept
 from .connection import Connection, make_methods
+from .presence import Holds
 
 PATH: Final = "/ws"
 SUBPROTOCOL: Final = "signal.v1"
@@ -18,8 +19,10 @@ SUBPROTOCOL: Final = "signal.v1"
 def websocket_endpoint(operations: Iterable[Operation]) -> Endpoint:
     """What answers GET /ws."""
     methods = make_methods(operations)
+    holds: Holds | None = None
 
     async def answer(request: Request) -> None:
+        nonlocal holds
         accepted = accept(request.headers, request.start_line, request.service.settings.max_body_bytes, SUBPROTOCOL)
         if accepted is None:
             raise InvalidParameter("Upgrade")
@@ -29,10 +32,12 @@ def websocket_endpoint(operations: Iterable[Operation]) -> Endpoint:
         for name, value in own:
             headers[name] = value
 
+        holds = holds or Holds(request.site)
+        site, origin, address, name = request.site, request.origin, request.client_address, request.request_id
+
         def make(state: ServerState, remote_ip: str, refusal: int | None) -> asyncio.Protocol:
             socket = WebSocket(state, remote_ip, refusal, protocol)
-            names = request.site, methods, request.origin, request.client_address, request.request_id
-            socket.receiver = Connection(*names, socket)
+            socket.receiver = Connection(site, methods, holds, origin, address, name, socket)
             return socket
 
         request.status, request.begun = 101, True

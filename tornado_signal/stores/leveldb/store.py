@@ -265,9 +265,13 @@ class LevelDBStore:
         return records.news(self.database.view, key, access, reader.other, since.number)
 
     @_refusing
-    async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
+    async def withdraw(
+        self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"", expires_ms: int | None = None
+    ) -> None:
         now_ms = self._clock.now_ms()
-        key, session, _ = await self._acquire(origin, code, side, secret_hash, now_ms)
+        key, session, access = await self._acquire(origin, code, side, secret_hash, now_ms)
+        if expires_ms is not None and (access.answer_number or session.expires_ms != expires_ms):
+            raise SessionNotFound
         change, leaving = self._removal(origin, key, session, Reason.WITHDRAWN, now_ms)
 
         def applied() -> None:

@@ -349,7 +349,9 @@ class RedisStore:
                 return records.unpack_news(side, rest, sent, serial, known)
             last = sent.last[side]
 
-    async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
+    async def withdraw(
+        self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"", expires_ms: int | None = None
+    ) -> None:
         partition = self.partitions.of_code(origin, code)
         state = await self.client.run(
             partition.slot,
@@ -360,6 +362,7 @@ class RedisStore:
             secret_hash,
             os.urandom(8),
             self._timeout_ms,
+            expires_ms or 0,
         )
         if state == b"not found":
             raise SessionNotFound

@@ -1,7 +1,8 @@
 -- End a session.
--- ARGV: code, side (o, a), secret hash, token of this call, remember in ms.
+-- ARGV: code, side (o, a), secret hash, token of this call, remember in ms, the expiry of a session that is
+-- withdrawn only if it is listed and still expires then, or 0.
 -- Returns 'withdrawn', 'kept' (by this very call, whose answer was lost), 'not found'.
-local code, remember = ARGV[1], tonumber(ARGV[5])
+local code, remember, expires = ARGV[1], tonumber(ARGV[5]), tonumber(ARGV[6])
 local now, now_us = now_ms()
 local it = admitted(ARGV[2], ARGV[3], now)
 if not it then
@@ -10,6 +11,9 @@ if not it then
     end
     redis.call('PEXPIRE', tomb, 10000)
     return 'kept'
+end
+if expires ~= 0 and (it.answered ~= 0 or it.expires ~= expires) then
+    return 'not found'
 end
 redis.call('DEL', session)
 redis.call('SET', tomb, ARGV[4], 'PX', 10000)
