@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
+import orjson
 import uvloop
 
-from . import client, messages, peers, processes
+from . import client, messages, peers, processes, sockets
 from .figures import Bench
 from .peerjs import Meeting, PeerJs, version
 from .processes import APART, OURS, BenchError, Server, apart
@@ -162,9 +163,80 @@ class Waited(Requests):
         answerer.close()
 
 
+class Socketed:
+    """Seven requests over two WebSockets: an offer, a listing, an answer, two batches of candidates, two subscriptions.
+
+    Args:
+        base: the base URL of the server.
+        pair: the peers.
+    """
+
+    def __init__(self, base: str, pair: peers.Pair) -> None:
+        parts = urlsplit(base)
+        self._at = parts.hostname, parts.port
+        self._pair = pair
+        self._upgrades = [peer.upgrade(base, "/ws") for peer in (pair.offerer, pair.answerer)]
+        offer = {"topic": pair.topic, "info": pair.offerer.identity, "offer": pair.offerer.description}
+        self._offer = self._call("offer", **offer)
+        self._listing = self._call("sessions", topic=pair.topic)
+        self._answer = self._call("answer", code=messages.CODE, side="answerer", answer=pair.answerer.description)
+        sides = {"offerer": pair.offerer, "answerer": pair.answerer}
+        self._batches = {
+            side: self._call("answer", code=messages.CODE, side=side, candidates=peer.candidates)
+            for side, peer in sides.items()
+        }
+        self._subscriptions = {side: self._call("subscribe", code=messages.CODE, side=side) for side in sides}
+
+    @staticmethod
+    def _call(method: str, **params: object) -> bytes:
+        return orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+
+    async def broker(self) -> None:
+        peers_ = self._pair.offerer, self._pair.answerer
+        offerer, answerer = [
+            await sockets.open_socket(*self._at, peer.address, upgrade)
+            for peer, upgrade in zip(peers_, self._upgrades, strict=True)
+        ]
+        events: dict[sockets.WebSocket, list[dict]] = {offerer: [], answerer: []}
+
+        async def read(socket: sockets.WebSocket) -> dict:
+            while "id" not in (found := orjson.loads(await socket.next())):
+                events[socket].append(found["params"])
+            return found["result"]
+
+        async def told(socket: sockets.WebSocket, count: int) -> list[dict]:
+            while len(events[socket]) < count:
+                events[socket].append(orjson.loads(await socket.next())["params"])
+            return [event["data"] for event in events[socket]]
+
+        async def ask(socket: sockets.WebSocket, template: bytes) -> dict:
+            socket.send(sockets.frame(template.replace(messages.CODE.encode(), code)))
+            return await read(socket)
+
+        code = b""
+        code = (await ask(offerer, self._offer))["code"].encode()
+        await ask(offerer, self._subscriptions["offerer"])
+        listed = (await ask(answerer, self._listing))["sessions"]
+        if [session["offer"] for session in listed] != [self._pair.offerer.description]:
+            raise BenchError("a server does not list what was offered")
+        await ask(answerer, self._answer)
+        await ask(answerer, self._subscriptions["answerer"])
+        await ask(answerer, self._batches["answerer"])
+        await ask(offerer, self._batches["offerer"])
+        for socket, peer in ((offerer, self._pair.answerer), (answerer, self._pair.offerer)):
+            received = [
+                data["candidate"] for data in await told(socket, 1 + len(peer.candidates)) if "candidate" in data
+            ]
+            if received != peer.candidates:
+                raise BenchError("a server does not hand over the candidates")
+        await offerer.close()
+        await answerer.close()
+
+
 KINDS: dict[str, tuple[Callable[[str, peers.Pair], Way], float]] = {
     "13 requests": (Polled, 2.0),
     "waits and batches": (Waited, 1.5),
+    "WebSocket": (Socketed, 1.0),
 }
 
 
