@@ -2,17 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from http import HTTPStatus
+import re
 from typing import Final, Protocol, cast
 
 from tornado import httputil
-from websockets.datastructures import Headers as WebSocketHeaders
 from websockets.frames import CloseCode, Frame, Opcode
-from websockets.http11 import Request as HandshakeRequest
-from websockets.protocol import State
-from websockets.server import ServerProtocol
-from websockets.typing import Subprotocol
+from websockets.protocol import Protocol as Frames
+from websockets.protocol import Side
+from websockets.utils import accept_key
 
 from .parser import PIECE_BYTES
 from .state import ServerState
@@ -25,13 +22,7 @@ CLOSE_S: Final = 2.0  # for a client to close what is closed
 MAX_UNSENT_BYTES: Final = 1024 * 1024  # that a client may leave unread
 MAX_MESSAGES: Final = 64  # of one connection that are worked on at a time; the next are not read meanwhile
 
-HANDSHAKE_HEADERS: Final = (
-    "Connection",
-    "Upgrade",
-    "Sec-WebSocket-Key",
-    "Sec-WebSocket-Version",
-    "Sec-WebSocket-Protocol",
-)
+_KEY: Final = re.compile("[A-Za-z0-9+/]{21}[AQgw]==")  # 16 bytes
 
 
 class Receiver(Protocol):
@@ -51,10 +42,10 @@ class WebSocket(asyncio.Protocol):
     """One client's connection, from its upgrade on.
 
     Args:
-        protocol: the state of the protocol, after the handshake.
-        receiver: what is told of the messages; may be set after this has been made.
+        max_message_bytes: the largest message.
 
     Attributes:
+        receiver: what is told of the messages, to be set.
         state: shared with the server's other connections.
         remote_ip: the other end's address; empty on a Unix socket.
         deadline_s: when to look after it, by the loop's clock.
@@ -83,12 +74,12 @@ class WebSocket(asyncio.Protocol):
     receiver: Receiver
     _transport: asyncio.Transport
 
-    def __init__(self, state: ServerState, remote_ip: str, refusal: int | None, protocol: ServerProtocol) -> None:
+    def __init__(self, state: ServerState, remote_ip: str, refusal: int | None, max_message_bytes: int) -> None:
         self.state = state
         self.remote_ip = remote_ip
         self.deadline_s = 0.0
         self._refusal = refusal
-        self._protocol = protocol
+        self._protocol = Frames(Side.SERVER, max_size=max_message_bytes)
         self._heard_s = 0.0
         self._fragments: list[bytes] = []  # of a message that is not whole
         self._unfinished_bytes = 0  # since the last whole message
@@ -268,27 +259,29 @@ class WebSocket(asyncio.Protocol):
             self._transport.resume_reading()
 
 
-def accept(
-    headers: httputil.HTTPHeaders, start_line: httputil.RequestStartLine, max_message_bytes: int, subprotocol: str
-) -> tuple[ServerProtocol, list[tuple[str, str]]] | None:
-    """Check a handshake.
+def accept(headers: httputil.HTTPHeaders, version: str, subprotocol: str) -> list[tuple[str, str]] | None:
+    """Check a handshake, a GET (RFC 6455, 4.2). No extension is accepted.
 
     Args:
         headers: of the request.
-        start_line: of the request.
-        max_message_bytes: the largest message.
+        version: of HTTP.
         subprotocol: what is chosen if the client offers it.
 
     Returns:
-        The state of the protocol and the headers of the 101 response; None if it is no handshake.
+        The headers of the 101 response; None if it is no handshake.
     """
-
-    def select(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-        return Subprotocol(subprotocol) if subprotocol in offered else None
-
-    protocol = ServerProtocol(select_subprotocol=select, state=State.OPEN, max_size=max_message_bytes)
-    fields = [(name, value) for name in HANDSHAKE_HEADERS for value in headers.get_list(name)]
-    response = protocol.accept(HandshakeRequest(start_line.path, WebSocketHeaders(fields)))
-    if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS or start_line.version != "HTTP/1.1":
+    if version != "HTTP/1.1" or headers.get("Sec-WebSocket-Version") != "13":
         return None
-    return protocol, [pair for pair in response.headers.raw_items() if pair[0] != "Date"]
+    if headers.get("Upgrade", "").lower() != "websocket" or "upgrade" not in _tokens(headers, "Connection"):
+        return None
+    key = headers.get("Sec-WebSocket-Key", "")
+    if not _KEY.fullmatch(key):
+        return None
+    answer = [("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", accept_key(key))]
+    if subprotocol in _tokens(headers, "Sec-WebSocket-Protocol"):
+        answer.append(("Sec-WebSocket-Protocol", subprotocol))
+    return answer
+
+
+def _tokens(headers: httputil.HTTPHeaders, name: str) -> list[str]:
+    return headers.get(name, "").lower().replace(",", " ").split()

@@ -23,20 +23,19 @@ def websocket_endpoint(operations: Iterable[Operation]) -> Endpoint:
 
     async def answer(request: Request) -> None:
         nonlocal holds
-        accepted = accept(request.headers, request.start_line, request.service.settings.max_body_bytes, SUBPROTOCOL)
+        accepted = accept(request.headers, request.start_line.version, SUBPROTOCOL)
         if accepted is None:
             raise InvalidParameter("Upgrade")
-        protocol, own = accepted
         headers = request.response_headers()
         del headers["Content-Type"]
-        for name, value in own:
+        for name, value in accepted:
             headers[name] = value
 
         holds = holds or Holds(request.site)
         site, origin, address, name = request.site, request.origin, request.client_address, request.request_id
 
         def make(state: ServerState, remote_ip: str, refusal: int | None) -> asyncio.Protocol:
-            socket = WebSocket(state, remote_ip, refusal, protocol)
+            socket = WebSocket(state, remote_ip, refusal, site.service.settings.max_body_bytes)
             socket.receiver = Connection(site, methods, holds, origin, address, name, socket)
             return socket
 
