@@ -35,8 +35,7 @@ from .system.notify import Notifier
 from .system.sockets import open_sockets, url
 from .system.tls import Tls
 from .transport import Server, ServerState
-from .websocket.endpoint import PATH as WEBSOCKET_PATH
-from .websocket.endpoint import websocket_endpoint
+from .websocket.endpoint import websocket_endpoints
 
 log = logging.getLogger(__name__)
 
@@ -254,8 +253,7 @@ async def serve(settings: Settings, inherited: Inherited | None = None) -> None:
         limits = Limits(settings, max_connections, lambda: store.capacity_bytes // ADDRESSES_TO_FILL)
         metrics = RequestMetrics()
         service = Service(store, settings, clock, open_ice_servers(settings), COMMIT)
-        sockets = {WEBSOCKET_PATH: websocket_endpoint(declare(settings))}
-        application = make_application(service, limits, metrics, sockets)
+        application = make_application(service, limits, metrics, websocket_endpoints(declare(settings)))
         site = application.site
         refusal = make_refusal(settings, site.log)
         context = tls.context if tls else None

@@ -26,7 +26,7 @@ from tornado_signal.limits.per_address import Limits
 from tornado_signal.metrics import RequestMetrics
 from tornado_signal.settings.settings import Settings
 from tornado_signal.stores import open_store
-from tornado_signal.websocket.endpoint import websocket_endpoint
+from tornado_signal.websocket.endpoint import websocket_endpoints
 
 from .stores import HandClock
 
@@ -169,8 +169,7 @@ def declared():
 def applying(store, clock, settings):
     """The application on a store."""
     shared = Shared(store, settings, clock, open_ice_servers(settings), VERSION)
-    sockets = {"/ws": websocket_endpoint(declare(settings))}
-    return make_application(shared, Limits(settings), RequestMetrics(), sockets)
+    return make_application(shared, Limits(settings), RequestMetrics(), websocket_endpoints(declare(settings)))
 
 
 class Service:

@@ -1,10 +1,15 @@
-"""Clients that generators make from /openapi.json are well typed, and a real server understands them (contract C8)."""
+"""Clients that generators make from /openapi.json are well typed, and a real server understands them (contract C8).
 
+And /asyncapi.json is what its own specification asks for (contract C9).
+"""
+
+import json
 import os
 import shutil
 import subprocess
 import sys
 
+import jsonschema_rs
 import pytest
 from bench import npm
 from support.command import Server
@@ -13,6 +18,7 @@ from support.paths import TESTS
 from tornado_signal.api.operations import declare
 from tornado_signal.http import openapi
 from tornado_signal.settings.settings import Settings
+from tornado_signal.websocket.asyncapi import make_asyncapi
 
 SOURCES = TESTS / "generated"
 # A media type that the generator does not know as text.
@@ -85,3 +91,13 @@ def test_typescript(server, node_modules, tmp_path):
     assert "warn" not in made.lower()
     run("node", node_modules / "typescript/bin/tsc", cwd=tmp_path)
     run("node", "--input-type=module", "--eval", RUN, server.url, "https://typescript.example", cwd=tmp_path)
+
+
+def test_asyncapi(node_modules):
+    """The document is sound by the schema that comes with the specification of AsyncAPI 3.0."""
+    schema = json.loads((node_modules / "@asyncapi/specs/schemas/3.0.0.json").read_text())
+    document = json.loads(json.dumps(make_asyncapi(declare(Settings()))))
+    validator = jsonschema_rs.validator_for(schema)
+    assert [error.message for error in validator.iter_errors(document)] == []
+    del document["info"]["title"]
+    assert not validator.is_valid(document)

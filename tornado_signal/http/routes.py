@@ -56,13 +56,13 @@ def operation_endpoint(operation: Operation) -> Endpoint:
     return Endpoint(pattern_of(operation.path), methods, answer)
 
 
-def document_endpoint(document: dict[str, Any]) -> Endpoint:
-    """GET /openapi.json (contract C8)."""
+def document_endpoint(path: str, document: dict[str, Any]) -> Endpoint:
+    """A document that describes the interface (contract C8, C9)."""
 
     async def answer(request: Request) -> None:
         request.respond(wire.encode(document))
 
-    return Endpoint("/openapi.json", READING, answer, page=True)
+    return Endpoint(path, READING, answer, page=True)
 
 
 def pattern_of(path: str) -> str:
@@ -89,7 +89,7 @@ def make_application(
     for each in SUBSCRIPTIONS:
         endpoints[each.path] = Endpoint(pattern_of(each.path), READING, by_tornado, stream=True)
     document = make_document(operations, {path: asset.media_type for path, asset in served.items()})
-    endpoints["/openapi.json"] = document_endpoint(document)
+    endpoints["/openapi.json"] = document_endpoint("/openapi.json", document)
     endpoints |= dict.fromkeys(served, Endpoint("files", READING, by_tornado, page=True))
     endpoints |= others or {}
     return Application(Site(service, limits, RequestLog(settings, metrics)), endpoints, UNKNOWN)

@@ -7,13 +7,21 @@ from typing import Final
 from ..api.operations import Operation
 from ..errors import InvalidParameter
 from ..http.request import Endpoint, Request
+from ..http.routes import document_endpoint
 from ..transport import ServerState
 from ..transport.websocket import WebSocket, accept
+from .asyncapi import make_asyncapi
 from .connection import Connection, make_methods
 from .presence import Holds
 
 PATH: Final = "/ws"
 SUBPROTOCOL: Final = "signal.v1"
+
+
+def websocket_endpoints(operations: tuple[Operation, ...]) -> dict[str, Endpoint]:
+    """What answers GET /ws, and the document that describes it, by their paths."""
+    document = document_endpoint("/asyncapi.json", make_asyncapi(operations))
+    return {PATH: websocket_endpoint(operations), document.pattern: document}
 
 
 def websocket_endpoint(operations: Iterable[Operation]) -> Endpoint:
