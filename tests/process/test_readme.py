@@ -315,7 +315,7 @@ def test_endpoints():
     """The README's endpoints are those of the table of routes, with their methods."""
     rows = [re.fullmatch(r"`([A-Z]+) (\S+)`", cells[0]).groups() for cells in table("The API", "endpoint")]
     routes = {path.replace("{topic}", ":topic"): method for path, method in declared().items()}
-    routes |= dict.fromkeys([*assets.CLIENT, "/demo"], "GET")
+    routes |= dict.fromkeys([*assets.CLIENT, "/demo", "/ws", "/asyncapi.json"], "GET")
     assert len(rows) == len(routes)
     assert {path: method for method, path in rows} == routes
 
@@ -363,7 +363,7 @@ def test_the_picture_shows_every_part():
 def test_what_it_points_at_is_there():
     """Files and folders that the README names exist."""
     named = set(re.findall(r"`((?:tests|systemd|tornado_signal|\.ci)/[\w./-]*|[A-Z]+(?:\.md)?)`", README))
-    named -= {"OPTIONS", "HEAD", "GET", "POST", "F", "I", "M", "S", "L", "G", "E"}
+    named -= {"OPTIONS", "HEAD", "GET", "POST", "WS", "F", "I", "M", "S", "L", "G", "E"}
     assert {"tests/peer.py", "systemd/", "tornado_signal/", "CHANGELOG.md", "LICENSE", ".ci/run"} <= named
     assert [name for name in named if not (ROOT / name).exists()] == []
 
