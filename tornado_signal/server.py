@@ -13,10 +13,10 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import NamedTuple
 
+from tornado import web
 from tornado.ioloop import PeriodicCallback
 
 from . import COMMIT
-from .admin.application import make_admin_application
 from .api.call import Service
 from .api.ice import open_ice_servers
 from .api.operations import declare
@@ -144,6 +144,13 @@ def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[sock
     return public or open_sockets(settings.address, settings.port, "--port", settings.socket_mode), admin
 
 
+def load_admin_application(site: Site, state: ServerState) -> web.Application:
+    """The application of the admin listener; what it is made with takes a while to load."""
+    from .admin.application import make_admin_application
+
+    return make_admin_application(site, state)
+
+
 def tell_where(urls: list[str], admin: list[socket.socket]) -> None:
     """Log where the process can be reached: the public listener's URLs, and the admin listener's sockets."""
     for each in urls:
@@ -262,7 +269,7 @@ async def serve(settings: Settings, inherited: Inherited | None = None) -> None:
         )
         server = Server(state)
         await server.start(public)
-        admin_application = make_admin_application(site, state)
+        admin_application = load_admin_application(site, state) if admin else web.Application()
         admin_server = Server(ServerState(admin_application, refusal, limiter=AdminConnectionLimiter()))
         await admin_server.start(admin)
         lag = Lag(metrics.loop_lag)

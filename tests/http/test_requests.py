@@ -277,7 +277,7 @@ async def test_a_client_leaves_in_the_middle(target, goodbye, start_service, wit
     service = await start_service(max_sessions_per_origin=1000)
     for number in range(60):
         await service.offer(offer=chr(97 + number % 26) * 255_000)
-    await reaches(lambda: len(service.application._tasks), 0)
+    await reaches(lambda: len(service.site._tasks), 0)
     before, before_bytes = left(), rss_bytes()
     for _ in range(12):
         client = socket.socket()

@@ -112,6 +112,8 @@ def test_life(tmp_path):
         "13 requests, last fifth to first",
         "waits and batches",
         "waits and batches, last fifth to first",
+        "WebSocket",
+        "WebSocket, last fifth to first",
     }
     ours = measured["13 requests"]
     assert ours["ratio"] == pytest.approx(ours["value"] / measured[peerjs]["value"])

@@ -328,7 +328,7 @@ def test_journal(tmp_path):
         said = process.communicate(timeout=BOUND_S)[1].splitlines()
     assert all(re.match("<[36]>", line) for line in said)
     wrong = [line for line in said if line.startswith("<3>")]
-    assert wrong[0].startswith("<3>ERROR tornado_signal.http.request: POST /poll failed: request ")
+    assert wrong[0].startswith("<3>ERROR tornado_signal.http.call: POST /poll failed: request ")
     assert wrong[1] == "<3>Traceback (most recent call last):"
     assert wrong[-1] == "<3>ValueError"
     assert next(line for line in said if "tornado_signal.requests" in line).startswith("<6>INFO ")

@@ -165,10 +165,15 @@ def test_the_log_and_the_numbers(machine):
     override(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=9100 TORNADO_SIGNAL_ACCESS_LOG=true")
     machine.do(RESTART)
     offer(machine, "hidden")
-    machine.do("journalctl --sync")
-    said = machine.do(f"journalctl --unit {SERVICE} --output json --output-fields MESSAGE,PRIORITY")
-    lines = [(each["PRIORITY"], each["MESSAGE"]) for each in map(json.loads, said.splitlines())]
     line = "INFO tornado_signal.requests: request method=POST endpoint=/:topic/offer status=200 "
+
+    def read():
+        machine.do("journalctl --sync")
+        said = machine.do(f"journalctl --unit {SERVICE} --output json --output-fields MESSAGE,PRIORITY")
+        found = [(each["PRIORITY"], each["MESSAGE"]) for each in map(json.loads, said.splitlines())]
+        return found if any(message.startswith(line) for _, message in found) else None
+
+    lines = until(read)
     assert {priority for priority, message in lines if message.startswith(line)} == {"6"}
     assert {priority for priority, message in lines if "TORNADO_SIGNAL_CODES = 'none'" in message} == {"3"}
     assert [message for _, message in lines if "hidden" in message or "<6>" in message] == []
