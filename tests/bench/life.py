@@ -28,6 +28,7 @@ PART = "life: CPU of the whole server for one brokered pair"
 FIFTHS = 5
 TURN_S = 2  # about
 LIFETIME_S = 20
+LEAST_LIFETIME_S = 5.0  # for a pair to meet, however busy the machine is
 LIFETIMES = 6  # of sessions, in one run
 JUDGED_S = 3 * LIFETIME_S  # a shorter run says nothing of a store that is in use
 # Before anything is measured, at most: Node.js compiles what it runs often, and PeerJS has no store that must be fresh.
@@ -202,6 +203,8 @@ class Socketed:
         async def read(socket: sockets.WebSocket) -> dict:
             while "id" not in (found := orjson.loads(await socket.next())):
                 events[socket].append(found["params"])
+            if "result" not in found:
+                raise BenchError(f"a server answered {found}")
             return found["result"]
 
         async def told(socket: sockets.WebSocket, count: int) -> list[dict]:
@@ -275,7 +278,7 @@ def life(bench: Bench) -> None:
     """Pairs of browser-like peers, at a fixed rate, with servers in turns."""
     if bench.given:
         return
-    lifetime_s = max(1.0, min(LIFETIME_S, bench.size.life_s / LIFETIMES))
+    lifetime_s = max(LEAST_LIFETIME_S, min(LIFETIME_S, bench.size.life_s / LIFETIMES))
     options = {"session-timeout-ms": round(lifetime_s * 1000), "unlimited-addresses": "none"}
     servers = {"": OURS} | {
         f", server {number}": tuple(shlex.split(command)) for number, command in enumerate(bench.others, 2)

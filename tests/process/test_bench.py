@@ -118,7 +118,7 @@ def test_life(tmp_path):
     ours = measured["13 requests"]
     assert ours["ratio"] == pytest.approx(ours["value"] / measured[peerjs]["value"])
     assert ours["reached"] is None  # in so short a run nothing has been swept or compacted
-    assert "80 pairs each, 100 a second" in ours["note"]
+    assert "55 pairs each, 100 a second" in ours["note"]
     assert f"server 2 is {other}" in ours["note"]
     assert measured["the load, of its own processor"]["value"] < 100
 

@@ -9,7 +9,7 @@ from .service import ORIGIN, Connection, head, with_origin
 from .sse import Stream
 
 BOUND_S = 30
-PAUSE_S = 0.02  # between two pairs of the same two peers: they are not to take the processor from the servers
+PAUSE_S = 0.1  # between two pairs of the same two peers: they are not to take the processor from the servers
 
 
 class Refused(Exception):
