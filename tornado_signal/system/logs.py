@@ -45,8 +45,9 @@ class Formatter(logging.Formatter):
             text = json.dumps(named | fields | ({"traceback": trace} if trace else {}))
         else:
             said = [record.getMessage(), *(f"{name}={value}" for name, value in fields.items())]
-            level = "" if record.name == PROGRAM else f"{record.levelname} "
-            text = f"{level}{record.name}: {' '.join(said)}"
+            text = f"{record.levelname} {record.name}: {' '.join(said)}"
+            if record.name == PROGRAM:  # a sentence for the operator
+                text = f"{PROGRAM}: {record.getMessage()}"
             text += "\n" + trace if trace else ""
         if not self._journal:
             return text
