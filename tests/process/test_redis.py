@@ -134,7 +134,7 @@ def test_sentinels(redis_server, serve, tmp_path):
     settings = tmp_path / "sentinel.conf"
     settings.write_text(
         f"sentinel monitor main 127.0.0.1 {primary.port} 1\n"
-        "sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 2000\n"
+        "sentinel down-after-milliseconds main 2000\nsentinel failover-timeout main 4000\n"
     )
     sentinel = redis_server("--sentinel", settings=settings)
     sentinel.wait(lambda: sentinel.ask("SENTINEL MASTER", "main")["num-slaves"] == 2)
