@@ -347,6 +347,47 @@ async def test_no_end_of_subscriptions(service):
     assert service.site.log.metrics.waiting["/:topic/events"] == 0
 
 
+async def test_subscriptions_that_nobody_waits_for(service):
+    """What is asked for without an id is done and not told; with the connection its subscriptions end, begun or not."""
+    for offer in range(30):
+        await service.offer(offer=f"{offer}" + "x" * 50_000)
+    for _ in range(3):
+        async with open_socket(service) as client:
+            one = {"jsonrpc": "2.0", "method": "subscribe", "params": {"topic": "lobby"}}
+            await client.socket.send(json.dumps([one] * 20))
+            await client.socket.send(json.dumps(one))
+            assert (await client.event())[0] == "session"
+    await until(lambda: not service.site.limits.waiting)
+    await until(lambda: not service.site.running)
+    async with open_socket(service) as client:
+        one = {"jsonrpc": "2.0", "id": 1, "method": "sessions", "params": {"topic": "lobby"}}
+        client.socket.transport.pause_reading()
+        await client.socket.send(json.dumps([one] * 9))
+        await until(lambda: service.site.running)
+        client.socket.transport.abort()
+    await until(lambda: not service.site.running)
+
+
+async def test_a_batch_has_a_turn_for_each_request(service):
+    """Between the requests of a batch other clients have their turns."""
+    async with open_socket(service) as client, open_socket(service) as other:
+        batch = [{"jsonrpc": "2.0", "id": id_, "method": "topics"} for id_ in range(100)]
+        asked = client.send_raw(batch, json.dumps(list(range(100))))
+        turns, queue = [], service.site.queue
+        begun, submit = asyncio.Event(), queue.submit
+
+        def counting(key, begin):
+            turns.append(key)
+            begun.set()
+            submit(key, begin)
+
+        queue.submit = counting
+        await begun.wait()
+        assert "result" in await other.ask("health")
+        assert len(await asked) == 100
+        assert len(turns) >= 101
+
+
 # Limits and ends.
 
 

@@ -1,15 +1,12 @@
 """`--workers`: processes of one machine behind one port, which end, start again and stop without being noticed."""
 
 import os
-import queue
 import re
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
-import threading
-import time
 import urllib.request
 from pathlib import Path
 
@@ -17,6 +14,7 @@ import pytest
 from support.certificates import make_pair
 from support.command import BOUND_S, Server, run
 from support.redis_servers import RedisServer
+from support.redis_traffic import in_background, until
 from support.service_manager import told, until_told
 
 pytest_plugins = ["support.service_manager"]
@@ -67,22 +65,6 @@ def numbers(server, name):
     return {int(worker): float(value) for worker, value in found}
 
 
-def wait_until(condition):
-    """Wait for something that takes a moment; what it is then."""
-    deadline_s = time.monotonic() + BOUND_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-    return found
-
-
-def in_background(call):
-    """Begin a call; a function that waits for its result."""
-    results = queue.Queue()
-    threading.Thread(target=lambda: results.put(call()), daemon=True).start()
-    return lambda: results.get(timeout=BOUND_S)
-
-
 def gone(pid):
     """Whether a process is no more."""
     try:
@@ -98,7 +80,7 @@ def test_one_ends_and_the_others_serve(start):
     poll = {"code": server.offer(), "side": "offerer"}
     cursor = server.call("/poll", poll | {"wait": 0})[1]["cursor"]
     answered = in_background(lambda: server.call("/poll", poll | {"wait": 60, "since": cursor}))
-    waiting = wait_until(lambda: numbers(server, "running_requests"))
+    waiting = until(lambda: numbers(server, "running_requests"))
     while 1 not in waiting.values():
         waiting = numbers(server, "running_requests")
     (busy,) = (worker for worker, running in waiting.items() if running)
@@ -109,9 +91,9 @@ def test_one_ends_and_the_others_serve(start):
     for _ in range(30):
         assert server.call("/lobby/sessions")[0] == 200
     assert server.process.stderr.readline().endswith(f": worker {victim} ended by SIGKILL, and is started again\n")
-    after = wait_until(lambda: len(found := pids(server)) == WORKERS and found)
+    after = until(lambda: len(found := pids(server)) == WORKERS and found)
     assert {worker for worker in before if before[worker] != after[worker]} == {victim}
-    wait_until(lambda: set(numbers(server, "running_requests")) == set(before))
+    until(lambda: set(numbers(server, "running_requests")) == set(before))
     assert numbers(server, "worker_restarts_total") == {each: float(each == victim) for each in before}
     assert server.call("/answer", poll | {"side": "answerer", "answer": "a"})[0] == 200
     assert answered()[1]["answer"] == "a"
@@ -126,7 +108,7 @@ def test_one_that_is_stuck(start, manager):
     before = pids(server)
     os.kill(before[2], signal.SIGSTOP)
     assert server.process.stderr.readline().endswith(": worker 2 does not answer any more, and is ended\n")
-    assert wait_until(lambda: len(found := pids(server)) == 2 and found[2] != before[2])
+    assert until(lambda: len(found := pids(server)) == 2 and found[2] != before[2])
     assert told(manager)["WATCHDOG"] == "1"
     server.process.send_signal(signal.SIGTERM)
     until_told(manager, "STOPPING")
@@ -138,7 +120,7 @@ def test_stopping(start):
     server = start()
     workers = pids(server).values()
     waiting = in_background(lambda: server.call("/lobby/sessions?wait=60"))
-    wait_until(lambda: sum(numbers(server, "running_requests").values()) == 1)
+    until(lambda: sum(numbers(server, "running_requests").values()) == 1)
     server.process.send_signal(signal.SIGTERM)
     assert waiting()[0] == 200
     assert server.wait() == 0
@@ -152,7 +134,7 @@ def test_the_supervisor_is_killed(start):
     server = start(number=2)
     workers = pids(server).values()
     server.process.kill()
-    assert wait_until(lambda: all(gone(pid) for pid in workers))
+    assert until(lambda: all(gone(pid) for pid in workers))
 
 
 def test_passed_sockets_and_signals(start, tmp_path):

@@ -251,7 +251,7 @@ class Connection(asyncio.Protocol):
 
     def hand_over(self, head: bytes, make: Callable[[ServerState, str, int | None], asyncio.Protocol]) -> bool:
         early = len(self._exchanges) > 1 or self._waiting or self._refused or self._parser.in_head
-        if self._closing or self._transport.is_closing() or early:
+        if self._closing or self._ended or self._transport.is_closing() or early:
             self.abort()  # what was sent before the answer was taken for requests
             return False
         self._transport.write(head)

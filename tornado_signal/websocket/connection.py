@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
@@ -204,12 +203,12 @@ class Connection:
             self.socket.close(CloseCode.INVALID_DATA, "messages are UTF-8")
             return
         try:
-            answers = [self._respond(each, slot) for each in found]
+            answers = [self._respond(each, slot, batch) for each in found]
             await self._send_all(await asyncio.gather(*answers) if batch else [await answers[0]], batch=batch)
         finally:
             slot.release()
 
-    def _respond(self, request: rpc.RpcRequest | bytes, slot: Slot) -> "Coroutine[None, None, Response]":
+    def _respond(self, request: rpc.RpcRequest | bytes, slot: Slot, batch: bool) -> "Coroutine[None, None, Response]":
         if isinstance(request, bytes):
             self.frame_received()
             return respond_with(request)
@@ -225,7 +224,8 @@ class Connection:
             if method.writes:
                 done = self._writes[code] = self.socket.state.loop.create_future()
                 done.add_done_callback(lambda done: self._written(code, done))
-        return self._perform(request, method, RpcCall(self, method.pattern, request.size, slot), before, done)
+        call = RpcCall(self, method.pattern, request.size, slot)
+        return self._perform(request, method, call, before, done, batch)
 
     def _written(self, code: str, done: "asyncio.Future[None]") -> None:
         if self._writes.get(code) is done:
@@ -238,8 +238,11 @@ class Connection:
         call: RpcCall,
         before: "asyncio.Future[None] | None",
         done: "asyncio.Future[None] | None",
+        batch: bool,
     ) -> "Response":
         try:
+            if batch:  # a message has one turn; a hundred requests in it have one each
+                await call.turn()
             if before is not None:
                 await before
             call.admit()
@@ -267,17 +270,20 @@ class Connection:
 
     async def _send_all(self, responses: list["Response"], *, batch: bool) -> None:
         """Send responses in one message, as fast as the client reads it if it is long."""
-        responses = [each for each in responses if each.text]
-        if not responses:
-            return
-        if all(each.more is None for each in responses):
-            text = b",".join(each.text for each in responses)
-            self._send(b"[%b]" % text if batch else text)
-        else:
-            await self._send_long(responses, b"[" if batch else b"", b"]" if batch else b"")
-        for each in responses:
-            if each.then is not None:
-                each.then()
+        told = [each for each in responses if each.text]
+        try:
+            if any(each.more is not None for each in told):
+                await self._send_long(told, b"[" if batch else b"", b"]" if batch else b"")
+            elif told:
+                text = b",".join(each.text for each in told)
+                self._send(b"[%b]" % text if batch else text)
+        finally:  # also of what was not reached, or is not told
+            for each in responses:
+                if each.more is not None and each.call is not None:
+                    await each.more.aclose()
+                    each.call.ended()
+                if each.then is not None:
+                    each.then()
 
     async def _send_long(self, responses: list["Response"], between: bytes, end: bytes) -> None:
         if self._long is None:
@@ -292,7 +298,6 @@ class Connection:
                         await self._send_more(each.more, each.call)
             except (Exception, asyncio.CancelledError):
                 self.socket.close(CloseCode.INTERNAL_ERROR)  # nothing else can tell that the message is not whole
-                raise
             finally:
                 behind, self._behind, self._behind_bytes = self._behind, [], 0
                 self.socket.send_more(end, last=True)
@@ -301,20 +306,17 @@ class Connection:
 
     async def _send_more(self, more: Pieces, call: RpcCall) -> None:
         try:
-            async with aclosing(more):
-                async for part, _ in more:
-                    call.sent_bytes += len(part)
-                    await self.socket.send_more(part, last=False)
-                    del part  # many clients may read slowly: nothing is kept here while they do
-                    if self.over:
-                        break
-                    await call.turn()
+            async for part, _ in more:
+                call.sent_bytes += len(part)
+                await self.socket.send_more(part, last=False)
+                del part  # many clients may read slowly: nothing is kept here while they do
+                if self.over:
+                    break
+                await call.turn()
             await self.socket.send_more(b"}", last=False)
         except (Exception, asyncio.CancelledError) as error:
             call.count_error(error)
             raise
-        finally:
-            call.ended()
 
     def _send(self, message: bytes) -> "asyncio.Future[None]":
         """Send a message, behind the one that is being sent; see `WebSocket.send`."""
@@ -393,7 +395,7 @@ class Connection:
         end = b"%d}}" % number
         told.status = HTTPStatus.OK
         try:
-            while (events := await feed.next(feed.watch.now_s() + LOOK_S)) is not None:
+            while not feed.watch.closed and (events := await feed.next(feed.watch.now_s() + LOOK_S)) is not None:
                 room = self.socket.state.done
                 for event in events.split(b"\n")[:-1]:
                     told.sent_bytes += len(event)
