@@ -474,6 +474,23 @@ async def test_one_that_does_not_read(service):
         assert [(await client.event())[1]["code"] for _ in codes] == codes
 
 
+async def test_one_that_speaks_and_does_not_read(service, monkeypatch):
+    """A client that goes on asking, and takes nothing of what waits for it, is gone after the same time."""
+    monkeypatch.setattr(websocket, "PING_S", 0.2)
+    monkeypatch.setattr(websocket, "SILENT_S", 2.0)
+    for _ in range(100):
+        await service.offer(offer="x" * 100_000)
+    async with open_socket(service) as client:
+        client.socket.transport.pause_reading()
+        await client.socket.send(json.dumps({"jsonrpc": "2.0", "method": "subscribe", "params": {"topic": "lobby"}}))
+        await until(lambda: service.site.limits.waiting == 1)
+        async with asyncio.timeout(BOUND_S):
+            while service.site.limits.waiting:
+                await client.socket.send('{"jsonrpc": "2.0", "method": "health"}')
+                await asyncio.sleep(0.2)
+        client.socket.transport.abort()
+
+
 async def test_silence(service, monkeypatch):
     """A client that answers pings stays, one that is silent is gone, and its subscriptions with it."""
     monkeypatch.setattr(websocket, "PING_S", 0.2)

@@ -61,6 +61,7 @@ class WebSocket(asyncio.Protocol):
         "_protocol",
         "_refusal",
         "_running",
+        "_stalled_s",
         "_transport",
         "_unfinished_bytes",
         "_waiting",
@@ -88,6 +89,7 @@ class WebSocket(asyncio.Protocol):
         self._running = 0  # messages that are being worked on
         self._paused = False
         self._drained: asyncio.Future[None] | None = None
+        self._stalled_s = 0.0  # since when that is
         self._closing = False  # whether nothing more is to be sent or understood
 
     # From asyncio
@@ -114,6 +116,7 @@ class WebSocket(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._drained = self.state.loop.create_future()
+        self._stalled_s = self.state.loop.time()
 
     def resume_writing(self) -> None:
         self.state.unsent.forget(self)
@@ -220,7 +223,8 @@ class WebSocket(asyncio.Protocol):
 
     def deadline_passed(self) -> None:
         now_s = self.state.loop.time()
-        if self._closing or now_s >= self._heard_s + SILENT_S:
+        stalled = self._drained is not None and now_s >= self._stalled_s + SILENT_S
+        if self._closing or stalled or now_s >= self._heard_s + SILENT_S:
             self.abort()
             return
         self.deadline_s = min(now_s + PING_S, self._heard_s + SILENT_S)

@@ -44,6 +44,7 @@ class Topology:
         self._nodes: dict[Address, Node] = {}
         self._by_slot: list[Node] = []
         self.primaries: list[Node] = []
+        self._moved = False  # whether a slot has since the last look
         self._refreshing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -86,9 +87,13 @@ class Topology:
 
     def moved(self, slot: int, address: Address) -> None:
         """A node says that another one has a slot."""
-        by_slot = self._by_slot.copy()
-        by_slot[slot] = self.node_at(address)
-        self._assign(by_slot)
+        # Thousands of channels may learn it at one moment: nothing here goes through all slots.
+        node = self.node_at(address)
+        if self._by_slot[slot] is not node:
+            self._by_slot[slot] = node
+            self._moved = True
+            if node not in self.primaries:
+                self.primaries.append(node)
         self.refresh_soon()
 
     def refresh_soon(self) -> "asyncio.Task[None]":
@@ -98,7 +103,7 @@ class Topology:
         return self._refreshing
 
     async def _refresh(self) -> None:
-        before = self._by_slot
+        before, moved, self._moved = self._by_slot, self._moved, False
         try:
             if self._sentinel:
                 await self._ask_sentinels()
@@ -106,7 +111,8 @@ class Topology:
                 await self._ask_cluster()
         finally:
             self._refreshing = None
-        self._metrics.failovers += any(ours is not theirs for ours, theirs in zip(before, self._by_slot, strict=True))
+        changed = any(ours is not theirs for ours, theirs in zip(before, self._by_slot, strict=True))
+        self._metrics.failovers += moved or changed
         used = set(self._by_slot)
         for address in [address for address, node in self._nodes.items() if node not in used]:
             if address not in self._addresses:
