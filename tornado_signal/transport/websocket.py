@@ -71,7 +71,7 @@ class WebSocket(asyncio.Protocol):
         "state",
     )
 
-    idle = True  # it may be closed at any time
+    idle = False  # when the server stops it has a moment of its own; see `Server.close_websockets`
     receiver: Receiver
     _transport: asyncio.Transport
 
@@ -100,6 +100,8 @@ class WebSocket(asyncio.Protocol):
         self.state.websockets += 1
         self._heard_s = self.state.loop.time()
         self.deadline_s = self._heard_s + PING_S
+        if self.state.stopping:
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True

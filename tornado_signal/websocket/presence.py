@@ -65,8 +65,10 @@ class Holds:
             TooMany: it holds as many as it may.
         """
         if len(holder.held) >= MAX_HELD:
-            for key in list(holder.held)[:LOOKED_AT]:  # what was answered meanwhile is not held any more
-                await self._renew(key)
+            for key in list(holder.held)[:LOOKED_AT]:
+                hold = self._holds.get(key)
+                if hold is not None and await self._expires_ms(key, hold) is None:
+                    self.forget(key)
         if len(holder.held) >= MAX_HELD:
             raise TooMany("held offers of a connection", 5)
 
@@ -138,8 +140,7 @@ class Holds:
         if hold is None or hold.holder is None:
             return
         try:
-            news = await self._store.read(*key, Side.OFFERER, secret_hash=hold.secret_hash)
-            if news.description is not None or news.expires_ms != hold.expires_ms:
+            if await self._expires_ms(key, hold) != hold.expires_ms:
                 raise SessionNotFound
             expires_ms = await self._store.refresh(*key, Side.OFFERER, secret_hash=hold.secret_hash)
         except SessionNotFound:
@@ -151,6 +152,14 @@ class Holds:
             hold.expires_ms = expires_ms
             if self._holds.get(key) is hold and hold.holder is not None:
                 self._set_timer(key, hold)
+
+    async def _expires_ms(self, key: Key, hold: Hold) -> int | None:
+        """When an offer expires; None if it is gone or answered."""
+        try:
+            news = await self._store.read(*key, Side.OFFERER, secret_hash=hold.secret_hash)
+        except SessionNotFound:
+            return None
+        return news.expires_ms if news.description is None else None
 
     async def _withdraw(self, key: Key) -> None:
         hold = self._holds.get(key)
