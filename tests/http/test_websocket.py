@@ -455,6 +455,26 @@ async def test_rates(start_service):
         assert await client.closed() == 1008
 
 
+async def test_the_drain_waits_for_a_batch(service, monkeypatch):
+    """The last response of a batch is not its end: the message with all of them is."""
+    sent = []
+    send = websocket.WebSocket.send
+
+    def watched(self, message, **options):
+        sent.append(message)
+        return send(self, message, **options)
+
+    monkeypatch.setattr(websocket.WebSocket, "send", watched)
+    async with open_socket(service) as client:
+        batch = [{"jsonrpc": "2.0", "id": number, "method": "health"} for number in range(100)]
+        client.send_raw(batch, json.dumps(list(range(100))))
+        async with asyncio.timeout(BOUND_S):
+            while not service.site.running:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await service.site.drain()
+        assert len(json.loads(sent[-1])) == 100
+
+
 async def test_one_that_does_not_read(service):
     """A client that leaves a megabyte of responses unread is closed; events wait until it reads."""
     code = await service.offer(offer="x" * 100_000)

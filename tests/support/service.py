@@ -209,6 +209,7 @@ class Service:
     async def stop(self):
         """Stop listening, prove that the store is sound, and close it."""
         await self._stack.aclose()
+        await asyncio.wait_for(self.site.drain(), 30)
         if not self.store_closed:
             self.store.check()
         await self.store.close()

@@ -55,3 +55,5 @@ class Site:
         self.service.store.end_watches()
         if self.running:
             await self.idle.wait()
+        if self._tasks:  # several answers may go in one message, after the last of them
+            await asyncio.wait(self._tasks)
