@@ -189,14 +189,15 @@ class WebSocket(asyncio.Protocol):
     def unsent_bytes(self) -> int:
         return self._transport.get_write_buffer_size()
 
-    def send(self, message: bytes, *, last: bool = True) -> "asyncio.Future[None]":
-        """Send a text message, or the first part of one.
+    def send(self, *messages: bytes, last: bool = True) -> "asyncio.Future[None]":
+        """Send text messages, or the first part of one.
 
         Returns:
             A future that is done when more may be sent, or the connection is over.
         """
         if not self._closing:
-            self._protocol.send_text(message, fin=last)
+            for message in messages:
+                self._protocol.send_text(message, fin=last)
             self._flush()
         return self._drained or self.state.done
 

@@ -301,8 +301,7 @@ class Connection:
             finally:
                 behind, self._behind, self._behind_bytes = self._behind, [], 0
                 self.socket.send_more(end, last=True)
-        for message in behind:
-            self._send(message)
+        self._send(*behind)
 
     async def _send_more(self, more: Pieces, call: RpcCall) -> None:
         try:
@@ -318,12 +317,12 @@ class Connection:
             call.count_error(error)
             raise
 
-    def _send(self, message: bytes) -> "asyncio.Future[None]":
-        """Send a message, behind the one that is being sent; see `WebSocket.send`."""
+    def _send(self, *messages: bytes) -> "asyncio.Future[None]":
+        """Send messages, behind the one that is being sent; see `WebSocket.send`."""
         if self._long is None or not self._long.locked():
-            return self.socket.send(message)
-        self._behind.append(message)
-        self._behind_bytes += len(message)
+            return self.socket.send(*messages)
+        self._behind += messages
+        self._behind_bytes += sum(map(len, messages))
         if self._behind_bytes > MAX_UNSENT_BYTES:
             self._behind, self._behind_bytes = [], 0
             self.socket.close(CloseCode.POLICY_VIOLATION, "messages are not read")
@@ -396,10 +395,8 @@ class Connection:
         told.status = HTTPStatus.OK
         try:
             while not feed.watch.closed and (events := await feed.next(feed.watch.now_s() + LOOK_S)) is not None:
-                room = self.socket.state.done
-                for event in events.split(b"\n")[:-1]:
-                    told.sent_bytes += len(event)
-                    room = self._send(event + end)
+                told.sent_bytes += len(events)
+                room = self._send(*[event + end for event in events.split(b"\n")[:-1]])
                 del events  # many clients may read slowly: nothing is kept here while they do
                 await room
         except (Exception, asyncio.CancelledError) as error:
