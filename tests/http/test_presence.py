@@ -55,6 +55,20 @@ async def test_the_end_of_a_connection(how, start_service):
         assert service.site.log.metrics.held == 0
 
 
+async def test_refreshed_by_its_owner(start_service):
+    """A held offer that its owner refreshes is held as before."""
+    service = await start_service(hold_grace_ms=200)
+    async with open_socket(service) as client:
+        code = (await client.call("offer", **OFFER, secret=SECRET, hold=True))["code"]
+        service.clock.ms += 1000
+        await client.call("refresh", code=code, side="offerer", secret=SECRET)
+
+    async def nothing_listed():
+        return not await listed(service)
+
+    await until(nothing_listed)
+
+
 async def test_taken_over(start_service):
     """Another connection with the secret takes an offer over in time, also from one that has not ended."""
     service = await start_service(hold_grace_ms=300)

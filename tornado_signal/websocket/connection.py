@@ -64,8 +64,12 @@ class RpcCall(ClientCall):
     Attributes:
         connection: its client's.
         slot: the message that it came in.
+        subscription: its number if it is one.
         then: called when its response has been sent.
     """
+
+    subscription = 0
+    then: Callable[[], object] | None = None
 
     def __init__(self, connection: "Connection", pattern: str, size: int, slot: Slot) -> None:
         super().__init__(connection.site, connection.client_address, METHOD, pattern)
@@ -74,7 +78,6 @@ class RpcCall(ClientCall):
         self.body_bytes = size
         self.request_id = connection.next_request_id()
         self.slot = slot
-        self.then: Callable[[], object] | None = None
 
     def admit(self) -> None:
         """Check what comes before everything else.
@@ -93,13 +96,14 @@ class RpcCall(ClientCall):
     def waiting(self, watch: Watch) -> Watch:
         super().waiting(watch)
         self.slot.release()
-        self.connection.waiting.add(self)
+        self.connection.waiting.append(self)
         if self.connection.over:
             watch.close()
         return watch
 
     def ended(self) -> None:
-        self.connection.waiting.discard(self)
+        if self in self.connection.waiting:
+            self.connection.waiting.remove(self)
         super().ended()
 
 
@@ -116,7 +120,7 @@ class Connection:
         socket: the connection.
 
     Attributes:
-        waiting: the calls that wait for news.
+        waiting: the calls that wait for news, subscriptions among them.
         held: see `presence.Holder`.
         over: whether the client is gone.
     """
@@ -130,7 +134,6 @@ class Connection:
         "_long",
         "_methods",
         "_request_id",
-        "_subscriptions",
         "_writes",
         "client_address",
         "held",
@@ -155,18 +158,17 @@ class Connection:
         self.origin = origin
         self.client_address = client_address
         self.socket = socket
-        self.waiting: set[RpcCall] = set()
-        self.held: dict[Key, None] = {}
+        self.waiting: list[RpcCall] = []
+        self.held: list[Key] = []
         self.over = False
         self._methods = methods
         self._holds = holds
         self._request_id = request_id
         self._last_id = 0
-        self._subscriptions: dict[int, RpcCall] = {}
         self._last_subscription = 0
         self._writes: dict[str, asyncio.Future[None]] = {}  # the last change of each session, while it is under way
         self._long: asyncio.Lock | None = None  # held while a message is sent in parts
-        self._behind: list[bytes] = []  # what waits for its end
+        self._behind: list[bytes] | None = None  # what waits for its end
         self._behind_bytes = 0
 
     def next_request_id(self) -> str:
@@ -289,6 +291,7 @@ class Connection:
         if self._long is None:
             self._long = asyncio.Lock()
         async with self._long:
+            self._behind, self._behind_bytes = [], 0
             self.socket.send(b"", last=False)
             try:
                 for each in responses:
@@ -299,9 +302,9 @@ class Connection:
             except (Exception, asyncio.CancelledError):
                 self.socket.close(CloseCode.INTERNAL_ERROR)  # nothing else can tell that the message is not whole
             finally:
-                behind, self._behind, self._behind_bytes = self._behind, [], 0
+                behind, self._behind = self._behind, None
                 self.socket.send_more(end, last=True)
-        self._send(*behind)
+        self._send(*(behind or ()))
 
     async def _send_more(self, more: Pieces, call: RpcCall) -> None:
         try:
@@ -319,7 +322,7 @@ class Connection:
 
     def _send(self, *messages: bytes) -> "asyncio.Future[None]":
         """Send messages, behind the one that is being sent; see `WebSocket.send`."""
-        if self._long is None or not self._long.locked():
+        if self._behind is None:
             return self.socket.send(*messages)
         self._behind += messages
         self._behind_bytes += sum(map(len, messages))
@@ -351,6 +354,13 @@ class Connection:
         key = (self.origin, wire.parse_code(values["code"]))
         return wire.encode({"expiresAt": await self._holds.take_over(self, key, values["secret"])})
 
+    async def refresh(self, call: RpcCall, params: dict[str, Any], refresh: Perform) -> bytes | Pieces:
+        """Refresh a session, which is still held here if it was."""
+        found = await refresh(call, params)
+        assert isinstance(found, bytes)
+        self._holds.moved((self.origin, wire.parse_code(params["code"])), wire.parse(found)["expiresAt"])
+        return found
+
     async def withdraw(self, call: RpcCall, params: dict[str, Any], withdraw: Perform) -> bytes | Pieces:
         """Withdraw a session, which is not held any more then."""
         found = await withdraw(call, params)
@@ -364,7 +374,7 @@ class Connection:
         declared = SESSION_EVENTS if params.get("code") is not None else TOPIC_EVENTS
         values = check(declared.parameters, params, call)
         cursor = check_optional_string(params.get("since"), "since")
-        if len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
+        if sum(each.subscription > 0 for each in self.waiting) >= MAX_SUBSCRIPTIONS:
             raise errors.TooMany("subscriptions of a connection")
         told = RpcCall(self, pattern_of(declared.path), 0, call.slot)
         try:
@@ -376,22 +386,23 @@ class Connection:
             told.ended()
             raise
         self._last_subscription += 1
-        number = self._last_subscription
-        self._subscriptions[number] = told
-        call.then = lambda: self.site.start(self._tell(number, told, feed))
-        return wire.encode({"subscription": number})
+        told.subscription = self._last_subscription
+        call.then = lambda: self.site.start(self._tell(told, feed))
+        return wire.encode({"subscription": told.subscription})
 
     async def unsubscribe(self, call: RpcCall, params: dict[str, Any]) -> bytes:
         """End a subscription."""
         number = params.get("subscription")
-        told = self._subscriptions.pop(number, None) if type(number) is int else None
-        if told is None:
-            raise errors.InvalidParameter("subscription")
-        told.client_gone()
-        return SUCCESS
+        if type(number) is int and number > 0:
+            for each in self.waiting:
+                if each.subscription == number:
+                    each.subscription = 0
+                    each.client_gone()
+                    return SUCCESS
+        raise errors.InvalidParameter("subscription")
 
-    async def _tell(self, number: int, told: RpcCall, feed: Feed) -> None:
-        end = b"%d}}" % number
+    async def _tell(self, told: RpcCall, feed: Feed) -> None:
+        end = b"%d}}" % told.subscription
         told.status = HTTPStatus.OK
         try:
             while not feed.watch.closed and (events := await feed.next(feed.watch.now_s() + LOOK_S)) is not None:
@@ -404,7 +415,6 @@ class Connection:
             told.status = STATUS.get(type(error), 500)
             self.socket.close(CloseCode.TRY_AGAIN_LATER)  # the client comes back with the last cursor
         finally:
-            self._subscriptions.pop(number, None)
             told.client_gone()
             told.ended()
 
@@ -455,8 +465,11 @@ def make_methods(operations: Iterable[Operation]) -> dict[str, Method]:
         return Method(pattern_of(operation.path), perform, writes="code" in names and operation.name != "poll")
 
     methods = {operation.name: method(operation) for operation in operations}
-    offer, withdraw = methods["offer"], methods["withdraw"]
+    offer, refresh, withdraw = methods["offer"], methods["refresh"], methods["withdraw"]
     methods["offer"] = offer._replace(perform=lambda call, params: call.connection.offer(call, params, offer.perform))
+    methods["refresh"] = refresh._replace(
+        perform=lambda call, params: call.connection.refresh(call, params, refresh.perform)
+    )
     methods["withdraw"] = withdraw._replace(
         perform=lambda call, params: call.connection.withdraw(call, params, withdraw.perform)
     )

@@ -1,6 +1,8 @@
 """Presence: an offer that is held lives as long as its connection, and a moment longer (contract C10)."""
 
 import asyncio
+import contextlib
+import functools
 import random
 from typing import Final, Protocol
 
@@ -12,6 +14,7 @@ MAX_HELD: Final = 1000  # of a connection
 LOOKED_AT: Final = 10  # of those that a connection has held for longest, when it has as many as it may
 RENEW_AT: Final = (0.5, 0.75)  # of its lifetime: not all at one moment
 AGAIN_S: Final = 1.0  # after the store could not serve
+TICK_S: Final = 0.1  # what is due within the same one shares a timer, as there may be very many
 
 Key = tuple[str, bytes]
 """Origin and code of an offer."""
@@ -25,7 +28,7 @@ class Holder(Protocol):
         over: whether the connection has ended.
     """
 
-    held: dict[Key, None]
+    held: list[Key]
     over: bool
 
 
@@ -33,19 +36,21 @@ class Hold:
     """An offer that is held.
 
     Attributes:
+        key: which.
         secret_hash: of its owner's secret; empty for none.
         expires_ms: its expiry as this process has last set it; with another one it is held elsewhere.
         holder: its connection; None when that has ended.
-        timer: when to look after it.
+        due: the tick in which to look after it.
     """
 
-    __slots__ = ("expires_ms", "holder", "secret_hash", "timer")
+    __slots__ = ("due", "expires_ms", "holder", "key", "secret_hash")
 
-    def __init__(self, secret_hash: bytes, expires_ms: int, holder: Holder) -> None:
+    def __init__(self, key: Key, secret_hash: bytes, expires_ms: int, holder: Holder) -> None:
+        self.key = key
         self.secret_hash = secret_hash
         self.expires_ms = expires_ms
         self.holder: Holder | None = holder
-        self.timer: asyncio.TimerHandle | None = None
+        self.due = 0
 
 
 class Holds:
@@ -56,6 +61,8 @@ class Holds:
         self._store = site.service.store
         self._grace_s = site.service.settings.hold_grace_ms / 1000
         self._holds: dict[Key, Hold] = {}
+        self._due: dict[int, list[Hold]] = {}  # by tick; some may have been forgotten, or be due in another one
+        self._tick = 0
         self._loop = asyncio.get_running_loop()
 
     async def admit(self, holder: Holder) -> None:
@@ -65,9 +72,9 @@ class Holds:
             TooMany: it holds as many as it may.
         """
         if len(holder.held) >= MAX_HELD:
-            for key in list(holder.held)[:LOOKED_AT]:
+            for key in holder.held[:LOOKED_AT]:
                 hold = self._holds.get(key)
-                if hold is not None and await self._expires_ms(key, hold) is None:
+                if hold is not None and await self._expires_ms(hold) is None:
                     self.forget(key)
         if len(holder.held) >= MAX_HELD:
             raise TooMany("held offers of a connection", 5)
@@ -75,7 +82,7 @@ class Holds:
     async def begin(self, holder: Holder, key: Key, secret_hash: bytes) -> None:
         """Hold an offer that was published just now."""
         news = await self._store.read(*key, Side.OFFERER, secret_hash=secret_hash)
-        self._put(key, Hold(secret_hash, news.expires_ms, holder))
+        self._put(Hold(key, secret_hash, news.expires_ms, holder))
 
     async def take_over(self, holder: Holder, key: Key, secret_hash: bytes) -> int:
         """Hold an offer that another connection may have held; its new expiry, Unix milliseconds.
@@ -84,8 +91,14 @@ class Holds:
             SessionNotFound: as `Store.refresh`.
         """
         expires_ms = await self._store.refresh(*key, Side.OFFERER, secret_hash=secret_hash)
-        self._put(key, Hold(secret_hash, expires_ms, holder))
+        self._put(Hold(key, secret_hash, expires_ms, holder))
         return expires_ms
+
+    def moved(self, key: Key, expires_ms: int) -> None:
+        """The owner of an offer has refreshed it."""
+        hold = self._holds.get(key)
+        if hold is not None:
+            hold.expires_ms = expires_ms
 
     def end(self, holder: Holder) -> None:
         """A connection has ended: what it holds is withdrawn, unless another one takes it over in time.
@@ -93,84 +106,105 @@ class Holds:
         When the server stops, its clients come back to the next one: everything stays.
         """
         for key in list(holder.held):
-            self._let_go(key)
+            self._let_go(self._holds[key])
 
     def forget(self, key: Key) -> None:
         """An offer is not held any more."""
         hold = self._holds.pop(key, None)
         if hold is not None:
-            self._release(key, hold)
+            self._site.log.metrics.held -= 1
+            if hold.holder is not None:
+                hold.holder.held.remove(key)
+                hold.holder = None  # this may be kept until it is due
 
-    def _put(self, key: Key, hold: Hold) -> None:
-        self.forget(key)
-        self._holds[key] = hold
+    def _put(self, hold: Hold) -> None:
+        self.forget(hold.key)
+        self._holds[hold.key] = hold
         self._site.log.metrics.held += 1
         assert hold.holder is not None
-        hold.holder.held[key] = None
+        hold.holder.held.append(hold.key)
         if hold.holder.over:
-            self._let_go(key)
+            self._let_go(hold)
         else:
-            self._set_timer(key, hold)
+            self._renew_later(hold)
 
-    def _release(self, key: Key, hold: Hold) -> None:
-        self._site.log.metrics.held -= 1
-        if hold.timer is not None:
-            hold.timer.cancel()
+    def _let_go(self, hold: Hold) -> None:
         if hold.holder is not None:
-            hold.holder.held.pop(key, None)
-
-    def _let_go(self, key: Key) -> None:
-        hold = self._holds[key]
-        if hold.holder is not None:
-            hold.holder.held.pop(key, None)
+            hold.holder.held.remove(hold.key)
             hold.holder = None
-        if hold.timer is not None:
-            hold.timer.cancel()
-        hold.timer = self._loop.call_later(self._grace_s, lambda: self._site.start(self._withdraw(key)))
+        self._look_after(hold, self._grace_s)
 
-    def _set_timer(self, key: Key, hold: Hold) -> None:
+    def _renew_later(self, hold: Hold) -> None:
         left_s = (hold.expires_ms - self._store.now_ms()) / 1000
-        hold.timer = self._loop.call_later(
-            random.uniform(*RENEW_AT) * left_s, lambda: self._site.start(self._renew(key))
-        )
+        self._look_after(hold, random.uniform(*RENEW_AT) * left_s)
 
-    async def _renew(self, key: Key) -> None:
-        """Refresh an offer, or forget it if it is answered or held elsewhere."""
-        hold = self._holds.get(key)
-        if hold is None or hold.holder is None:
+    # When to look after which
+
+    def _look_after(self, hold: Hold, seconds: float) -> None:
+        """Renew an offer then, or withdraw it if it has no connection by then."""
+        now_s = self._loop.time()
+        if not self._due:
+            self._tick = int(now_s / TICK_S)
+            self._loop.call_later(TICK_S, self._next_tick)
+        hold.due = max(int((now_s + seconds) / TICK_S), self._tick) + 1
+        self._due.setdefault(hold.due, []).append(hold)
+
+    def _next_tick(self) -> None:
+        now = int(self._loop.time() / TICK_S)
+        while self._tick < now:
+            self._tick += 1
+            for hold in self._due.pop(self._tick, ()):
+                if hold.due == self._tick and self._kept(hold):
+                    self._site.turns.submit(self, functools.partial(self._begin, hold))
+        if self._due:
+            self._loop.call_later(TICK_S, self._next_tick)
+
+    def _kept(self, hold: Hold) -> bool:
+        return self._holds.get(hold.key) is hold
+
+    def _begin(self, hold: Hold) -> None:
+        self._site.start(self._look(hold))
+
+    async def _look(self, hold: Hold) -> None:
+        if not self._kept(hold):
             return
+        due = hold.due
         try:
-            if await self._expires_ms(key, hold) != hold.expires_ms:
-                raise SessionNotFound
-            expires_ms = await self._store.refresh(*key, Side.OFFERER, secret_hash=hold.secret_hash)
-        except SessionNotFound:
-            if self._holds.get(key) is hold:
-                self.forget(key)
+            if hold.holder is not None:
+                await self._renew(hold)
+            else:
+                await self._withdraw(hold)
         except Unavailable:
-            hold.timer = self._loop.call_later(AGAIN_S, lambda: self._site.start(self._renew(key)))
-        else:
-            hold.expires_ms = expires_ms
-            if self._holds.get(key) is hold and hold.holder is not None:
-                self._set_timer(key, hold)
+            if hold.due == due:  # else its connection has ended meanwhile
+                self._look_after(hold, AGAIN_S)
 
-    async def _expires_ms(self, key: Key, hold: Hold) -> int | None:
+    async def _renew(self, hold: Hold) -> None:
+        """Refresh an offer, or forget it if it is answered or held elsewhere."""
+        try:
+            if await self._expires_ms(hold) != hold.expires_ms:
+                raise SessionNotFound
+            hold.expires_ms = await self._store.refresh(*hold.key, Side.OFFERER, secret_hash=hold.secret_hash)
+        except SessionNotFound:
+            if self._kept(hold):
+                self.forget(hold.key)
+            return
+        if self._kept(hold) and hold.holder is not None:
+            self._renew_later(hold)
+
+    async def _expires_ms(self, hold: Hold) -> int | None:
         """When an offer expires; None if it is gone or answered."""
         try:
-            news = await self._store.read(*key, Side.OFFERER, secret_hash=hold.secret_hash)
+            news = await self._store.read(*hold.key, Side.OFFERER, secret_hash=hold.secret_hash)
         except SessionNotFound:
             return None
         return news.expires_ms if news.description is None else None
 
-    async def _withdraw(self, key: Key) -> None:
-        hold = self._holds.get(key)
-        if hold is None or hold.holder is not None or self._site.stopping:
+    async def _withdraw(self, hold: Hold) -> None:
+        if self._site.stopping:
             return
-        try:
-            await self._store.withdraw(*key, Side.OFFERER, secret_hash=hold.secret_hash, expires_ms=hold.expires_ms)
-        except Unavailable:
-            hold.timer = self._loop.call_later(AGAIN_S, lambda: self._site.start(self._withdraw(key)))
-            return
-        except SessionNotFound:  # answered, withdrawn, expired, or held elsewhere
-            pass
-        if self._holds.get(key) is hold:
-            self.forget(key)
+        with contextlib.suppress(SessionNotFound):  # answered, withdrawn, expired, or held elsewhere
+            await self._store.withdraw(
+                *hold.key, Side.OFFERER, secret_hash=hold.secret_hash, expires_ms=hold.expires_ms
+            )
+        if self._kept(hold):
+            self.forget(hold.key)
