@@ -177,15 +177,18 @@ def test_going_on_after_refusals():
 def test_waiting():
     """So many requests wait, of an address and in all; who stops waiting makes room."""
     limits = strict(max_waiting=3, max_waiting_per_address=2)
-    done = [limits.wait("192.0.2.1"), limits.wait("192.0.2.1")]
+    limits.wait("192.0.2.1")
+    limits.wait("192.0.2.1")
     with pytest.raises(TooMany):
         limits.wait("192.0.2.1")
-    done.append(limits.wait("192.0.2.2"))
+    limits.wait("192.0.2.2")
     with pytest.raises(Unavailable):
         limits.wait("192.0.2.3")
-    for each in done:
-        each()
-    assert (limits.waiting, limits.wait("192.0.2.1") is not None) == (0, True)
+    limits.waited("192.0.2.1")
+    limits.wait("192.0.2.1")
+    for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2"):
+        limits.waited(address)
+    assert limits.waiting == 0
 
 
 # Over HTTP.

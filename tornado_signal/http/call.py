@@ -64,14 +64,18 @@ class ClientCall:
     def waiting(self, watch: Watch) -> Watch:
         """Tie a watch to the client's connection."""
         try:
-            watch.on_close = self.site.limits.wait(self.client_address)
+            self.site.limits.wait(self.client_address)
         except errors.SignalError:
             watch.close()
             raise
+        watch.on_close = self._wait_over
         self._watch = watch
         self.waited = True
         self.site.log.metrics.waiting[self.pattern] += 1
         return watch
+
+    def _wait_over(self) -> None:
+        self.site.limits.waited(self.client_address)
 
     def client_gone(self) -> None:
         """The client has left: what waits for it need not."""
@@ -79,7 +83,7 @@ class ClientCall:
             self._watch.close()
 
     async def turn(self) -> None:
-        await self.site.queue.turn(self.client)
+        await self.site.turns.turn(self.client)
         self.now_ms = self.service.clock.now_ms()
 
     # What is counted of it

@@ -29,6 +29,7 @@ class Site:
         running: how many requests are being worked on, or are about to be.
         idle: set when none is, once it drains.
         queue: begins their work, one client after the other.
+        turns: lets work go on that has waited; what thousands are told of holds up no new request.
     """
 
     service: Service
@@ -39,6 +40,7 @@ class Site:
     running: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     queue: FairQueue = field(default_factory=FairQueue)
+    turns: FairQueue = field(default_factory=FairQueue)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _context: contextvars.Context = field(default_factory=contextvars.copy_context)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)

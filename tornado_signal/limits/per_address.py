@@ -184,8 +184,8 @@ class Limits(ConnectionCounts):
         if wait_s:
             raise TooMany("bytes of an address", wait_s)
 
-    def wait(self, address: str) -> Callable[[], None]:
-        """Count a waiting request; call what is returned when it ends.
+    def wait(self, address: str) -> None:
+        """Count a waiting request, which has to be `waited` once.
 
         Raises:
             TooMany: too many of this client wait.
@@ -200,12 +200,10 @@ class Limits(ConnectionCounts):
             client.waiting += 1
         self.waiting += 1
 
-        def done() -> None:
-            self.waiting -= 1
-            if client is not None:
-                client.waiting -= 1
-
-        return done
+    def waited(self, address: str) -> None:
+        self.waiting -= 1
+        if client := self._find(address):
+            client.waiting -= 1
 
     def connected(self, address: str, now_ms: int) -> int | None:
         """Count a connection, which has to be `disconnected` once.

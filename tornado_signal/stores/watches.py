@@ -79,8 +79,9 @@ class Watch:
             self.closed = True
             self._watches.forget(self, self._key)
             self.wake()
-            if self.on_close is not None:
-                self.on_close()
+            on_close, self.on_close = self.on_close, None  # it may refer back
+            if on_close is not None:
+                on_close()
 
     def change(self) -> None:
         """What it is about has changed."""
