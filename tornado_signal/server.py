@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import dataclasses
 import faulthandler
+import gc
 import logging
 import os
 import resource
@@ -97,6 +98,17 @@ def return_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
             mallopt(option, LARGE_BLOCK_BYTES)
+
+
+def collect_rarely() -> None:
+    """Have Python look through all objects for unused ones ten times more rarely, and not at those of the start.
+
+    Nothing else runs meanwhile: for a tenth of a second, with 5,000 WebSockets. What requests and connections leave
+    is freed without it.
+    """
+    gc.freeze()
+    young, middle, old = gc.get_threshold()
+    gc.set_threshold(young, middle, 10 * old)
 
 
 def open_tls(settings: Settings) -> Tls | None:
@@ -245,6 +257,7 @@ async def serve(settings: Settings, inherited: Inherited | None = None) -> None:
         OperatorError: something cannot be used; nothing has been served then.
     """
     return_freed_memory()
+    collect_rarely()
     faulthandler.enable()  # a watchdog's SIGABRT leaves in the log where the loop was stuck
     signals = Signals()
     if inherited is not None:

@@ -111,7 +111,7 @@ class WebSocket(asyncio.Protocol):
         self.state.release(self.remote_ip, self._refusal)
         self.resume_writing()
         self.receiver.client_gone()
-        del self._protocol  # it refers to itself
+        del self.receiver, self._protocol  # which refer back, and to themselves
 
     def eof_received(self) -> bool:
         return False
