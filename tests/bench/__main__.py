@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import browser, cluster, figures, growth, latency, life, report, throughput, waits
+from . import browser, cluster, figures, growth, latency, life, report, throughput, waits, websockets
 from .processes import BenchError, Target
 
 SIZES = {"full": figures.FULL, "quick": figures.QUICK, "smoke": figures.SMOKE}
@@ -23,6 +23,7 @@ PARTS = {
     "latency": latency.latency,
     "connections": growth.connections,
     "waits": waits.waits,
+    "websockets": websockets.websockets,
     "life": life.life,
     "browser": browser.browser,
     "growth": growth.growth,

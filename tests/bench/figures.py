@@ -27,6 +27,8 @@ class Size:
         steady_s: how long that lasts, and how long before the million expires.
         connections: idle ones.
         waiting: requests that wait at once.
+        sockets: WebSockets that hold an offer.
+        watchers: WebSockets that watch one topic.
         sessions: the many.
         few: the few that they are compared with.
         mixed: sessions among which the steady load spreads.
@@ -46,6 +48,8 @@ class Size:
     steady_s: float
     connections: int
     waiting: int
+    sockets: int
+    watchers: int
     sessions: int
     few: int = 1000
     mixed: int = 1000
@@ -66,6 +70,8 @@ FULL = Size(
     steady_s=6,
     connections=8000,
     waiting=18_000,
+    sockets=15_000,
+    watchers=5000,
     sessions=1_000_000,
     sweep_s=60,
     life_s=120,
@@ -78,6 +84,8 @@ QUICK = Size(
     steady_s=2,
     connections=1000,
     waiting=2000,
+    sockets=2000,
+    watchers=1000,
     sessions=20_000,
     sweep_s=8,
     life_s=12,
@@ -94,6 +102,8 @@ SMOKE = Size(
     steady_s=0.5,
     connections=50,
     waiting=100,
+    sockets=100,
+    watchers=100,
     sessions=2000,
     few=100,
     mixed=50,

@@ -9,6 +9,7 @@ from .processes import BenchError
 
 TEXT: Final = 0x81
 CLOSE: Final = 0x88
+PING: Final = 0x89
 
 
 class WebSocket(asyncio.Protocol):
@@ -65,10 +66,16 @@ class WebSocket(asyncio.Protocol):
             if kind == CLOSE:
                 self._transport.close()
             elif kind == TEXT:
-                self._arrived(text)
+                self.arrived(text)
+            elif kind == PING:
+                self.pinged()
         self._received = received
 
-    def _arrived(self, text: bytes) -> None:
+    def pinged(self) -> None:
+        """The server asks whether this is there; short benchmarks need not answer."""
+
+    def arrived(self, text: bytes) -> None:
+        """A message has come."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None and not waiting.done():
             waiting.set_result(text)
