@@ -1,14 +1,13 @@
 """The page to try the server, as people use it: two browsers, a keyboard, a server that goes away."""
 
 import hashlib
-import json
 import random
 import re
 import subprocess
 from urllib.parse import urlsplit
 
 import pytest
-from support.browsers import listed, until
+from support.browsers import before, listed, until
 from support.service import refused
 
 from tornado_signal.http import assets
@@ -214,17 +213,15 @@ def test_the_faster_one(server, open_demo):
     told(bob, "Carol")
     taken = []
 
-    def faster(route):
-        fields = json.loads(route.request.post_data)
+    def faster(fields):
         if not taken:  # somebody else takes whom Bob has chosen; and Alice goes away
             taken.append(fields["code"])
             answer = {"code": fields["code"], "side": "answerer", "answer": "nonsense"}
             assert server.call("/answer", answer, origin=server.url)[0] == 200
-        route.continue_()
 
-    bob.route("**/answer", faster)
-    bob.get_by_role("button", name="Join Alice").click()
-    bob.get_by_role("heading", name="With Carol").wait_for()
+    with before(bob, "answer", faster):
+        bob.get_by_role("button", name="Join Alice").click()
+        bob.get_by_role("heading", name="With Carol").wait_for()
     bob.get_by_text("How it was made").click()
     bob.get_by_role("row", name="another one was faster").wait_for()
     assert taken
@@ -235,10 +232,8 @@ def test_a_reload_and_a_restart(start, open_demo):
     server = start()
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     be_found(alice)
-    with alice.expect_event("requestfinished", lambda request: request.url.endswith("/offer")):  # her next offer
-        join(bob, "Alice")
-    until(lambda: listed(server, server.url))
-    alice.evaluate("fetch('/health').then(() => null)")  # by then her page has the code of it
+    join(bob, "Alice")
+    until(lambda: listed(server, server.url))  # her next offer, which ends with her connection at the latest
     alice.reload()
     told(bob, "The connection has ended.")
     told(bob, "Nobody is here.")

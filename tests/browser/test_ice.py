@@ -162,7 +162,12 @@ def test_renewed_before_it_ends(start, site, connect_page, secret_file):
     server = start("--turn-servers", TURN[0], "--turn-secret-file", secret_file, "--turn-ttl-s", 600)
     alice = connect_page(server)
     asked = []
-    alice.on("request", lambda request: asked.append(request.url) if "ice-servers" in request.url else None)
+
+    def note(text):
+        if '"iceServers"' in text:
+            asked.append(text)
+
+    alice.on("websocket", lambda socket: socket.on("framesent", note))
     alice.clock.install()
     alice.evaluate("listen('lobby', {info: 'alice'})")
 

@@ -1,5 +1,6 @@
 """Real browsers: Debian's Chromium, in profiles of its own, on pages of an origin of their own."""
 
+import contextlib
 import http.server
 import re
 import shutil
@@ -127,6 +128,25 @@ def until(what, bound_s=BOUND_MS / 1000):
         assert time.monotonic() < end_s, "it did not come true"
         time.sleep(0.02)
     return found
+
+
+@contextlib.contextmanager
+def before(page, method, action):
+    """Do something whenever a page calls a method, with its parameters, before that goes over the WebSocket."""
+    page.expose_function("beforeSending", action)
+    page.evaluate(
+        """(method) => {
+          window.send = WebSocket.prototype.send;
+          WebSocket.prototype.send = async function (text) {
+            const message = JSON.parse(text);
+            if (message.method === method) await beforeSending(message.params);
+            send.call(this, text);
+          };
+        }""",
+        method,
+    )
+    yield
+    page.evaluate("() => { WebSocket.prototype.send = send; }")
 
 
 def listed(server, origin, topic="lobby"):

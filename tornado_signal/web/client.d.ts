@@ -46,17 +46,27 @@ export class SignalError extends Error {
   constructor(status: number, message: string, retryAfterMs?: number);
 }
 
+export interface ClientOptions {
+  /** Only outside of browsers, which send their own; then everything goes over HTTP. */
+  origin?: string;
+  /** Whether to use the server's WebSocket (true), or nothing but HTTP. */
+  socket?: boolean;
+}
+
 /**
  * The API of one server, call by call. Nothing is retried: a call rejects with a SignalError that says why, a TypeError
  * if the server cannot be reached (or does not let this page in), a TimeoutError, or the reason of its `signal`.
+ *
+ * Calls of all clients of a page go over one WebSocket to each server. It opens with the first call, closes when nothing
+ * has waited for it for 10 s, and opens again with the next call. Where it does not open within 4 s although the server
+ * is there, calls go over HTTP, for five minutes before it is tried again.
  */
 export class SignalClient {
-  /**
-   * @param url The server; the one that this file came from unless given.
-   * @param options `origin` only outside of browsers, which send their own.
-   */
-  constructor(url?: string | URL, options?: { origin?: string });
+  /** @param url The server; the one that this file came from unless given. */
+  constructor(url?: string | URL, options?: ClientOptions);
   readonly url: string;
+  /** The WebSocket that calls go over now, opened if there is none; undefined where they go over HTTP. */
+  open(): Promise<WebSocket | undefined>;
   version(options?: Stoppable): Promise<{ version: string }>;
   health(options?: Stoppable): Promise<{ status: "ok"; timestamp: number }>;
   topics(options?: { page?: number; limit?: number } & Stoppable): Promise<{
@@ -68,10 +78,13 @@ export class SignalClient {
     topic: string,
     options?: { wait?: number; since?: string; limit?: number } & Stoppable,
   ): Promise<{ sessions: Session[]; cursor?: string }>;
-  /** Publish an offer; `ttl` is its lifetime in milliseconds. */
+  /**
+   * Publish an offer; `ttl` is its lifetime in milliseconds. With `hold`, over a WebSocket, it lives as long as that and a
+   * few seconds longer: wait for its news meanwhile (`poll`, `events`), else the WebSocket closes.
+   */
   offer(
     topic: string,
-    fields: { info: string; offer: string; ttl?: number } & Owned,
+    fields: { info: string; offer: string; ttl?: number; hold?: boolean } & Owned,
   ): Promise<{ code: string }>;
   answer(code: string, answer: string, options?: Owned): Promise<{ success: true }>;
   candidate(code: string, side: Side, candidate: string, options?: Owned): Promise<{ success: true }>;
@@ -81,6 +94,8 @@ export class SignalClient {
   poll(code: string, side: Side, options?: { wait?: number; since?: string } & Owned): Promise<News>;
   /** Let a session live for its time from now on. */
   refresh(code: string, side: Side, options?: Owned): Promise<{ expiresAt: number }>;
+  /** Hold an offer that a WebSocket has held which is no more; the same as `refresh` over HTTP. */
+  hold(code: string, side: "offerer", options: Owned & { secret: string }): Promise<{ expiresAt: number }>;
   /** End a session. */
   withdraw(code: string, side: Side, options?: Owned): Promise<{ success: true }>;
   /** Withdraw and do not wait for the answer: for a page that is going away. */
@@ -88,8 +103,8 @@ export class SignalClient {
   /**
    * The events of a topic, or of one session until its end, in browsers and in Node.js.
    *
-   * A stream that cannot be begun rejects as every call does. One that has begun and breaks, or is silent for 45 s, goes
-   * on where it was, however long the server is away: nothing is lost and nothing told twice. A server that no longer
+   * A stream that cannot be begun rejects as every call does. One that has begun and breaks, or is silent, goes on where
+   * it was, however long the server is away: nothing is lost and nothing told twice. A server that no longer
    * knows where it was (its data are new) tells everything from the beginning. A session that has ended meanwhile rejects
    * with a SignalError of status 404.
    */
@@ -110,7 +125,7 @@ export class SignalClient {
  */
 export type OnStep = (step: string, detail?: unknown, connection?: RTCPeerConnection) => void;
 
-export interface PeerOptions extends Stoppable {
+export interface PeerOptions extends Stoppable, ClientOptions {
   /** The server, or several in the order in which they are asked; the one that this file came from unless given. */
   url?: string | URL | (string | URL)[];
   /** Who this is, at most 1024 characters; chosen at random, once for each page, unless given. */
@@ -120,8 +135,6 @@ export interface PeerOptions extends Stoppable {
   /** Called with each new connection before it is described: the place to add tracks. */
   prepare?: (connection: RTCPeerConnection) => void;
   onstep?: OnStep;
-  /** Only outside of browsers. */
-  origin?: string;
 }
 
 /** A connection whose data channel is open. */

@@ -6,9 +6,16 @@
  *
  * client.d.ts describes both. On the wire an offer or answer is the JSON of an RTCSessionDescription, a candidate that
  * of an RTCIceCandidate.
+ *
+ * All that a page asks of a server goes over one WebSocket, or over HTTP where there is none to be had: see `Socket`.
  */
 
 const REQUEST_MS = 15_000; // for an answer, beyond what was asked to wait
+const OPEN_MS = 4000; // for a WebSocket to open
+const HTTP_MS = 300_000; // how long HTTP is used where no WebSocket works
+const IDLE_MS = 10_000; // how long a WebSocket stays open that nothing needs
+const QUIET_MS = 60_000; // after which a WebSocket that is needed has to show that it works; longer than a wait
+const MAX_MESSAGE = 65_536; // what is larger goes over HTTP, which can say that it is too large
 const WAIT_S = 50; // below the minute after which many proxies give up
 const TTL_MS = 120_000; // how long an offer outlives a page that vanished without a word
 const REFRESH_MS = 40_000;
@@ -24,6 +31,8 @@ const CLOSE_MS = 2000; // for the other side to take what is still on its way
 const MAX_BATCH = 100;
 const MAX_PEERS = 100; // of a listing
 const EVENTS = ["session", "gone", "offer", "answer", "candidate"];
+const READS = ["version", "health", "topics", "sessions", "iceServers"]; // are GET over HTTP
+const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // where they are not called as the method is
 const HERE = new URL(".", import.meta.url).href; // the server that this file came from
 
 const random = () => Array.from(crypto.getRandomValues(new Uint32Array(8)), (part) => part.toString(36)).join("-");
@@ -43,99 +52,103 @@ export class SignalError extends Error {
 /** The API of one server. Nothing is retried here. */
 export class SignalClient {
   #headers;
+  #socket;
 
-  constructor(url = HERE, { origin } = {}) {
+  constructor(url = HERE, { origin, socket = true } = {}) {
     this.url = String(url).replace(/\/+$/, "");
     this.#headers = origin ? { Origin: origin } : {}; // which a browser sets by itself
+    // Outside of browsers a WebSocket cannot be given an Origin, which the server insists on.
+    if (socket && !origin && globalThis.WebSocket) this.#socket = socketTo(this.url);
+  }
+
+  /** The WebSocket that calls go over, opened if there is none; undefined where they go over HTTP. */
+  async open() {
+    return this.#socket?.open();
   }
 
   version(options) {
-    return this.#get("/", {}, options);
+    return this.#call("version", {}, options);
   }
 
   health(options) {
-    return this.#get("/health", {}, options);
+    return this.#call("health", {}, options);
   }
 
   topics({ page, limit, ...options } = {}) {
-    return this.#get("/topics", { page, limit }, options);
+    return this.#call("topics", { page, limit }, options);
   }
 
   sessions(topic, { wait, since, limit, ...options } = {}) {
-    return this.#get(inTopic(topic, "sessions"), { wait, since, limit }, options, wait);
+    return this.#call("sessions", { topic, wait, since, limit }, options, wait);
   }
 
   iceServers(options) {
-    return this.#get("/ice-servers", {}, options);
+    return this.#call("iceServers", {}, options);
   }
 
-  offer(topic, { info, offer, ttl, secret, ...options }) {
-    return this.#post(inTopic(topic, "offer"), { info, offer, ttl, secret }, options);
+  offer(topic, { info, offer, ttl, secret, hold, ...options }) {
+    return this.#call("offer", { topic, info, offer, ttl, secret, hold }, options);
   }
 
   answer(code, answer, { secret, ...options } = {}) {
-    return this.#post("/answer", { code, side: "answerer", answer, secret }, options);
+    return this.#call("answer", { code, side: "answerer", answer, secret }, options);
   }
 
   candidate(code, side, candidate, { secret, ...options } = {}) {
-    return this.#post("/answer", { code, side, candidate, secret }, options);
+    return this.#call("answer", { code, side, candidate, secret }, options);
   }
 
   candidates(code, side, candidates, { secret, ...options } = {}) {
-    return this.#post("/answer", { code, side, candidates, secret }, options);
+    return this.#call("answer", { code, side, candidates, secret }, options);
   }
 
   poll(code, side, { wait, since, secret, ...options } = {}) {
-    return this.#post("/poll", { code, side, wait, since, secret }, options, wait);
+    return this.#call("poll", { code, side, wait, since, secret }, options, wait);
   }
 
   refresh(code, side, { secret, ...options } = {}) {
-    return this.#post("/refresh", { code, side, secret }, options);
+    return this.#call("refresh", { code, side, secret }, options);
+  }
+
+  /** Hold an offer that an earlier WebSocket has held; without one, refresh it. */
+  hold(code, side, { secret, ...options } = {}) {
+    return this.#call("hold", { code, side, secret }, options);
   }
 
   withdraw(code, side, { secret, ...options } = {}) {
-    return this.#post("/withdraw", { code, side, secret }, options);
+    return this.#call("withdraw", { code, side, secret }, options);
   }
 
   /** Withdraw without waiting for an answer; works while the page goes away. */
   leave(code, side, { secret } = {}) {
-    const body = JSON.stringify({ code, side, secret });
-    const sent = globalThis.navigator?.sendBeacon?.(`${this.url}/withdraw`, body);
+    const fields = { code, side, secret };
+    if (this.#socket?.tell("withdraw", fields)) return;
+    const sent = globalThis.navigator?.sendBeacon?.(`${this.url}/withdraw`, JSON.stringify(fields));
     if (!sent) this.withdraw(code, side, { secret }).catch(() => {});
   }
 
   /** The events of a topic, or of a session for one side, as they come: `{type, data, id}`. */
   async *events(about, { signal = new AbortController().signal } = {}) {
-    const { topic, ...session } = typeof about === "string" ? { topic: about } : about;
-    const path = topic === undefined ? `/events?${query(session)}` : inTopic(topic, "events");
+    const fields = typeof about === "string" ? { topic: about } : about;
     let id = "";
     let retryMs = PAUSE_MS;
     let begun = false;
     for (let failures = 0; ; failures += 1) {
       const deadline = new Deadline(signal);
+      const began = Date.now();
       let leastMs = 0;
       try {
-        const headers = { Accept: "text/event-stream", ...(id && { "Last-Event-ID": id }) };
-        const asking = this.#ask(path, { headers, cache: "no-store" }, deadline.signal);
-        const response = await deadline.within(SILENCE_MS, asking);
-        // Something between here and the server may answer in its place.
-        const stream = response.headers.get("Content-Type")?.startsWith("text/event-stream");
-        if (!stream) throw new TypeError("The answer is no event stream");
-        begun = true;
-        const reader = response.body.getReader();
-        const parse = messages();
-        for (;;) {
-          const { value, done } = await deadline.within(SILENCE_MS, reader.read());
-          if (done) break;
-          failures = 0;
-          for (const { id: last = id, retry, event: type, data } of parse(value)) {
-            id = last;
-            if (/^\d+$/.test(retry)) retryMs = Number(retry);
-            if (!data || !EVENTS.includes(type)) continue;
-            signal.throwIfAborted();
-            yield { type, data: JSON.parse(data), id };
-            if (type === "gone" && topic === undefined) return;
-          }
+        const told = (await deadline.within(REQUEST_MS, this.open()))
+          ? this.#socket.subscribe({ ...fields, since: id || undefined }, deadline)
+          : this.#stream(fields, id, deadline);
+        for await (const { id: last = id, retry, type, data } of told) {
+          begun = true;
+          id = last;
+          if (/^\d+$/.test(retry)) retryMs = Number(retry);
+          if (!data || !EVENTS.includes(type)) continue;
+          signal.throwIfAborted();
+          yield { type, data: typeof data === "string" ? JSON.parse(data) : data, id };
+          if (type === "gone" && fields.topic === undefined) return;
         }
       } catch (error) {
         signal.throwIfAborted();
@@ -148,42 +161,240 @@ export class SignalClient {
       } finally {
         deadline.end();
       }
+      if (Date.now() - began > MAX_PAUSE_MS) failures = 0;
       await sleep(Math.max(retryMs, backOff(failures)), signal, Math.max(retryMs, leastMs));
     }
   }
 
-  #get(path, fields, options, wait) {
-    const text = String(query(fields));
-    return this.#fetch(text ? `${path}?${text}` : path, {}, options, wait);
-  }
-
-  #post(path, fields, options, wait) {
-    const headers = { "Content-Type": "application/json" };
-    return this.#fetch(path, { method: "POST", headers, body: JSON.stringify(fields) }, options, wait);
-  }
-
-  async #fetch(path, init, { signal } = {}, wait = 0) {
-    const deadline = new Deadline(signal);
-    const asking = this.#ask(path, init, deadline.signal).then(json);
-    try {
-      return await deadline.within(REQUEST_MS + wait * 1000, asking);
-    } finally {
-      deadline.end();
+  /** The fields of the events of a stream; first none, when it has begun. */
+  async *#stream({ topic, ...fields }, id, deadline) {
+    const path = pathOf(topic, "events", fields);
+    const headers = { Accept: "text/event-stream", ...(id && { "Last-Event-ID": id }) };
+    const asking = this.#request(path, { headers, cache: "no-store" }, deadline.signal);
+    const response = await deadline.within(SILENCE_MS, asking);
+    // Something between here and the server may answer in its place.
+    const stream = response.headers.get("Content-Type")?.startsWith("text/event-stream");
+    if (!stream) throw new TypeError("The answer is no event stream");
+    yield {};
+    const reader = response.body.getReader();
+    const parse = messages();
+    for (;;) {
+      const { value, done } = await deadline.within(SILENCE_MS, reader.read());
+      if (done) return;
+      for (const { event, ...others } of parse(value)) yield { type: event, ...others };
     }
   }
 
-  async #ask(path, init, signal) {
-    const response = await fetch(this.url + path, { ...init, headers: { ...init.headers, ...this.#headers }, signal });
-    if (response.ok) return response;
-    const { error } = await json(response);
-    const retryAfterMs = parseInt(response.headers.get("Retry-After")) * 1000 || undefined;
-    throw new SignalError(response.status, error ?? response.statusText, retryAfterMs);
+  async #call(method, fields, { signal } = {}, wait = 0) {
+    signal?.throwIfAborted();
+    return limited(REQUEST_MS + wait * 1000, signal, async (deadline) => {
+      const body = JSON.stringify(fields);
+      if (body.length < MAX_MESSAGE && (await this.open())) {
+        deadline.signal.throwIfAborted();
+        return this.#socket.ask(method, fields, deadline);
+      }
+      const { topic, ...others } = fields;
+      const last = PATHS[method] ?? method;
+      const asking = READS.includes(method)
+        ? this.#request(pathOf(topic, last, others), {}, deadline.signal)
+        : this.#request(pathOf(topic, last), { method: "POST", headers: JSON_BODY, body }, deadline.signal);
+      return json(await asking);
+    });
+  }
+
+  #request(path, init, signal) {
+    return request(this.url + path, { ...init, headers: { ...init.headers, ...this.#headers }, signal });
   }
 }
 
-const inTopic = (topic, last) => `/${encodeURIComponent(topic)}/${last}`;
+/**
+ * The WebSocket to a server, for everything that a page asks of it: opened when something is asked, closed when nothing
+ * has been needed for a while. Where it does not open although the server is there, HTTP is used for some minutes.
+ */
+class Socket {
+  #url;
+  #opening; // the WebSocket, as a promise
+  #socket; // when it is open
+  #timer;
+  #calls = new Map(); // by the id of the request: what is to be done with its answer
+  #streams = new Map(); // by the number of the subscription
+  #lastId = 0;
+  #heardMs; // when
+  #works = false; // whether the server has ever said anything
+  #failed = false; // whether it did not open when it was tried last
+  #httpUntilMs = 0;
 
-const query = (fields) => new URLSearchParams(Object.entries(fields).filter(([, value]) => value != null));
+  constructor(url) {
+    this.#url = url;
+  }
+
+  /** The WebSocket; undefined where HTTP is to be used. Fails as a request does when the server is away. */
+  open() {
+    if (Date.now() >= this.#httpUntilMs) return (this.#opening ??= this.#open());
+  }
+
+  async #open() {
+    try {
+      for (let tries = this.#works ? 2 : 1; ; tries -= 1) {
+        if (this.#failed) await limited(REQUEST_MS, null, (deadline) => this.#health(deadline));
+        if (!tries) return this.#avoid();
+        this.#socket = await opened(`${this.#url}/ws`);
+        this.#failed = !this.#socket;
+        if (this.#socket) return this.#use(this.#socket);
+      }
+    } finally {
+      if (!this.#socket) this.#opening = undefined;
+    }
+  }
+
+  /** Why a WebSocket fails to open no page is told: this fails if the server is away. */
+  async #health({ signal }) {
+    await json(await request(`${this.#url}/health`, { signal }));
+  }
+
+  #avoid() {
+    this.#httpUntilMs = Date.now() + HTTP_MS;
+  }
+
+  #use(socket) {
+    this.#heardMs = Date.now();
+    socket.onmessage = ({ data }) => this.#take(JSON.parse(data));
+    socket.onclose = ({ code }) => {
+      if (code === 1008 || code === 1009) this.#avoid(); // too much or too large: HTTP can say what
+      this.#broken();
+    };
+    this.#timer = setInterval(() => {
+      const quietMs = Date.now() - this.#heardMs;
+      if (!this.#calls.size && !this.#streams.size) {
+        if (quietMs > IDLE_MS) this.end();
+      } else if (quietMs > QUIET_MS) {
+        limited(REQUEST_MS, null, (deadline) => this.ask("health", {}, deadline)).catch(() => {});
+      }
+    }, IDLE_MS / 2);
+    return socket;
+  }
+
+  #take({ id, result, error, params }) {
+    this.#heardMs = Date.now();
+    this.#works = true;
+    if (params) {
+      const { cursor, ...event } = params;
+      this.#streams.get(params.subscription)?.enqueue({ ...event, id: cursor });
+      return;
+    }
+    const { resolve, reject, stream } = this.#calls.get(id) ?? {};
+    this.#calls.delete(id);
+    if (error) reject?.(new SignalError(error.code, error.message, error.data?.retryAfter * 1000 || undefined));
+    else if (resolve) {
+      if (stream) this.#streams.set(result.subscription, stream);
+      resolve(result);
+    } else if (result.subscription) this.tell("unsubscribe", result); // nobody has waited for it
+  }
+
+  #broken() {
+    if (!this.#works) this.#avoid(); // something lets it open, and nothing through
+    this.end();
+  }
+
+  end() {
+    if (!this.#socket) return;
+    clearInterval(this.#timer);
+    this.#socket.onmessage = this.#socket.onclose = null; // which may take long
+    this.#socket.close();
+    this.#socket = this.#opening = undefined;
+    const error = new TypeError("The connection to the server has ended");
+    for (const { reject } of this.#calls.values()) reject(error);
+    for (const stream of this.#streams.values()) stream.error(error);
+    this.#calls.clear();
+    this.#streams.clear();
+  }
+
+  /** The result of a method, asked over the open WebSocket; its events, if it has some, go into a stream. */
+  ask(method, params, deadline, stream) {
+    return new Promise((resolve, reject) => {
+      const id = (this.#lastId += 1);
+      const askedMs = Date.now();
+      this.#calls.set(id, { resolve, reject, stream });
+      deadline.signal.addEventListener("abort", () => {
+        if (this.#calls.delete(id) && deadline.passed && this.#heardMs <= askedMs) this.#broken();
+      });
+      this.#send({ id, method, params });
+    });
+  }
+
+  /** Say something that needs no answer, if there is an open WebSocket; whether it is said. */
+  tell(method, params) {
+    if (this.#socket) this.#send({ method, params });
+    return Boolean(this.#socket);
+  }
+
+  #send(message) {
+    this.#socket.send(JSON.stringify({ jsonrpc: "2.0", ...message }));
+  }
+
+  /** The events of a subscription: `{type, data, id}`; first none of these, when it has begun. */
+  async *subscribe(params, deadline) {
+    let stream;
+    const reader = new ReadableStream({ start: (controller) => (stream = controller) }).getReader();
+    const { subscription } = await deadline.within(REQUEST_MS, this.ask("subscribe", params, deadline, stream));
+    try {
+      yield {};
+      for (;;) yield (await deadline.within(undefined, reader.read())).value;
+    } finally {
+      // Which another connection may have given to another one.
+      if (this.#streams.get(subscription) === stream) {
+        this.#streams.delete(subscription);
+        this.tell("unsubscribe", { subscription });
+      }
+    }
+  }
+}
+
+const sockets = new Map(); // by the URL of the server
+// A page that goes away has none: then the browser may keep it, and `leave` uses what outlives it.
+globalThis.addEventListener?.("pagehide", () => sockets.forEach((each) => each.end()));
+
+function socketTo(url) {
+  if (!sockets.has(url)) sockets.set(url, new Socket(url));
+  return sockets.get(url);
+}
+
+/** A WebSocket that is open; undefined if it does not open. */
+const opened = (url) =>
+  new Promise((resolve) => {
+    let socket;
+    const end = () => {
+      clearTimeout(timer);
+      socket?.close();
+      resolve();
+    };
+    const timer = setTimeout(end, OPEN_MS);
+    try {
+      socket = new WebSocket(new URL(url, globalThis.location?.href).href.replace(/^http/, "ws"));
+      socket.onclose = end;
+      socket.onopen = () => {
+        clearTimeout(timer);
+        resolve(socket);
+      };
+    } catch {
+      end(); // a page that came over HTTPS may not
+    }
+  });
+
+const JSON_BODY = { "Content-Type": "application/json" };
+
+function pathOf(topic, last, fields = {}) {
+  const query = String(new URLSearchParams(Object.entries(fields).filter(([, value]) => value != null)));
+  return `${topic === undefined ? "" : `/${encodeURIComponent(topic)}`}/${last}${query && `?${query}`}`;
+}
+
+async function request(url, init) {
+  const response = await fetch(url, init);
+  if (response.ok) return response;
+  const { error } = await json(response);
+  const retryAfterMs = parseInt(response.headers.get("Retry-After")) * 1000 || undefined;
+  throw new SignalError(response.status, error ?? response.statusText, retryAfterMs);
+}
 
 async function json(response) {
   try {
@@ -197,8 +408,14 @@ async function json(response) {
 /** Its signal is aborted with another one, and when what it waits for takes too long. */
 class Deadline {
   #stop = new AbortController();
+  #aborted;
+  passed = false; // whether it took too long
 
   constructor(outer) {
+    this.#aborted = new Promise((_, reject) => {
+      this.signal.addEventListener("abort", () => reject(this.signal.reason));
+    });
+    this.#aborted.catch(() => {}); // it need not be waited for
     const abort = () => this.#stop.abort(outer.reason);
     if (outer?.aborted) abort();
     outer?.addEventListener("abort", abort, { signal: this.signal });
@@ -209,10 +426,13 @@ class Deadline {
   }
 
   async within(ms, promise) {
-    const error = new DOMException("The server does not answer in time", "TimeoutError");
-    const timer = setTimeout(() => this.#stop.abort(error), ms);
+    const late = () => {
+      this.passed = true;
+      this.#stop.abort(new DOMException("The server does not answer in time", "TimeoutError"));
+    };
+    const timer = ms && setTimeout(late, ms);
     try {
-      return await promise;
+      return await Promise.race([promise, this.#aborted]);
     } catch (failure) {
       this.signal.throwIfAborted(); // of a body that is cut off Chromium does not tell the reason
       throw failure;
@@ -223,6 +443,16 @@ class Deadline {
 
   end() {
     this.#stop.abort();
+  }
+}
+
+/** What a task comes to, which is given a `Deadline`. */
+async function limited(ms, signal, task) {
+  const deadline = new Deadline(signal);
+  try {
+    return await deadline.within(ms, task(deadline));
+  } finally {
+    deadline.end();
   }
 }
 
@@ -284,8 +514,8 @@ async function retry(task, signal, tries = Infinity) {
 
 /** The servers of a publication or of somebody who joins: the first one that works, in their order. */
 class Servers {
-  constructor({ url = HERE, origin }, signal, report) {
-    this.clients = [url].flat().map((each) => new SignalClient(each, { origin }));
+  constructor({ url = HERE, origin, socket }, signal, report) {
+    this.clients = [url].flat().map((each) => new SignalClient(each, { origin, socket }));
     this.tries = this.clients.length > 1 ? TRIES : Infinity;
     this.signal = signal;
     this.report = report;
@@ -467,11 +697,14 @@ class Link {
     }
   }
 
-  /** Wait for what the other side sends, and use it; whether it has described itself. */
-  async news(tries) {
+  /** Wait for what the other side sends, and use it; whether it has described itself. Each try begins with `keep`. */
+  async news(tries, keep) {
     if (this.#asked && !this.#since) await sleep(PAUSE_MS, this.signal);
     const { client, code, side, own, peerConnection } = this;
-    const asking = () => client.poll(code, side, { wait: WAIT_S, since: this.#since, ...own });
+    const asking = async () => {
+      await keep?.();
+      return client.poll(code, side, { wait: WAIT_S, since: this.#since, ...own });
+    };
     const { answer, answerCandidates, offerCandidates, cursor } = await retry(asking, this.signal, tries);
     this.#asked = true;
     this.#since = cursor;
@@ -583,7 +816,8 @@ class Publication extends EventTarget {
       const offer = await link.describe();
       await link.use(offer);
       const info = options.info ?? (me ??= random());
-      const fields = { info, offer: JSON.stringify(offer), secret: link.secret };
+      const fields = { info, offer: JSON.stringify(offer), secret: link.secret, hold: true };
+      link.holder = await client.open();
       const { code } = await client.offer(topic, { ...fields, ttl: TTL_MS }).catch((error) => {
         if (error.status !== 400) throw error;
         return client.offer(topic, fields); // so long is not allowed
@@ -602,16 +836,22 @@ class Publication extends EventTarget {
   /** Keep a link's offer listed until it is answered (true), or has to be replaced by another. */
   async #answered(link, servers) {
     const { client, code } = link;
-    let refreshed = Date.now();
+    let kept = Date.now();
+    const keep = async () => {
+      // Its WebSocket keeps it; another one has to take it over; over HTTP it is refreshed.
+      const holder = await client.open();
+      if (holder ? holder === link.holder : Date.now() < kept + REFRESH_MS) return;
+      await client.hold(code, "offerer", link.own).catch((error) => {
+        if (passing(error)) throw error; // else `news` will be told
+      });
+      link.holder = holder;
+      kept = Date.now();
+    };
     try {
-      while (!(await link.news(servers.tries))) {
+      while (!(await link.news(servers.tries, keep))) {
         if (Date.now() > link.until) {
           client.leave(code, "offerer", link.own);
           return false;
-        }
-        if (Date.now() > refreshed + REFRESH_MS) {
-          refreshed = Date.now();
-          client.refresh(code, "offerer", link.own).catch(() => {}); // `news` will be told
         }
       }
       return true;
