@@ -70,6 +70,7 @@ LONGEST = [
     "peers",
     "packaging",
     "client_peers",
+    "client_socket",
     "crash",
     "fuzz",
     "other_peers",

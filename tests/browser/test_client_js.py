@@ -26,6 +26,12 @@ RACE_MS = 20_000  # a peer that is stopped by others gives up then, and not befo
 STRANGER = "0123456789abcdef0123456789abcdef"
 
 
+@pytest.fixture(params=["socket", "http"])
+def reached(request, blocking):
+    """A function: a server as pages reach it, itself or a proxy that refuses the upgrade to a WebSocket."""
+    return blocking if request.param == "http" else lambda server: server
+
+
 def published(server, site, topic="lobby"):
     """Wait for the one session of a topic."""
     return until(lambda: listed(server, site.origin, topic))[0]
@@ -58,9 +64,9 @@ def test_the_types_are_those_of_the_module(server, connect_page):
 # The API, call by call.
 
 
-def test_every_call(server, connect_page):
+def test_every_call(server, reached, connect_page):
     """Each call of the client answers what the endpoint answers."""
-    page = connect_page(server)
+    page = connect_page(reached(server))
     found = page.evaluate(
         """async () => {
           const api = new SignalClient(location.search.slice(1) + "/");
@@ -112,9 +118,9 @@ def test_refusals(start, server, connect_page):
     assert page.evaluate(fail, ["health"])["name"] == "TypeError"
 
 
-def test_every_call_can_be_aborted(server, connect_page):
+def test_every_call_can_be_aborted(server, reached, connect_page):
     """A call whose signal is aborted rejects with the signal's reason, before it is sent or while it waits."""
-    page = connect_page(server)
+    page = connect_page(reached(server))
     found = page.evaluate(
         """async () => {
           const api = new SignalClient(location.search.slice(1));
@@ -134,10 +140,10 @@ def test_every_call_can_be_aborted(server, connect_page):
     assert [each["name"] for each in found] == ["AbortError"] * 4
 
 
-def test_events_over_a_restart(start, site, connect_page):
+def test_events_over_a_restart(start, reached, site, connect_page):
     """`events` tells a page of all that happens in a topic, once, though the server is killed meanwhile."""
     server = start()
-    page = connect_page(server)
+    page = connect_page(reached(server))
     page.evaluate(
         """async () => {
           window.told = [];
@@ -192,9 +198,10 @@ def test_events_of_a_session(server, site, connect_page):
 # Peers.
 
 
-def test_two_profiles_connect(server, site, connect_page):
+def test_two_profiles_connect(server, reached, site, connect_page):
     """One page publishes and another joins: text and megabytes go over the channel, and both see its end."""
-    alice, bob = connect_page(server), connect_page(server)
+    seen = reached(server)
+    alice, bob = connect_page(seen), connect_page(seen)
     alice.evaluate("listen('lobby', {info: 'alice'})")
     assert bob.evaluate("call('lobby', {info: 'bob'})") == ["alice", "alice: hello"]
     same = bob.evaluate(
@@ -438,9 +445,10 @@ def test_the_chat_of_the_readme(server, site, profiles):
 # Time, tabs and servers that come and go.
 
 
-def test_a_page_that_goes_away(server, site, connect_page):
+def test_a_page_that_goes_away(server, reached, site, connect_page):
     """A page that is reloaded takes its offer back, and whoever it talked with learns of it at once."""
-    alice, bob = connect_page(server), connect_page(server)
+    seen = reached(server)
+    alice, bob = connect_page(seen), connect_page(seen)
     alice.evaluate("listen('lobby', {info: 'alice'})")
     bob.evaluate("call('lobby', {})")
     left = published(server, site)["code"]
@@ -488,10 +496,11 @@ def test_an_offer_that_expires(start, site, connect_page):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_server_restarts(number, start, site, connect_page):
+def test_the_server_restarts(number, start, reached, site, connect_page):
     """Who has published and who waits to join find each other after a restart; who is connected does not notice."""
     server = start()
-    alice, bob, carol = (connect_page(server) for _ in range(3))
+    seen = reached(server)
+    alice, bob, carol = (connect_page(seen) for _ in range(3))
     alice.evaluate("listen('lobby', {info: 'alice'})")
     bob.evaluate("call('lobby', {})")
     code = until(lambda: [each["code"] for each in listed(server, site.origin)])

@@ -13,6 +13,7 @@ from support.node import Node
 pytest_plugins = ["support.browser_fixtures"]
 
 SECRET = "0123456789abcdef0123456789abcdef"
+SOCKET = pytest.mark.parametrize("socket", [True, False], ids=["socket", "http"])
 # Streams of a page: what each was told, how it ended, and how often one was asked for in vain.
 LISTEN = """
 (() => {
@@ -20,6 +21,12 @@ LISTEN = """
   globalThis.asked = 0;
   globalThis.failures = 0;
   globalThis.gate = Promise.resolve();
+  globalThis.admit = () => {};
+  globalThis.keepOut = () => (gate = new Promise((resolve) => {
+    const {WebSocket} = globalThis;
+    globalThis.WebSocket = undefined; // which nothing can be made of
+    admit = () => resolve((globalThis.WebSocket = WebSocket));
+  }));
   globalThis.fetch = async (...args) => {
     await gate;
     asked += 1;
@@ -31,10 +38,11 @@ LISTEN = """
   globalThis.stop = new AbortController();
   globalThis.told = {};
   globalThis.ended = {};
-  globalThis.listen = (name, url, about, origin) => {
+  globalThis.listen = (name, url, about, origin, socket) => {
     told[name] = [];
     ended[name] = (async () => {
-      const events = new SignalClient(url, {origin}).events(about, {signal: stop.signal});
+      const options = globalThis.document ? {socket} : {origin};
+      const events = new SignalClient(url, options).events(about, {signal: stop.signal});
       for await (const {type, data} of events) told[name].push([type, data.code ?? data[type]]);
       return "through";
     })().catch(({name, status}) => [name, status ?? null]);
@@ -69,10 +77,11 @@ class Peers:
         server: where they do it; another one after `restart`.
         origin: theirs, and that of the listeners.
         runtimes: what listens, by name.
+        socket: whether browsers listen over a WebSocket.
     """
 
-    def __init__(self, server, origin, runtimes):
-        self.server, self.origin, self.runtimes = server, origin, runtimes
+    def __init__(self, server, origin, runtimes, *, socket):
+        self.server, self.origin, self.runtimes, self.socket = server, origin, runtimes, socket
 
     def call(self, path, **fields):
         status, found = self.server.call(path, fields, origin=self.origin)
@@ -89,7 +98,7 @@ class Peers:
         return first[1]
 
     def listen(self, name, about):
-        self.evaluate(f"listen({json.dumps([name, self.server.url, about, self.origin])[1:-1]})")
+        self.evaluate(f"listen({json.dumps([name, self.server.url, about, self.origin, self.socket])[1:-1]})")
 
     def told(self, name, expected):
         """Wait until a stream has told as many events; they have to be these, of a session in this order.
@@ -103,11 +112,12 @@ class Peers:
             assert as_told(found) == as_told(expected), runtime
 
 
+@SOCKET
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_server_that_is_away_for_long(number, runtimes, start, site):
+def test_a_server_that_is_away_for_long(number, socket, runtimes, start, site):
     """Streams come back to a server that was away for longer than `retry`: nothing is lost, nothing told twice."""
     server = start()
-    peers = Peers(server, site.origin, runtimes(server))
+    peers = Peers(server, site.origin, runtimes(server), socket=socket)
     first = peers.come(secret=SECRET)
     peers.listen("topic", "lobby")
     peers.listen("session", {"code": first, "side": "offerer", "secret": SECRET})
@@ -138,31 +148,33 @@ def test_a_server_that_is_away_for_long(number, runtimes, start, site):
     assert peers.evaluate("ended.topic") == ["AbortError", None]
 
 
-def test_what_the_server_no_longer_knows(runtimes, start, site):
+@SOCKET
+def test_what_the_server_no_longer_knows(socket, runtimes, start, site):
     """Where an id is no longer known the stream begins anew; where the session is gone the stream ends with a 404."""
     server = start("--codes", "content")
-    peers = Peers(server, site.origin, runtimes(server))
+    peers = Peers(server, site.origin, runtimes(server), socket=socket)
     codes = {name: peers.come(offer=name) for name in ("kept", "left")}
     for name, code in codes.items():
         peers.listen(name, {"code": code, "side": "offerer"})
         peers.call("/answer", code=code, side="answerer", candidate="old")
         peers.told(name, [["candidate", "old"]])
-    peers.evaluate("(() => { globalThis.gate = new Promise((resolve) => (globalThis.admit = resolve)); })()")
+    peers.evaluate("(keepOut(), 0)")
     server.stop(signal.SIGKILL)
     peers.server = start("--codes", "content", port=server.url.rpartition(":")[2])
     for code in codes.values():
         peers.call("/withdraw", code=code, side="offerer")
     assert peers.come(offer="kept") == codes["kept"]
     peers.call("/answer", code=codes["kept"], side="answerer", candidate="new")
-    peers.evaluate("admit()")
+    peers.evaluate("(admit(), 0)")
     peers.told("kept", [["candidate", "old"], ["candidate", "new"]])
     assert peers.evaluate("ended.left") == ["SignalError", 404]
     peers.evaluate("stop.abort()")
 
 
-def test_a_stream_that_cannot_begin(runtimes, server, site):
+@SOCKET
+def test_a_stream_that_cannot_begin(socket, runtimes, server, site):
     """A stream that cannot even begin is not tried again: it fails as every call does."""
-    peers = Peers(server, site.origin, runtimes(server))
+    peers = Peers(server, site.origin, runtimes(server), socket=socket)
     peers.listen("no session", {"code": "no-such", "side": "offerer"})
     assert peers.evaluate("ended['no session']") == ["SignalError", 404]
     peers.listen("no topic", "x" * 300)
@@ -178,7 +190,7 @@ def test_silence(start, site, connect_page):
     page = connect_page(server)
     page.clock.install()
     page.evaluate(LISTEN)
-    peers = Peers(server, site.origin, {"chromium": page})
+    peers = Peers(server, site.origin, {"chromium": page}, socket=False)
     codes = [peers.come()]
     peers.listen("topic", "lobby")
     peers.told("topic", [["session", code] for code in codes])

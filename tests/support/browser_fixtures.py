@@ -12,6 +12,7 @@ from playwright.sync_api import sync_playwright
 
 from .browsers import FLAGS, TURN_SECRET, Profiles, Site, until
 from .firefox import Firefox
+from .proxies import Blocking
 
 
 @pytest.fixture
@@ -79,6 +80,22 @@ def connect_page(profiles, site):
 def server(start):
     """The server with its default settings."""
     return start()
+
+
+@pytest.fixture
+def blocking(tmp_path):
+    """A function that puts a proxy before a server, which lets no WebSocket through."""
+    started = []
+
+    def put_before(server, **options):
+        directory = tmp_path / f"proxy{len(started)}"
+        directory.mkdir()
+        started.append(Blocking(directory, int(server.url.rpartition(":")[2]), **options))
+        return started[-1]
+
+    yield put_before
+    for proxy in started:
+        proxy.stop()
 
 
 @pytest.fixture

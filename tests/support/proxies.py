@@ -149,8 +149,6 @@ class Nginx(Proxy):
 
     def configure(self):
         """Write its files; the command."""
-        user = "user root;" if os.geteuid() == 0 else ""  # its workers have to reach a Unix socket of this user's
-        (self.directory / "nginx.conf").write_text(NGINX.format(directory=self.directory, user=user))
         site = (SYSTEMD / "nginx.conf").read_text()
         if isinstance(self.upstream, int):
             pairs = [("server 127.0.0.1:3000;", f"server 127.0.0.1:{self.upstream};")]
@@ -170,9 +168,48 @@ class Nginx(Proxy):
             (f"{LETSENCRYPT}/fullchain.pem", str(self.pair.certificate)),
             (f"{LETSENCRYPT}/privkey.pem", str(self.pair.key)),
         ]
-        (self.directory / "site.conf").write_text(put(site, pairs))
+        return self.command(put(site, pairs))
+
+    def command(self, site):
+        """Write the files for a site; the command."""
+        user = "user root;" if os.geteuid() == 0 else ""  # its workers have to reach a Unix socket of this user's
+        (self.directory / "nginx.conf").write_text(NGINX.format(directory=self.directory, user=user))
+        (self.directory / "site.conf").write_text(site)
         found = shutil.which("nginx")
         return [found, "-p", self.directory, "-c", self.directory / "nginx.conf", "-e", "stderr"]
+
+
+class Blocking(Nginx):
+    """An nginx for plain HTTP through which no WebSocket gets.
+
+    Args:
+        directory: an empty one of its own.
+        upstream: the server's port on 127.0.0.1.
+        handshakes: a port that WebSockets are passed on to, whatever is there.
+    """
+
+    SITE = """
+server {{
+    listen 127.0.0.1:{port};
+    access_log off;
+    proxy_http_version 1.1;
+    proxy_set_header Connection "";
+    proxy_set_header Host $http_host;
+    proxy_buffering off;
+    location / {{ proxy_pass http://127.0.0.1:{upstream}; }}
+    location /ws {{ proxy_pass http://127.0.0.1:{handshakes}/ws; }}
+}}
+"""
+
+    def __init__(self, directory, upstream, handshakes=None):
+        self.handshakes = handshakes or upstream
+        super().__init__(directory, None, upstream)
+
+    def configure(self):
+        """Write its files; the command."""
+        self.url = f"http://{HOST}:{self.port}"
+        site = self.SITE.format(port=self.port, upstream=self.upstream, handshakes=self.handshakes)
+        return self.command(site)
 
 
 class Caddy(Proxy):
