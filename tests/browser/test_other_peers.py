@@ -64,6 +64,8 @@ def test_firefox_and_the_demo(server, profiles, firefox):
     firefox.evaluate("document.querySelector('.say button').click()")
     chromium.get_by_text("from Firefox").wait_for()
     assert firefox.evaluate("document.getElementById('problem').hidden")
+    module = "import('/client.js').then(({SignalClient}) => new SignalClient().open())"
+    assert firefox.evaluate(f"{module}.then(({{readyState}}) => readyState)") == 1  # the page's policy lets it
     firefox.evaluate("document.getElementById('publish').click()")
     chromium.get_by_role("button", name="Join Guest").wait_for()
 
