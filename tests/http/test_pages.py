@@ -61,7 +61,7 @@ async def test_compressed(value, ask):
     response = await ask("/client.js", (ACCEPT, value))
     assert response.headers["Content-Encoding"] == "gzip"
     assert gzip.decompress(response.body) == (assets.WEB / "client.js").read_bytes()
-    assert len(response.body) < 8192
+    assert len(response.body) < 12_288
 
 
 @pytest.mark.parametrize("value", ["", "identity", "br", "gzip;q=0", "gzip; q=0.000", "x-gzip"])
@@ -113,6 +113,39 @@ async def test_nothing_else_is_had_without_an_origin(service):
         response = await service.call("GET", path, origin=None)
         assert refused(response) == (400, "Missing or invalid required parameter: Origin")
         assert (await service.call("GET", path)).status in (200, 404)
+
+
+NAVIGATES = [("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "document")]
+
+
+@pytest.mark.parametrize("site", ["none", "same-origin", "cross-site"])
+async def test_a_browser_at_the_door(site, ask):
+    """A browser that navigates to the root is sent to the page to try it (contract C11)."""
+    for method, headers in (("GET", NAVIGATES), ("GET", NAVIGATES[:1]), ("HEAD", NAVIGATES)):
+        response = await ask("/", *headers, ("Sec-Fetch-Site", site), method=method)
+        assert (response.status, response.headers["Location"], response.body) == (303, "/demo", b"")
+        assert (response.headers["Content-Length"], allowed_origin(response)) == ("0", None)
+        assert response.headers["Vary"] == "Origin, Sec-Fetch-Mode, Sec-Fetch-Dest"
+
+
+async def test_who_is_not_sent_to_the_page(start_service, service):
+    """Other requests, frames, other paths, and servers without the page answer as ever."""
+    bare = await start_service(demo=False)
+    missing = (400, "Missing or invalid required parameter: Origin")
+    for server, method, path, headers in (
+        (service, "GET", "/", [("Sec-Fetch-Mode", "cors")]),
+        (service, "GET", "/", [("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "iframe")]),
+        (service, "POST", "/", NAVIGATES),
+        (service, "GET", "/topics", NAVIGATES),
+        (service, "GET", "/", [*NAVIGATES, ("Origin", "")]),
+        (bare, "GET", "/", NAVIGATES),
+    ):
+        assert refused(await server.call(method, path, origin=None, headers=headers)) == missing
+    for origin, more in ((ORIGIN, []), (None, [("Sec-Fetch-Site", "same-origin"), ("Sec-Fetch-Mode", "cors")])):
+        response = await service.call("GET", "/", origin=origin, headers=[*more, *(NAVIGATES if origin else [])])
+        assert list(response.json) == ["version"]
+    documents = [(await each.get("/openapi.json"))["paths"]["/"]["get"] for each in (service, bare)]
+    assert ["303" in each["responses"] for each in documents] == [True, False]
 
 
 async def test_the_document(service):

@@ -60,6 +60,10 @@ async def serve(request: Request) -> None:
     endpoint = request.endpoint
     try:
         request.begin()
+        if endpoint.door and request.navigates:
+            request.admit_page()
+            request.redirect(endpoint.door)
+            return
         if endpoint.page:
             request.admit_page()
         else:

@@ -18,8 +18,9 @@ CLIENT: Final = {
     "/client.d.ts": ("client.d.ts", "application/typescript"),
 }
 """The paths of the browser module and its types, each with its file and its media type."""
+DEMO_PAGE: Final = "/demo"
 DEMO: Final = {
-    "/demo": ("demo.html", HTML),
+    DEMO_PAGE: ("demo.html", HTML),
     "/demo/demo.css": ("demo.css", "text/css"),
     "/demo/demo.js": ("demo.js", SCRIPT),
     "/demo/card.js": ("card.js", SCRIPT),

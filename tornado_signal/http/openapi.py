@@ -8,6 +8,7 @@ from ..api.operations import SUBSCRIPTIONS, Operation
 from ..api.parameters import TOPIC, Parameter
 from ..api.schemas import EVENT_STREAM, TEXT, Schema, ref
 from ..api.wire import JSON
+from .assets import DEMO_PAGE
 
 DESCRIPTION: Final = f"""\
 Signaling and topic discovery for peer-to-peer applications.
@@ -47,6 +48,11 @@ def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> 
     itself = operation("openapi", "service", "This document; it needs no `Origin`.", anything)
     paths["/openapi.json"] = {"get": itself}
     paths |= {path: {"get": file(path, media_type)} for path, media_type in files.items()}
+    if DEMO_PAGE in files:
+        paths["/"]["get"]["responses"]["303"] = {
+            "description": f"A browser that navigates here without an `Origin` is sent to `{DEMO_PAGE}`.",
+            "headers": {**schemas.ALWAYS, "Location": {"required": True, "schema": {"const": DEMO_PAGE}}},
+        }
     return {
         "openapi": "3.1.0",
         "info": {

@@ -33,6 +33,7 @@ class Endpoint:
         page: whether browsers load it without an Origin.
         stream: whether it answers with Server-Sent Events.
         unknown: whether there is no such path: other methods are refused with 404, not with 405.
+        door: where a browser is sent that navigates here without an Origin; empty for nowhere (contract C11).
     """
 
     pattern: str
@@ -41,6 +42,7 @@ class Endpoint:
     page: bool = False
     stream: bool = False
     unknown: bool = False
+    door: str = ""
 
 
 class Request(ClientCall):
@@ -157,6 +159,16 @@ class Request(ClientCall):
         self.connection.set_close_callback(self.client_gone)
         return watch
 
+    @property
+    def navigates(self) -> bool:
+        """Whether a browser shows the response by itself, in a window of its own (contract C11)."""
+        return (
+            self.method in ("GET", "HEAD")
+            and "Origin" not in self.headers
+            and self.headers.get("Sec-Fetch-Mode") == "navigate"
+            and self.headers.get("Sec-Fetch-Dest", "document") == "document"
+        )
+
     # The response
 
     def response_headers(self) -> httputil.HTTPHeaders:
@@ -189,6 +201,14 @@ class Request(ClientCall):
         self.connection.write_headers(start_line, headers, body)
         self.connection.finish()
         self.ended()
+
+    def redirect(self, path: str) -> None:
+        """Send a browser to a page."""
+        headers = self.response_headers()
+        del headers["Content-Type"]
+        headers["Vary"] = "Origin, Sec-Fetch-Mode, Sec-Fetch-Dest"
+        headers["Location"] = path
+        self.respond(b"", headers, 303)
 
     async def respond_in_pieces(self, pieces: Pieces) -> None:
         """Send a response as fast as the client reads it; in one piece, if it is all in the first."""

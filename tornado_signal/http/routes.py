@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tornado import web
@@ -86,6 +87,8 @@ def make_application(
     by_tornado = run_by_tornado(web.Application(rules, log_function=lambda handler: None))
 
     endpoints = {operation.path: operation_endpoint(operation) for operation in operations}
+    if settings.demo:
+        endpoints["/"] = replace(endpoints["/"], door=assets.DEMO_PAGE)
     for each in SUBSCRIPTIONS:
         endpoints[each.path] = Endpoint(pattern_of(each.path), READING, by_tornado, stream=True)
     document = make_document(operations, {path: asset.media_type for path, asset in served.items()})
