@@ -261,6 +261,20 @@ def test_refused(server, blocking, site, connect_page):
     assert len(traffic.sockets) == 2
 
 
+def test_goes_on_over_http(server, site, connect_page):
+    """Events that have begun over a WebSocket go on over HTTP, if no other one opens; nothing is lost or told twice."""
+    page = connect_page(server)
+    page.evaluate(WATCH, "lobby")
+    found = [server.call("/lobby/offer", {"info": "i", "offer": "o"}, origin=site.origin)[1]["code"]]
+    page.wait_for_function("() => told.length === 1")
+    traffic = Traffic(page)
+    page.evaluate(f"async () => {{ const open = await {API}.open(); WebSocket = null; open.close(); }}")
+    found += [server.call("/lobby/offer", {"info": "i", "offer": "o"}, origin=site.origin)[1]["code"]]
+    page.wait_for_function("() => told.length === 2")
+    assert [told[:2] for told in page.evaluate("told")] == [["session", code] for code in found]
+    assert any(each.endswith("/lobby/events") for each in traffic.requests)
+
+
 def test_no_answer_to_the_handshake(server, blocking, connect_page):
     """Where a WebSocket neither opens nor fails the page uses HTTP after a few seconds."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

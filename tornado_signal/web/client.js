@@ -79,7 +79,7 @@ export class SignalClient {
   }
 
   sessions(topic, { wait, since, limit, ...options } = {}) {
-    return this.#call("sessions", { topic, wait, since, limit }, options, wait);
+    return this.#call("sessions", { topic: String(topic), wait, since, limit }, options, wait);
   }
 
   iceServers(options) {
@@ -87,7 +87,7 @@ export class SignalClient {
   }
 
   offer(topic, { info, offer, ttl, secret, hold, ...options }) {
-    return this.#call("offer", { topic, info, offer, ttl, secret, hold }, options);
+    return this.#call("offer", { topic: String(topic), info, offer, ttl, secret, hold }, options);
   }
 
   answer(code, answer, { secret, ...options } = {}) {
@@ -324,8 +324,9 @@ class Socket {
 
   /** Say something that needs no answer, if there is an open WebSocket; whether it is said. */
   tell(method, params) {
-    if (this.#socket) this.#send({ method, params });
-    return Boolean(this.#socket);
+    const open = this.#socket?.readyState === 1;
+    if (open) this.#send({ method, params });
+    return open;
   }
 
   #send(message) {
@@ -339,9 +340,13 @@ class Socket {
     const { subscription } = await deadline.within(REQUEST_MS, this.ask("subscribe", params, deadline, stream));
     try {
       yield {};
-      for (;;) yield (await deadline.within(undefined, reader.read())).value;
+      for (;;) {
+        const { value } = await deadline.within(undefined, reader.read());
+        if (value.type === "gone" && "code" in params) this.#streams.delete(subscription); // which has ended by that
+        yield value;
+      }
     } finally {
-      // Which another connection may have given to another one.
+      // Another connection may have the same number for another one.
       if (this.#streams.get(subscription) === stream) {
         this.#streams.delete(subscription);
         this.tell("unsubscribe", { subscription });
