@@ -246,15 +246,20 @@ def test_a_server_that_says_nothing(start, site, connect_page):
 # When it does not open.
 
 
-def test_refused(server, blocking, site, connect_page):
+def test_refused(server, blocking, site, connect_page, firefox):
     """Where the upgrade is refused the page uses HTTP, and does not try again for each call, but some minutes later."""
-    page = connect_page(blocking(server))
+    proxy = blocking(server)
+    page = connect_page(proxy)
     page.clock.install()
     traffic = Traffic(page)
     page.evaluate(f"() => {{ window.api = {API}; }}")
     assert page.evaluate("Promise.all([api.open(), api.open(), api.version()])")[:2] == [None, None]
     page.evaluate("listen('lobby', {info: 'alice'})")
     codes(server, site)
+    firefox.goto(f"{site.origin}/connect?{proxy.url}")
+    until(lambda: firefox.evaluate("window.ready"))
+    assert firefox.evaluate(f"(async () => await {API}.open() ?? null)()") is None
+    assert firefox.evaluate("call('lobby', {info: 'firefox'})") == ["alice", "alice: hello"]
     assert len(traffic.sockets) == 1
     page.clock.fast_forward(310_000)
     page.evaluate("api.health()")

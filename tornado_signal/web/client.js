@@ -33,6 +33,7 @@ const MAX_PEERS = 100; // of a listing
 const EVENTS = ["session", "gone", "offer", "answer", "candidate"];
 const READS = ["version", "health", "topics", "sessions", "iceServers"]; // are GET over HTTP
 const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // where they are not called as the method is
+const JSON_BODY = { "Content-Type": "application/json" };
 const HERE = new URL(".", import.meta.url).href; // the server that this file came from
 
 const random = () => Array.from(crypto.getRandomValues(new Uint32Array(8)), (part) => part.toString(36)).join("-");
@@ -188,12 +189,12 @@ export class SignalClient {
   async #call(method, fields, { signal } = {}, wait = 0) {
     signal?.throwIfAborted();
     return limited(REQUEST_MS + wait * 1000, signal, async (deadline) => {
-      const body = JSON.stringify(fields);
+      const { topic, ...others } = fields;
+      const body = JSON.stringify(others);
       if (body.length < MAX_MESSAGE && (await this.open())) {
         deadline.signal.throwIfAborted();
         return this.#socket.ask(method, fields, deadline);
       }
-      const { topic, ...others } = fields;
       const last = PATHS[method] ?? method;
       const asking = READS.includes(method)
         ? this.#request(pathOf(topic, last, others), {}, deadline.signal)
@@ -236,7 +237,8 @@ class Socket {
   async #open() {
     try {
       for (let tries = this.#works ? 2 : 1; ; tries -= 1) {
-        if (this.#failed) await limited(REQUEST_MS, null, (deadline) => this.#health(deadline));
+        // Why it does not open no page is told.
+        if (this.#failed) await limited(REQUEST_MS, null, (deadline) => this.#serverIsThere(deadline));
         if (!tries) return this.#avoid();
         this.#socket = await opened(`${this.#url}/ws`);
         this.#failed = !this.#socket;
@@ -247,8 +249,7 @@ class Socket {
     }
   }
 
-  /** Why a WebSocket fails to open no page is told: this fails if the server is away. */
-  async #health({ signal }) {
+  async #serverIsThere({ signal }) {
     await json(await request(`${this.#url}/health`, { signal }));
   }
 
@@ -385,8 +386,6 @@ const opened = (url) =>
       end(); // a page that came over HTTPS may not
     }
   });
-
-const JSON_BODY = { "Content-Type": "application/json" };
 
 function pathOf(topic, last, fields = {}) {
   const query = String(new URLSearchParams(Object.entries(fields).filter(([, value]) => value != null)));
