@@ -140,10 +140,10 @@ def test_every_call_can_be_aborted(server, reached, connect_page):
     assert [each["name"] for each in found] == ["AbortError"] * 4
 
 
-def test_events_over_a_restart(start, reached, site, connect_page):
+def test_events_over_a_restart(start, site, connect_page):
     """`events` tells a page of all that happens in a topic, once, though the server is killed meanwhile."""
     server = start()
-    page = connect_page(reached(server))
+    page = connect_page(server)
     page.evaluate(
         """async () => {
           window.told = [];

@@ -1,5 +1,6 @@
 """Streams by the browser module: in Chromium, Firefox and Node, while the server goes away and comes back."""
 
+import itertools
 import json
 import signal
 import socketserver
@@ -13,7 +14,7 @@ from support.node import Node
 pytest_plugins = ["support.browser_fixtures"]
 
 SECRET = "0123456789abcdef0123456789abcdef"
-SOCKET = pytest.mark.parametrize("socket", [True, False], ids=["socket", "http"])
+WAYS = ("socket", "http")  # outside of browsers both are HTTP
 # Streams of a page: what each was told, how it ended, and how often one was asked for in vain.
 LISTEN = """
 (() => {
@@ -38,12 +39,13 @@ LISTEN = """
   globalThis.stop = new AbortController();
   globalThis.told = {};
   globalThis.ended = {};
-  globalThis.listen = (name, url, about, origin, socket) => {
-    told[name] = [];
-    ended[name] = (async () => {
-      const options = globalThis.document ? {socket} : {origin};
-      const events = new SignalClient(url, options).events(about, {signal: stop.signal});
-      for await (const {type, data} of events) told[name].push([type, data.code ?? data[type]]);
+  globalThis.listen = (name, url, about, origin, way) => {
+    const events = (told[`${name} ${way}`] = []);
+    ended[`${name} ${way}`] = (async () => {
+      const client = new SignalClient(url, globalThis.document ? {socket: way === "socket"} : {origin});
+      for await (const {type, data} of client.events(about, {signal: stop.signal})) {
+        events.push([type, data.code ?? data[type]]);
+      }
       return "through";
     })().catch(({name, status}) => [name, status ?? null]);
   };
@@ -77,11 +79,11 @@ class Peers:
         server: where they do it; another one after `restart`.
         origin: theirs, and that of the listeners.
         runtimes: what listens, by name.
-        socket: whether browsers listen over a WebSocket.
+        ways: over what it listens.
     """
 
-    def __init__(self, server, origin, runtimes, *, socket):
-        self.server, self.origin, self.runtimes, self.socket = server, origin, runtimes, socket
+    def __init__(self, server, origin, runtimes, ways=WAYS):
+        self.server, self.origin, self.runtimes, self.ways = server, origin, runtimes, ways
 
     def call(self, path, **fields):
         status, found = self.server.call(path, fields, origin=self.origin)
@@ -98,26 +100,33 @@ class Peers:
         return first[1]
 
     def listen(self, name, about):
-        self.evaluate(f"listen({json.dumps([name, self.server.url, about, self.origin, self.socket])[1:-1]})")
+        for way in self.ways:
+            self.evaluate(f"listen({json.dumps([name, self.server.url, about, self.origin, way])[1:-1]})")
+
+    def ended(self, name):
+        """How a stream has ended, everywhere."""
+        first, *others = [self.evaluate(f"ended[{json.dumps(f'{name} {way}')}]") for way in self.ways]
+        assert all(each == first for each in others)
+        return first
 
     def told(self, name, expected):
         """Wait until a stream has told as many events; they have to be these, of a session in this order.
 
         What a topic's stream has missed it tells with what has left before what has come.
         """
-        for runtime, each in self.runtimes.items():
-            until(lambda each=each: len(each.evaluate("told")[name]) >= len(expected))
-            found = each.evaluate("told")[name]
+        for (runtime, each), way in itertools.product(self.runtimes.items(), self.ways):
+            stream = f"{name} {way}"
+            until(lambda each=each, stream=stream: len(each.evaluate("told")[stream]) >= len(expected))
+            found = each.evaluate("told")[stream]
             as_told = sorted if name == "topic" else list
-            assert as_told(found) == as_told(expected), runtime
+            assert as_told(found) == as_told(expected), (runtime, way)
 
 
-@SOCKET
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_server_that_is_away_for_long(number, socket, runtimes, start, site):
+def test_a_server_that_is_away_for_long(number, runtimes, start, site):
     """Streams come back to a server that was away for longer than `retry`: nothing is lost, nothing told twice."""
     server = start()
-    peers = Peers(server, site.origin, runtimes(server), socket=socket)
+    peers = Peers(server, site.origin, runtimes(server))
     first = peers.come(secret=SECRET)
     peers.listen("topic", "lobby")
     peers.listen("session", {"code": first, "side": "offerer", "secret": SECRET})
@@ -129,7 +138,7 @@ def test_a_server_that_is_away_for_long(number, socket, runtimes, start, site):
     second = peers.come()
     server.stop(number)
     until(
-        lambda: all(each.evaluate("failures") >= 3 for each in peers.runtimes.values())
+        lambda: all(each.evaluate("failures") >= 5 for each in peers.runtimes.values())
     )  # more than once for one of the streams
     peers.server = start(port=server.url.rpartition(":")[2])
     third = peers.come()
@@ -140,19 +149,18 @@ def test_a_server_that_is_away_for_long(number, socket, runtimes, start, site):
     peers.told("topic", topic)
     peers.told("session", session)
     peers.call("/withdraw", **answerer)
-    assert peers.evaluate("ended.session") == "through"
+    assert peers.ended("session") == "through"
     peers.told("session", [*session, ["gone", first]])
     peers.call("/withdraw", code=third, side="offerer")
     peers.told("topic", [*topic, ["gone", third]])
     peers.evaluate("stop.abort()")
-    assert peers.evaluate("ended.topic") == ["AbortError", None]
+    assert peers.ended("topic") == ["AbortError", None]
 
 
-@SOCKET
-def test_what_the_server_no_longer_knows(socket, runtimes, start, site):
+def test_what_the_server_no_longer_knows(runtimes, start, site):
     """Where an id is no longer known the stream begins anew; where the session is gone the stream ends with a 404."""
     server = start("--codes", "content")
-    peers = Peers(server, site.origin, runtimes(server), socket=socket)
+    peers = Peers(server, site.origin, runtimes(server))
     codes = {name: peers.come(offer=name) for name in ("kept", "left")}
     for name, code in codes.items():
         peers.listen(name, {"code": code, "side": "offerer"})
@@ -167,21 +175,20 @@ def test_what_the_server_no_longer_knows(socket, runtimes, start, site):
     peers.call("/answer", code=codes["kept"], side="answerer", candidate="new")
     peers.evaluate("(admit(), 0)")
     peers.told("kept", [["candidate", "old"], ["candidate", "new"]])
-    assert peers.evaluate("ended.left") == ["SignalError", 404]
+    assert peers.ended("left") == ["SignalError", 404]
     peers.evaluate("stop.abort()")
 
 
-@SOCKET
-def test_a_stream_that_cannot_begin(socket, runtimes, server, site):
+def test_a_stream_that_cannot_begin(runtimes, server, site):
     """A stream that cannot even begin is not tried again: it fails as every call does."""
-    peers = Peers(server, site.origin, runtimes(server), socket=socket)
+    peers = Peers(server, site.origin, runtimes(server))
     peers.listen("no session", {"code": "no-such", "side": "offerer"})
-    assert peers.evaluate("ended['no session']") == ["SignalError", 404]
+    assert peers.ended("no session") == ["SignalError", 404]
     peers.listen("no topic", "x" * 300)
-    assert peers.evaluate("ended['no topic']") == ["SignalError", 400]
+    assert peers.ended("no topic") == ["SignalError", 400]
     server.stop()
     peers.listen("no server", "lobby")
-    assert peers.evaluate("ended['no server']") == ["TypeError", None]
+    assert peers.ended("no server") == ["TypeError", None]
 
 
 def test_silence(start, site, connect_page):
@@ -190,7 +197,7 @@ def test_silence(start, site, connect_page):
     page = connect_page(server)
     page.clock.install()
     page.evaluate(LISTEN)
-    peers = Peers(server, site.origin, {"chromium": page}, socket=False)
+    peers = Peers(server, site.origin, {"chromium": page}, ["http"])
     codes = [peers.come()]
     peers.listen("topic", "lobby")
     peers.told("topic", [["session", code] for code in codes])
