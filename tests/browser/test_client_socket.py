@@ -74,6 +74,13 @@ def codes(server, site, topic="lobby"):
     return [each["code"] for each in until(lambda: listed(server, site.origin, topic))]
 
 
+def later(server, site, first):
+    """Wait for an offer in the place of another one, or for that to be refreshed; it is the only one."""
+    return until(
+        lambda: (found := listed(server, site.origin)) and found[0]["expiresAt"] > first["expiresAt"] and found
+    )[0]
+
+
 # What goes over it.
 
 
@@ -177,20 +184,16 @@ def test_held_by_the_next_server(number, start, site, connect_page, firefox):
 
 def test_taken_over(start, site, connect_page):
     """A new connection takes an offer over in time; if it comes too late, another offer is published."""
-    server, strict = start("--admin-port", 0), start("--admin-port", 0, "--hold-grace-ms", 0, data="strict")
+    server = start("--admin-port", 0, "--hold-grace-ms", 60_000)
+    strict = start("--admin-port", 0, "--hold-grace-ms", 0, data="strict")
     page = connect_page(server)
     traffic = Traffic(page)
     for each in (server, strict):
         page.evaluate("url => listen('lobby', {info: 'alice', url})", each.url)
-        (first,) = listed(each, site.origin) or until(lambda each=each: listed(each, site.origin))
+        (first,) = until(lambda each=each: listed(each, site.origin))
         until(lambda each=each: held(each) == 1)
         page.evaluate("async url => (await new SignalClient(url).open()).close()", each.url)
-        until(
-            lambda each=each, first=first: [
-                it for it in listed(each, site.origin) if it["expiresAt"] > first["expiresAt"]
-            ]
-        )
-        (second,) = listed(each, site.origin)
+        second = later(each, site, first)
         assert (second["code"] == first["code"]) == (each is server)
         until(lambda each=each: held(each) == 1)
     assert traffic.methods.count("offer") == 3
@@ -203,12 +206,14 @@ def test_a_killed_browser(start, connect_page, site, chromium, tmp_path):
     bob = connect_page(server)
     bob.evaluate(WATCH, "lobby")
     windowed = Windowed(chromium(0).browser_type, tmp_path / "profile")
-    alice = windowed.context.pages[0]
-    alice.goto(f"{site.origin}/connect?{server.url}")
-    alice.wait_for_function("() => window.ready")
-    alice.evaluate("listen('lobby', {info: 'alice'})")
-    bob.wait_for_function("() => told.length === 1")
-    killed_ms = windowed.kill() * 1000
+    try:
+        alice = windowed.context.pages[0]
+        alice.goto(f"{site.origin}/connect?{server.url}")
+        alice.wait_for_function("() => window.ready")
+        alice.evaluate("listen('lobby', {info: 'alice'})")
+        bob.wait_for_function("() => told.length === 1")
+    finally:
+        killed_ms = windowed.kill() * 1000
     bob.wait_for_function("() => told.length === 2")
     (_, code, _), (type, left, at_ms) = bob.evaluate("told")
     assert (type, left) == ("gone", code)
@@ -266,18 +271,27 @@ def test_refused(server, blocking, site, connect_page, firefox):
     assert len(traffic.sockets) == 2
 
 
-def test_goes_on_over_http(server, site, connect_page):
-    """Events that have begun over a WebSocket go on over HTTP, if no other one opens; nothing is lost or told twice."""
+def test_goes_on_over_http(start, site, connect_page):
+    """If no other one opens, events go on over HTTP where they were, and offers are refreshed over HTTP in time."""
+    server = start("--hold-grace-ms", 60_000)
     page = connect_page(server)
-    page.evaluate(WATCH, "lobby")
-    found = [server.call("/lobby/offer", {"info": "i", "offer": "o"}, origin=site.origin)[1]["code"]]
+    page.evaluate(WATCH, "other")
+    page.evaluate("listen('lobby', {info: 'alice'})")
+    (first,) = until(lambda: listed(server, site.origin))
+
+    def offer():
+        return server.call("/other/offer", {"info": "i", "offer": "o"}, origin=site.origin)[1]["code"]
+
+    found = [offer()]
     page.wait_for_function("() => told.length === 1")
     traffic = Traffic(page)
     page.evaluate(f"async () => {{ const open = await {API}.open(); WebSocket = null; open.close(); }}")
-    found += [server.call("/lobby/offer", {"info": "i", "offer": "o"}, origin=site.origin)[1]["code"]]
+    found.append(offer())
     page.wait_for_function("() => told.length === 2")
     assert [told[:2] for told in page.evaluate("told")] == [["session", code] for code in found]
-    assert any(each.endswith("/lobby/events") for each in traffic.requests)
+    assert later(server, site, first)["code"] == first["code"]
+    assert any(each.endswith("/other/events") for each in traffic.requests)
+    assert page.evaluate("errors") == []
 
 
 def test_no_answer_to_the_handshake(server, blocking, connect_page):

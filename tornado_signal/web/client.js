@@ -842,9 +842,9 @@ class Publication extends EventTarget {
     const { client, code } = link;
     let kept = Date.now();
     const keep = async () => {
-      // Its WebSocket keeps it; another one has to take it over; over HTTP it is refreshed.
+      // Its WebSocket keeps it. Another one has to take it over; over HTTP it is refreshed, at once after a WebSocket.
       const holder = await client.open();
-      if (holder ? holder === link.holder : Date.now() < kept + REFRESH_MS) return;
+      if (holder === link.holder && (holder || Date.now() < kept + REFRESH_MS)) return;
       await client.hold(code, "offerer", link.own).catch((error) => {
         if (passing(error)) throw error; // else `news` will be told
       });
