@@ -270,7 +270,7 @@ async def test_a_stream_of_any_shape():
 
     async with (
         listening(answer) as url,
-        SignalClient(url, ORIGIN) as client,
+        SignalClient(url, ORIGIN, websocket=False) as client,
         aclosing(client.topic_events("lobby")) as events,
     ):
         told = await until(events, lambda event: event.data["code"] == "c")

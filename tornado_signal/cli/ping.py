@@ -54,5 +54,6 @@ async def round_trip(client: SignalClient, topic: str) -> float:
         return (time.perf_counter() - begun_s) * 1000
     finally:
         waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)  # one connection may have broken for both
         with contextlib.suppress(APIError):
             await client.withdraw(code, "offerer", secret=secret)

@@ -15,7 +15,6 @@ from ..errors import OperatorError
 from ..system import terminal
 from . import run
 
-REFRESH_S = 40.0
 _CODE = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -25,9 +24,8 @@ def offer(arguments: argparse.Namespace) -> None:
     async def work(client: SignalClient) -> None:
         text = await run.read_input("offer")
         secret = secrets.token_urlsafe(24)
-        code = await client.offer(arguments.topic, arguments.info, text, secret=secret)
+        code = await client.offer(arguments.topic, arguments.info, text, secret=secret, hold=True)
         client.patience_s = run.OUTAGE_S
-        refreshing = asyncio.create_task(refresh(client, code, secret))
         try:
             print(f"code: {code}", file=sys.stderr, flush=True)
             await client.candidates(code, "offerer", arguments.candidate, secret=secret)
@@ -38,8 +36,6 @@ def offer(arguments: argparse.Namespace) -> None:
             with contextlib.suppress(APIError):
                 await client.withdraw(code, "offerer", secret=secret)
             raise
-        finally:
-            refreshing.cancel()
         if arguments.json:
             terminal.print_line({"code": code, "answer": news.description, "answerCandidates": news.candidates})
         else:
@@ -88,14 +84,6 @@ async def time_limit(wait_s: float | None, event: str) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         raise OperatorError(f"no {event} within {wait_s:g} s") from None
-
-
-async def refresh(client: SignalClient, code: str, secret: str) -> None:
-    """Keep an offer alive; on a server without `refresh` it expires."""
-    with contextlib.suppress(APIError):
-        while True:
-            await client.refresh(code, "offerer", secret=secret)
-            await asyncio.sleep(REFRESH_S)
 
 
 async def answered(client: SignalClient, code: str, secret: str) -> News:

@@ -3,17 +3,18 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any, cast
-from urllib.parse import quote
+from typing import cast
 
 from .errors import APIError
 from .events import follow
-from .servers import Fields, Servers, back_off_s
-from .types import Closable, Event, Health, IceServers, Listing, News, Session, Side, Token, Topics
+from .holds import Holds
+from .servers import Answer, Servers, back_off_s
+from .types import Closable, Event, Fields, Health, IceServers, Listing, News, Session, Side, StreamEvent, Token, Topics
 
 MAX_BATCH = 100
 WAIT_S = 50.0  # below the minute after which many proxies give up
 POLL_S = 0.5  # between two polls of a server that does not know waits
+NOT_FOUND = "Session not found, expired, or origin mismatch"
 
 
 class SignalClient(Closable):
@@ -27,6 +28,9 @@ class SignalClient(Closable):
     Args:
         servers: the address of a server, such as `https://signal.example`, or several.
         origin: the Origin of every request; by default that of a page which the first server has.
+        patience_s: see below.
+        websocket: whether to use the server's WebSocket, over which everything goes once something waits. Where it is
+            refused, or does not open, HTTP is used in any case.
 
     Attributes:
         patience_s: how long to try again what fails in passing: no connection, 429, 502, 503 and 504. `Retry-After` is
@@ -38,11 +42,15 @@ class SignalClient(Closable):
         servers: str | Sequence[str] = "http://127.0.0.1:3000",
         origin: str | None = None,
         patience_s: float = 10.0,
+        *,
+        websocket: bool = True,
     ) -> None:
-        self._servers = Servers([servers] if isinstance(servers, str) else servers, origin, patience_s)
+        self._servers = Servers([servers] if isinstance(servers, str) else servers, origin, patience_s, websocket)
+        self._holds = Holds(self._servers)
 
     async def close(self) -> None:
         """Close every connection to the servers."""
+        self._holds.close()
         await self._servers.close()
 
     @property
@@ -55,28 +63,25 @@ class SignalClient(Closable):
 
     async def version(self) -> str:
         """GET /: the commit that the server was built from."""
-        _, found = await self._servers.call("GET", "/")
-        return cast(str, found["version"])
+        return cast(str, (await self._servers.call("version", {})).found["version"])
 
     async def health(self) -> Health:
         """GET /health."""
-        _, found = await self._servers.call("GET", "/health")
-        return cast(Health, found)
+        return cast(Health, (await self._servers.call("health", {})).found)
 
     async def ice_servers(self) -> IceServers | None:
         """GET /ice-servers; None from a server that does not know it."""
         try:
-            _, found = await self._servers.call("GET", "/ice-servers")
+            answer = await self._servers.call("iceServers", {})
         except APIError as error:
             if error.status != 404:
                 raise
             return None
-        return cast(IceServers, found)
+        return cast(IceServers, answer.found)
 
     async def topics(self, page: int = 1, limit: int = 100) -> Topics:
         """GET /topics: a page of the topics that have unanswered sessions, alphabetically."""
-        _, found = await self._servers.call("GET", "/topics", query={"page": page, "limit": limit})
-        return cast(Topics, found)
+        return cast(Topics, (await self._servers.call("topics", {"page": page, "limit": limit})).found)
 
     async def sessions(
         self, topic: str, *, wait_s: float | None = None, since: str | None = None, limit: int | None = None
@@ -85,23 +90,43 @@ class SignalClient(Closable):
 
         A cursor of another server than the one that answers counts as none.
         """
-        query = {"wait": wait_s, "since": since, "limit": limit}
-        server, found = await self._servers.call("GET", in_topic(topic, "sessions"), query=query)
-        sessions = cast(list[Session], found["sessions"])
+        fields = {"topic": topic, "wait": wait_s, "since": since, "limit": limit}
+        answer = await self._servers.call("sessions", fields)
+        sessions = cast(list[Session], answer.found["sessions"])
         for session in sessions:
-            session["code"] = Token(session["code"], server)
-        return Listing(sessions, _cursor(found, server))
+            session["code"] = Token(session["code"], answer.server)
+        return Listing(sessions, _cursor(answer))
 
     async def offer(
-        self, topic: str, info: str, offer: str, *, ttl_ms: int | None = None, secret: str | None = None
+        self,
+        topic: str,
+        info: str,
+        offer: str,
+        *,
+        ttl_ms: int | None = None,
+        secret: str | None = None,
+        hold: bool = False,
     ) -> Token:
         """POST /:topic/offer; the session's code.
 
         It is not sent again when the connection breaks in the middle, as it might be published twice.
+
+        With `hold` it lives as long as this client, until it is answered or withdrawn: held over the WebSocket, so that
+        it is gone soon after this process is (contract C10), or else refreshed.
         """
-        body = {"info": info, "offer": offer, "ttl": ttl_ms, "secret": secret}
-        server, found = await self._servers.call("POST", in_topic(topic, "offer"), body=body, again=False)
-        return Token(found["code"], server)
+        fields = {
+            "topic": topic,
+            "info": info,
+            "offer": offer,
+            "ttl": ttl_ms,
+            "secret": secret,
+            "hold": True if hold else None,
+        }
+        answer = await self._servers.call("offer", fields, again=False)
+        code = Token(answer.found["code"], answer.server)
+        if hold:
+            self._holds.begin(code, secret, answer.connection)
+        return code
 
     async def answer(self, code: str, answer: str, *, secret: str | None = None) -> None:
         """POST /answer, as the answerer.
@@ -109,7 +134,7 @@ class SignalClient(Closable):
         Raises:
             APIError: `taken` if another peer was first.
         """
-        await self._act("/answer", code, {"side": "answerer", "answer": answer, "secret": secret})
+        await self._act("answer", code, {"side": "answerer", "answer": answer, "secret": secret})
 
     async def candidates(self, code: str, side: Side, candidates: Sequence[str], *, secret: str | None = None) -> None:
         """POST /answer with `candidates`, 100 at a time; one by one at a server that does not know batches.
@@ -120,30 +145,33 @@ class SignalClient(Closable):
             batch = list(candidates[start : start + MAX_BATCH])
             fields = {"side": side, "secret": secret}
             try:
-                await self._act("/answer", code, {**fields, "candidates": batch})
+                await self._act("answer", code, {**fields, "candidates": batch})
             except APIError as error:
                 if error.status != 400 or not error.text.endswith("answer or candidate"):
                     raise
                 for each in batch:
-                    await self._act("/answer", code, {**fields, "candidate": each})
+                    await self._act("answer", code, {**fields, "candidate": each})
 
     async def poll(
         self, code: str, side: Side, *, wait_s: float | None = None, since: str | None = None, secret: str | None = None
     ) -> News:
         """POST /poll, with `wait_s` or `since` as soon as there is anything newer."""
-        body = {"side": side, "wait": wait_s, "since": since, "secret": secret}
-        server, found = await self._act("/poll", code, body)
+        fields = {"side": side, "wait": wait_s, "since": since, "secret": secret}
+        answer = await self._act("poll", code, fields)
         other = "answer" if side == "offerer" else "offer"
-        return News(found[other], found[f"{other}Candidates"], _cursor(found, server))
+        if answer.found.get("answer") is not None:
+            self._holds.forget(code)
+        return News(answer.found[other], answer.found[f"{other}Candidates"], _cursor(answer))
 
     async def withdraw(self, code: str, side: Side, *, secret: str | None = None) -> None:
         """POST /withdraw: the session is no more."""
-        await self._act("/withdraw", code, {"side": side, "secret": secret})
+        self._holds.forget(code)
+        await self._act("withdraw", code, {"side": side, "secret": secret})
 
     async def refresh(self, code: str, side: Side, *, secret: str | None = None) -> int:
         """POST /refresh: the session lives its time from now on; until when, in milliseconds."""
-        _, found = await self._act("/refresh", code, {"side": side, "secret": secret})
-        return cast(int, found["expiresAt"])
+        answer = await self._act("refresh", code, {"side": side, "secret": secret})
+        return cast(int, answer.found["expiresAt"])
 
     async def topic_events(self, topic: str) -> AsyncGenerator[Event, None]:
         """GET /:topic/events: `session` and `gone`, first of those that are there, for as long as the caller iterates.
@@ -152,29 +180,29 @@ class SignalClient(Closable):
         """
         home = ""
         there: set[str] = set()
-        async with aclosing(follow(self._servers, in_topic(topic, "events"), {})) as events:
+        async with aclosing(follow(self._servers, {"topic": topic})) as events:
             async for server, event in events:
                 if home and server != home:
                     for code in there:
                         yield Event("gone", {"code": code, "reason": "unreachable"})
                     there.clear()
                 home = server
-                code = event.data["code"] = Token(event.data["code"], server)
-                (there.add if event.name == "session" else there.discard)(code)
-                yield event
+                told = Event(event.name, event.data or {})
+                code = told.data["code"] = Token(told.data["code"], server)
+                (there.add if told.name == "session" else there.discard)(code)
+                yield told
 
     async def session_events(self, code: str, side: Side, *, secret: str | None = None) -> AsyncGenerator[Event, None]:
         """GET /events: `offer`, `answer`, `candidate` of the other side, and `gone`, which is the last.
 
         It resumes by itself.
         """
-        query = {"code": code, "side": side, "secret": secret}
         begun = False
         try:
-            async with aclosing(follow(self._servers, "/events", query, _home(code))) as events:
-                async for _, event in events:
+            async with aclosing(self._session_events(code, side, secret, _home(code))) as events:
+                async for event in events:
                     begun = True
-                    yield event
+                    yield Event(event.name, event.data or {})
                     if event.name == "gone":
                         return
         except APIError as error:
@@ -194,10 +222,38 @@ class SignalClient(Closable):
             )
 
     async def news(self, code: str, side: Side, *, secret: str | None = None) -> AsyncGenerator[News, None]:
-        """What the other side sends, as soon as there is anything: by waiting, else by polling.
+        """What the other side sends, as soon as there is anything: by an event, by waiting, else by polling.
 
         Each time with those candidates only that have not come before. It fails when the session ends (404).
         """
+        home = _home(code) or self._servers.only
+        if home is None or await self._servers.connection(home) is None:
+            async with aclosing(self._polled(code, side, secret)) as all_news:
+                async for news in all_news:
+                    yield news
+            return
+        description: str | None = None
+        async with aclosing(self._session_events(code, side, secret, home, lasting=False)) as events:
+            async for event in events:
+                told = event.data or {}
+                if event.name == "gone":
+                    raise APIError(404, NOT_FOUND)
+                if event.name != "candidate":
+                    description = told[event.name]
+                candidates = [told["candidate"]] if event.name == "candidate" else []
+                yield News(description, candidates, Token(event.cursor or "", home))
+
+    async def _session_events(
+        self, code: str, side: Side, secret: str | None, home: str | None, *, lasting: bool = True
+    ) -> AsyncGenerator[StreamEvent, None]:
+        fields = {"code": code, "side": side, "secret": secret}
+        async with aclosing(follow(self._servers, fields, home, lasting=lasting)) as events:
+            async for _, event in events:
+                if event.name in ("answer", "gone"):
+                    self._holds.forget(code)
+                yield event
+
+    async def _polled(self, code: str, side: Side, secret: str | None) -> AsyncGenerator[News, None]:
         cursor: Token | None = None
         description: str | None = None
         seen = 0
@@ -213,21 +269,14 @@ class SignalClient(Closable):
             if cursor is None:
                 await asyncio.sleep(back_off_s(0, POLL_S))
 
-    async def _act(self, path: str, code: str, fields: Fields) -> tuple[str, Fields]:
+    async def _act(self, operation: str, code: str, fields: Fields) -> Answer:
         home = _home(code)
-        body = {"code": code, **fields}
-        return await self._servers.call("POST", path, body=body, at=home, anywhere=home is None)
-
-
-def in_topic(topic: str, last: str) -> str:
-    """The path of something in a topic, which is one segment of it whatever characters it has."""
-    segment = quote(topic, safe="")
-    return f"/{segment.replace('.', '%2E') if topic in ('.', '..') else segment}/{last}"
+        return await self._servers.call(operation, {"code": code, **fields}, at=home, anywhere=home is None)
 
 
 def _home(token: str | None) -> str | None:
     return token.server if isinstance(token, Token) else None
 
 
-def _cursor(found: dict[str, Any], server: str) -> Token | None:
-    return Token(found["cursor"], server) if "cursor" in found else None
+def _cursor(answer: Answer) -> Token | None:
+    return Token(answer.found["cursor"], answer.server) if "cursor" in answer.found else None

@@ -1,5 +1,9 @@
 """Errors of the client."""
 
+FOREIGN = "the answer is not one of this API"
+SLOW = "it does not answer in time"
+HUNG_UP = "it hung up"
+
 
 class APIError(Exception):
     """A call has failed: the server has refused it, or cannot be reached (`Unreachable`).
@@ -22,7 +26,7 @@ class APIError(Exception):
     @property
     def passing(self) -> bool:
         """Whether the same call may work later, or at another server."""
-        return self.status in (0, 429, 502, 503, 504)
+        return self.status == 0 or may_pass(self.status)
 
 
 class Unreachable(APIError):
@@ -35,3 +39,13 @@ class Unreachable(APIError):
     def __init__(self, text: str, sent: bool) -> None:
         super().__init__(0, text)
         self.sent = sent
+
+
+def unreachable(server: str, why: str, sent: bool = True) -> Unreachable:
+    """The error of a server that does not answer."""
+    return Unreachable(f"cannot reach {'/'.join(server.split('/')[:3])}: {why}", sent)
+
+
+def may_pass(status: int) -> bool:
+    """Whether what HTTP says with a status may be over a moment later."""
+    return status in (429, 502, 503, 504)

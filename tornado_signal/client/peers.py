@@ -16,13 +16,12 @@ from .api import SignalClient
 from .errors import APIError
 from .link import Closed, Connection
 from .servers import back_off_s
-from .types import Closable, IceServer, Session, Token
+from .types import Closable, IceServer, Session
 
 __all__ = ["Closed", "Connection", "Peers", "Publication"]
 
 OPEN_S = 20.0  # from the answer to the open channel
 TTL_MS = 120_000  # how long an offer outlives a peer that vanished without a word
-REFRESH_S = 40.0
 RENEW_S = 600.0  # how old an offer, or a TURN password, is at most when it is used
 
 
@@ -34,6 +33,7 @@ class Peers(Closable):
         origin: the Origin of every request; by default that of a page which the first server has.
         info: describes this peer, at most 1024 characters; random if not given. `join` skips sessions with the same.
         ice_servers: in place of those that the server names.
+        websocket: as `SignalClient`.
     """
 
     def __init__(
@@ -43,8 +43,9 @@ class Peers(Closable):
         *,
         info: str | None = None,
         ice_servers: list[IceServer] | None = None,
+        websocket: bool = True,
     ) -> None:
-        self.client = SignalClient(servers, origin)
+        self.client = SignalClient(servers, origin, websocket=websocket)
         self.info = info or str(uuid.uuid4())
         self._ice_servers = ice_servers
         self._ice_until_s = float("inf") if ice_servers is not None else 0.0
@@ -181,18 +182,17 @@ class Publication(Closable):
             failing.push_async_callback(connection.close)
             offer = await connection.offer()
             try:
-                connection.code = await client.offer(self.topic, info, offer, ttl_ms=TTL_MS, secret=secret)
+                connection.code = await client.offer(self.topic, info, offer, ttl_ms=TTL_MS, secret=secret, hold=True)
             except APIError as error:
                 if error.status != 400 or not error.text.endswith("ttl"):
                     raise
-                connection.code = await client.offer(self.topic, info, offer, secret=secret)
+                connection.code = await client.offer(self.topic, info, offer, secret=secret, hold=True)
             failing.pop_all()
         return connection, secret
 
     async def _answered(self, connection: Connection, secret: str) -> bool:
         """Wait for the answer; False if the offer has become too old, or is gone. It is withdrawn unless answered."""
         client, code = self._peers.client, connection.code
-        refreshing = asyncio.create_task(self._refresh(code, secret))
         async with contextlib.AsyncExitStack() as failing:
             failing.push_async_callback(connection.close)
             failing.push_async_callback(self._withdraw, code, secret)
@@ -207,17 +207,9 @@ class Publication(Closable):
             except APIError as error:
                 if error.status != 404 and not error.passing:
                     raise
-            finally:
-                refreshing.cancel()
         return False
 
-    async def _refresh(self, code: Token | str, secret: str) -> None:
-        with contextlib.suppress(APIError):  # the wait for news fails, too
-            while True:
-                await asyncio.sleep(REFRESH_S)
-                await self._peers.client.refresh(code, "offerer", secret=secret)
-
-    async def _withdraw(self, code: Token | str, secret: str) -> None:
+    async def _withdraw(self, code: str, secret: str) -> None:
         with contextlib.suppress(APIError):
             await self._peers.client.withdraw(code, "offerer", secret=secret)
 

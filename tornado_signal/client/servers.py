@@ -1,32 +1,24 @@
-"""Which server is asked, when it is asked again, and when another one is."""
+"""Which server is asked and how, when it is asked again, and when another one is."""
 
 import asyncio
 import contextlib
-import email.utils
+import functools
 import itertools
-import logging
-import os
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import NamedTuple
 
 import httpx
-from httpx_sse import ServerSentEvent, SSEError, aconnect_sse
 
-from .errors import APIError, Unreachable
-from .types import Token
+from .errors import APIError
+from .http import HttpClient
+from .rpc import RpcConnection, TooLong
+from .types import Fields, StreamEvent, Token
+from .websocket import WebSocket
 
-# It writes every address at INFO, with the query, in which there may be a secret.
-logging.getLogger("httpx").setLevel(logging.WARNING)
-
-ANSWER_S = 15.0  # for an answer, beyond what was asked to wait
-SILENCE_S = 45.0  # of a stream, which has a comment every 15 s
 PAUSE_S = 0.25
 MAX_PAUSE_S = 15.0
-FOREIGN = "the answer is not one of this API"
-
-Fields = dict[str, Any]
 
 
 def back_off_s(attempt: int, first_s: float = PAUSE_S) -> float:
@@ -35,49 +27,60 @@ def back_off_s(attempt: int, first_s: float = PAUSE_S) -> float:
     return pause_s * random.uniform(0.5, 1.5)
 
 
+class Answer(NamedTuple):
+    """What a server has answered.
+
+    Attributes:
+        server: which one.
+        found: what it says.
+        connection: over which WebSocket; None for HTTP.
+    """
+
+    server: str
+    found: Fields
+    connection: RpcConnection | None
+
+
 class Servers:
     """Servers of the same API, each with sessions of its own. The one that worked last is asked first.
+
+    Each has a WebSocket, which is opened for what waits, streams and holds. While it is open everything goes over it.
 
     Args:
         urls: their addresses, in the order of preference.
         origin: the Origin of every request; by default that of a page that the first server has.
+        patience_s: see below.
+        websocket: whether to use WebSockets.
 
     Attributes:
         patience_s: how long to try again what fails in passing; what a server refuses for good fails at once.
     """
 
-    def __init__(self, urls: Sequence[str], origin: str | None, patience_s: float) -> None:
+    def __init__(self, urls: Sequence[str], origin: str | None, patience_s: float, websocket: bool) -> None:
         if not urls:
             raise ValueError("no server")
         self.urls = [url.rstrip("/") for url in urls]
         self.patience_s = patience_s
-        self._headers = {"Origin": origin or "/".join(self.urls[0].split("/")[:3])}
-        self._http: httpx.AsyncClient | None = None
+        self._origin = origin or "/".join(self.urls[0].split("/")[:3])
+        self._tls = functools.cache(httpx.create_ssl_context)
+        self._http = HttpClient(self._origin, self._tls)
+        self._websocket = websocket
+        self._websockets: dict[str, WebSocket] = {}
 
     async def close(self) -> None:
         """Close every connection."""
-        if self._http is not None:
-            await self._http.aclose()
-            self._http = None
+        while self._websockets:
+            await self._websockets.popitem()[1].close()
+        await self._http.close()
 
     async def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Fields | None = None,
-        query: Fields | None = None,
-        at: str | None = None,
-        anywhere: bool = False,
-        again: bool = True,
-    ) -> tuple[str, Fields]:
-        """Ask until there is an answer; which server gave it, and what it says.
+        self, operation: str, fields: Fields, *, at: str | None = None, anywhere: bool = False, again: bool = True
+    ) -> Answer:
+        """Ask until there is an answer.
 
         Args:
-            method: GET or POST.
-            path: percent-encoded.
-            body: what becomes JSON; fields that are None are left out, here and in the query.
-            query: likewise.
+            operation: the name of an operation.
+            fields: its parameters; those that are None are left out.
             at: the only server that can answer; None for any.
             anywhere: a server's 404 says nothing about the next one.
             again: whether the same may reach a server twice.
@@ -90,7 +93,7 @@ class Servers:
             failure: APIError | None = None
             for server in self._order(at):
                 try:
-                    found = await self._ask(method, server + path, _given(body, server), _given(query, server))
+                    answer = await self._ask(server, operation, _given(fields, server))
                 except APIError as error:
                     if error.status == 404 and anywhere:
                         failure = failure or error
@@ -100,7 +103,7 @@ class Servers:
                         raise
                 else:
                     self._prefer(server)
-                    return server, found
+                    return answer
             assert failure is not None
             pause_s = back_off_s(attempt)
             if failure.retry_after_s is not None:
@@ -110,55 +113,52 @@ class Servers:
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
 
+    async def connection(self, server: str, *, wanted: bool = True) -> RpcConnection | None:
+        """The WebSocket to a server, which is opened if it is `wanted`; None for HTTP."""
+        if not self._websocket:
+            return None
+        websocket = self._websockets.setdefault(server, WebSocket(server, self._origin, self._tls))
+        return await websocket.connection(wanted=wanted)
+
     @contextlib.asynccontextmanager
     async def stream(
-        self, path: str, query: Fields, at: str | None, last: tuple[str, str | None] | None
-    ) -> AsyncIterator[tuple[str, AsyncGenerator[ServerSentEvent, None]]]:
-        """Open a stream at the first server that has it; which one, and its events as they come.
+        self, fields: Fields, at: str | None, last: tuple[str, str | None] | None
+    ) -> AsyncIterator[tuple[str, AsyncGenerator[StreamEvent, None]]]:
+        """Follow a topic or a session at the first server that has it; which one, and its events as they come.
 
-        Path, query and `at` are as for `call`; `last` is where it was followed before: the server, and the last id.
+        `fields` and `at` are as for `call`; `last` is where it was followed before: the server, and the last cursor.
 
         Raises:
             APIError: there is no stream, or it breaks.
         """
         failure: APIError | None = None
         for server in self._order(at):
-            headers = dict(self._headers)
-            if last and last[0] == server and last[1]:
-                headers["Last-Event-ID"] = last[1]
+            given = _given(fields, server)
+            since = last[1] if last and last[0] == server else None
             async with contextlib.AsyncExitStack() as opened:
                 try:
-                    source = await opened.enter_async_context(
-                        aconnect_sse(
-                            self._client(),
-                            "GET",
-                            server + path,
-                            params=_given(query, server),
-                            headers=headers,
-                            timeout=_timeout(SILENCE_S),
-                        )
-                    )
-                    if source.response.status_code != 200:
-                        await source.response.aread()
-                        raise _refusal(source.response)
-                except httpx.TransportError as error:
-                    failure = _unreachable(server, error)
-                    continue
+                    connection = await self.connection(server)
+                    if connection is not None and connection.may_subscribe:
+                        stream = connection.subscribe({**given, **({"since": since} if since else {})})
+                    else:
+                        stream = self._http.stream(server, given, since)
+                    events = await opened.enter_async_context(stream)
                 except APIError as error:
+                    self._failed(server, error)
                     if not error.passing:
                         raise
                     failure = error
                     continue
                 self._prefer(server)
-                try:
-                    yield server, source.aiter_sse()
-                except SSEError:  # a TransportError, too
-                    raise APIError(200, FOREIGN) from None
-                except httpx.TransportError as error:
-                    raise _unreachable(server, error) from None
+                yield server, events
                 return
         assert failure is not None
         raise failure
+
+    @property
+    def only(self) -> str | None:
+        """The server, if there is but one."""
+        return self.urls[0] if len(self.urls) == 1 else None
 
     def _order(self, at: str | None) -> list[str]:
         return [at] if at else list(self.urls)
@@ -168,74 +168,23 @@ class Servers:
             self.urls.remove(server)
             self.urls.insert(0, server)
 
-    def _client(self) -> httpx.AsyncClient:
-        if self._http is None:
-            # Each wait and each stream holds a connection.
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-            self._http = httpx.AsyncClient(limits=limits)
-        return self._http
-
-    async def _ask(self, method: str, url: str, body: Fields | None, query: Fields | None) -> Fields:
-        wait_s = (body or query or {}).get("wait", 0)
+    async def _ask(self, server: str, operation: str, fields: Fields) -> Answer:
+        connection = await self.connection(server, wanted="wait" in fields or "hold" in fields)
+        if connection is not None and (connection.may_hold or "hold" not in fields):
+            with contextlib.suppress(TooLong):
+                return Answer(server, await connection.call(operation, fields), connection)
         try:
-            response = await self._client().request(
-                method, url, json=body, params=query, headers=self._headers, timeout=_timeout(ANSWER_S + wait_s)
-            )
-        except httpx.TransportError as error:
-            raise _unreachable("/".join(url.split("/")[:3]), error) from None
-        if response.status_code != 200:
-            raise _refusal(response)
-        found = json_object(response)
-        if found is None:
-            raise APIError(response.status_code, FOREIGN)
-        return found
+            return Answer(server, await self._http.call(server, operation, fields), None)
+        except APIError as error:
+            self._failed(server, error)
+            raise
+
+    def _failed(self, server: str, error: APIError) -> None:
+        if error.passing and error.status != 429 and server in self._websockets:
+            self._websockets[server].retry()
 
 
-def _given(fields: Mapping[str, Any] | None, server: str) -> Fields | None:
+def _given(fields: Fields, server: str) -> Fields:
     """Those fields that are to be sent; a cursor only to the server that gave it out."""
-    if fields is None:
-        return None
     foreign = "since" if isinstance(since := fields.get("since"), Token) and since.server != server else ""
     return {name: value for name, value in fields.items() if value is not None and name != foreign}
-
-
-def _timeout(read_s: float) -> httpx.Timeout:
-    return httpx.Timeout(ANSWER_S, read=read_s, pool=None)
-
-
-def _unreachable(server: str, error: httpx.TransportError) -> Unreachable:
-    sent = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol)
-    why = str(error) or ("it does not answer in time" if isinstance(error, httpx.TimeoutException) else "it hung up")
-    cause: BaseException | None = error
-    while cause is not None:  # what the system said is somewhere below
-        if isinstance(cause, OSError) and (cause.errno or 0) > 0:
-            why = os.strerror(cause.errno or 0)
-        cause = cause.__cause__ or cause.__context__
-    return Unreachable(f"cannot reach {server}: {why}", sent)
-
-
-def json_object(said: httpx.Response | ServerSentEvent) -> Fields | None:
-    """The JSON object that a response or an event holds; None if it holds anything else."""
-    try:
-        found = said.json()
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _refusal(response: httpx.Response) -> APIError:
-    text = (json_object(response) or {}).get("error")
-    text = text if isinstance(text, str) else response.reason_phrase
-    return APIError(response.status_code, text, _retry_after_s(response.headers.get("Retry-After")))
-
-
-def _retry_after_s(value: str | None) -> float | None:
-    """What Retry-After says, which is seconds or a date; None for nothing that can be understood."""
-    if value is None:
-        return None
-    if value.isascii() and value.isdigit():
-        return float(value[:6])
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
-        return None

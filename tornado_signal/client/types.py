@@ -4,6 +4,7 @@ import abc
 from typing import Any, Literal, NamedTuple, NotRequired, Self, TypedDict
 
 Side = Literal["offerer", "answerer"]
+Fields = dict[str, Any]
 
 
 class Closable(abc.ABC):
@@ -129,3 +130,19 @@ class Event(NamedTuple):
 
     name: str
     data: dict[str, Any]
+
+
+class StreamEvent(NamedTuple):
+    """An event as it comes.
+
+    Attributes:
+        name: see `Event`.
+        data: likewise; None if it only says where the stream is.
+        cursor: where that is; None for where it was.
+        retry_s: how long to wait when the stream breaks, if that is told.
+    """
+
+    name: str
+    data: Fields | None
+    cursor: str | None
+    retry_s: float | None = None

@@ -1,0 +1,182 @@
+"""The operations over HTTP."""
+
+import contextlib
+import email.utils
+import logging
+import os
+import ssl
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+from httpx_sse import EventSource, ServerSentEvent, SSEError, aconnect_sse
+
+from .errors import FOREIGN, HUNG_UP, SLOW, APIError, Unreachable, unreachable
+from .types import Fields, StreamEvent
+
+# It writes every address at INFO, with the query, in which there may be a secret.
+logging.getLogger("httpx").setLevel(logging.WARNING)
+
+ANSWER_S = 15.0  # for an answer, beyond what was asked to wait
+SILENCE_S = 45.0  # of a stream, which has a comment every 15 s
+
+REQUESTS: Final = {
+    "version": ("GET", "/"),
+    "health": ("GET", "/health"),
+    "iceServers": ("GET", "/ice-servers"),
+    "topics": ("GET", "/topics"),
+    "sessions": ("GET", "/{topic}/sessions"),
+    "offer": ("POST", "/{topic}/offer"),
+    "answer": ("POST", "/answer"),
+    "poll": ("POST", "/poll"),
+    "withdraw": ("POST", "/withdraw"),
+    "refresh": ("POST", "/refresh"),
+}
+
+
+class HttpClient:
+    """Requests to any server.
+
+    Args:
+        origin: the Origin of every request.
+        tls: makes what HTTPS needs.
+    """
+
+    def __init__(self, origin: str, tls: Callable[[], ssl.SSLContext]) -> None:
+        self._headers = {"Origin": origin}
+        self._tls = tls
+        self._http: httpx.AsyncClient | None = None
+
+    async def close(self) -> None:
+        """Close every connection."""
+        if self._http is not None:
+            await self._http.aclose()
+            self._http = None
+
+    async def call(self, server: str, operation: str, fields: Fields) -> Fields:
+        """Ask for an operation.
+
+        Raises:
+            APIError: the answer is an error, or there is none.
+        """
+        method, path = REQUESTS[operation]
+        fields = {name: value for name, value in fields.items() if name != "hold"}
+        if "{topic}" in path:
+            path = path.replace("{topic}", _segment(fields.pop("topic")))
+        try:
+            response = await self._client().request(
+                method,
+                server + path,
+                params=fields if method == "GET" else None,
+                json=fields if method == "POST" else None,
+                headers=self._headers,
+                timeout=_timeout(ANSWER_S + fields.get("wait", 0)),
+            )
+        except httpx.TransportError as error:
+            raise _unreachable(server, error) from None
+        if response.status_code != 200:
+            raise _refusal(response)
+        found = _json_object(response)
+        if found is None:
+            raise APIError(response.status_code, FOREIGN)
+        return found
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, server: str, fields: Fields, since: str | None
+    ) -> AsyncIterator[AsyncGenerator[StreamEvent, None]]:
+        """Open the stream of a topic, or that of a session; its events as they come, after `since`.
+
+        Raises:
+            APIError: there is no stream; reading it raises that it breaks.
+        """
+        fields = dict(fields)
+        path = f"/{_segment(fields.pop('topic'))}/events" if "topic" in fields else "/events"
+        async with contextlib.AsyncExitStack() as opened:
+            try:
+                source = await opened.enter_async_context(
+                    aconnect_sse(
+                        self._client(),
+                        "GET",
+                        server + path,
+                        params=fields,
+                        headers={**self._headers, **({"Last-Event-ID": since} if since else {})},
+                        timeout=_timeout(SILENCE_S),
+                    )
+                )
+                if source.response.status_code != 200:
+                    await source.response.aread()
+                    raise _refusal(source.response)
+            except httpx.TransportError as error:
+                raise _unreachable(server, error) from None
+            yield _events(server, source)
+
+    def _client(self) -> httpx.AsyncClient:
+        if self._http is None:
+            # Each wait and each stream holds a connection.
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+            self._http = httpx.AsyncClient(limits=limits, verify=self._tls())
+        return self._http
+
+
+async def _events(server: str, source: EventSource) -> AsyncGenerator[StreamEvent, None]:
+    try:
+        async for sse in source.aiter_sse():
+            data = _json_object(sse) if sse.data else None
+            if sse.data and data is None:
+                raise APIError(200, FOREIGN)
+            yield StreamEvent(sse.event, data, sse.id or None, None if sse.retry is None else sse.retry / 1000)
+    except SSEError:  # a TransportError, too
+        raise APIError(200, FOREIGN) from None
+    except httpx.TransportError as error:
+        raise _unreachable(server, error) from None
+
+
+def _segment(topic: str) -> str:
+    """A topic as one segment of a path, whatever characters it has."""
+    segment = quote(topic, safe="")
+    return segment.replace(".", "%2E") if topic in (".", "..") else segment
+
+
+def _timeout(read_s: float) -> httpx.Timeout:
+    return httpx.Timeout(ANSWER_S, read=read_s, pool=None)
+
+
+def _unreachable(server: str, error: httpx.TransportError) -> Unreachable:
+    sent = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol)
+    why = str(error) or (SLOW if isinstance(error, httpx.TimeoutException) else HUNG_UP)
+    cause: BaseException | None = error
+    while cause is not None:  # what the system said is somewhere below
+        if isinstance(cause, OSError) and (cause.errno or 0) > 0:
+            why = os.strerror(cause.errno or 0)
+        cause = cause.__cause__ or cause.__context__
+    return unreachable(server, why, sent)
+
+
+def _json_object(said: httpx.Response | ServerSentEvent) -> dict[str, Any] | None:
+    """The JSON object that a response or an event holds; None if it holds anything else."""
+    try:
+        found = said.json()
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _refusal(response: httpx.Response) -> APIError:
+    text = (_json_object(response) or {}).get("error")
+    text = text if isinstance(text, str) else response.reason_phrase
+    return APIError(response.status_code, text, _retry_after_s(response.headers.get("Retry-After")))
+
+
+def _retry_after_s(value: str | None) -> float | None:
+    """What Retry-After says, which is seconds or a date; None for nothing that can be understood."""
+    if value is None:
+        return None
+    if value.isascii() and value.isdigit():
+        return float(value[:6])
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except ValueError:
+        return None
