@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -173,12 +174,18 @@ return [taken, took_s < 5, heard, wins]
     assert said(found) == [None, True, False, True]
 
 
-def test_a_server_that_is_killed(program, spawn, tmp_path):
-    """An offer waits on while the server is away, and is answered when it is back."""
+@pytest.mark.parametrize(
+    ("number", "data"), [(signal.SIGTERM, "same"), (signal.SIGKILL, "same"), (signal.SIGKILL, "another")]
+)
+def test_a_server_that_ends(program, spawn, tmp_path, number, data):
+    """An offer and a peer that waits for one wait on while the server is away; both are there when it is back.
 
-    def serve(port):
+    Where it comes back without the offer, that is published again.
+    """
+
+    def serve(port, data="same"):
         log = tmp_path / f"log{port}"
-        command = [COMMAND, "serve", "--port", port, "--data-dir", tmp_path / "other"]
+        command = [COMMAND, "serve", "--port", port, "--data-dir", tmp_path / data]
         with log.open("w") as output:
             server = spawn(*command, stdout=output, stderr=output)
         deadline_s = time.monotonic() + BOUND_S
@@ -193,9 +200,13 @@ def test_a_server_that_is_killed(program, spawn, tmp_path):
     assert (
         said(program("async for event in peers.client.topic_events('lobby'):\n    return event.name", url)) == "session"
     )
-    server.kill()
+    late = program("peers.info = 'late'\nreturn await say(await peers.join('later'), 'hello')", url)
+    server.send_signal(number)
     server.wait(BOUND_S)
-    serve(port)
+    serve(port, data)
     joiner = program("peers.info = 'joiner'\nreturn await say(await peers.join('lobby'), 'hello')", url)
     assert said(joiner) == "welcome"
     assert said(publisher) == "hello"
+    again = program(PUBLISH_ONE.replace("lobby", "later"), url)
+    assert said(late) == "welcome"
+    assert said(again) == "hello"

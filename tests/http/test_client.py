@@ -5,6 +5,7 @@ import contextlib
 import json
 import time
 from contextlib import aclosing
+from signal import SIGKILL, SIGTERM
 
 import pytest
 from support.service import ORIGIN
@@ -21,12 +22,15 @@ SECRET = "s" * 16
 NOBODY = "http://127.0.0.1:1"
 
 
-@pytest.fixture
-def client(io_loop, service):
-    """A client of a fresh server."""
-    made = SignalClient(f"http://127.0.0.1:{service.port}", ORIGIN, patience_s=0)
+@pytest.fixture(params=[True, False], ids=["websocket", "http"])
+def client(request, io_loop, service):
+    """A client of a fresh server, which asks over its WebSocket, or over HTTP."""
+    made = SignalClient(f"http://127.0.0.1:{service.port}", ORIGIN, patience_s=0, websocket=request.param)
+    io_loop.run_sync(lambda: made.sessions("none", wait_s=0))
     yield made
     io_loop.run_sync(made.close)
+    metrics = service.site.log.metrics
+    assert ("WS" in {method for _, method, _ in [*metrics.requests, *metrics.waits]}) == request.param
 
 
 @contextlib.asynccontextmanager
@@ -222,16 +226,17 @@ async def test_streams(client, service):
         await anext(client.session_events(first, "offerer"))
 
 
-async def test_streams_over_a_restart(start):
-    """Both streams go on after the server was killed and started again, with nothing lost and nothing twice."""
+@pytest.mark.parametrize(("websocket", "number"), [(True, SIGTERM), (False, SIGKILL)])
+async def test_streams_over_a_restart(start, websocket, number):
+    """Both streams go on after the server was ended and started again, with nothing lost and nothing twice."""
     server = start()
-    async with SignalClient(server.url, ORIGIN) as client:
+    async with SignalClient(server.url, ORIGIN, websocket=websocket) as client:
         code = await client.offer("lobby", "before", "o")
         topic, session = client.topic_events("lobby"), client.session_events(code, "offerer")
         assert (await anext(topic)).data["code"] == code
         await client.candidates(code, "answerer", ["before"])
         assert (await anext(session)).data == {"candidate": "before"}
-        server.stop(9)
+        server.stop(number)
         meanwhile = [asyncio.ensure_future(anext(each)) for each in (topic, session)]
         await asyncio.sleep(0)
         start(port=server.url.rsplit(":", 1)[1])
@@ -371,10 +376,11 @@ async def test_what_is_no_answer_of_this_api(answer, status, text, retry_after_s
         assert (caught.value.status, caught.value.text, caught.value.retry_after_s) == (status, text, retry_after_s)
 
 
-async def test_two_servers(start):
+@pytest.mark.parametrize("websocket", [True, False])
+async def test_two_servers(start, websocket):
     """The first server that works is used; codes and cursors go to the server that they are from, and to no other."""
     one, two = start(data="one"), start(data="two")
-    async with SignalClient([NOBODY, one.url, two.url], ORIGIN, patience_s=0) as client:
+    async with SignalClient([NOBODY, one.url, two.url], ORIGIN, patience_s=0, websocket=websocket) as client:
         code = await client.offer("lobby", "i", "of one")
         assert (one.codes(), two.codes()) == ([code], [])
         listing = await client.sessions("lobby", wait_s=0)

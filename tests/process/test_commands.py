@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 
 import pytest
@@ -87,10 +88,16 @@ def code_of(process):
     return re.fullmatch(f"code: ({CODE})\n", process.stderr.readline())[1]
 
 
-def restart(start, server):
-    """Kill a server and start it again on its port."""
-    server.stop(signal.SIGKILL)
+def restart(start, server, number=signal.SIGKILL):
+    """End a server and start it again on its port."""
+    server.stop(number)
     return start(port=server.url.rsplit(":", 1)[1])
+
+
+def metrics_of(server):
+    """The metrics of a server."""
+    with urllib.request.urlopen(f"{server.admin_url}/metrics", timeout=BOUND_S) as response:
+        return response.read().decode()
 
 
 # Listings.
@@ -372,13 +379,40 @@ def test_no_offer(server, told, reason):
     assert reason in done.stderr.decode()
 
 
-def test_offer_over_a_restart(start, alone, begin):
-    """An offer that waits survives that the server is killed and started again."""
-    offerer = begin(alone, "offer", "lobby", told="o")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_peers_over_a_restart(start, begin, number):
+    """An offer that waits, and a peer that waits for one, live on when the server ends and is started again."""
+    server = start("--admin-port", 0)
+    offerer = begin(server, "offer", "lobby", told="o")
     code = code_of(offerer)
-    again = restart(start, alone)
+    answerer = begin(server, "answer", "another", told="a")
+    deadline_s = time.monotonic() + BOUND_S
+    while 'waiting_requests{endpoint="/:topic/sessions"} 1.0' not in metrics_of(server):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    first = server.call("/lobby/sessions")[1]["sessions"][0]
+    again = restart(start, server, number)
+    while again.call("/lobby/sessions")[1]["sessions"][0]["expiresAt"] == first["expiresAt"]:  # until it is taken over
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
     assert again.call("/answer", {"code": code, "side": "answerer", "answer": "after"})[0] == 200
     assert offerer.communicate(timeout=BOUND_S) == ("after\n", "")
+    again.offer("another", offer="late")
+    assert answerer.communicate(timeout=BOUND_S)[0] == "late\n"
+
+
+def test_an_offer_whose_command_is_killed(start, begin):
+    """It is listed no longer than the server waits for another connection, and is told of as withdrawn."""
+    server = start("--hold-grace-ms", 500)
+    watching = begin(server, "watch", "lobby")
+    offerer = begin(server, "offer", "lobby", told="o")
+    code = code_of(offerer)
+    assert json.loads(watching.stdout.readline())["code"] == code
+    offerer.kill()
+    began_s = time.monotonic()
+    assert json.loads(watching.stdout.readline()) == {"event": "gone", "code": code, "reason": "withdrawn"}
+    assert 0.4 < time.monotonic() - began_s < 5.5  # of the 300 that an offer may live
+    assert server.codes() == []
 
 
 def test_offer_that_is_lost(start, alone, begin):

@@ -1,6 +1,7 @@
 """Errors of the client."""
 
 FOREIGN = "the answer is not one of this API"
+ANSWER_S = 15.0  # for an answer, beyond what was asked to wait
 SLOW = "it does not answer in time"
 HUNG_UP = "it hung up"
 

@@ -13,13 +13,12 @@ from urllib.parse import quote
 import httpx
 from httpx_sse import EventSource, ServerSentEvent, SSEError, aconnect_sse
 
-from .errors import FOREIGN, HUNG_UP, SLOW, APIError, Unreachable, unreachable
+from .errors import ANSWER_S, FOREIGN, HUNG_UP, SLOW, APIError, Unreachable, unreachable
 from .types import Fields, StreamEvent
 
 # It writes every address at INFO, with the query, in which there may be a secret.
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
-ANSWER_S = 15.0  # for an answer, beyond what was asked to wait
 SILENCE_S = 45.0  # of a stream, which has a comment every 15 s
 
 REQUESTS: Final = {
@@ -149,7 +148,7 @@ def _unreachable(server: str, error: httpx.TransportError) -> Unreachable:
     why = str(error) or (SLOW if isinstance(error, httpx.TimeoutException) else HUNG_UP)
     cause: BaseException | None = error
     while cause is not None:  # what the system said is somewhere below
-        if isinstance(cause, OSError) and (cause.errno or 0) > 0:
+        if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and (cause.errno or 0) > 0:
             why = os.strerror(cause.errno or 0)
         cause = cause.__cause__ or cause.__context__
     return unreachable(server, why, sent)

@@ -10,10 +10,9 @@ from typing import Any, Final, NamedTuple, cast
 from websockets import ClientConnection, ConnectionClosed, State
 from websockets.frames import CloseCode
 
-from .errors import FOREIGN, HUNG_UP, SLOW, APIError, Unreachable, unreachable
+from .errors import ANSWER_S, FOREIGN, HUNG_UP, SLOW, APIError, Unreachable, unreachable
 from .types import Fields, StreamEvent
 
-ANSWER_S: Final = 15.0  # for an answer, beyond what was asked to wait
 IDLE_S: Final = 30.0  # after which a connection that nothing uses is closed
 MAX_BYTES: Final = 64 * 1024  # of a request, for which servers do not hang up
 MAX_SUBSCRIPTIONS: Final = 100  # of a connection
