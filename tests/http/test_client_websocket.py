@@ -128,6 +128,24 @@ def expiring(service):
     return found
 
 
+async def until_asked(service):
+    """Wait until something waits at the server."""
+
+    async def waits():
+        return service.site.log.metrics.waiting.total() > 0
+
+    await until(waits)
+
+
+async def until_nothing_waits(service):
+    """Wait until nothing waits at the server any more."""
+
+    async def waits_not():
+        return service.site.log.metrics.waiting.total() == 0
+
+    await until(waits_not)
+
+
 # Which way a call goes.
 
 
@@ -146,6 +164,7 @@ async def test_one_connection(service):
             assert {each["code"] for each in found.sessions} <= set(codes)
         assert (await asyncio.wait_for(told, BOUND_S)).data["code"] in codes
         await topic.aclose()
+        await until_nothing_waits(service)
         assert wire.asked == ["/health", "/ws"]
 
 
@@ -195,15 +214,6 @@ async def test_after_an_outage_it_is_tried_again(service):
         assert wire.asked.count("/ws") == 2
 
 
-async def until_asked(service):
-    """Wait until something waits at the server."""
-
-    async def waits():
-        return service.site.log.metrics.waiting.total() > 0
-
-    await until(waits)
-
-
 async def test_nothing_comes_back(service, monkeypatch):
     """Where only the handshake is let through, the first call fails in time and the next ones go over HTTP."""
     monkeypatch.setattr(rpc, "ANSWER_S", 0.3)
@@ -234,13 +244,15 @@ async def test_a_connection_that_nothing_uses(service, monkeypatch):
 async def test_what_is_too_long(start_service):
     """The server's own words come over HTTP; what else is under way goes on, after a new beginning if need be."""
     service = await start_service(max_body_bytes=2000)
-    async with SignalClient(url_of(service), ORIGIN) as client:
+    async with Wire(service) as wire, SignalClient(wire.url, ORIGIN) as client:
         topic = client.topic_events("lobby")
         waiting = asyncio.ensure_future(anext(topic))
         await until_asked(service)
-        for size in (3000, 300_000):
+        for size, connections in ((100_000, 1), (3000, 2)):
             with pytest.raises(APIError, match="413 Request body too large"):
                 await client.offer("lobby", "i", "o" * size, hold=True)
+            await client.sessions("lobby", wait_s=0)
+            assert wire.asked.count("/ws") == connections
         code = await client.offer(*OFFER, hold=True)
         assert (await asyncio.wait_for(waiting, BOUND_S)).data["code"] == code
         await topic.aclose()
@@ -261,6 +273,9 @@ async def test_more_than_a_connection_may_have(service, monkeypatch):
         assert metrics.waiting == {"/:topic/events": 3}
         for each in topics:
             await each.aclose()
+        await until_nothing_waits(service)
+        ended = {method: sum(seconds.counts) for (_, method, _), seconds in metrics.waits.items()}
+        assert ended == {"WS": 1, "GET": 2}
 
 
 async def test_a_slow_reader(service, monkeypatch):
@@ -275,6 +290,7 @@ async def test_a_slow_reader(service, monkeypatch):
         while len(told) < 30:
             told.append(await asyncio.wait_for(anext(topic), BOUND_S))
         assert [event.data["code"] for event in told] == codes
+        assert sum(service.site.log.metrics.waits["/:topic/events", "WS", 200].counts) >= 1  # it has been ended
 
 
 async def test_over_tls(start, tmp_path, monkeypatch):
@@ -289,6 +305,25 @@ async def test_over_tls(start, tmp_path, monkeypatch):
         await client.sessions("lobby", wait_s=0)
         assert await client._servers.connection(server.url, wanted=False) is not None
         assert await client.version()
+
+
+async def test_news_of_a_server_that_stays_away(service):
+    """News end when the patience does, so that another server may be asked; events go on when it is back."""
+    async with Wire(service) as wire, SignalClient(wire.url, ORIGIN, patience_s=0) as client:
+        code = await client.offer(*OFFER, hold=True)
+        news, told = client.news(code, "offerer"), client.session_events(code, "offerer")
+        waiting = [asyncio.ensure_future(anext(each)) for each in (news, told)]
+
+        async def both():
+            return service.site.log.metrics.waiting.total() == 2
+
+        await until(both)
+        wire.cut()
+        with pytest.raises(Unreachable, match="it hung up"):
+            await asyncio.wait_for(waiting[0], BOUND_S)
+        await client.candidates(code, "answerer", ["one"])
+        assert (await asyncio.wait_for(waiting[1], BOUND_S)).data == {"candidate": "one"}
+        await told.aclose()
 
 
 # Offers that are held.
@@ -310,16 +345,18 @@ async def test_held(start_service):
         assert (await other.poll(answered, "offerer")).description == "a"
 
 
-async def test_taken_over(start_service):
+async def test_taken_over(service, monkeypatch):
     """When the connection breaks, the next one takes held offers over; but not those that were answered."""
-    service = await start_service(hold_grace_ms=5000)
+    monkeypatch.setattr(holds, "back_off_s", lambda attempt: 0.05)  # the last comes last
     async with Wire(service) as wire, SignalClient(wire.url, ORIGIN) as client:
-        with_secret = await client.offer("lobby", "i", "o", secret=SECRET, hold=True)
-        answered = await client.offer("another", "i", "o", hold=True)
-        await client.answer(answered, "a")
-        async with aclosing(client.news(answered, "offerer")) as news:
+        answered = [await client.offer("another", "i", "o", hold=True) for _ in range(2)]
+        for each in answered:
+            await client.answer(each, "a")
+            await client.refresh(each, "offerer")
+        assert (await client.poll(answered[0], "offerer")).description == "a"
+        async with aclosing(client.news(answered[1], "offerer")) as news:
             assert (await anext(news)).description == "a"
-        await client.refresh(answered, "offerer")
+        last = await client.offer("lobby", "i", "o", secret=SECRET, hold=True)
         service.clock.ms += 1000
         wire.cut()
         expires_ms = expiring(service)
@@ -328,12 +365,13 @@ async def test_taken_over(start_service):
             return await expires_ms() == service.clock.ms + 300_000
 
         await until(refreshed)
-        assert [each["code"] for each in await service.sessions()] == [with_secret]
+        assert [each["code"] for each in await service.sessions()] == [last]
         assert wire.asked == ["/ws", "/ws"]
-        await client.withdraw(with_secret, "offerer", secret=SECRET)
+        await client.withdraw(last, "offerer", secret=SECRET)
         service.clock.ms += 300_000 - 1000
-        with pytest.raises(APIError, match=f"404 {NOT_FOUND}"):
-            await client.poll(answered, "offerer")
+        for each in answered:
+            with pytest.raises(APIError, match=f"404 {NOT_FOUND}"):
+                await client.poll(each, "offerer")
 
 
 async def test_held_without_a_websocket(service, monkeypatch):
@@ -392,10 +430,6 @@ async def test_a_subscription_that_is_given_up(service):
         with pytest.raises(asyncio.CancelledError):
             await topic
         wire.open.set()
-
-        async def ended():
-            return service.site.log.metrics.waiting.total() == 0
-
-        await until(ended)
+        await until_nothing_waits(service)
         assert (await client.sessions("lobby", wait_s=0)).sessions == []
         assert wire.asked == ["/ws"]

@@ -61,6 +61,7 @@ class RpcConnection:
         self._ids = itertools.count(1)
         self._calls: dict[int, _Call] = {}
         self._subscriptions: dict[int, asyncio.Queue[StreamEvent | None]] = {}
+        self._subscribed = 0  # with those that are being asked for
         self._held = 0
         self._too_long_bytes: int | None = None  # that of the request for which the server has hung up
         self._notifying: set[asyncio.Task[None]] = set()
@@ -74,7 +75,7 @@ class RpcConnection:
     @property
     def may_subscribe(self) -> bool:
         """Whether the server takes one more subscription."""
-        return len(self._subscriptions) < MAX_SUBSCRIPTIONS
+        return self._subscribed < MAX_SUBSCRIPTIONS
 
     @property
     def may_hold(self) -> bool:
@@ -119,11 +120,15 @@ class RpcConnection:
             APIError: it is refused; reading the events raises that the connection has ended.
         """
         queue: asyncio.Queue[StreamEvent | None] = asyncio.Queue()
-        subscribed = await self._call("subscribe", fields, queue=queue, undo=self._unsubscribe)
+        self._subscribed += 1
         try:
-            yield self._events(queue)
+            subscribed = await self._call("subscribe", fields, queue=queue, undo=self._unsubscribe)
+            try:
+                yield self._events(queue)
+            finally:
+                self._unsubscribe(subscribed)
         finally:
-            self._unsubscribe(subscribed)
+            self._subscribed -= 1
 
     async def _call(
         self,
@@ -192,7 +197,7 @@ class RpcConnection:
                     async with asyncio.timeout(IDLE_S):
                         message = await self._socket.recv()
                 except TimeoutError:
-                    if not (self._calls or self._subscriptions or self._held):
+                    if not (self._calls or self._subscribed or self._held):
                         break
                 else:
                     self._take(json.loads(message))
