@@ -11,10 +11,11 @@ import time
 import pytest
 from support.certificates import client_context, make_pair
 from support.paths import SYSTEMD
-from support.proxies import PROXIES
+from support.proxies import PROXIES, put
 from support.service import ORIGIN, WHO, Connection, allowed_origin, head, invalid, refused, segment, with_origin
 from support.sse import open_stream
 
+from tornado_signal.client import SignalClient
 from tornado_signal.http.errors import make_refusal
 from tornado_signal.settings.settings import SETTINGS
 from tornado_signal.system.sockets import open_sockets
@@ -512,6 +513,45 @@ async def test_a_post_is_not_sent_twice(kind, start_proxy, pair):
     assert breaking.requests == ["GET", "POST"]
     client.writer.transport.abort()
     breaking.stop()
+
+
+# The Python client.
+
+
+class Stripping(PROXIES["haproxy"]):
+    """HAProxy with a rule that lets no WebSocket through."""
+
+    def configure(self):
+        """Write its files; the command."""
+        command = super().configure()
+        file = self.directory / "haproxy.cfg"
+        rule = "    http-request set-header X-Forwarded-Proto https\n"
+        file.write_text(put(file.read_text(), [(rule, f"{rule}    http-request del-header Upgrade\n")]))
+        return command
+
+
+@pytest.mark.parametrize(("kind", "method"), [("caddy", "WS"), ("haproxy", "WS"), (Stripping, "GET")])
+async def test_the_python_client(kind, method, start_through, monkeypatch, pair):
+    """It uses the WebSocket where a proxy lets it through, and HTTP where it does not; what it sees is the same."""
+    monkeypatch.setitem(PROXIES, Stripping, Stripping)
+    monkeypatch.setenv("SSL_CERT_FILE", str(pair.certificate))
+    through = await start_through(kind)
+    async with SignalClient(through.proxy.url, ORIGIN) as client:
+        topic = client.topic_events("lobby")
+        told = asyncio.ensure_future(anext(topic))
+        code = await client.offer("lobby", "i", "o", hold=True)
+        assert (await asyncio.wait_for(told, BOUND_S)).data["code"] == code
+        news = client.news(code, "offerer")
+        later = asyncio.ensure_future(anext(news))
+        await client.answer(code, "a")
+        assert (await asyncio.wait_for(later, BOUND_S)).description == "a"
+        assert (await asyncio.wait_for(anext(topic), BOUND_S)).name == "gone"
+        await topic.aclose()
+        await news.aclose()
+        metrics = through.service.site.log.metrics
+        await until(lambda: not metrics.waiting.total())
+        assert {found for pattern, found, _ in metrics.waits if pattern == "/:topic/events"} == {method}
+        assert through.runs.count("/ws") == 1
 
 
 # The files.
