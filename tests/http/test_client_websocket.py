@@ -63,7 +63,10 @@ class Wire:
                 return
             from_server, to_server = await asyncio.open_connection("127.0.0.1", self.port)
             self._writers.add(to_server)
-            to_server.write(head)
+            if head.startswith(b"CONNECT"):
+                writer.write(b"HTTP/1.1 200 x\r\n\r\n")
+            else:
+                to_server.write(head)
             await asyncio.gather(self._copy(reader, to_server), self._copy_back(from_server, writer))
 
     async def _copy(self, reader, writer):
@@ -291,6 +294,19 @@ async def test_a_slow_reader(service, monkeypatch):
             told.append(await asyncio.wait_for(anext(topic), BOUND_S))
         assert [event.data["code"] for event in told] == codes
         assert sum(service.site.log.metrics.waits["/:topic/events", "WS", 200].counts) >= 1  # it has been ended
+
+
+async def test_through_a_proxy_of_the_client(service, monkeypatch):
+    """The proxy that the environment names for HTTP is the WebSocket's, too."""
+    async with Wire(service) as wire:
+        for name in ("http_proxy", "HTTP_PROXY"):
+            monkeypatch.setenv(name, wire.url)
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        async with SignalClient(url_of(service), ORIGIN, patience_s=0) as client:
+            await client.sessions("lobby", wait_s=0)
+            await client.health()
+            assert wire.asked == [f"127.0.0.1:{service.port}"]
 
 
 async def test_over_tls(start, tmp_path, monkeypatch):

@@ -7,8 +7,10 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any, Final, NamedTuple, cast
 
-from websockets import ClientConnection, ConnectionClosed, State
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
+from websockets.protocol import State
 
 from .errors import ANSWER_S, FOREIGN, HUNG_UP, SLOW, APIError, Unreachable, unreachable
 from .types import Fields, StreamEvent
@@ -49,7 +51,7 @@ class RpcConnection:
 
     Attributes:
         ended: set when it is over.
-        useless: whether it has ended without a single answer.
+        useless: whether it has broken without a single answer.
     """
 
     def __init__(self, server: str, socket: ClientConnection) -> None:
@@ -126,7 +128,8 @@ class RpcConnection:
             try:
                 yield self._events(queue)
             finally:
-                self._unsubscribe(subscribed)
+                if subscribed["subscription"] in self._subscriptions:
+                    self._unsubscribe(subscribed)
         finally:
             self._subscribed -= 1
 
@@ -235,8 +238,10 @@ class RpcConnection:
 
     def _end(self) -> None:
         self.ended.set()
-        self.useless = self.useless or (bool(self._calls) and not self._heard)
-        if self._socket.close_code == CloseCode.MESSAGE_TOO_BIG:
+        code = self._socket.close_code
+        if self._calls and not self._heard and code in (None, CloseCode.ABNORMAL_CLOSURE):
+            self.useless = True
+        if code == CloseCode.MESSAGE_TOO_BIG:
             self._too_long_bytes = max((call.size for call in self._calls.values()), default=None)
         for call in self._calls.values():
             if not call.response.done():

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from websockets import Origin, Subprotocol
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.typing import Origin, Subprotocol
 
 from .errors import may_pass
 from .rpc import RpcConnection
@@ -53,7 +53,7 @@ class WebSocket:
         if wanted and not self._open and time.monotonic() >= self._again_s:
             if self._opening is None:
                 self._opening = asyncio.create_task(self._connect())
-            await asyncio.shield(self._opening)
+            await asyncio.wait([self._opening])  # it goes on if this call is cancelled
         return self._connection if self._open else None
 
     def retry(self) -> None:
