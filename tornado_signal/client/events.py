@@ -1,11 +1,13 @@
 """A stream of events that goes on where it broke off."""
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from .errors import APIError
-from .servers import Servers, back_off_s
+from .servers import MAX_PAUSE_S, PAUSE_S, Servers, back_off_s
 from .types import Fields, StreamEvent
 
 RETRY_S = 1.0
@@ -24,18 +26,20 @@ async def follow(
     """
     home: str | None = None
     last: str | None = None
-    retry_s = RETRY_S
+    retry_s = first_s = RETRY_S if lasting else PAUSE_S
     attempt = 0
     waited_s = 0.0
     while True:
         pause_s = None
+        opened_s = math.inf
         try:
             async with (
                 servers.stream(fields, at, (home, last) if home else None) as (server, events),
                 aclosing(events),
             ):
                 if home != server:
-                    home, last, retry_s = server, None, RETRY_S
+                    home, last, retry_s = server, None, first_s
+                opened_s = time.monotonic()
                 waited_s = 0.0
                 async for event in events:
                     attempt = 0
@@ -51,6 +55,8 @@ async def follow(
             if not error.passing or ((home is None or not lasting) and waited_s >= servers.patience_s):
                 raise
             pause_s = error.retry_after_s
+        if time.monotonic() - opened_s > MAX_PAUSE_S:  # it was a good one, even if nothing has come
+            attempt = 0
         pause_s = back_off_s(attempt, retry_s) if pause_s is None else pause_s
         attempt += 1
         waited_s += pause_s
