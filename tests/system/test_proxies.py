@@ -11,7 +11,7 @@ import time
 import pytest
 from support.certificates import client_context, make_pair
 from support.paths import SYSTEMD
-from support.proxies import PROXIES, put
+from support.proxies import PROXIES
 from support.service import ORIGIN, WHO, Connection, allowed_origin, head, invalid, refused, segment, with_origin
 from support.sse import open_stream
 
@@ -525,8 +525,8 @@ class Stripping(PROXIES["haproxy"]):
         """Write its files; the command."""
         command = super().configure()
         file = self.directory / "haproxy.cfg"
-        rule = "    http-request set-header X-Forwarded-Proto https\n"
-        file.write_text(put(file.read_text(), [(rule, f"{rule}    http-request del-header Upgrade\n")]))
+        before, rule, after = file.read_text().partition("    http-request set-header X-Forwarded-Proto https\n")
+        file.write_text(f"{before}{rule}    http-request del-header Upgrade\n{after}")
         return command
 
 
