@@ -289,6 +289,14 @@ async def test_leaving_before_the_answer(service, monkeypatch):
 # The end.
 
 
+async def test_what_waits_holds_up_no_new_request(service):
+    """Of thousands that may go on at once, most have their turn after a request that comes meanwhile."""
+    turns = [service.site.turns.turn(number) for number in range(3000)]
+    assert (await service.get("/health"))["status"] == "ok"
+    assert not turns[-1].done()
+    await asyncio.wait_for(turns[-1], 30)
+
+
 async def test_the_drain_waits_for_what_is_under_way(service, monkeypatch):
     """What was under way when the server began to stop is answered; what comes after is refused."""
     code = await service.offer()
