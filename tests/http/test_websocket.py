@@ -25,7 +25,7 @@ from support.service import (
 )
 from websockets.frames import Frame, Opcode
 
-from tornado_signal.transport import websocket
+from tornado_signal.transport import listener, websocket
 
 pytest_plugins = ["support.http_fixtures"]
 
@@ -513,6 +513,7 @@ async def test_one_that_speaks_and_does_not_read(service, monkeypatch):
 
 async def test_silence(service, monkeypatch):
     """A client that answers pings stays, one that is silent is gone, and its subscriptions with it."""
+    monkeypatch.setattr(listener, "DEADLINES_STEP", 1)
     monkeypatch.setattr(websocket, "PING_S", 0.2)
     monkeypatch.setattr(websocket, "SILENT_S", 2.0)
     async with open_socket(service) as lively, open_socket(service) as silent:

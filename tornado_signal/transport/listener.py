@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from .connection import HEAD_S, REFUSED_S, Connection
-from .state import ServerState
+from .state import OpenConnection, ServerState
 from .websocket import WebSocket
 
 log = logging.getLogger(__name__)
@@ -20,6 +20,7 @@ SILENT_S: Final = 30  # for a client that has gone without a word to acknowledge
 ACCEPTED_S: Final = 0.1  # for what the kernel has handed over to become a connection; a few turns of the loop do
 HANDSHAKE_S: Final = 1.0  # the same, over TLS
 ACCEPT_STEP: Final = 64  # connections accepted in one turn of the event loop, over TLS
+DEADLINES_STEP: Final = 50  # connections whose deadline has passed, looked after in one turn of the event loop
 ACCEPT_PAUSE_S: Final = 1.0  # after the kernel has refused to hand one over
 
 
@@ -154,8 +155,17 @@ class Server:
     def _check_deadlines(self) -> None:
         self._tick = self._loop.call_later(TICK_S, self._check_deadlines)
         now_s = self._loop.time()
-        for connection in [connection for connection in self.state.connections if 0 < connection.deadline_s < now_s]:
-            connection.deadline_passed()
+        self._pass([connection for connection in self.state.connections if 0 < connection.deadline_s < now_s])
+
+    def _pass(self, due: list[OpenConnection]) -> None:
+        """Look after some of them in each turn of the event loop: thousands of WebSockets may be due for a ping."""
+        now_s = self._loop.time()
+        for connection in due[-DEADLINES_STEP:]:
+            if connection in self.state.connections and 0 < connection.deadline_s < now_s:
+                connection.deadline_passed()
+        del due[-DEADLINES_STEP:]
+        if due:
+            self._loop.call_soon(self._pass, due)
 
 
 def end_half_open(listening: socket.socket) -> None:

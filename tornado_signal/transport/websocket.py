@@ -22,6 +22,7 @@ CLOSE_S: Final = 2.0  # for a client to close what is closed
 MAX_UNSENT_BYTES: Final = 1024 * 1024  # that a client may leave unread
 MAX_MESSAGES: Final = 64  # of one connection that are worked on at a time; the next are not read meanwhile
 
+_PING: Final = Frame(Opcode.PING, b"").serialize(mask=False)
 _KEY: Final = re.compile("[A-Za-z0-9+/]{21}[AQgw]==")  # 16 bytes
 
 
@@ -231,9 +232,8 @@ class WebSocket(asyncio.Protocol):
             self.abort()
             return
         self.deadline_s = min(now_s + PING_S, self._heard_s + SILENT_S)
-        if self._drained is None:  # else it has enough to read
-            self._protocol.send_ping(b"")
-            self._flush()
+        if self._drained is None and not self._transport.is_closing():  # else it has enough to read
+            self._transport.write(_PING)
 
     def _parse_the_rest(self) -> None:
         if self._waiting and not self._closing:
