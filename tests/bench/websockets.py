@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 import orjson
 import uvloop
 
+from tornado_signal.settings.settings import Settings
+
 from . import client, messages, processes, sockets
 from .figures import Bench
 from .processes import ROOT, Server
@@ -54,7 +56,8 @@ def websockets(bench: Bench) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # for the server too
     try:
-        with bench.server() as server:
+        lifetime = {"session-timeout-ms": Settings().session_timeout_ms}
+        with processes.tornado_signal(bench.directory(), **lifetime) as server:
             uvloop.run(_holding(bench, server, min(bench.size.sockets, hard - 1000)))
         with bench.server() as server, processes.apart(server):
             uvloop.run(_watching(bench, server, min(bench.size.watchers, hard - 1000)))
