@@ -1,5 +1,8 @@
 """What was acknowledged is never lost and nothing is half done, however often the server is killed while it works."""
 
+import asyncio
+import contextlib
+import functools
 import http.client
 import json
 import random
@@ -15,11 +18,13 @@ import pytest
 import uvloop
 from support import writers
 from support.command import BOUND_S, ORIGIN, Server
+from support.rpc import RpcClient
 from support.stores import open_leveldb
 from support.writers import NO_LIMIT_MS
 
 from tornado_signal.session import Side
 
+pytest_plugins = ["support.redis_traffic"]
 pytestmark = pytest.mark.slow
 
 ROUNDS = 6
@@ -148,6 +153,144 @@ def test_killed_among_sweeps_and_merges(timeout_ms, tmp_path):
         sessions += working.sessions
         known, _ = writers.compare_stopped(tmp_path, sessions, timeout_ms)
         assert known > 0
+
+
+SHORT_MS = 1000  # a lifetime that ends while a test looks on
+
+
+class Holder:
+    """A client that publishes offers that its connection holds, until that is cut off.
+
+    Args:
+        name: the beginning of its offers.
+        lifetime: `ttl` of its offers.
+
+    Attributes:
+        held: what was acknowledged: code -> offer.
+        asked: what may have been published without that.
+    """
+
+    def __init__(self, name, **lifetime):
+        self.name, self._secret = name, f"the secret of {name}"
+        self._lifetime = lifetime
+        self.held, self.asked = {}, set()
+
+    async def publish(self, server, acknowledged):
+        """Publish one after the other, and say when each is acknowledged."""
+        async with connect(server) as client:
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    offer = f"{self.name} {len(self.held)}"
+                    self.asked.add(offer)
+                    params = {"topic": "lobby", "info": "i", "offer": offer, "secret": self._secret, "hold": True}
+                    code = (await client.call("offer", **params, **self._lifetime))["code"]
+                    self.asked.discard(offer)
+                    self.held[code] = offer
+                    acknowledged.release()
+
+    async def come_back(self, client):
+        """Take over all that was acknowledged."""
+        for code in self.held:
+            await client.call("hold", code=code, secret=self._secret)
+
+
+def connect(server):
+    """A client's connection to a server."""
+    return RpcClient(server.url.replace("http", "ws", 1) + "/ws", ORIGIN)
+
+
+async def killed_while_they_publish(server, holders, number):
+    """Have clients publish, and kill the server once so many offers are acknowledged."""
+    acknowledged = asyncio.Semaphore(0)
+    async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as group:
+        for holder in holders:
+            group.create_task(holder.publish(server, acknowledged))
+        for _ in range(number):
+            await acknowledged.acquire()
+        server.process.kill()
+    server.wait()
+
+
+class Watcher:
+    """What a subscriber to the topic knows, over the connections of its life.
+
+    Attributes:
+        listed: codes.
+        gone: code -> reason.
+    """
+
+    def __init__(self):
+        self.listed, self.gone = set(), {}
+        self._since = {}
+
+    async def come_back(self, client):
+        """Go on where it was cut off."""
+        self._client = client
+        await client.call("subscribe", topic="lobby", **self._since)
+
+    async def watch(self, until):
+        """Be told of everything once, until something is true."""
+        while not until():
+            kind, data, cursor = await self._client.event()
+            self._since = {"since": cursor}
+            code = data["code"]
+            assert (kind == "gone") == (code in self.listed)
+            assert code not in self.gone
+            self.listed ^= {code}
+            if kind == "gone":
+                self.gone[code] = data["reason"]
+
+
+@pytest.mark.parametrize("engine", ["leveldb", "redis"])
+async def test_killed_under_held_offers(engine, tmp_path, start, redis_server, serve):
+    """Three times SIGKILL while connections publish what they hold: those that come back take all of it over.
+
+    What they hold is withdrawn when they leave. What is held by those that stay away is not lost, and ends with its
+    lifetime. With Redis they come back to another server, which has been there all the time.
+    """
+    seed = time.time_ns()
+    print("seed", seed)
+    moment = random.Random(seed)
+    flags = ("--hold-grace-ms", 300, "--sweep-interval-ms", 100)
+    begin = start
+    if engine == "redis":
+        redis = redis_server()
+        begin = functools.partial(serve, redis, "--durability", "os")
+    server, watcher, asked = begin(*flags), Watcher(), set()
+    for turn in range(3):
+        back, away = ([Holder(f"{turn} {kind} {number}") for number in range(4)] for kind in ("back", "away"))
+        short = [Holder(f"{turn} short {number}", ttl=SHORT_MS) for number in range(2)]
+        killed, server = server, begin(*flags) if engine == "redis" else None
+        await killed_while_they_publish(killed, back + away + short, moment.randrange(1, 300))
+        server = server or begin(*flags)
+        asked |= {offer for holder in back + away + short for offer in holder.asked}
+        lasting = {code: offer for holder in back + away for code, offer in holder.held.items()}
+        leaving = {code for holder in back[:2] for code in holder.held}
+        ending = {code for holder in short for code in holder.held}
+        async with contextlib.AsyncExitStack() as stack:
+            *clients, watching = [await stack.enter_async_context(connect(server)) for _ in [*back, watcher]]
+            for holder, client in zip(back, clients, strict=True):
+                await holder.come_back(client)
+            found = {each["code"]: each["offer"] for each in server.call("/lobby/sessions")[1]["sessions"]}
+            assert lasting.items() <= found.items()
+            new = {offer for code, offer in found.items() if code not in watcher.listed | lasting.keys() | ending}
+            assert new <= asked
+            await watcher.come_back(watching)
+            await watcher.watch(lambda lasting=lasting: lasting.keys() <= watcher.listed)
+            await clients[0].socket.close()
+            clients[1].socket.transport.abort()
+            # Some may have ended before the watcher came, which is not told of these then.
+            await watcher.watch(
+                lambda leaving=leaving, ending=ending, server=server: (
+                    leaving <= watcher.gone.keys() and not ending & set(server.codes())
+                )
+            )
+            assert lasting.keys() - leaving <= set(server.codes())
+        assert {watcher.gone[code] for code in leaving} <= {"withdrawn"}
+        assert {watcher.gone.get(code, "expired") for code in ending} <= {"expired"}
+    assert server.stop() == 0
+    if engine == "leveldb":
+        await check_directory(tmp_path / "data")
 
 
 async def check_directory(path):

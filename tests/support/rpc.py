@@ -43,9 +43,12 @@ class RpcClient:
                     key = json.dumps([each["id"] for each in found]) if isinstance(found, list) else found["id"]
                     self._waiting[key].set_result(found)
         for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(ConnectionError(self.socket.close_code))
-                waiting.exception()
+            self._fail(waiting)
+
+    def _fail(self, waiting):
+        if not waiting.done():
+            waiting.set_exception(ConnectionError(self.socket.close_code))
+            waiting.exception()
 
     def send(self, method, /, **params):
         """Send a request; a future of its response."""
@@ -61,7 +64,7 @@ class RpcClient:
         """Send any JSON; a future of its response, see `expect`."""
         found = self.expect(key)
         sending = asyncio.ensure_future(self.socket.send(json.dumps(message)))
-        sending.add_done_callback(lambda done: done.cancelled() or done.exception())
+        sending.add_done_callback(lambda done: done.cancelled() or (done.exception() and self._fail(found)))
         return found
 
     async def ask(self, method, /, **params):
