@@ -84,6 +84,7 @@ class Proxy:
         directory: an empty one of its own.
         pair: certificate and key for it.
         upstream: the server's port on 127.0.0.1, or the path of its Unix socket; or the addresses of several.
+        idle_s: after how long without a word it gives a connection up; as its configuration says if not given.
 
     Attributes:
         pair: as given.
@@ -92,10 +93,11 @@ class Proxy:
         url: where pages find it.
     """
 
-    def __init__(self, directory, pair, upstream):
+    def __init__(self, directory, pair, upstream, idle_s=None):
         self.directory = directory
         self.pair = pair
         self.upstream = upstream
+        self.idle_s = idle_s
         for _ in range(5):  # somebody may take a port just before it does
             self.port, self.plain_port = free_ports()
             self.url = f"https://{HOST}:{self.port}"
@@ -112,6 +114,10 @@ class Proxy:
                 return
             self.stop()
         raise AssertionError(self.log())
+
+    def idle_times(self, *settings):
+        """What of a configuration is to be replaced for these settings to be `idle_s`."""
+        return [(f"{each} 90s", f"{each} {self.idle_s}s") for each in settings if self.idle_s]
 
     def _answers(self):
         deadline_s = time.monotonic() + BOUND_S
@@ -167,6 +173,7 @@ class Nginx(Proxy):
             ("listen [::]:443 ssl", f"listen [::1]:{self.port} ssl"),
             (f"{LETSENCRYPT}/fullchain.pem", str(self.pair.certificate)),
             (f"{LETSENCRYPT}/privkey.pem", str(self.pair.key)),
+            *self.idle_times("proxy_read_timeout"),
         ]
         return self.command(put(site, pairs))
 
@@ -259,6 +266,7 @@ class HAProxy(Proxy):
             ("bind :443 ", f"bind 127.0.0.1:{self.port} "),
             ("bind :::443 v6only ", f"bind [::1]:{self.port} "),
             ("/etc/haproxy/signal.example.com.pem", str(pem)),
+            *self.idle_times("timeout client", "timeout server"),
         ]
         (self.directory / "haproxy.cfg").write_text(put(site, pairs))
         return [shutil.which("haproxy"), "-db", "-f", self.directory / "haproxy.cfg"]

@@ -82,10 +82,10 @@ class RpcClient:
         error = (await self.ask(method, **params))["error"]
         return error["code"], error["message"]
 
-    async def event(self):
+    async def event(self, bound_s=BOUND_S):
         """The next event that is more than a cursor: type, data, cursor."""
         while True:
-            params = await asyncio.wait_for(self.events.get(), BOUND_S)
+            params = await asyncio.wait_for(self.events.get(), bound_s)
             if "type" in params:
                 return params["type"], params["data"], params["cursor"]
 

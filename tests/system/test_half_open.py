@@ -1,6 +1,7 @@
 """Clients that are gone without a word: the network falls silent, and whoever waits is let go all the same.
 
-The test runs this file again as a program, in a network of its own that it can silence.
+The tests run this file again as a program, in a network of its own that it can silence. What is left at its constants
+takes a minute: `unshare -n python -m system.test_half_open websockets`.
 """
 
 import asyncio
@@ -11,22 +12,37 @@ import tempfile
 import time
 from pathlib import Path
 
+from support.networks import dropping
 from support.paths import TESTS
+from support.rpc import RpcClient
 from support.service import ORIGIN, Service, head, with_origin
 
 from tornado_signal.http import streams
-from tornado_signal.transport import listener
+from tornado_signal.transport import listener, websocket
 
 EACH = 20
 BOUND_S = 30
+FAR = "127.0.0.2"
+SECRET = "a secret of the offerer"
+GRACE_S = 0.3
 
 
 def test_a_silent_network():
     """Polls, listings and streams whose clients vanish without a packet are found, and no watch of theirs is left."""
+    assert alone("requests") == f"all of {4 * EACH} let go, one answered since"
+
+
+def test_a_websocket_whose_packets_are_lost():
+    """Its held offers are withdrawn when it is given up, but for one that was taken over; others keep theirs."""
+    assert alone("websockets", "0.4", "1.6") == "those that were held there are gone"
+
+
+def alone(*arguments):
+    """Run this file as a program in a network of its own; the last line that it prints."""
     unshare = ["unshare", "-n" if os.geteuid() == 0 else "-rn", sys.executable, "-m", "system.test_half_open"]
-    done = subprocess.run(unshare, cwd=TESTS, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*unshare, *arguments], cwd=TESTS, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert done.stdout.splitlines()[-1] == f"all of {4 * EACH} let go, one answered since"
+    return done.stdout.splitlines()[-1]
 
 
 async def silenced(path):
@@ -61,6 +77,42 @@ async def silenced(path):
     await service.stop()
 
 
+async def cut_off(path, ping_s=websocket.PING_S, silent_s=websocket.SILENT_S):
+    """Have a client hold offers, lose all its packets, and see what becomes of them."""
+    websocket.PING_S, websocket.SILENT_S = float(ping_s), float(silent_s)
+    service = Service(path, hold_grace_ms=int(GRACE_S * 1000))
+    await service.start()
+    url = f"ws://127.0.0.1:{service.port}/ws"
+    async with RpcClient(url, ORIGIN) as near, RpcClient(url, ORIGIN) as other:
+        await near.call("subscribe", topic="lobby")
+        far = RpcClient(url, ORIGIN, local_addr=(FAR, 0))
+        async with far:
+            kept, taken, *lost = [await held(client) for client in (near, *[far] * (1 + EACH))]
+            told = [(await near.event())[1]["code"] for _ in range(2 + EACH)]
+            assert told == [kept, taken, *lost]
+            with dropping(f"ip saddr {FAR}", f"ip daddr {FAR}"):
+                began_s = time.monotonic()
+                await other.call("hold", code=taken, secret=SECRET)
+                gone = [await near.event(BOUND_S + float(silent_s)) for _ in lost]
+                took_s = time.monotonic() - began_s
+                far.socket.transport.abort()
+        print(f"gone after {took_s:.1f} s")
+        assert took_s > float(silent_s) - float(ping_s)  # it has not been given up for something else
+        assert {(kind, data["reason"]) for kind, data, _ in gone} == {("gone", "withdrawn")}
+        assert {data["code"] for _, data, _ in gone} == {*lost}
+        await offer(service)
+        assert (await near.event())[0] == "session"  # and so nothing else was before it
+        for code in (kept, taken):
+            await other.call("hold", code=code, secret=SECRET)
+    print("those that were held there are gone")
+    await service.stop()
+
+
+async def held(client):
+    """Publish an offer that a client holds; its code."""
+    return (await client.call("offer", topic="lobby", info="i", offer="o", secret=SECRET, hold=True))["code"]
+
+
 async def offer(service):
     return (await service.call("POST", "/lobby/offer", {"info": "i", "offer": "o"})).json
 
@@ -79,4 +131,4 @@ def network(state):
 if __name__ == "__main__":
     network("up")
     with tempfile.TemporaryDirectory() as name:
-        asyncio.run(silenced(Path(name)))
+        asyncio.run({"requests": silenced, "websockets": cut_off}[sys.argv[1]](Path(name), *sys.argv[2:]))

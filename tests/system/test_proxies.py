@@ -12,6 +12,7 @@ import pytest
 from support.certificates import client_context, make_pair
 from support.paths import SYSTEMD
 from support.proxies import PROXIES
+from support.rpc import RpcClient
 from support.service import ORIGIN, WHO, Connection, allowed_origin, head, invalid, refused, segment, with_origin
 from support.sse import open_stream
 
@@ -20,7 +21,7 @@ from tornado_signal.http.errors import make_refusal
 from tornado_signal.settings.settings import SETTINGS
 from tornado_signal.system.sockets import open_sockets
 from tornado_signal.transport import Server as Listener
-from tornado_signal.transport import ServerState
+from tornado_signal.transport import ServerState, websocket
 
 pytest_plugins = ["support.http_fixtures"]
 
@@ -104,6 +105,11 @@ class Through:
         return response.json
 
 
+def open_socket(through, **options):
+    """A client's WebSocket through the proxy."""
+    return RpcClient(f"wss://127.0.0.1:{through.proxy.port}/ws", ORIGIN, ssl=through.tls, **options)
+
+
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """Certificate and key of the proxies."""
@@ -127,10 +133,10 @@ def start_proxy(tmp_path, pair):
     """A function that starts a proxy in front of a port or of a Unix socket."""
     started = []
 
-    def start(kind, upstream):
+    def start(kind, upstream, **options):
         directory = tmp_path / f"proxy{len(started)}"
         directory.mkdir()
-        started.append(PROXIES[kind](directory, pair, upstream))
+        started.append(PROXIES[kind](directory, pair, upstream, **options))
         return started[-1]
 
     yield start
@@ -143,7 +149,7 @@ def start_through(io_loop, start_service, start_proxy, pair, tmp_path):
     """A function that starts a server with a proxy in front of it."""
     listeners = []
 
-    async def start(kind, hop="tcp", **settings):
+    async def start(kind, hop="tcp", idle_s=None, **settings):
         service = await start_service(**{"trusted_proxies": TRUSTED, **settings})
         service.application.endpoints["/who"] = WHO
         upstream = service.port
@@ -153,7 +159,7 @@ def start_through(io_loop, start_service, start_proxy, pair, tmp_path):
             sockets = open_sockets(f"unix:{upstream}", 0, "--port", 0o600)
             await listener.start(sockets)
             listeners.append((listener, *sockets))
-        return Through(service, start_proxy(kind, upstream), client_context(pair))
+        return Through(service, start_proxy(kind, upstream, idle_s=idle_s), client_context(pair))
 
     yield start
     for listener, listening in listeners:
@@ -346,8 +352,11 @@ async def until(true):
 
 
 @pytest.mark.slow
-async def test_the_longest_wait(start_through):
-    """A wait of 60 seconds, and a stream on which nothing happens meanwhile, outlast every time-out of the proxies."""
+async def test_the_longest_wait(start_through, monkeypatch):
+    """A wait of 60 seconds, and a stream on which nothing happens meanwhile, outlast every time-out of the proxies.
+
+    So does a WebSocket, for the server pings it, also where a proxy has less patience than ours have; else it ends.
+    """
 
     async def one(through):
         code = (await through.post("/lobby/offer", **OFFER))["code"]
@@ -370,7 +379,54 @@ async def test_the_longest_wait(start_through):
             )
             return await asyncio.wait_for(connection.receive(), 70)
 
-    await asyncio.gather(*[one(through) for through in [await start_through(kind) for kind in PROXIES]])
+    throughs = [await start_through(kind) for kind in PROXIES]
+    hasty = [await start_through(kind, idle_s=30) for kind in ("nginx", "haproxy")]
+    async with contextlib.AsyncExitStack() as stack:
+        with monkeypatch.context() as never:
+            never.setattr(websocket, "PING_S", 1000.0)
+            ending = [await stack.enter_async_context(open_socket(through)) for through in hasty]
+        lasting = [await stack.enter_async_context(open_socket(through)) for through in throughs + hasty]
+        await asyncio.gather(*map(one, throughs))
+        assert [client.socket.close_code for client in ending] == [1006] * len(ending)
+        for client in lasting:
+            assert (await client.call("health"))["status"] == "ok"
+
+
+# WebSockets.
+
+
+async def test_a_websocket(kind, hop, start_through):
+    """It passes the proxy: texts of any size both ways, events at once, the server's close codes, and its end."""
+    through = await start_through(kind, hop, hold_grace_ms=0)
+    large = "o" * 200_000
+    async with open_socket(through) as watching:
+        await watching.call("subscribe", topic="lobby")
+        async with open_socket(through, subprotocols=["signal.v1"]) as client:
+            assert client.socket.subprotocol == "signal.v1"
+            code = (await client.call("offer", topic="lobby", info="i", offer=large, hold=True))["code"]
+            assert (await watching.event())[1]["offer"] == large
+            assert [each["code"] for each in (await client.call("sessions", topic="lobby"))["sessions"]] == [code]
+            client.socket.transport.abort()
+            assert (await watching.event())[:2] == ("gone", {"code": code, "reason": "withdrawn"})
+        for message, close_code in ((b"no text", 1003), ("x" * (through.service.settings.max_body_bytes + 1), 1009)):
+            async with open_socket(through) as client:
+                await client.socket.send(message)
+                assert await client.closed() == close_code
+    assert {*through.runs} == {"/ws"}
+
+
+async def test_what_is_no_websocket(kind, start_through):
+    """A handshake that the server refuses has its answer, in JSON; one at another path is no upgrade."""
+    through = await start_through(kind, allowed_origins=frozenset({ORIGIN}))
+    key = [("Sec-WebSocket-Key", "MDEyMzQ1Njc4OTAxMjM0NQ=="), ("Sec-WebSocket-Version", "13")]
+    handshake = [("Connection", "Upgrade"), ("Upgrade", "websocket"), *key]
+    for target, origin, expected in (
+        ("/ws", "https://other.example", (403, "Origin not allowed")),
+        ("/lobby/events", ORIGIN, (400, invalid("Upgrade"))),
+    ):
+        assert refused(await through.call("GET", target, origin=origin, headers=handshake)) == expected
+    assert refused(await through.call("GET", "/ws")) == (400, invalid("Upgrade"))
+    assert (await through.call("GET", "/health", headers=handshake)).status == 200
 
 
 async def test_many_waits_of_one_page(through, tmp_path, pair):
@@ -450,6 +506,24 @@ async def test_a_stream_while_the_server_is_away(kind, restarted):
     behind = restarted(kind)
     behind.server.stop()
     assert await behind.call("GET", "/lobby/events", headers=[("Accept", "text/event-stream")]) is None
+
+
+async def test_a_websocket_while_the_server_is_away(kind, restarted):
+    """It is closed as the server says; the next one takes offers over and goes on where the first was cut off."""
+    behind = restarted(kind)
+    async with open_socket(behind) as client:
+        await client.call("subscribe", topic="lobby")
+        code = (await client.call("offer", topic="lobby", secret="a secret of someone", hold=True, **OFFER))["code"]
+        _, _, cursor = await client.event()
+        stopping = asyncio.get_running_loop().run_in_executor(None, behind.server.stop)
+        assert await client.closed() == 1012
+        assert await stopping == 0
+    behind.back()
+    async with open_socket(behind) as client:
+        assert "expiresAt" in await client.call("hold", code=code, secret="a secret of someone")
+        await client.call("subscribe", topic="lobby", since=cursor)
+        other = (await client.call("offer", topic="lobby", **OFFER))["code"]
+        assert (await client.event())[1]["code"] == other
 
 
 async def test_caddy_waits_for_the_server(restarted):
