@@ -55,6 +55,7 @@ LONGEST = [
     "bindings",
     "server",
     "care",
+    "bare_websocket",
     "demo",
     "readme",
     "commands",

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from support.browsers import until
-from support.node import Node
+from support.node import Node, fetch_module
 
 pytest_plugins = ["support.browser_fixtures"]
 
@@ -59,7 +59,7 @@ def runtimes(site, connect_page, firefox, tmp_path):
     started = []
 
     def starting(server):
-        started.append(Node(server.url, tmp_path))
+        started.append(Node(fetch_module(server.url, tmp_path)))
         firefox.goto(f"{site.origin}/connect?{server.url}")
         until(lambda: firefox.evaluate("window.ready"))
         found = {"chromium": connect_page(server), "firefox": firefox, "node": started[0]}
@@ -268,7 +268,7 @@ class Scripted(socketserver.ThreadingTCPServer):
 
 def test_streams_of_any_shape(server, tmp_path):
     """Lines end as they like, text is cut anywhere; ids, `retry` and `Retry-After` are used as they were meant."""
-    node = Node(server.url, tmp_path)
+    node = Node(fetch_module(server.url, tmp_path))
     with Scripted() as scripted:
         threading.Thread(target=scripted.serve_forever, args=(0.05,)).start()
         try:

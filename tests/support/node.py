@@ -1,4 +1,4 @@
-"""Node.js, with the functions of the browser module as its globals."""
+"""Node.js, with the functions of a module as its globals."""
 
 import json
 import subprocess
@@ -16,18 +16,22 @@ for await (const line of createInterface({ input: process.stdin })) {
 """
 
 
+def fetch_module(url, directory):
+    """The browser module of a server, as a file in a directory."""
+    module = directory / "client.mjs"
+    with urllib.request.urlopen(f"{url}/client.js", timeout=BOUND_S) as response:
+        module.write_bytes(response.read())
+    return module
+
+
 class Node:
     """A Node.js that evaluates expressions; a rejection that nobody handles ends it.
 
     Args:
-        url: of the server from which it has the module.
-        directory: where the module is kept.
+        module: the file of the module.
     """
 
-    def __init__(self, url, directory):
-        module = directory / "client.mjs"
-        with urllib.request.urlopen(f"{url}/client.js", timeout=BOUND_S) as response:
-            module.write_bytes(response.read())
+    def __init__(self, module):
         command = ["node", "--input-type=module", "--eval", PROGRAM, module]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
