@@ -1,22 +1,39 @@
 """A client's end of WebSockets that costs little itself."""
 
 import asyncio
+import itertools
 import os
+import ssl
 import struct
 from typing import Final
+
+import orjson
 
 from .processes import BenchError
 
 TEXT: Final = 0x81
 CLOSE: Final = 0x88
 PING: Final = 0x89
+PONG: Final = 0x8A
+UPGRADE: Final = (
+    "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OTAxMjM0NQ==\r\n"
+    "Sec-WebSocket-Version: 13\r\n"
+)
 
 
 class WebSocket(asyncio.Protocol):
-    """A client's end of a WebSocket that reads whole texts; what it sends are frames made by `frame`."""
+    """A client's end of a WebSocket that reads whole texts; what it sends are frames made by `frame`.
+
+    Attributes:
+        opened: done when the handshake is.
+        ended: done when the connection is over.
+        code: why the server has closed it; None if it has not said so.
+    """
 
     def __init__(self) -> None:
+        self.code: int | None = None
         self._received = b""
+        self._parts = b""  # of a message that is not whole
         self._open = False
         self._texts: list[bytes] = []
         self._waiting: asyncio.Future[bytes] | None = None
@@ -39,6 +56,10 @@ class WebSocket(asyncio.Protocol):
         self._waiting = asyncio.get_running_loop().create_future()
         return await self._waiting
 
+    def abort(self) -> None:
+        """End the connection without a word."""
+        self._transport.abort()
+
     async def close(self) -> None:
         """Close as a page does that is left (1001), and wait for the server's end."""
         self._transport.write(frame(struct.pack("!H", 1001), CLOSE))
@@ -60,19 +81,26 @@ class WebSocket(asyncio.Protocol):
                 if len(received) < 4:
                     break
                 length, at = int.from_bytes(received[2:4]), 4
+            elif length == 127:
+                if len(received) < 10:
+                    break
+                length, at = int.from_bytes(received[2:10]), 10
             if len(received) < at + length:
                 break
             text, received = received[at : at + length], received[at + length :]
-            if kind == CLOSE:
-                self._transport.close()
-            elif kind == TEXT:
+            if kind == TEXT:
                 self.arrived(text)
+            elif kind == CLOSE:
+                self.code = int.from_bytes(text[:2])
+                self._transport.close()
             elif kind == PING:
-                self.pinged()
+                self._transport.write(frame(text, PONG))
+            elif kind != PONG:
+                self._parts += text
+                if kind & 0x80:
+                    text, self._parts = self._parts, b""
+                    self.arrived(text)
         self._received = received
-
-    def pinged(self) -> None:
-        """The server asks whether this is there; short benchmarks need not answer."""
 
     def arrived(self, text: bytes) -> None:
         """A message has come."""
@@ -90,20 +118,85 @@ class WebSocket(asyncio.Protocol):
             self._waiting.set_exception(BenchError("a server has closed a connection"))
 
 
+class Rpc:
+    """JSON-RPC on a WebSocket: requests are answered in any order, and events come between the responses.
+
+    Args:
+        socket: the WebSocket.
+    """
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self._ids = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[dict]] = {}
+        self._events: asyncio.Queue[dict | None] = asyncio.Queue()
+        self._reading = asyncio.create_task(self._read())
+
+    async def ask(self, method: str, params: dict) -> dict:
+        """The response to a request.
+
+        Raises:
+            ConnectionError: the connection has ended before it came.
+        """
+        number = next(self._ids)
+        asked = self._asked[number] = asyncio.get_running_loop().create_future()
+        self._socket.send(frame(orjson.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})))
+        try:
+            await asyncio.wait([asked, self._reading], return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                raise ConnectionError(f"closed with {self._socket.code}")
+            return asked.result()
+        finally:
+            del self._asked[number]
+
+    async def event(self) -> dict:
+        """The next event: its parameters.
+
+        Raises:
+            ConnectionError: the connection has ended.
+        """
+        event = await self._events.get()
+        if event is None:
+            self._events.put_nowait(None)
+            raise ConnectionError(f"closed with {self._socket.code}")
+        return event
+
+    def close(self) -> None:
+        """End the connection without a word."""
+        self._socket.abort()
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                found = orjson.loads(await self._socket.next())
+                if "id" not in found:
+                    self._events.put_nowait(found["params"])
+                elif (asked := self._asked.get(found["id"])) is not None:
+                    asked.set_result(found)
+        except BenchError:
+            self._events.put_nowait(None)
+
+
 def frame(payload: bytes, kind: int = TEXT) -> bytes:
-    """A frame of a client, masked with a random key as RFC 6455 (5.3) wants it; at most 64 KiB."""
+    """A frame of a client, masked with a random key as RFC 6455 (5.3) wants it."""
     key = os.urandom(4)
     length = len(payload)
     mask = int.from_bytes((key * (length // 4 + 1))[:length])
     masked = (int.from_bytes(payload) ^ mask).to_bytes(length)
-    size = bytes((kind, 0x80 | length)) if length < 126 else struct.pack("!BBH", kind, 0x80 | 126, length)
+    if length < 126:
+        return bytes((kind, 0x80 | length)) + key + masked
+    size = struct.pack("!BBH", kind, 0xFE, length) if length < 65536 else struct.pack("!BBQ", kind, 0xFF, length)
     return size + key + masked
 
 
-async def open_socket(host: str | None, port: int | None, address: str, upgrade: bytes) -> WebSocket:
+async def open_socket(
+    host: str | None, port: int | None, address: str, upgrade: bytes, tls: ssl.SSLContext | None = None
+) -> WebSocket:
     """A new connection from an address of this machine, after the handshake."""
     try:
-        _, opened = await asyncio.get_running_loop().create_connection(WebSocket, host, port, local_addr=(address, 0))
+        _, opened = await asyncio.get_running_loop().create_connection(
+            WebSocket, host, port, ssl=tls, local_addr=(address, 0)
+        )
     except OSError as error:
         raise BenchError(f"cannot connect to {host}:{port}: {error}") from error
     opened.send(upgrade)

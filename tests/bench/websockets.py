@@ -22,7 +22,6 @@ OPENED = 200  # at once
 PINGED_S = 21.0  # in which each connection has had its ping
 TOPIC = "watched"
 OFFERS = 5
-PONG = sockets.frame(b"", 0x8A)
 
 
 class Client(sockets.WebSocket):
@@ -33,9 +32,6 @@ class Client(sockets.WebSocket):
     """
 
     told_s = 0.0
-
-    def pinged(self) -> None:
-        self.send(PONG)
 
     def arrived(self, text: bytes) -> None:
         if text.startswith(b'{"jsonrpc":"2.0","method":"event"'):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import uvloop
 
+from . import attacks_websockets  # noqa: F401 (they are registered)
 from .attacker import (
     ATTACKS,
     BIG,

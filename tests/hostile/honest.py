@@ -14,8 +14,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import uvloop
+from bench.processes import BenchError
+from bench.sockets import UPGRADE, Rpc, open_socket
 
-from .wire import BROKEN, HONEST, Client, Place
+from .wire import BROKEN, HONEST, Client, Place, request
 
 ORIGIN = "https://honest.example"
 PAIRS = 5
@@ -25,6 +27,7 @@ LISTENING_S = 0.05  # for a wait to have arrived before it is answered
 REST_S = 0.15  # after each of the steps of a pair: all together stay well below the rate of an address
 TTL_MS = 1000
 OFFER = "v=0 " * 200
+UPGRADING = request("GET", "/ws", origin=ORIGIN, headers=UPGRADE)
 CANDIDATE = "candidate:1 1 udp 2122260223 192.0.2.1 50000 typ host"
 
 
@@ -60,6 +63,7 @@ class Peers:
             everybody.create_task(self._again_and_again(self._watch))
             everybody.create_task(self._again_and_again(self._announce))
             everybody.create_task(self._again_and_again(self._expire))
+            everybody.create_task(self._again_and_again(self._hold))
 
     async def _again_and_again(self, once, *arguments) -> None:
         for turn in itertools.count():
@@ -181,6 +185,57 @@ class Peers:
             found = await self._ask(client, "offer", "POST", "/honest-watched/offer", fields)
             began_s = time.monotonic()
             await self._await_event("gone", self._gone, found["code"], began_s, TTL_MS / 1000)
+
+    async def _hold(self, turn: int) -> None:
+        """Hold an offer over a WebSocket, ask there, and hear what is sent, for as long as there are candidates."""
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                address = ("127.0.0.1", self._place.port, HONEST, UPGRADING)
+                rpc = Rpc(await open_socket(*address, self._place.context()))
+        except (*BROKEN, BenchError) as error:
+            raise self._fail(began_s, f"WebSocket: {error!r}") from error
+        with contextlib.closing(rpc), contextlib.closing(self._client()) as other:
+            fields = {"topic": "honest-held", "info": "h", "offer": OFFER, "hold": True}
+            code = {"code": (await self._call(rpc, "offer", fields))["code"]}
+            await self._call(rpc, "subscribe", code | {"side": "offerer"})
+            for number in range(1000):
+                await asyncio.sleep(2 * REST_S)
+                await self._call(rpc, "poll", code | {"side": "offerer"})
+                await self._hear(rpc, other, code | {"side": "answerer", "candidate": str(number)})
+
+    async def _call(self, rpc: Rpc, what: str, params: dict) -> dict:
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                response = await rpc.ask(what, params)
+        except BROKEN as error:
+            raise self._fail(began_s, f"WebSocket, {what}: {error!r}") from error
+        finally:
+            self.recorded["poll" if what == "poll" else "other"].append((began_s, time.monotonic() - began_s))
+        if "result" not in response:
+            raise self._fail(began_s, f"WebSocket, {what}: {response}")
+        return response["result"]
+
+    async def _hear(self, rpc: Rpc, other: Client, sent: dict) -> None:
+        """A subscriber is told of a candidate soon after it was acknowledged."""
+
+        async def hear() -> float:
+            while (await rpc.event()).get("data") != {"candidate": sent["candidate"]}:
+                pass
+            return time.monotonic()
+
+        hearing = asyncio.create_task(hear())
+        try:
+            await self._ask(other, "candidate", "POST", "/answer", sent)
+            sent_s = time.monotonic()
+            async with asyncio.timeout(PATIENCE_S):
+                self.recorded["wake"].append((sent_s, max(0.0, await hearing - sent_s)))
+        except BROKEN as error:
+            raise self._fail(time.monotonic(), f"WebSocket, event: {error!r}") from error
+        finally:
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
 
     async def _await_event(
         self, name: str, news: defaultdict[str, asyncio.Event], code: str, began_s: float, due_s: float = 0

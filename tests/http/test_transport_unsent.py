@@ -3,13 +3,14 @@
 import contextlib
 import socket
 import time
+from operator import attrgetter
 
 import pytest
 from support.raw_http import PATIENCE_S, answers, echo_application, read_all, serving
 from tornado import web
 from tornado.iostream import StreamClosedError
 
-from tornado_signal.transport.state import Unsent
+from tornado_signal.transport.state import Backlog
 
 MOST_BYTES = 8 * 1024 * 1024
 LARGE_BYTES = 4 * 1024 * 1024  # more than the kernel takes for a client
@@ -49,7 +50,7 @@ def ended(found):
 
 def test_up_to_the_bound():
     """As much as is allowed ends nobody, however it came together; one more byte does."""
-    unsent = Unsent(100)
+    unsent = Backlog(100, attrgetter("unsent_bytes"))
     found = slow(unsent, a=[60], b=[20])
     for _ in range(3):
         found["b"][0].grow(5)
@@ -61,7 +62,7 @@ def test_up_to_the_bound():
 
 def test_who_has_most_loses_the_largest():
     """The address with the most loses, its largest first, until there is room again; others keep even larger ones."""
-    unsent = Unsent(100)
+    unsent = Backlog(100, attrgetter("unsent_bytes"))
     found = slow(unsent, many=[10, 14, 12, 11, 13], one=[38])
     assert ended(found) == {"many": [], "one": []}
     found["one"][0].grow(3)
@@ -70,7 +71,7 @@ def test_who_has_most_loses_the_largest():
 
 def test_each_time_it_is_whose_turn_it_is():
     """Once an address has lost enough to have less than another, that other one loses."""
-    unsent = Unsent(100)
+    unsent = Backlog(100, attrgetter("unsent_bytes"))
     found = slow(unsent, a=[30, 21], b=[30, 19])
     found["b"][1].grow(1)
     assert ended(found) == {"a": [30], "b": []}
@@ -80,7 +81,7 @@ def test_each_time_it_is_whose_turn_it_is():
 
 def test_sizes_are_looked_at_before_anybody_is_ended():
     """Who has read meanwhile is not ended for what it had when something was last written to it."""
-    unsent = Unsent(100)
+    unsent = Backlog(100, attrgetter("unsent_bytes"))
     found = slow(unsent, a=[50, 30], b=[15])
     for one in found["a"]:
         one.unsent_bytes = 1
@@ -94,7 +95,7 @@ def test_sizes_are_looked_at_before_anybody_is_ended():
 
 def test_who_has_caught_up_is_forgotten():
     """A connection that has caught up, or is over, counts no more; also one that was never counted."""
-    unsent = Unsent(100)
+    unsent = Backlog(100, attrgetter("unsent_bytes"))
     found = slow(unsent, a=[90])
     unsent.forget(found["a"][0])
     unsent.forget(found["a"][0])
@@ -106,7 +107,7 @@ def test_who_has_caught_up_is_forgotten():
 
 def test_one_alone():
     """One connection with more than all may have is ended, and nothing is left of it."""
-    unsent = Unsent(100)
+    unsent = Backlog(100, attrgetter("unsent_bytes"))
     found = slow(unsent, a=[101])
     assert ended(found) == {"a": [101]}
     assert (unsent.bytes, unsent._sizes) == (0, {})
@@ -127,7 +128,7 @@ class Large(web.RequestHandler):
 def running(request):
     """A server whose clients may leave a few megabytes unread."""
     with serving(lambda: echo_application(("/large", Large)), loop=request.param) as running:
-        running.call(setattr, running.server.state, "unsent", Unsent(MOST_BYTES))
+        running.call(setattr, running.server.state, "unsent", Backlog(MOST_BYTES, attrgetter("unsent_bytes")))
         yield running
 
 

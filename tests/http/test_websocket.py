@@ -376,10 +376,10 @@ async def test_a_batch_has_a_turn_for_each_request(service):
         turns, queue = [], service.site.turns
         begun, submit = asyncio.Event(), queue.submit
 
-        def counting(key, begin):
+        def counting(key, begin, **how):
             turns.append(key)
             begun.set()
-            submit(key, begin)
+            submit(key, begin, **how)
 
         queue.submit = counting
         await begun.wait()

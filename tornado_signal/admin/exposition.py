@@ -71,8 +71,13 @@ class Exposition(Collector):
         yield gauge("connections", "Open connections of clients.", len(transport.connections))
         yield gauge("websockets", "Those of them that are WebSockets.", transport.websockets)
         yield gauge("unsent_bytes", "What clients that read too slowly have left unread.", transport.unsent.bytes)
-        yield gauge("read_ahead_bytes", "What was read behind unanswered requests.", transport.read_ahead_bytes)
-        ended: Values = {("too many",): transport.turned_away, ("unsent",): transport.unsent.ended}
+        read_ahead = transport.read_ahead_bytes + transport.unfinished.bytes
+        yield gauge("read_ahead_bytes", "What was read behind unanswered requests, or is not whole.", read_ahead)
+        ended: Values = {
+            ("too many",): transport.turned_away,
+            ("unsent",): transport.unsent.ended,
+            ("unfinished",): transport.unfinished.ended,
+        }
         yield counter("connections_ended", "Connections that were ended without a word, and why.", ended, "reason")
 
     def _of_requests(self) -> Iterator[Metric]:

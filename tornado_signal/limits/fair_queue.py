@@ -24,27 +24,33 @@ class FairQueue:
         self._begun_s = 0.0  # when the work of the last turn began
         self._running = False
 
-    def submit(self, client: Hashable, begin: Callable[[], object]) -> None:
-        """Queue a function; it is called in one of the next turns of the loop."""
+    def submit(self, client: Hashable, begin: Callable[[], object], *, next_: bool = False) -> None:
+        """Queue a function; it is called in one of the next turns of the loop.
+
+        Args:
+            client: whose it is.
+            begin: the function.
+            next_: whether it is the first that this client has to do.
+        """
         mine = self._waiting.get(client)
         if mine is None:
             mine = self._waiting[client] = deque()
-        mine.append(begin)
+        (mine.appendleft if next_ else mine.append)(begin)
         if not self._running:
             self._running = True
             self._most = MOST
             self._begun_s = 0.0
             self._loop.call_soon(self._begin_some)
 
-    def turn(self, client: Hashable) -> "asyncio.Future[None]":
-        """A future that is done when it is the client's turn."""
+    def turn(self, client: Hashable, *, next_: bool = False) -> "asyncio.Future[None]":
+        """A future that is done when it is the client's turn; see `submit`."""
         turn: asyncio.Future[None] = self._loop.create_future()
 
         def begin() -> None:
             if not turn.done():
                 turn.set_result(None)
 
-        self.submit(client, begin)
+        self.submit(client, begin, next_=next_)
         return turn
 
     def _begin_some(self) -> None:

@@ -4,7 +4,8 @@ import asyncio
 import ssl
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Protocol
+from operator import attrgetter
+from typing import Any, Protocol
 
 from tornado import httputil
 
@@ -85,40 +86,42 @@ class ClientConnection(OpenConnection, Protocol):
         """
 
 
-class Unsent:
-    """The connections whose clients read too slowly: what they have not taken is memory, and costs a client nothing.
+class Backlog:
+    """The connections that keep memory busy: what their clients have not read, or sent and not finished.
 
-    When all of them together have too much unsent, the address with the most loses connections, the largest first:
-    an address with many slow connections cannot end those of others.
+    It costs a client nothing. When all of them together have too much of it, the address with the most loses
+    connections, the largest first: an address with many such connections cannot end those of others.
 
     Args:
         most_bytes: the most that they may have.
+        size_of: how much a connection has.
 
     Attributes:
-        bytes: how much they have, as it was when each was last written to.
+        bytes: how much they have, as it was when each has told of it last.
         ended: how many connections have been ended for it.
     """
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, size_of: Callable[[Any], int]) -> None:
         self.bytes = 0
         self.ended = 0
         self._most_bytes = most_bytes
+        self._size_of = size_of
         self._sizes: dict[OpenConnection, int] = {}
 
     def grown(self, connection: OpenConnection, size: int) -> None:
-        """A connection has so many bytes unsent now."""
+        """A connection has so many bytes now."""
         self.bytes += size - self._sizes.get(connection, 0)
         self._sizes[connection] = size
         if self.bytes > self._most_bytes:
             self._shrink()
 
     def forget(self, connection: OpenConnection) -> None:
-        """A connection has caught up, or is over."""
+        """A connection has none any more, or is over."""
         self.bytes -= self._sizes.pop(connection, 0)
 
     def _shrink(self) -> None:
-        # Sizes are those of the last write: meanwhile clients may have read.
-        self._sizes = {connection: connection.unsent_bytes for connection in self._sizes}
+        # Sizes are those that were told last: meanwhile clients may have read.
+        self._sizes = {connection: self._size_of(connection) for connection in self._sizes}
         self.bytes = sum(self._sizes.values())
         by_address: defaultdict[str, list[OpenConnection]] = defaultdict(list)
         for connection in self._sizes:
@@ -149,6 +152,7 @@ class ServerState:
         connections: those that are open.
         all_closed: set when `stopping` is and no connection is left.
         unsent: the connections whose clients read too slowly.
+        unfinished: the WebSockets whose clients have sent what is not whole, or cannot be worked on yet.
         read_ahead_bytes: what has been read behind requests that are not finished.
         websockets: how many of the connections are WebSockets.
         turned_away: how many connections were closed as soon as they came.
@@ -172,7 +176,8 @@ class ServerState:
         self.loop = asyncio.get_running_loop()
         self.connections: set[OpenConnection] = set()
         self.all_closed = asyncio.Event()
-        self.unsent = Unsent(max_unsent_bytes)
+        self.unsent = Backlog(max_unsent_bytes, attrgetter("unsent_bytes"))
+        self.unfinished = Backlog(max_read_ahead_bytes, attrgetter("unfinished_bytes"))
         self.max_read_ahead_bytes = max_read_ahead_bytes
         self.read_ahead_bytes = 0
         self.websockets = 0
@@ -199,5 +204,6 @@ class ServerState:
         """A connection that was open is over."""
         self.connections.discard(connection)
         self.unsent.forget(connection)
+        self.unfinished.forget(connection)
         if self.stopping and not self.connections:
             self.all_closed.set()

@@ -11,7 +11,6 @@ from websockets.protocol import Protocol as Frames
 from websockets.protocol import Side
 from websockets.utils import accept_key
 
-from .parser import PIECE_BYTES
 from .state import ServerState
 
 logging.getLogger("websockets").setLevel(logging.WARNING)  # it would log every connection
@@ -21,6 +20,9 @@ SILENT_S: Final = 40.0  # after which it is not
 CLOSE_S: Final = 2.0  # for a client to close what is closed
 MAX_UNSENT_BYTES: Final = 1024 * 1024  # that a client may leave unread
 MAX_MESSAGES: Final = 64  # of one connection that are worked on at a time; the next are not read meanwhile
+MAX_MESSAGES_BYTES: Final = 16 * 1024  # of these; beyond it one is worked on alone
+PIECE_BYTES: Final = 2 * 1024  # parsed at a time; it may have hundreds of frames
+TURN_BYTES: Final = 8 * PIECE_BYTES  # parsed in one turn of the event loop, of a connection
 
 _PING: Final = Frame(Opcode.PING, b"").serialize(mask=False)
 _KEY: Final = re.compile("[A-Za-z0-9+/]{21}[AQgw]==")  # 16 bytes
@@ -30,7 +32,7 @@ class Receiver(Protocol):
     """What is told of a WebSocket's messages."""
 
     def message_received(self, message: bytes) -> None:
-        """A text message has come whole; not more than MAX_MESSAGES before `WebSocket.message_done`."""
+        """A text message has come whole; not more than MAX_MESSAGES before `WebSocket.message_done` of one."""
 
     def frame_received(self) -> None:
         """A frame has come that is not a whole message: a fragment, a ping."""
@@ -47,6 +49,7 @@ class WebSocket(asyncio.Protocol):
 
     Attributes:
         receiver: what is told of the messages, to be set.
+        refused: whether it is closed for what its client does: nothing that it has asked for need be done.
         state: shared with the server's other connections.
         remote_ip: the other end's address; empty on a Unix socket.
         deadline_s: when to look after it, by the loop's clock.
@@ -57,17 +60,19 @@ class WebSocket(asyncio.Protocol):
         "_drained",
         "_fragments",
         "_heard_s",
-        "_kept_bytes",
         "_paused",
         "_protocol",
         "_refusal",
         "_running",
+        "_running_bytes",
         "_stalled_s",
         "_transport",
         "_unfinished_bytes",
         "_waiting",
+        "_wakes",
         "deadline_s",
         "receiver",
+        "refused",
         "remote_ip",
         "state",
     )
@@ -80,14 +85,16 @@ class WebSocket(asyncio.Protocol):
         self.state = state
         self.remote_ip = remote_ip
         self.deadline_s = 0.0
+        self.refused = False
         self._refusal = refusal
         self._protocol = Frames(Side.SERVER, max_size=max_message_bytes)
         self._heard_s = 0.0
         self._fragments: list[bytes] = []  # of a message that is not whole
         self._unfinished_bytes = 0  # since the last whole message
         self._waiting = b""  # what has been read and not been parsed
-        self._kept_bytes = 0  # both, as they were counted
+        self._wakes = False  # whether that is parsed in the next turn of the loop
         self._running = 0  # messages that are being worked on
+        self._running_bytes = 0  # of these
         self._paused = False
         self._drained: asyncio.Future[None] | None = None
         self._stalled_s = 0.0  # since when that is
@@ -106,12 +113,12 @@ class WebSocket(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
-        self._keep(b"", 0)
         self.state.websockets -= 1
         self.state.remove(self)
         self.state.release(self.remote_ip, self._refusal)
         self.resume_writing()
         self.receiver.client_gone()
+        self._forget()
         del self.receiver, self._protocol  # which refer back, and to themselves
 
     def eof_received(self) -> bool:
@@ -132,11 +139,14 @@ class WebSocket(asyncio.Protocol):
         if self._closing:
             return
         self._heard_s = self.state.loop.time()
-        self._parse(self._waiting + data if self._waiting else data)
+        if self._waiting:
+            self._keep(self._waiting + data)
+        else:
+            self._parse(data)
 
     def _parse(self, data: bytes) -> None:
         taken = 0
-        while taken < len(data) and self._running < MAX_MESSAGES and not self._closing:
+        while taken < min(len(data), TURN_BYTES) and self._has_room() and not self._closing:
             piece = data[taken : taken + PIECE_BYTES]
             taken += len(piece)
             self._unfinished_bytes += len(piece)
@@ -146,10 +156,13 @@ class WebSocket(asyncio.Protocol):
             self._flush()
         if self._closing:
             return
-        self._keep(data[taken:], self._unfinished_bytes)
+        self._keep(data[taken:] if taken else data)
         if self._paused != bool(self._waiting) and not self._transport.is_closing():
             self._paused = not self._paused
             (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
+
+    def _has_room(self) -> bool:
+        return self._running < MAX_MESSAGES and self._running_bytes < MAX_MESSAGES_BYTES
 
     def _take(self, frame: Frame) -> None:
         if self._closing:
@@ -167,18 +180,28 @@ class WebSocket(asyncio.Protocol):
                 self._fragments = []
             self._unfinished_bytes = 0
             self._running += 1
+            self._running_bytes += len(data)
             self.receiver.message_received(data)
-        elif frame.opcode is Opcode.PING:
-            self.receiver.frame_received()
+        else:
+            if not self._fragments:
+                self._unfinished_bytes = 0
+            if frame.opcode is Opcode.PING:
+                self.receiver.frame_received()
 
-    def _keep(self, waiting: bytes, unfinished_bytes: int) -> None:
+    def _keep(self, waiting: bytes) -> None:
         """Count what was read and cannot be worked on yet; all connections together keep so much."""
         self._waiting = waiting
-        kept = len(waiting) + unfinished_bytes
-        self.state.read_ahead_bytes += kept - self._kept_bytes
-        self._kept_bytes = kept
-        if self.state.read_ahead_bytes > self.state.max_read_ahead_bytes and kept > PIECE_BYTES:
-            self.close(CloseCode.TRY_AGAIN_LATER, "too much has come that is not whole")
+        if waiting or self._unfinished_bytes:
+            self.state.unfinished.grown(self, self.unfinished_bytes)
+        else:
+            self.state.unfinished.forget(self)
+        self._parse_soon()
+
+    def _parse_soon(self) -> None:
+        """Parse what waits in the next turn of the loop, if there is room for it."""
+        if self._waiting and not self._wakes and not self._closing and self._has_room():
+            self._wakes = True
+            self.state.loop.call_soon(self._parse_the_rest)
 
     # From the receiver and the server
 
@@ -189,6 +212,10 @@ class WebSocket(asyncio.Protocol):
     @property
     def unsent_bytes(self) -> int:
         return self._transport.get_write_buffer_size()
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return len(self._waiting) + self._unfinished_bytes
 
     def send(self, *messages: bytes, last: bool = True) -> "asyncio.Future[None]":
         """Send text messages, or the first part of one.
@@ -209,20 +236,22 @@ class WebSocket(asyncio.Protocol):
             self._flush()
         return self._drained or self.state.done
 
-    def message_done(self) -> None:
-        """The work for a message is done, or waits for something: another one may come."""
+    def message_done(self, size: int) -> None:
+        """The work for a message of so many bytes is done, or waits for something: another one may come."""
         self._running -= 1
-        if self._waiting and not self._closing:
-            self.state.loop.call_soon(self._parse_the_rest)
+        self._running_bytes -= size
+        self._parse_soon()
 
     def close(self, code: int = CloseCode.SERVICE_RESTART, reason: str = "") -> None:
         if not self._closing:
+            self.refused = code == CloseCode.POLICY_VIOLATION
             self._protocol.send_close(code, reason)
             self._protocol.send_eof()
             self._flush()
 
     def abort(self) -> None:
-        self._closing = True
+        self._closing = self.refused = True
+        self._forget()
         self._transport.abort()
 
     def deadline_passed(self) -> None:
@@ -236,9 +265,9 @@ class WebSocket(asyncio.Protocol):
             self._transport.write(_PING)
 
     def _parse_the_rest(self) -> None:
-        if self._waiting and not self._closing:
-            waiting, self._waiting = self._waiting, b""
-            self._parse(waiting)
+        self._wakes = False
+        if not self._closing:
+            self._parse(self._waiting)
 
     def _flush(self) -> None:
         """Send what the protocol has to send, and end the connection if that is all."""
@@ -253,10 +282,16 @@ class WebSocket(asyncio.Protocol):
             if self.unsent_bytes > MAX_UNSENT_BYTES and not self._closing:
                 self.close(CloseCode.POLICY_VIOLATION, "messages are not read")
 
+    def _forget(self) -> None:
+        """Let go of what has come: it is not going to be parsed."""
+        self._fragments, self._waiting, self._unfinished_bytes = [], b"", 0
+        self._protocol.receive_eof()
+        self.state.unfinished.forget(self)
+
     def _end(self) -> None:
         """Close after what has been sent, when the client has read it; what it still sends is forgotten."""
         self._closing = True
-        self._fragments = []
+        self._forget()
         self.deadline_s = self.state.loop.time() + CLOSE_S
         if self._protocol.close_rcvd is not None or not self._transport.can_write_eof():
             self._transport.close()

@@ -1,7 +1,7 @@
 """What one client asks for over its WebSocket, and what it is told."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
@@ -46,16 +46,17 @@ class Method(NamedTuple):
 
 
 class Slot:
-    """A message that is being worked on, until it is done or waits."""
+    """A message of so many bytes that is being worked on, until it is done or waits."""
 
-    def __init__(self, socket: WebSocket) -> None:
+    def __init__(self, socket: WebSocket, size: int) -> None:
         self._socket: WebSocket | None = socket
+        self._size = size
 
     def release(self) -> None:
         """Let another message be read; may be called more than once."""
         socket, self._socket = self._socket, None
         if socket is not None:
-            socket.message_done()
+            socket.message_done(self._size)
 
 
 class RpcCall(ClientCall):
@@ -126,8 +127,10 @@ class Connection:
     """
 
     __slots__ = (
+        "_begins",
         "_behind",
         "_behind_bytes",
+        "_come",
         "_holds",
         "_last_id",
         "_last_subscription",
@@ -163,6 +166,8 @@ class Connection:
         self.over = False
         self._methods = methods
         self._holds = holds
+        self._come: list[bytes] = []  # messages that are not begun
+        self._begins = False  # whether one is, or waits for its turn
         self._request_id = request_id
         self._last_id = 0
         self._last_subscription = 0
@@ -179,9 +184,9 @@ class Connection:
     # From the transport
 
     def message_received(self, message: bytes) -> None:
-        slot = Slot(self.socket)
-        client = self.site.limits.client(self.client_address)
-        self.site.queue.submit(client, lambda: self.site.start(self._answer(message, slot)))
+        self._come.append(message)
+        if not self._begins:
+            self._begin_next()
 
     def frame_received(self) -> None:
         now_ms = self.site.service.clock.now_ms()
@@ -197,20 +202,47 @@ class Connection:
 
     # Requests
 
+    def _begin_next(self) -> None:
+        """Begin the next message at the client's next turn; only one of them is more than bytes and has not begun."""
+        self._begins = bool(self._come)
+        if self._begins:
+            self.site.queue.submit(self.site.limits.client(self.client_address), self._begin)
+
+    def _begin(self) -> None:
+        message = self._come.pop(0)
+        self.site.start(self._answer(message, Slot(self.socket, len(message))))
+
     async def _answer(self, message: bytes, slot: Slot) -> None:
         """Answer a message. What changes sessions takes its place in their order before anything else is read."""
+        if self.socket.refused:
+            return
         try:
             found, batch = rpc.parse(message)
         except UnicodeDecodeError:
             self.socket.close(CloseCode.INVALID_DATA, "messages are UTF-8")
             return
         try:
-            answers = [self._respond(each, slot, batch) for each in found]
-            await self._send_all(await asyncio.gather(*answers) if batch else [await answers[0]], batch=batch)
+            if batch:
+                answers = [asyncio.create_task(self._respond(each, slot)) async for each in self._in_turns(found)]
+            else:
+                answer = self._respond(found[0], slot)
+            self._begin_next()
+            await self._send_all(await asyncio.gather(*answers) if batch else [await answer], batch=batch)
         finally:
             slot.release()
 
-    def _respond(self, request: rpc.RpcRequest | bytes, slot: Slot, batch: bool) -> "Coroutine[None, None, Response]":
+    async def _in_turns(self, requests: list[rpc.RpcRequest | bytes]) -> AsyncIterator[rpc.RpcRequest | bytes]:
+        """What is in a batch, each at a turn of its own, until the client is refused.
+
+        Its other messages wait meanwhile: of what is parsed there is not much at a time.
+        """
+        for each in requests:
+            await self.site.queue.turn(self.site.limits.client(self.client_address), next_=True)
+            if self.socket.refused:
+                return
+            yield each
+
+    def _respond(self, request: rpc.RpcRequest | bytes, slot: Slot) -> "Coroutine[None, None, Response]":
         if isinstance(request, bytes):
             self.frame_received()
             return respond_with(request)
@@ -227,7 +259,7 @@ class Connection:
                 done = self._writes[code] = self.socket.state.loop.create_future()
                 done.add_done_callback(lambda done: self._written(code, done))
         call = RpcCall(self, method.pattern, request.size, slot)
-        return self._perform(request, method, call, before, done, batch)
+        return self._perform(request, method, call, before, done)
 
     def _written(self, code: str, done: "asyncio.Future[None]") -> None:
         if self._writes.get(code) is done:
@@ -240,11 +272,8 @@ class Connection:
         call: RpcCall,
         before: "asyncio.Future[None] | None",
         done: "asyncio.Future[None] | None",
-        batch: bool,
     ) -> "Response":
         try:
-            if batch:  # a message has one turn; a hundred requests in it have one each
-                await call.turn()
             if before is not None:
                 await before
             call.admit()

@@ -1,0 +1,353 @@
+"""Attacks over WebSockets; what each frame that breaks the rules is answered is told as `closed` or `wrong`."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import random
+import socket
+import struct
+
+from bench.sockets import PING, TEXT, UPGRADE, frame
+
+from .attacker import (
+    BIG,
+    BURST,
+    CONNECTIONS,
+    HOLD_S,
+    ORIGIN,
+    PATIENCE_S,
+    SMALL_ROOM,
+    Attacker,
+    attack,
+    offer,
+    publish_big,
+)
+from .wire import request
+
+UPGRADING = request("GET", "/ws", origin=ORIGIN, headers=UPGRADE)
+BINARY, CONTINUATION, CLOSE, FIRST = 0x82, 0x80, 0x88, 0x01
+HANDSHAKES = 10_000
+
+
+def huge(kind: int, length: int) -> bytes:
+    """The head of a frame that says it has so many bytes, and the first few of them."""
+    return struct.pack("!BBQ", kind, 0xFF, length) + b"\0" * 100
+
+
+def unmasked(payload: bytes) -> bytes:
+    """A frame as only servers may send it."""
+    return bytes((TEXT, len(payload))) + payload
+
+
+# What breaks the rules, and the code that says which (RFC 6455, 7.4.1).
+BROKEN_FRAMES = [
+    (unmasked(b"{}"), 1002),
+    (frame(b"{}", TEXT | 0x40), 1002),  # reserved bits
+    (frame(b"{}", TEXT | 0x20), 1002),
+    (frame(b"{}", TEXT | 0x10), 1002),
+    (frame(b"{}", 0x83), 1002),  # reserved opcodes
+    (frame(b"", 0x8F), 1002),
+    (frame(b"", PING & 0x7F), 1002),  # a control frame in pieces, or too long
+    (frame(b"x" * 126, PING), 1002),
+    (frame(b"{}", CONTINUATION), 1002),  # of nothing
+    (frame(b"{", FIRST) + frame(b"{}"), 1002),  # another message in one
+    (frame(b"x", CLOSE), 1002),
+    (frame(struct.pack("!H", 999), CLOSE), 1002),
+    (frame(struct.pack("!H", 1006), CLOSE), 1002),
+    (frame(struct.pack("!H", 1000) + b"\xff", CLOSE), 1007),
+    (frame(b"\xff{}"), 1007),
+    (frame(b'{"jsonrpc": "2.0", "id": 1, "method": "\xed\xa0\x80"}'), 1007),  # a surrogate
+    (frame(b'"\xc3', FIRST) + frame(b'\xc3"', CONTINUATION), 1007),
+    (frame(b"{}", BINARY), 1003),
+    (huge(TEXT, 2**62), 1009),
+    (huge(TEXT, 2**64 - 1), 1009),
+    (huge(TEXT, 2**30), 1009),
+    (huge(BINARY, 2**20), 1009),
+    (frame(b"x" * 300_000), 1009),
+    (frame(b"x" * 200_000, FIRST) + frame(b"x" * 200_000, 0x00), 1009),
+]
+
+
+class Attacked:
+    """A connection of the attacker's after its handshake.
+
+    Args:
+        attacker: whose it is.
+        connected: the connection.
+    """
+
+    def __init__(self, attacker: Attacker, connected: socket.socket) -> None:
+        self._attacker = attacker
+        self.connected = connected
+        self._received = b""
+
+    async def upgrade(self) -> "Attacked":
+        """Do the handshake.
+
+        Raises:
+            ConnectionError: it is refused.
+        """
+        await self._attacker.pace.take()
+        await self._attacker.send(self.connected, UPGRADING)
+        async with asyncio.timeout(PATIENCE_S):
+            while b"\r\n\r\n" not in self._received:
+                await self._read()
+        head, _, self._received = self._received.partition(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 101"):
+            raise ConnectionRefusedError(head.split(b"\r\n")[0])
+        return self
+
+    async def send(self, data: bytes) -> None:
+        """Send frames; what a server that has hung up does with them does not matter."""
+        with contextlib.suppress(ConnectionError):
+            await self._attacker.send(self.connected, data)
+
+    async def text(self) -> bytes:
+        """The next message, which must be in one frame."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                kind, payload = await self._frame()
+                if kind == TEXT:
+                    return payload
+                if kind == CLOSE:
+                    raise ConnectionAbortedError(f"closed {int.from_bytes(payload[:2])}")
+
+    async def code(self) -> int | None:
+        """Read to the end; the code of the close frame."""
+        with contextlib.suppress(OSError):
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    kind, payload = await self._frame()
+                    if kind == CLOSE:
+                        return int.from_bytes(payload[:2])
+        return None
+
+    async def closed(self, *codes: int | None) -> None:
+        """Read to the end, and count what that is; None is an end without a word."""
+        found = await self.code()
+        self._attacker.answers[f"{'closed' if found in codes else 'wrong: closed'} {found}"] += 1
+
+    async def _frame(self) -> tuple[int, bytes]:
+        while True:
+            length, at = (self._received[1] & 0x7F, 2) if len(self._received) > 1 else (0, 2)
+            if length == 126:
+                length, at = int.from_bytes(self._received[2:4]), 4
+            elif length == 127:
+                length, at = int.from_bytes(self._received[2:10]), 10
+            if len(self._received) >= at + length:
+                kind, payload = self._received[0], self._received[at : at + length]
+                self._received = self._received[at + length :]
+                return kind, payload
+            await self._read()
+
+    async def _read(self) -> None:
+        data = await self._attacker.loop.sock_recv(self.connected, 65536)
+        if not data:
+            raise ConnectionResetError("the end")
+        self._received += data
+
+
+def call(method: str, **params: object) -> bytes:
+    """A request."""
+    return frame(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode())
+
+
+def batch(count: int, method: str, **params: object) -> bytes:
+    """Many of them in one message."""
+    one = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    return frame(json.dumps([one] * count).encode())
+
+
+@attack(0)
+async def broken_frames(attacker: Attacker) -> None:
+    """Frames that break each rule there is, each on a connection of its own; the code must say which."""
+    frames = itertools.cycle(BROKEN_FRAMES)
+
+    async def break_rules(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade()
+        data, code = next(frames)
+        await opened.send(data)
+        await opened.closed(code)
+
+    await attacker.hold(50, break_rules)
+
+
+@attack(0)
+async def endless_fragments(attacker: Attacker) -> None:
+    """Messages in fragments without an end, of nothing, of one byte and of many."""
+
+    async def go_on(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade()
+        data = frame(b"x" * random.choice([0, 1, 1000]), 0x00) * 100
+        await opened.send(frame(b"{", FIRST))
+        closed = asyncio.create_task(opened.closed(1008, 1009, None))
+        while not closed.done():
+            await opened.send(data)
+            await asyncio.sleep(0)
+        await closed
+
+    await attacker.hold(50, go_on)
+
+
+@attack(0)
+async def unfinished_messages(attacker: Attacker) -> None:
+    """Messages of 250 KB whose last byte does not come, on as many connections as an address may have."""
+    raw = frame(b" " * 250_000)[:-1]
+
+    async def wait(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade()
+        await opened.send(raw)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_S):
+                await opened.closed(None)
+
+    await attacker.hold(CONNECTIONS, wait)
+
+
+@attack(0, "--max-connections-per-address", "12000", "--rate-per-address", "5000", "--burst-per-address", "20000")
+async def half_open_handshakes(attacker: Attacker) -> None:
+    """10,000 handshakes of which half do not end, and after the others nothing is said, not even to a ping."""
+    numbers = itertools.count()
+
+    async def begin(connected: socket.socket) -> None:
+        await attacker.send(connected, UPGRADING[: -2 if next(numbers) % 2 else None])
+        await attacker.swallow(connected, attacker.seconds)
+
+    await attacker.hold(HANDSHAKES, begin)
+
+
+@attack(0)
+async def flood_of_pings(attacker: Attacker) -> None:
+    """Pings, requests, and messages that are none, as fast as they can be sent; the connection must be closed."""
+    nothing = call("poll", code="00000000-0000-4000-8000-000000000000", side="offerer")
+    await flood_of(
+        attacker,
+        20,
+        frame(b"", PING) * 4000,
+        frame(b"x" * 125, PING) * 200,
+        frame(b"{}") * 200,
+        frame(b"[" * 50) * 200,
+        nothing * 50,
+    )
+
+
+async def flood_of(attacker: Attacker, connections: int, *floods: bytes) -> None:
+    """On so many connections send one of these as fast as that can be done, until the server closes it."""
+    chosen = itertools.cycle(floods)
+
+    async def flood(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade()
+        data = next(chosen)
+        closed = asyncio.create_task(opened.closed(1008, None))
+        while not closed.done():
+            await opened.send(data)
+            await asyncio.sleep(0)
+        await closed
+
+    await attacker.hold(connections, flood)
+
+
+@attack(0)
+async def large_messages(attacker: Attacker) -> None:
+    """Messages of 250 KB as fast as they can be sent, on as many connections as an address may have."""
+    await flood_of(attacker, CONNECTIONS, call("offer", topic="large", info="i", offer=BIG))
+
+
+@attack(0)
+async def go_on_in_batches(attacker: Attacker) -> None:
+    """A hundred requests in each message, as fast as they can be sent, whatever the answers."""
+    nothing = {"code": "00000000-0000-4000-8000-000000000000", "side": "offerer"}
+    await flood_of(attacker, 20, batch(100, "poll", **nothing))
+
+
+@attack(0)
+async def many_batches(attacker: Attacker) -> None:
+    """A hundred waits in each message, on as many connections as an address may have."""
+    code = (await attacker.must(offer("waited")))["code"]
+    await flood_of(attacker, CONNECTIONS, batch(100, "poll", code=code, side="offerer", wait=60))
+
+
+@attack(0)
+async def flood_of_subscriptions(attacker: Attacker) -> None:
+    """As many subscriptions to one topic as an address may have, half of them begun and ended, and offers there."""
+
+    async def subscribe(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade()
+        for _ in range(9):
+            await attacker.pace.take()
+        await opened.send(batch(9, "subscribe", topic="watched"))
+        await attacker.swallow(connected, attacker.seconds)
+
+    async def come_and_go(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade()
+        for number in itertools.count(1):
+            await attacker.pace.take()
+            await attacker.pace.take()
+            await opened.send(call("subscribe", topic="watched") + call("unsubscribe", subscription=number))
+            await attacker.swallow(connected, 0.1)
+
+    async def publish(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade()
+        while True:
+            await attacker.pace.take()
+            await opened.send(call("offer", topic="watched", info="i", offer="o"))
+            await opened.text()
+
+    await asyncio.gather(attacker.hold(100, subscribe), attacker.hold(5, come_and_go), attacker.hold(2, publish))
+
+
+@attack(0, "--hold-grace-ms", "500")
+async def flood_of_held_offers(attacker: Attacker) -> None:
+    """Held offers as many as an address may publish, whose connections end all at once, again and again."""
+    together = int(BURST * 0.8)
+
+    async def hold(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade()
+        for _ in range(together // 8 // 40):
+            for _ in range(40):
+                await attacker.pace.take()
+            await opened.send(batch(40, "offer", topic="held", info="i", offer="o", ttl=1000, hold=True))
+            await opened.text()
+
+    await attacker.hold(8, hold)
+
+
+@attack(0)
+async def take_over(attacker: Attacker) -> None:
+    """Held offers that connections take over from each other, as fast as is allowed."""
+    secret = "a secret of the attacker"
+    codes = [(await attacker.must(offer("held", secret=secret)))["code"] for _ in range(20)]
+
+    async def take(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade()
+        for _ in range(20):
+            await attacker.pace.take()
+            await opened.send(call("hold", code=random.choice(codes), secret=secret))
+            await opened.text()
+
+    await attacker.hold(10, take)
+
+
+@attack(0)
+async def do_not_read_websockets(attacker: Attacker) -> None:
+    """Connections that read nothing of the listings, the events and the answers that they have asked for."""
+    await publish_big(attacker)
+    code = (await attacker.must(offer("big", BIG)))["code"]
+    asked = itertools.cycle(
+        [
+            (batch(5, "sessions", topic="big"), 5),
+            (call("subscribe", topic="big"), 1),
+            (call("poll", code=code, side="answerer") * 8, 8),
+        ]
+    )
+
+    async def wait(connected: socket.socket) -> None:
+        data, requests = next(asked)
+        for _ in range(requests):
+            await attacker.pace.take()
+        opened = await Attacked(attacker, connected).upgrade()
+        await opened.send(data)
+        await asyncio.sleep(HOLD_S)
+
+    await attacker.hold(CONNECTIONS - 10, wait, SMALL_ROOM)
