@@ -19,8 +19,10 @@ from .attacker import (
     PATIENCE_S,
     SMALL_ROOM,
     Attacker,
+    Pace,
     attack,
     offer,
+    post,
     publish_big,
 )
 from .wire import request
@@ -208,13 +210,19 @@ async def unfinished_messages(attacker: Attacker) -> None:
 @attack(0, "--max-connections-per-address", "12000", "--rate-per-address", "5000", "--burst-per-address", "20000")
 async def half_open_handshakes(attacker: Attacker) -> None:
     """10,000 handshakes of which half do not end, and after the others nothing is said, not even to a ping."""
-    numbers = itertools.count()
+    attacker.pace = Pace(2000, 0)
 
-    async def begin(connected: socket.socket) -> None:
-        await attacker.send(connected, UPGRADING[: -2 if next(numbers) % 2 else None])
-        await attacker.swallow(connected, attacker.seconds)
+    async def begin(number: int) -> None:
+        await attacker.pace.take()
+        data = UPGRADING[: -2 if number % 2 else None]
 
-    await attacker.hold(HANDSHAKES, begin)
+        async def wait(connected: socket.socket) -> None:
+            await attacker.send(connected, data)
+            await attacker.swallow(connected, attacker.seconds)
+
+        await attacker.hold(1, wait)
+
+    await asyncio.gather(*map(begin, range(HANDSHAKES)))
 
 
 @attack(0)
@@ -334,16 +342,21 @@ async def do_not_read_websockets(attacker: Attacker) -> None:
     """Connections that read nothing of the listings, the events and the answers that they have asked for."""
     await publish_big(attacker)
     code = (await attacker.must(offer("big", BIG)))["code"]
-    asked = itertools.cycle(
+    asked = {"code": code, "side": "answerer"}
+    waiting = {"wait": 60, "since": (await attacker.must(post("/poll", **asked, wait=0)))["cursor"]}
+    poll = {"jsonrpc": "2.0", "id": 1, "method": "poll", "params": asked}
+    messages = itertools.cycle(
         [
             (batch(5, "sessions", topic="big"), 5),
             (call("subscribe", topic="big"), 1),
-            (call("poll", code=code, side="answerer") * 8, 8),
+            (call("poll", **asked) * 8, 8),
+            (call("sessions", topic="big") + call("poll", **asked) * 4, 5),
+            (frame(json.dumps([*[poll] * 4, poll | {"params": asked | waiting}]).encode()), 5),
         ]
     )
 
     async def wait(connected: socket.socket) -> None:
-        data, requests = next(asked)
+        data, requests = next(messages)
         for _ in range(requests):
             await attacker.pace.take()
         opened = await Attacked(attacker, connected).upgrade()

@@ -2,8 +2,10 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
+from operator import attrgetter
 
 import hypothesis
 import pytest
@@ -26,6 +28,7 @@ from support.service import (
 from websockets.frames import Frame, Opcode
 
 from tornado_signal.transport import listener, websocket
+from tornado_signal.transport.state import Backlog
 
 pytest_plugins = ["support.http_fixtures"]
 
@@ -473,6 +476,60 @@ async def test_the_drain_waits_for_a_batch(service, monkeypatch):
                 await asyncio.sleep(0)
             await service.site.drain()
         assert len(json.loads(sent[-1])) == 100
+
+
+@pytest.fixture
+def states(monkeypatch):
+    """What the connections of the servers share, of each WebSocket that is opened."""
+    found = []
+    made = websocket.WebSocket.connection_made
+
+    def noting(self, transport):
+        found.append(self.state)
+        made(self, transport)
+
+    monkeypatch.setattr(websocket.WebSocket, "connection_made", noting)
+    return found
+
+
+async def test_messages_that_do_not_end(service, states):
+    """The address that has sent the most of such loses its connections; others send as much as they like."""
+    large = serialized(Frame(Opcode.TEXT, b" " * 200_000))
+    async with contextlib.AsyncExitStack() as stack:
+        other = await stack.enter_async_context(open_socket(service, local_addr=("127.0.0.2", 0)))
+        states[0].unfinished = Backlog(1_000_000, attrgetter("unfinished_bytes"))
+        senders = [await stack.enter_async_context(open_socket(service)) for _ in range(6)]
+        for sender in senders:
+            sender.socket.transport.write(large[:-1])
+        await until(lambda: states[0].unfinished.ended)
+        for _ in range(5):
+            await other.call("offer", topic="lobby", info="i", offer="o" * 250_000)
+        await until(lambda: sum(each.socket.close_code == 1006 for each in senders) == states[0].unfinished.ended)
+    await until(lambda: not states[0].unfinished.bytes)
+
+
+async def test_control_frames_are_no_messages(service, states):
+    """However many pings and pongs have come, nothing is unfinished for that."""
+    async with open_socket(service) as client:
+        for _ in range(20):
+            await client.socket.pong(b"x" * 100)
+            await (await client.socket.ping())
+        assert (await client.call("health"))["status"] == "ok"
+        await client.socket.pong(b"x" * 100)
+        await (await client.socket.ping())
+        assert states[0].unfinished.bytes == 0
+
+
+async def test_what_is_refused_is_not_done(start_service):
+    """Once a client is closed for asking too much, nothing of what it has sent before is begun."""
+    service = await start_service(unlimited_addresses=(), rate_per_address=5, burst_per_address=10)
+    async with open_socket(service) as client:
+        batch = [{"jsonrpc": "2.0", "id": number, "method": "health"} for number in range(100)]
+        for _ in range(10):
+            await client.socket.send(json.dumps(batch))
+        assert await client.closed() == 1008
+    await until(lambda: not service.site.running)
+    assert sum(service.site.log.metrics.requests.by_pattern()["/health"].counts) < 30
 
 
 async def test_one_that_does_not_read(service):

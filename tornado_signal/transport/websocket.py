@@ -60,6 +60,7 @@ class WebSocket(asyncio.Protocol):
         "_drained",
         "_fragments",
         "_heard_s",
+        "_owed_bytes",
         "_paused",
         "_protocol",
         "_refusal",
@@ -97,6 +98,7 @@ class WebSocket(asyncio.Protocol):
         self._running_bytes = 0  # of these
         self._paused = False
         self._drained: asyncio.Future[None] | None = None
+        self._owed_bytes = 0  # that the receiver has for the client and cannot send yet
         self._stalled_s = 0.0  # since when that is
         self._closing = False  # whether nothing more is to be sent or understood
 
@@ -129,8 +131,8 @@ class WebSocket(asyncio.Protocol):
         self._stalled_s = self.state.loop.time()
 
     def resume_writing(self) -> None:
-        self.state.unsent.forget(self)
         drained, self._drained = self._drained, None
+        self._count_unsent()
         if drained is not None and not drained.done():
             drained.set_result(None)
 
@@ -211,7 +213,7 @@ class WebSocket(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        return self._transport.get_write_buffer_size()
+        return self._transport.get_write_buffer_size() + self._owed_bytes
 
     @property
     def unfinished_bytes(self) -> int:
@@ -235,6 +237,11 @@ class WebSocket(asyncio.Protocol):
             self._protocol.send_continuation(part, fin=last)
             self._flush()
         return self._drained or self.state.done
+
+    def owe(self, size: int) -> None:
+        """Count so many bytes more that are there for the client and cannot be sent yet, or if negative less."""
+        self._owed_bytes += size
+        self._count_unsent()
 
     def message_done(self, size: int) -> None:
         """The work for a message of so many bytes is done, or waits for something: another one may come."""
@@ -278,9 +285,17 @@ class WebSocket(asyncio.Protocol):
         if self._protocol.eof_sent:
             self._end()
         elif self._drained is not None:
-            self.state.unsent.grown(self, self.unsent_bytes)
-            if self.unsent_bytes > MAX_UNSENT_BYTES and not self._closing:
+            self._count_unsent()
+            if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES and not self._closing:
                 self.close(CloseCode.POLICY_VIOLATION, "messages are not read")
+
+    def _count_unsent(self) -> None:
+        if self._closing:  # it is over soon
+            return
+        if self._drained is not None or self._owed_bytes:
+            self.state.unsent.grown(self, self.unsent_bytes)
+        else:
+            self.state.unsent.forget(self)
 
     def _forget(self) -> None:
         """Let go of what has come: it is not going to be parsed."""

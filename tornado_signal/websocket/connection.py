@@ -223,7 +223,8 @@ class Connection:
             return
         try:
             if batch:
-                answers = [asyncio.create_task(self._respond(each, slot)) async for each in self._in_turns(found)]
+                requests = self._in_turns(found)
+                answers = [asyncio.create_task(self._keep(self._respond(each, slot))) async for each in requests]
             else:
                 answer = self._respond(found[0], slot)
             self._begin_next()
@@ -241,6 +242,12 @@ class Connection:
             if self.socket.refused:
                 return
             yield each
+
+    async def _keep(self, answer: "Awaitable[Response]") -> "Response":
+        """A response of a batch, which waits for the others."""
+        response = await answer
+        self.socket.owe(len(response.text))
+        return response
 
     def _respond(self, request: rpc.RpcRequest | bytes, slot: Slot) -> "Coroutine[None, None, Response]":
         if isinstance(request, bytes):
@@ -302,8 +309,11 @@ class Connection:
     async def _send_all(self, responses: list["Response"], *, batch: bool) -> None:
         """Send responses in one message, as fast as the client reads it if it is long."""
         told = [each for each in responses if each.text]
+        long = any(each.more is not None for each in told)
+        if long and not batch:
+            self.socket.owe(len(told[0].text))
         try:
-            if any(each.more is not None for each in told):
+            if long:
                 await self._send_long(told, b"[" if batch else b"", b"]" if batch else b"")
             elif told:
                 text = b",".join(each.text for each in told)
@@ -315,6 +325,8 @@ class Connection:
                     each.call.ended()
                 if each.then is not None:
                     each.then()
+            if long or batch:
+                self.socket.owe(-sum(len(each.text) for each in responses))
 
     async def _send_long(self, responses: list["Response"], between: bytes, end: bytes) -> None:
         if self._long is None:
@@ -331,9 +343,9 @@ class Connection:
             except (Exception, asyncio.CancelledError):
                 self.socket.close(CloseCode.INTERNAL_ERROR)  # nothing else can tell that the message is not whole
             finally:
-                behind, self._behind = self._behind, None
+                behind = self._take_behind()
                 self.socket.send_more(end, last=True)
-        self._send(*(behind or ()))
+        self._send(*behind)
 
     async def _send_more(self, more: Pieces, call: RpcCall) -> None:
         try:
@@ -353,12 +365,20 @@ class Connection:
         """Send messages, behind the one that is being sent; see `WebSocket.send`."""
         if self._behind is None:
             return self.socket.send(*messages)
+        size = sum(map(len, messages))
         self._behind += messages
-        self._behind_bytes += sum(map(len, messages))
+        self._behind_bytes += size
+        self.socket.owe(size)
         if self._behind_bytes > MAX_UNSENT_BYTES:
-            self._behind, self._behind_bytes = [], 0
+            self._take_behind()
             self.socket.close(CloseCode.POLICY_VIOLATION, "messages are not read")
         return self.socket.state.done
+
+    def _take_behind(self) -> list[bytes]:
+        """What waits for the end of a long message."""
+        self.socket.owe(-self._behind_bytes)
+        behind, self._behind, self._behind_bytes = self._behind or [], None, 0
+        return behind
 
     # Presence
 
