@@ -46,6 +46,7 @@ LONGEST = [
     "several_servers",
     "attacks_watching",
     "workers",
+    "attacks_websockets",
     "bench",
     "client_js",
     "pythons",

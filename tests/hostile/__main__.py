@@ -91,6 +91,7 @@ COLUMNS = [
         lambda each: each.gone_s <= GONE_S,
     ),
     Column("failed", "0", lambda each: str(sum(each.failed.values())), lambda each: not each.failed),
+    Column("wrong", "0", lambda each: str(sum(each.wrong.values())), lambda each: not each.wrong),
     Column(
         "memory after",
         f"<= {KEPT_MIB}",

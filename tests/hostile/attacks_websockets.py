@@ -364,3 +364,10 @@ async def do_not_read_websockets(attacker: Attacker) -> None:
         await asyncio.sleep(HOLD_S)
 
     await attacker.hold(CONNECTIONS - 10, wait, SMALL_ROOM)
+
+
+@attack(0, "--hold-grace-ms", "500")
+async def mixed_websockets(attacker: Attacker) -> None:
+    """Several of these at once."""
+    chosen = (broken_frames, endless_fragments, flood_of_pings, flood_of_subscriptions, flood_of_held_offers)
+    await asyncio.gather(*(each(attacker) for each in chosen))

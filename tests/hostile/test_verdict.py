@@ -30,6 +30,7 @@ def test_no_harm():
         {"wake_s": 1.1},
         {"stopped_s": 1.1},
         {"failed": {"offer: 503": 1}},
+        {"answers": {"closed 1002": 9, "wrong: closed 1006": 1}},
         {"kept_mib": 100},
         {"kept_descriptors": 6},
         {"kept_threads": 3},

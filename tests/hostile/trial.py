@@ -94,6 +94,11 @@ class Outcome:
     lag_s: float | None = None
     answers: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def wrong(self) -> dict[str, int]:
+        """What the attacker should have been answered otherwise."""
+        return {what: count for what, count in self.answers.items() if what.startswith("wrong")}
+
 
 class Served:
     """A server under attack, whose log is a file: nobody need read it while it is written.

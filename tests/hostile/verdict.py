@@ -19,6 +19,7 @@ def against(outcome: Outcome) -> list[str]:
         f"told of an expiry {outcome.gone_s:.1f} s late": outcome.gone_s > GONE_S * slow,
         f"a tiny request took {outcome.stopped_s:.2f} s": outcome.stopped_s > STOPPED_S * slow,
         f"requests of others failed: {outcome.failed}": bool(outcome.failed),
+        f"the attacker was answered {outcome.wrong}": bool(outcome.wrong),
         f"as before in {AFTER_S} s: not, {ALLOWED}": outcome.level_s is None,
         f"{outcome.kept_mib:.0f} MiB of memory kept": outcome.kept_mib > KEPT_MIB,
         f"{outcome.kept_descriptors} descriptors kept": outcome.kept_descriptors > KEPT_DESCRIPTORS,

@@ -520,6 +520,15 @@ async def test_control_frames_are_no_messages(service, states):
         assert states[0].unfinished.bytes == 0
 
 
+async def test_what_comes_with_a_close(service, caplog):
+    """What breaks the rules right before the client's own close is no error of the server's."""
+    async with open_socket(service) as client:
+        frames = [Frame(Opcode.BINARY, b"x"), Frame(Opcode.CLOSE, (1000).to_bytes(2))]
+        client.socket.transport.write(b"".join(map(serialized, frames)))
+        assert await client.closed() == 1000
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 async def test_what_is_refused_is_not_done(start_service):
     """Once a client is closed for asking too much, nothing of what it has sent before is begun."""
     service = await start_service(unlimited_addresses=(), rate_per_address=5, burst_per_address=10)

@@ -8,7 +8,7 @@ from typing import Final, Protocol, cast
 from tornado import httputil
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import Protocol as Frames
-from websockets.protocol import Side
+from websockets.protocol import Side, State
 from websockets.utils import accept_key
 
 from .state import ServerState
@@ -250,8 +250,8 @@ class WebSocket(asyncio.Protocol):
         self._parse_soon()
 
     def close(self, code: int = CloseCode.SERVICE_RESTART, reason: str = "") -> None:
-        if not self._closing:
-            self.refused = code == CloseCode.POLICY_VIOLATION
+        self.refused = self.refused or code == CloseCode.POLICY_VIOLATION
+        if not self._closing and self._protocol.state is State.OPEN:  # else the client has closed behind what is taken
             self._protocol.send_close(code, reason)
             self._protocol.send_eof()
             self._flush()
