@@ -44,8 +44,9 @@ class WebSocket(asyncio.Protocol):
         self._transport = transport
 
     def send(self, data: bytes) -> None:
-        """Send the upgrade or a frame."""
-        self._transport.write(data)
+        """Send the upgrade or a frame, unless the connection is over."""
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
     async def next(self) -> bytes:
         """The next message."""
@@ -131,6 +132,11 @@ class Rpc:
         self._asked: dict[int, asyncio.Future[dict]] = {}
         self._events: asyncio.Queue[dict | None] = asyncio.Queue()
         self._reading = asyncio.create_task(self._read())
+
+    @property
+    def ended(self) -> bool:
+        """Whether the connection is over."""
+        return self._reading.done()
 
     async def ask(self, method: str, params: dict) -> dict:
         """The response to a request.

@@ -541,6 +541,19 @@ async def test_what_is_refused_is_not_done(start_service):
     assert sum(service.site.log.metrics.requests.by_pattern()["/health"].counts) < 30
 
 
+async def test_waits_of_a_server_that_stops(service):
+    """Those that wait are answered; one that asks again is sent to the next server, not answered at once for ever."""
+    code = await service.offer()
+    async with open_socket(service) as client:
+        waiting = client.send("poll", code=code, side="offerer", wait=60)
+        await until(lambda: service.site.limits.waiting)
+        service.store.end_watches()
+        assert "result" in await asyncio.wait_for(waiting, BOUND_S)
+        assert (await client.call("health"))["status"] == "ok"
+        client.send("poll", code=code, side="offerer", wait=60)
+        assert await client.closed() == 1012
+
+
 async def test_one_that_does_not_read(service):
     """A client that leaves a megabyte of responses unread is closed; events wait until it reads."""
     code = await service.offer(offer="x" * 100_000)

@@ -1,5 +1,7 @@
 """Soak of tornado-signal: thousands of peers, kills and restarts; `tests/soak/run --help` says how to use it.
 
+Half of the peers have WebSockets, where some of them hold offers.
+
 In the first two fifths the server is killed and restarted in turns, then it runs for half of the time, which is what
 memory, descriptors, disk and latency are judged by, and at the end it is restarted and killed again and everything
 acknowledged is looked for. The exit status is 0 if all was level and nothing was lost or failed but by the restarts.
@@ -48,7 +50,8 @@ class Soak:
         self.stretch_s = (0.0, 0.0)
         self.server: Server | None = None
         self.tally = Tally(0)
-        self.world = World(self.tally, options.peers, self.timeout_ms)
+        self.grace_ms = self.timeout_ms // 5
+        self.world = World(self.tally, options.peers, self.timeout_ms, self.grace_ms)
 
     async def run(self) -> None:
         """Go through all of it."""
@@ -84,7 +87,7 @@ class Soak:
         self.tally.outages[-1] = (self.tally.outages[-1][0], time.monotonic())
 
     async def _start(self) -> None:
-        options = {"port": self.tally.port, "session-timeout-ms": self.timeout_ms}
+        options = {"port": self.tally.port, "session-timeout-ms": self.timeout_ms, "hold-grace-ms": self.grace_ms}
         server = tornado_signal(self.where / "data", durability="fsync", **options)
         await asyncio.to_thread(server.__enter__)
         self.tally.port = int(server.base.rpartition(":")[2])

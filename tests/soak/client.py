@@ -1,9 +1,14 @@
 """A client for thousands of peers in one process, which knows when a failure is due to a restart and when it is not."""
 
 import asyncio
+import contextlib
 import json
 import time
 from collections import Counter
+from urllib.parse import parse_qsl
+
+from ..bench.processes import BenchError
+from ..bench.sockets import UPGRADE, Rpc, open_socket
 
 PATIENCE_S = 60.0  # for an answer, beyond what the request itself waits for
 BREAKS = (OSError, asyncio.IncompleteReadError)
@@ -141,3 +146,97 @@ class Client:
     async def _chunk(self) -> bytes:
         size = int(await self._reader.readuntil(b"\r\n"), 16)
         return (await self._reader.readexactly(size + 2))[:-2]
+
+
+class SocketClient:
+    """The same over one WebSocket: requests and streams are called and look as they do over HTTP.
+
+    What has been asked for ends with a connection that ends; the next request opens another one.
+    """
+
+    def __init__(self, tally: Tally, origin: str) -> None:
+        self._tally = tally
+        self._origin = origin
+        self._rpc: Rpc | None = None
+        self._opened_s = float("inf")
+
+    @property
+    def open(self) -> bool:
+        """Whether the connection has been opened and has not ended."""
+        return self._rpc is not None and not self._rpc.ended
+
+    async def ask(self, method: str, path: str, fields: dict | None = None, wait_s: float = 0) -> tuple[int, dict]:
+        """Send a request; status and JSON.
+
+        Raises:
+            Broken: there is no answer, or a 503.
+        """
+        name, params = call_of(path, fields or {})
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(PATIENCE_S + wait_s):
+                response = await (await self._connected()).ask(name, params)
+        except (*BREAKS, TimeoutError, BenchError) as error:
+            raise self._broken(f"WebSocket, {name}: {error!r}", began_s) from error
+        status, found = 200, response.get("result")
+        if found is None:
+            status, found = response["error"]["code"], {"error": response["error"]["message"]}
+        self._tally.answers[status] += 1
+        if status == 503:
+            raise self._tally.broken(f"WebSocket, {name}: 503 {found}", min(began_s, self._opened_s))
+        if not wait_s and not self._tally.away(began_s, time.monotonic()):
+            self._tally.latencies_s.append(time.monotonic() - began_s)
+        return status, found
+
+    async def events(self, path: str, last: str | None):
+        """Read a subscription until its session ends: pairs of an event's fields and its data.
+
+        Raises:
+            Broken: the connection ended, or it was refused.
+        """
+        _, params = call_of(path, {"since": last} if last else {})
+        status, found = await self.ask("", "/subscribe", params)
+        if status == 404:
+            return
+        if status != 200:
+            raise self._tally.broken(f"subscribe: {status} {found}", time.monotonic())
+        began_s, rpc = time.monotonic(), self._rpc
+        try:
+            while True:
+                event = await rpc.event()
+                if event["subscription"] != found["subscription"]:
+                    continue
+                fields = {"id": event["cursor"]} | ({"event": event["type"]} if "type" in event else {})
+                yield fields, event.get("data", {})
+                if "code" in params and fields.get("event") == "gone":
+                    return
+        except ConnectionError as error:
+            raise self._broken(f"a subscription: {error!r}", began_s) from error
+        finally:
+            with contextlib.suppress(ConnectionError):  # it may have ended by itself
+                await rpc.ask("unsubscribe", found)
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._rpc is not None:
+            self._rpc.close()
+            self._rpc = None
+
+    async def _connected(self) -> Rpc:
+        if self._rpc is None:
+            self._opened_s = time.monotonic()
+            upgrade = f"GET /ws HTTP/1.1\r\nHost: soak\r\nOrigin: {self._origin}\r\n{UPGRADE}\r\n".encode()
+            self._rpc = Rpc(await open_socket("127.0.0.1", self._tally.port, "127.0.0.1", upgrade))
+        return self._rpc
+
+    def _broken(self, what: str, began_s: float) -> Broken:
+        self.close()
+        return self._tally.broken(what, min(began_s, self._opened_s))
+
+
+def call_of(path: str, fields: dict) -> tuple[str, dict]:
+    """Method and parameters of JSON-RPC for what is asked for over HTTP."""
+    place, _, query = path.partition("?")
+    _, *topic, name = place.split("/")
+    params = {key: value if key in ("code", "side") else json.loads(value) for key, value in parse_qsl(query)}
+    return name or "version", params | fields | ({"topic": topic[0]} if topic else {})

@@ -8,11 +8,12 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from .client import Broken, Client, Tally
+from .client import Broken, Client, SocketClient, Tally
 
 ORIGINS = ["https://one.example", "https://two.example"]
 SIDES = ["offerer", "answerer"]
 FOREVER_MS = float("inf")
+WITHDRAWN_S = 10.0  # for a server to withdraw what was held, beyond the time that it is to wait
 SLACK_MS = 1000.0  # between this program's clock and the server's, which never goes back
 
 
@@ -34,6 +35,8 @@ class Known:
     Attributes:
         least_ms: until then it lives, if nobody withdraws it.
         most_ms: by then it has expired.
+        withdrawn: whether its offerer ends it, or has tried to.
+        holder: the connection that holds it, if it is one that does.
     """
 
     origin: str
@@ -46,7 +49,13 @@ class Known:
     acknowledged: dict = field(default_factory=lambda: {side: [] for side in SIDES})
     answers: set = field(default_factory=set)
     answer: str | None = None
-    withdrawing: bool = False
+    withdrawn: bool = False
+    holder: SocketClient | None = None
+
+    @property
+    def withdrawing(self) -> bool:
+        """Whether it may end before its time."""
+        return self.withdrawn or (self.holder is not None and not self.holder.open)
 
 
 class World:
@@ -56,15 +65,17 @@ class World:
         tally: of their requests.
         peers: how many there are at once.
         timeout_ms: the server's lifetime of a session.
+        grace_ms: how long the server lets an offer outlive the connection that holds it.
 
     Attributes:
         sessions: by their origin and topic, and then by their offers, each of which is unique.
         done: how often each thing was done with success.
     """
 
-    def __init__(self, tally: Tally, peers: int, timeout_ms: int) -> None:
+    def __init__(self, tally: Tally, peers: int, timeout_ms: int, grace_ms: int) -> None:
         self.tally = tally
         self.timeout_ms = timeout_ms
+        self.grace_ms = grace_ms
         self.sessions: defaultdict[tuple[str, str], dict[str, Known]] = defaultdict(dict)
         self.done: Counter[str] = Counter()
         self._peers = peers
@@ -72,18 +83,18 @@ class World:
         self._numbers = itertools.count()
 
     async def live(self) -> None:
-        """Be all peers, one after the other in each place, until cancelled."""
+        """Be all peers, one after the other in each place, until cancelled; every second one over a WebSocket."""
         async with asyncio.TaskGroup() as places:
             for number in range(self._peers):
-                places.create_task(self._place(random.Random(number)))
+                places.create_task(self._place(random.Random(number), over_socket=bool(number % 2)))
 
-    async def _place(self, rng: random.Random) -> None:
-        kinds = [self.offerer, self.answerer, self.watcher, self.looker, self.abandoner]
+    async def _place(self, rng: random.Random, over_socket: bool) -> None:
+        kinds = [self.offerer, self.answerer, self.watcher, self.looker, self.abandoner, self.holder]
         while True:
             await asyncio.sleep(rng.uniform(0, 2))
             origin = rng.choice(ORIGINS)
-            client = Client(self.tally, origin)
-            (kind,) = rng.choices(kinds, [5, 5, 2, 1, 1])
+            client = (SocketClient if over_socket else Client)(self.tally, origin)
+            (kind,) = rng.choices(kinds, [5, 5, 2, 1, 1, 4 * over_socket])
             try:
                 await kind(rng, client, origin, rng.choice(self._topics))
             except Broken:
@@ -99,7 +110,7 @@ class World:
 
     # Lives
 
-    async def offerer(self, rng: random.Random, client: Client, origin: str, topic: str) -> None:
+    async def offerer(self, rng: random.Random, client: Client | SocketClient, origin: str, topic: str) -> None:
         """Publish, be answered, exchange candidates; then withdraw, or leave without a word."""
         known = await self._publish(rng, client, origin, topic)
         await self._send_candidates(rng, client, known, "offerer")
@@ -121,10 +132,10 @@ class World:
         for side in SIDES:
             await self._poll(client, known, side)
         if rng.random() < 0.3:
-            known.withdrawing = True
+            known.withdrawn = True
             await self._ask("withdraw", client, known, "/withdraw", {"side": "offerer"})
 
-    async def answerer(self, rng: random.Random, client: Client, origin: str, topic: str) -> None:
+    async def answerer(self, rng: random.Random, client: Client | SocketClient, origin: str, topic: str) -> None:
         """Find a session in a topic, answer it, exchange candidates."""
         listed = await self._list(client, origin, topic, wait_s=rng.choice([0, 0, 3]))
         if not listed:
@@ -140,7 +151,7 @@ class World:
         await asyncio.sleep(rng.uniform(0, 1))
         await self._poll(client, known, "answerer")
 
-    async def watcher(self, rng: random.Random, client: Client, origin: str, topic: str) -> None:
+    async def watcher(self, rng: random.Random, client: Client | SocketClient, origin: str, topic: str) -> None:
         """Read a topic's stream for a while, and resume it when it breaks."""
         last = None
         for turn in range(3):
@@ -157,7 +168,7 @@ class World:
                             self.done["told in a resumed stream" if turn else f"told: {event['event']}"] += 1
             await asyncio.sleep(rng.uniform(0.1, 1))
 
-    async def looker(self, rng: random.Random, client: Client, origin: str, topic: str) -> None:
+    async def looker(self, rng: random.Random, client: Client | SocketClient, origin: str, topic: str) -> None:
         """Look at everything that there is."""
         for path in ("/topics?limit=1000", "/health", "/", f"/{topic}/sessions?limit=2"):
             await asyncio.sleep(rng.uniform(0, 1))
@@ -167,7 +178,7 @@ class World:
             else:
                 self.done["looked"] += 1
 
-    async def abandoner(self, rng: random.Random, client: Client, origin: str, topic: str) -> None:
+    async def abandoner(self, rng: random.Random, client: Client | SocketClient, origin: str, topic: str) -> None:
         """Publish and never come back; or come back when it is too late."""
         known = await self._publish(rng, client, origin, topic)
         client.close()
@@ -175,14 +186,58 @@ class World:
             await asyncio.sleep((known.most_ms - now_ms()) / 1000 + 1)
             await self._poll(client, known, "offerer")
 
+    async def holder(self, rng: random.Random, client: SocketClient, origin: str, topic: str) -> None:
+        """Hold an offer for longer than it would live, over restarts, until it is answered; then leave."""
+        known = await self._publish(rng, client, origin, topic, hold=True)
+        began_s, known.most_ms, known.holder = time.monotonic(), FOREVER_MS, client
+        end_s = began_s + rng.uniform(0.5, 2) * self.timeout_ms / 1000
+        try:
+            while time.monotonic() < end_s and not known.answers:
+                await asyncio.sleep(rng.uniform(0.2, 1))
+                if not await self._still_hold(client, known):
+                    return
+            if time.monotonic() > began_s + self.timeout_ms / 1000 and not known.answers:
+                self.done["held beyond its lifetime"] += 1
+        finally:
+            client.close()
+            left_s, known.most_ms = time.monotonic(), now_ms() + self.timeout_ms + SLACK_MS
+        with contextlib.closing(Client(self.tally, origin)) as other:
+            while await self._poll(other, known, "answerer") is not None:
+                if known.answers or self.tally.away(began_s, time.monotonic()):
+                    return  # both sides have it, or the server that knew of it is gone
+                if time.monotonic() > left_s + self.grace_ms / 1000 + WITHDRAWN_S:
+                    self.tally.wrong.append("held: it is still there long after its connection has ended")
+                    return
+                await asyncio.sleep(0.2)
+        self.done["withdrawn after its connection"] += 1
+
+    async def _still_hold(self, client: SocketClient, known: Known) -> bool:
+        """Look whether it is there, and take it over if the connection has been lost."""
+        while True:
+            since_s = time.monotonic()
+            try:
+                if not client.open:
+                    taken = await self._ask("taken over", client, known, "/hold", {})
+                    return taken is not None
+                if await self._poll(client, known, "offerer") is not None:
+                    return True
+            except Broken:
+                await asyncio.sleep(0.1)
+                continue
+            if not known.answers and not self.tally.away(since_s, time.monotonic()):
+                self.tally.wrong.append("held: it has ended, and its connection has not")
+            return False
+
     # What lives are made of
 
-    async def _publish(self, rng: random.Random, client: Client, origin: str, topic: str) -> Known:
+    async def _publish(
+        self, rng: random.Random, client: Client | SocketClient, origin: str, topic: str, **more: bool
+    ) -> Known:
         offer = f"{next(self._numbers)} {rng.randbytes(rng.randrange(200, 1200)).hex()}"
         known = self.sessions[origin, topic][offer] = Known(origin, topic, offer)
         sent_ms = now_ms()
         try:
-            status, found = await client.ask("POST", f"/{topic}/offer", {"info": "soak", "offer": offer})
+            status, found = await client.ask("POST", f"/{topic}/offer", {"info": "soak", "offer": offer, **more})
         finally:
             known.most_ms = now_ms() + self.timeout_ms + SLACK_MS
         if status != 200:
@@ -192,7 +247,7 @@ class World:
         self.done["offer"] += 1
         return known
 
-    async def _refresh(self, client: Client, known: Known) -> None:
+    async def _refresh(self, client: Client | SocketClient, known: Known) -> None:
         sent_ms = now_ms()
         before_ms, known.most_ms = known.most_ms, FOREVER_MS
         found = None
@@ -206,7 +261,9 @@ class World:
         if found is not None:
             known.least_ms = sent_ms + self.timeout_ms
 
-    async def _send_candidates(self, rng: random.Random, client: Client, known: Known, side: str) -> None:
+    async def _send_candidates(
+        self, rng: random.Random, client: Client | SocketClient, known: Known, side: str
+    ) -> None:
         for _ in range(rng.randrange(1, 4)):
             await asyncio.sleep(rng.uniform(0, 0.5))
             some = [f"{next(self._numbers)} {'c' * rng.randrange(50, 150)}" for _ in range(rng.choice([1, 1, 3]))]
@@ -217,7 +274,7 @@ class World:
             known.acknowledged[side] += some
 
     async def _poll(
-        self, client: Client, known: Known, side: str, since: str | None = None, wait_s: float = 0
+        self, client: Client | SocketClient, known: Known, side: str, since: str | None = None, wait_s: float = 0
     ) -> str | None:
         """Poll, and compare; the cursor of a wait, None if there is no such session (any more)."""
         fields: dict = {"side": side}
@@ -240,7 +297,9 @@ class World:
             known.answer = found["answer"]
         return found.get("cursor", "")
 
-    async def _stream_session(self, client: Client, known: Known, last: str | None, for_s: float) -> str | None:
+    async def _stream_session(
+        self, client: Client | SocketClient, known: Known, last: str | None, for_s: float
+    ) -> str | None:
         """Read a session's stream until its answer; the last id, None at its end."""
         try:
             async with asyncio.timeout(for_s):
@@ -260,7 +319,7 @@ class World:
             return last
         return None
 
-    async def _list(self, client: Client, origin: str, topic: str, wait_s: float = 0) -> list[Known]:
+    async def _list(self, client: Client | SocketClient, origin: str, topic: str, wait_s: float = 0) -> list[Known]:
         """List a topic, and find all in it that must be there."""
         before = [(known, known.least_ms) for known in self.sessions[origin, topic].values() if known.code]
         status, found = await client.ask("GET", f"/{topic}/sessions" + f"?wait={wait_s}" * bool(wait_s), None, wait_s)
@@ -287,7 +346,7 @@ class World:
         return known
 
     async def _ask(
-        self, what: str, client: Client, known: Known, path: str, fields: dict, wait_s: float = 0
+        self, what: str, client: Client | SocketClient, known: Known, path: str, fields: dict, wait_s: float = 0
     ) -> dict | None:
         """Ask about a session, which must be found while it lives, and not after its end; the JSON of a success."""
         # What is refreshed at the last moment may be taken for over by others until the disk has the new time.

@@ -17,18 +17,21 @@ MUST_HAVE = {
     "answer",
     "candidate",
     "found at the end",
+    "held beyond its lifetime",
     "listing",
     "looked",
     "met",
     "offer",
     "poll",
     "refresh",
+    "taken over",
     "told by a stream",
     "told in a resumed stream",
     "told: gone",
     "told: session",
     "wait",
     "withdraw",
+    "withdrawn after its connection",
 }
 
 

@@ -100,6 +100,8 @@ class RpcCall(ClientCall):
         self.connection.waiting.append(self)
         if self.connection.over:
             watch.close()
+        elif watch.over:  # the server stops: who has been answered asks again, and the answer would come at once
+            self.connection.socket.close()
         return watch
 
     def ended(self) -> None:
