@@ -4,7 +4,7 @@ import pytest
 
 from .verdict import harm
 
-NAMES = ["unfinished-messages", "many-batches", "do-not-read-websockets", "mixed-websockets"]
+NAMES = ["unfinished-messages", "go-on-in-batches", "do-not-read-websockets", "mixed-websockets"]
 
 
 @pytest.mark.slow

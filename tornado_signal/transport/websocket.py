@@ -20,7 +20,7 @@ SILENT_S: Final = 40.0  # after which it is not
 CLOSE_S: Final = 2.0  # for a client to close what is closed
 MAX_UNSENT_BYTES: Final = 1024 * 1024  # that a client may leave unread
 MAX_MESSAGES: Final = 64  # of one connection that are worked on at a time; the next are not read meanwhile
-MAX_MESSAGES_BYTES: Final = 16 * 1024  # of these; beyond it one is worked on alone
+MAX_MESSAGES_BYTES: Final = 8 * 1024  # of these; beyond it one is worked on alone
 PIECE_BYTES: Final = 2 * 1024  # parsed at a time; it may have hundreds of frames
 TURN_BYTES: Final = 8 * PIECE_BYTES  # parsed in one turn of the event loop, of a connection
 

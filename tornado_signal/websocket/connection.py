@@ -217,6 +217,7 @@ class Connection:
     async def _answer(self, message: bytes, slot: Slot) -> None:
         """Answer a message. What changes sessions takes its place in their order before anything else is read."""
         if self.socket.refused:
+            self._come.clear()
             return
         try:
             found, batch = rpc.parse(message)
