@@ -299,8 +299,9 @@ class WebSocket(asyncio.Protocol):
 
     def _forget(self) -> None:
         """Let go of what has come: it is not going to be parsed."""
+        if self._unfinished_bytes:
+            self._protocol.receive_eof()
         self._fragments, self._waiting, self._unfinished_bytes = [], b"", 0
-        self._protocol.receive_eof()
         self.state.unfinished.forget(self)
 
     def _end(self) -> None:
