@@ -97,6 +97,7 @@ class RpcCall(ClientCall):
     def waiting(self, watch: Watch) -> Watch:
         super().waiting(watch)
         self.slot.release()
+        del self.slot  # very many may wait for very long
         self.connection.waiting.append(self)
         if self.connection.over:
             watch.close()
