@@ -604,7 +604,7 @@ class Stripping(PROXIES["haproxy"]):
         return command
 
 
-@pytest.mark.parametrize(("kind", "method"), [("caddy", "WS"), ("haproxy", "WS"), (Stripping, "GET")])
+@pytest.mark.parametrize(("kind", "method"), [("nginx", "WS"), ("caddy", "WS"), ("haproxy", "WS"), (Stripping, "GET")])
 async def test_the_python_client(kind, method, start_through, monkeypatch, pair):
     """It uses the WebSocket where a proxy lets it through, and HTTP where it does not; what it sees is the same."""
     monkeypatch.setitem(PROXIES, Stripping, Stripping)
