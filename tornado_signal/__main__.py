@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from . import COMMIT, cli, maintenance
 from .errors import OperatorError
 from .settings.command_line import CommandLine, add_all_settings
-from .settings.sources import ConfigError, load
+from .settings.settings import Settings
+from .settings.sources import ConfigError, current_environment, load
 from .system import logs
 
 CLEAN = 0
@@ -59,6 +60,9 @@ def run_server(arguments: argparse.Namespace) -> None:
 
     from . import server
 
+    def read() -> Settings:
+        return load(arguments, current_environment(os.environ))
+
     settings = load(arguments, os.environ)
     logs.set_up(settings.log_level, settings.log_format)
     if arguments.check:
@@ -66,9 +70,9 @@ def run_server(arguments: argparse.Namespace) -> None:
     elif (workers := server.number_of_workers(settings)) > 1:
         from .supervisor import supervise
 
-        uvloop.run(supervise(settings, workers))
+        uvloop.run(supervise(settings, read, workers))
     else:
-        uvloop.run(server.serve(settings))
+        uvloop.run(server.serve(settings, read))
 
 
 def guarded(command: Callable[[], None]) -> int:

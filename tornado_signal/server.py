@@ -1,18 +1,21 @@
 """The process: open the store, listen, tell the service manager, and on a signal drain and stop."""
 
 import asyncio
+import base64
 import contextlib
 import ctypes
 import dataclasses
 import faulthandler
+import functools
 import gc
 import logging
 import os
+import pickle
 import resource
 import signal
 import socket
 from collections.abc import Callable, Coroutine
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tornado import web
 from tornado.ioloop import PeriodicCallback
@@ -22,13 +25,17 @@ from .api.call import Service
 from .api.ice import open_ice_servers
 from .api.operations import declare
 from .errors import DamagedDatabase, OperatorError, Unavailable
+from .http.application import Application
 from .http.errors import make_refusal
-from .http.routes import make_application
+from .http.request import Endpoint
+from .http.routes import make_application, make_endpoints
 from .http.site import Site
 from .limits.per_address import AdminConnectionLimiter, Limits
 from .metrics import RequestMetrics
-from .settings.settings import Settings
-from .stores import open_store
+from .settings.settings import Settings, merge
+from .settings.sources import ConfigError
+from .stores import open_store, quotas_of
+from .system import logs
 from .system.activation import passed_sockets
 from .system.clock import Clock
 from .system.lag import Lag
@@ -37,6 +44,7 @@ from .system.sockets import open_sockets, url
 from .system.tls import Tls
 from .transport import Server, ServerState
 from .websocket.endpoint import websocket_endpoints
+from .websocket.presence import Holds
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +57,8 @@ ADDRESSES_TO_FILL = 8  # the least number of addresses that can fill the store
 # Of mallopt(3); setting one of them ends their growth.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGE_BLOCK_BYTES = 128 * 1024
+KEPT = "what is in use stays: %s"
+MAX_ENCODED_BYTES = 1 << 24
 DESCRIPTORS_KEPT = 800  # for LevelDB's files and everything but connections
 
 
@@ -56,14 +66,26 @@ class Inherited(NamedTuple):
     """What a process has from the one that started it.
 
     Attributes:
+        worker: the number of the process.
         public: the public listener's sockets.
         admin: the admin listener's.
-        lifeline: a descriptor that is at its end when the process is to stop.
+        lifeline: a descriptor on which settings come, as `encode` makes them; at its end the process is to stop.
     """
 
+    worker: int
     public: list[socket.socket]
     admin: list[socket.socket]
     lifeline: int
+
+
+def encode(value: object) -> bytes:
+    """What the supervisor sends to a worker, as a line."""
+    return base64.b64encode(pickle.dumps(value)) + b"\n"
+
+
+def decode(line: bytes) -> Any:
+    """Inverse of `encode`."""
+    return pickle.loads(base64.b64decode(line))
 
 
 def number_of_workers(settings: Settings) -> int:
@@ -171,16 +193,71 @@ def tell_where(urls: list[str], admin: list[socket.socket]) -> None:
         log.info("admin listener on %s", url(listening, "http"))
 
 
-def reload(tls: Tls | None) -> None:
-    """Read certificate and key again; settings need a restart."""
-    if tls is None:
-        log.info("nothing to read again: settings need a restart")
-        return
+class Running:
+    """A server that runs, as far as settings can be applied to it.
+
+    Args:
+        application: that of the public listener.
+        transport: what that listener's connections share.
+        tls: its certificate.
+        common: fields of every line of the log.
+
+    Attributes:
+        settings: those that count at present.
+    """
+
+    def __init__(self, application: Application, transport: ServerState, tls: Tls | None, **common: object) -> None:
+        self._application = application
+        self._transport = transport
+        self._tls = tls
+        self._common = common
+        self._holds_of = functools.cache(Holds)
+        self.settings = application.site.service.settings
+        application.endpoints |= self._websocket_endpoints()
+
+    def _websocket_endpoints(self) -> dict[str, Endpoint]:
+        return websocket_endpoints(declare(self.settings), self._holds_of)
+
+    def apply(self, settings: Settings) -> None:
+        """Apply what differs from the settings that count at present, and read certificate, key and secret again.
+
+        Raises:
+            OperatorError: one of the files cannot be used; nothing has changed then.
+        """
+        ice = open_ice_servers(settings)
+        if self._tls is not None and settings.tls_certificate is not None and settings.tls_key is not None:
+            self._tls.reload(settings.tls_certificate, settings.tls_key)
+        self.settings = settings
+        site = self._application.site
+        site.service.settings = site.log.settings = settings
+        site.service.ice = ice
+        site.service.store.allow(quotas_of(settings))
+        site.limits.apply(settings)
+        self._transport.unsent.most_bytes = settings.max_unsent_bytes
+        self._transport.max_read_ahead_bytes = settings.max_read_ahead_bytes
+        self._transport.unfinished.most_bytes = settings.max_read_ahead_bytes
+        self._application.endpoints = make_endpoints(settings, self._websocket_endpoints())
+        logs.set_up(settings.log_level, settings.log_format, **self._common)
+
+
+def reload(running: Settings, read: Callable[[], Settings], apply: Callable[[Settings], None]) -> None:
+    """Read the settings again and apply what can be applied without a restart; all of it, or nothing.
+
+    Args:
+        running: those that count at present.
+        read: reads the settings.
+        apply: applies those that the server is to have.
+    """
     try:
-        tls.reload()
-        log.info("certificate and key read again")
-    except OperatorError as error:
-        log.error("the certificate that is in use stays: %s", error)
+        settings, applied, waiting = merge(running, read())
+        apply(settings)
+    except (ConfigError, OperatorError) as error:
+        log.error(KEPT, error)
+        return
+    also = ", certificate and key" if settings.tls_certificate else ""
+    log.info("settings%s read again, applied: %s", also, ", ".join(applied) or "nothing new")
+    if waiting:
+        log.warning("settings that have changed and need a restart: %s", ", ".join(waiting))
 
 
 class Signals:
@@ -201,15 +278,14 @@ class Signals:
             loop.add_signal_handler(number, self._on_stop)
         loop.add_signal_handler(signal.SIGHUP, lambda: self.reload())
 
-    def stop_at_end_of(self, lifeline: int) -> None:
-        """Set `stop` when a descriptor is at its end."""
+    async def follow(self, lifeline: int, apply: Callable[[Settings], None]) -> None:
+        """Apply settings as they come on a descriptor, and set `stop` when it is at its end."""
+        reader = asyncio.StreamReader(limit=MAX_ENCODED_BYTES)
         loop = asyncio.get_running_loop()
-
-        def at_end() -> None:
-            loop.remove_reader(lifeline)
-            self.stop.set()
-
-        loop.add_reader(lifeline, at_end)
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(lifeline, "rb"))
+        while (line := await reader.readline()).endswith(b"\n"):
+            apply(decode(line))
+        self.stop.set()
 
     def _on_stop(self) -> None:
         (self.force_stop if self.stop.is_set() else self.stop).set()
@@ -246,11 +322,12 @@ async def run_until(event: asyncio.Event, work: Coroutine[None, None, None]) -> 
     working.cancel()
 
 
-async def serve(settings: Settings, inherited: Inherited | None = None) -> None:
+async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inherited | None = None) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Args:
         settings: those of the process.
+        read: reads them again.
         inherited: what the process has to serve on; None to open it as configured.
 
     Raises:
@@ -260,8 +337,6 @@ async def serve(settings: Settings, inherited: Inherited | None = None) -> None:
     collect_rarely()
     faulthandler.enable()  # a watchdog's SIGABRT leaves in the log where the loop was stuck
     signals = Signals()
-    if inherited is not None:
-        signals.stop_at_end_of(inherited.lifeline)
     notifier = Notifier(os.environ)
     max_connections = raise_descriptor_limit()
     tls = open_tls(settings)
@@ -273,13 +348,14 @@ async def serve(settings: Settings, inherited: Inherited | None = None) -> None:
         limits = Limits(settings, max_connections, lambda: store.capacity_bytes // ADDRESSES_TO_FILL)
         metrics = RequestMetrics()
         service = Service(store, settings, clock, open_ice_servers(settings), COMMIT)
-        application = make_application(service, limits, metrics, websocket_endpoints(declare(settings)))
+        application = make_application(service, limits, metrics)
         site = application.site
-        refusal = make_refusal(settings, site.log)
+        refusal = make_refusal(site.log)
         context = tls.context if tls else None
         state = ServerState(
             application, refusal, context, limits, settings.max_unsent_bytes, settings.max_read_ahead_bytes
         )
+        running = Running(application, state, tls, **({"worker": inherited.worker} if inherited else {}))
         server = Server(state)
         await server.start(public)
         admin_application = load_admin_application(site, state) if admin else web.Application()
@@ -309,11 +385,19 @@ async def serve(settings: Settings, inherited: Inherited | None = None) -> None:
             if not signals.stop.is_set():
                 notifier.reloading()
                 try:
-                    reload(tls)
+                    reload(running.settings, read, running.apply)
                 finally:
                     notifier.ready(status())
 
+        def on_sent(sent: Settings) -> None:
+            try:
+                running.apply(merge(running.settings, sent)[0])
+            except OperatorError as error:
+                log.error(KEPT, error)
+
         signals.reload = on_reload
+        if inherited is not None:
+            following = asyncio.create_task(signals.follow(inherited.lifeline, on_sent))
         reports = PeriodicCallback(report, notifier.pause_s(STATUS_S) * 1000)
         reports.start()
         await count()
@@ -329,6 +413,8 @@ async def serve(settings: Settings, inherited: Inherited | None = None) -> None:
         await server.close(0)
         await admin_server.close(0)
         reports.stop()
+        if inherited is not None:
+            following.cancel()
     finally:
         for listening in public:
             listening.close()  # a Unix socket's file goes with it

@@ -4,23 +4,35 @@ import asyncio
 import contextlib
 import logging
 import os
-import pickle
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tornado.ioloop import PeriodicCallback
 
 from .admin.workers import WorkerListener, make_workers_application
+from .api.ice import open_ice_servers
 from .http.errors import make_refusal
 from .http.request_log import RequestLog
 from .limits.per_address import AdminConnectionLimiter
 from .metrics import RequestMetrics
-from .server import CLOSE_LIMIT_S, STATUS_S, Signals, open_all_sockets, raise_descriptor_limit, run_until, tell_where
+from .server import (
+    CLOSE_LIMIT_S,
+    STATUS_S,
+    Signals,
+    encode,
+    open_all_sockets,
+    open_tls,
+    raise_descriptor_limit,
+    reload,
+    run_until,
+    tell_where,
+)
 from .settings.settings import Settings
+from .system import logs
 from .system.notify import Notifier
 from .system.sockets import UnixSocket, url
 from .transport import Server, ServerState
@@ -55,7 +67,7 @@ class Worker:
         self._number = number
         self._admin = UnixSocket(directory / str(number), 0o600)
         self._public = [each.fileno() for each in public]
-        self._work = pickle.dumps((number, settings, self._public, self._admin.fileno()))
+        self._settings = settings
         self._stuck_s = stuck_s
         self._process: asyncio.subprocess.Process
         self._ended: asyncio.Task[int]
@@ -70,7 +82,8 @@ class Worker:
             start_new_session=True,  # what a terminal sends is for the supervisor alone
         )
         assert self._process.stdin is not None
-        self._process.stdin.write(self._work)  # and left open: its end tells the worker to stop
+        work = (self._number, self._settings, self._public, self._admin.fileno())
+        self._process.stdin.write(encode(work))  # and left open: its end tells the worker to stop
         self._ended = asyncio.create_task(self._process.wait())
         # Its socket listens already, so the first answer comes when it serves.
         answered = asyncio.create_task(self.listener.ask("/healthz", None))
@@ -95,6 +108,12 @@ class Worker:
             await asyncio.sleep(RESTART_S)
             await self.start()
 
+    def apply(self, settings: Settings) -> None:
+        """Have it apply settings, as soon as it serves."""
+        self._settings = settings
+        if self._process.stdin is not None and not self._ended.done():
+            self._process.stdin.write(encode(settings))
+
     def stop(self) -> None:
         """Have it drain and end."""
         if self._process.stdin is not None:
@@ -115,8 +134,8 @@ class Worker:
         self._admin.close()
 
 
-async def supervise(settings: Settings, number: int) -> None:
-    """Run so many servers until SIGTERM or SIGINT.
+async def supervise(settings: Settings, read: Callable[[], Settings], number: int) -> None:
+    """Run so many servers until SIGTERM or SIGINT; `read` reads the settings again.
 
     Raises:
         OperatorError: the sockets cannot be opened.
@@ -137,10 +156,11 @@ async def supervise(settings: Settings, number: int) -> None:
         if status := await workers[0].start():  # one tells why it cannot; all at once would say it often
             raise SystemExit(status)
         await asyncio.gather(*(worker.start() for worker in workers[1:]))
+        request_log = RequestLog(settings, RequestMetrics())
         admin_server = Server(
             ServerState(
                 make_workers_application([worker.listener for worker in workers]),
-                make_refusal(settings, RequestLog(settings, RequestMetrics())),
+                make_refusal(request_log),
                 limiter=AdminConnectionLimiter(),
             )
         )
@@ -154,14 +174,24 @@ async def supervise(settings: Settings, number: int) -> None:
             restarts = sum(worker.listener.restarts for worker in workers)
             return f"listening on {', '.join(urls)}, {number} workers, started again {restarts} times"
 
-        def reload() -> None:
+        def apply(new: Settings) -> None:
+            nonlocal settings
+            open_ice_servers(new)  # what cannot be used is told once
+            open_tls(new)
+            settings = request_log.settings = new
+            logs.set_up(new.log_level, new.log_format)
+            for worker in workers:
+                worker.apply(new)
+
+        def on_reload() -> None:
             if not signals.stop.is_set():
                 notifier.reloading()
-                for worker in workers:
-                    worker.send(signal.SIGHUP)
-                notifier.ready(status_line())
+                try:
+                    reload(settings, read, apply)
+                finally:
+                    notifier.ready(status_line())
 
-        signals.reload = reload
+        signals.reload = on_reload
         reports = PeriodicCallback(lambda: notifier.alive(status_line()), notifier.pause_s(STATUS_S) * 1000)
         reports.start()
         notifier.ready(status_line())

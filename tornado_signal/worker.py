@@ -2,14 +2,13 @@
 
 import logging
 import os
-import pickle
 import socket
 import sys
 
 import uvloop
 
 from .__main__ import CLEAN, guarded
-from .server import Inherited, serve
+from .server import Inherited, decode, serve
 from .settings.settings import Settings
 from .stores.redis import checks
 from .system import logs
@@ -17,19 +16,23 @@ from .system import logs
 
 def main() -> int:
     """Serve what standard input says until that ends; the exit status."""
-    try:
-        number, settings, public, admin = pickle.load(sys.stdin.buffer)
-    except EOFError:
+    with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as source:  # what comes behind it stays there
+        line = source.readline()
+    if not line.endswith(b"\n"):
         return CLEAN  # the supervisor has ended meanwhile
+    number, settings, public, admin = decode(line)
     assert isinstance(settings, Settings)
     logs.set_up(settings.log_level, settings.log_format, worker=number)
     os.umask(0o077)
     if number > 1:  # what the first has warned of
         logging.getLogger(checks.__name__).setLevel(logging.ERROR)
     inherited = Inherited(
-        [socket.socket(fileno=descriptor) for descriptor in public], [socket.socket(fileno=admin)], sys.stdin.fileno()
+        number,
+        [socket.socket(fileno=descriptor) for descriptor in public],
+        [socket.socket(fileno=admin)],
+        sys.stdin.fileno(),
     )
-    return guarded(lambda: uvloop.run(serve(settings, inherited)))
+    return guarded(lambda: uvloop.run(serve(settings, lambda: settings, inherited)))
 
 
 if __name__ == "__main__":

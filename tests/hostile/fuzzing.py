@@ -176,7 +176,7 @@ class Fuzzer:
         service = Service(self._room / "data")
         await service.start()
         application = service.application
-        refusal = make_refusal(service.settings, application.site.log)
+        refusal = make_refusal(application.site.log)
         public = transport.Server(
             transport.ServerState(application, refusal, limiter=getattr(application, "limits", None))
         )

@@ -76,6 +76,32 @@ def test_who_has_no_limit(address):
         assert limits.connected(address, 0) == 0
 
 
+def test_other_settings():
+    """Other limits count at once, with what is open; an address that gets one, or gets rid of it, stays counted."""
+    limits = strict(max_connections_per_address=1, burst_per_address=1)
+    address, other = "192.0.2.1", "192.0.2.2"
+    assert limits.connected(address, 0) == 0
+    assert limits.request(other, 0) == 0
+    assert [limits.connected(address, 0), limits.request(other, 0)] == [429, 1]
+    networks = tuple(ipaddress.ip_network(each) for each in (address, other))
+    limits.apply(Settings(unlimited_addresses=networks, max_connections_per_address=2, burst_per_address=1))
+    assert [limits.connected(address, 0) for _ in range(3)] == [0, 0, 0]
+    limits.wait(address)
+    assert [limits.request(other, 0) for _ in range(3)] == [0, 0, 0]
+    limits.apply(Settings(unlimited_addresses=(), max_connections_per_address=2, burst_per_address=1))
+    assert limits.request(other, 0) == 0
+    assert limits.request(other, 0) == 1
+    limits.disconnected(address, 429)
+    for _ in range(3):
+        assert limits.connected(address, 0) == 429
+        limits.disconnected(address, 429)
+        limits.disconnected(address, 0)
+    limits.waited(address)
+    assert limits.connected(address, 0) == 0
+    limits.apply(Settings(unlimited_addresses=(), max_connections=3))
+    assert [limits.connected(address, 0), limits.connected(other, 0)] == [0, 503]
+
+
 def test_memory_is_bounded(monkeypatch):
     """Whatever addresses come, so many are kept; of those that have something open nothing is forgotten."""
     monkeypatch.setattr(limits_module, "CLIENTS_KEPT", 100)

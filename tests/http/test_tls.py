@@ -290,7 +290,7 @@ def test_a_bad_new_certificate(subtests, server, pair, pairs, trusting):
     for spoil in BAD:
         with subtests.test(spoil.__name__):
             reason = spoil(pair, pairs).format(**pair._asdict())
-            reload(server, f"ERROR .* the certificate that is in use stays: {re.escape(reason)}")
+            reload(server, f"ERROR .* what is in use stays: {re.escape(reason)}")
             assert shown(server.port, trusting) == "first"
         if pair.key.is_dir():
             pair.key.rmdir()
@@ -331,10 +331,10 @@ def test_reading_again_and_again_under_load(server, pair, pairs, trusting):
 
 
 def test_sighup_without_tls(tmp_path):
-    """Without TLS there is nothing to read again, and the server goes on."""
+    """Without TLS there are settings to read again, and the server goes on."""
     server = Server("--data-dir", tmp_path / "data")
     code = server.offer()
-    reload(server, "INFO .* nothing to read again")
+    reload(server, "INFO .* settings read again, applied: nothing new")
     assert server.codes() == [code]
     assert server.stop() == 0
     server.end()
@@ -352,10 +352,10 @@ def test_a_new_certificate_on_either_loop(loop, pair, pairs, trusting):
             session, name = client.session, name_of(client)
         assert name == "first"
         pair.replace(pairs["rsa"])
-        tls.reload()
+        tls.reload(*pair)
         anothers_key(pair, pairs)
         with pytest.raises(OperatorError, match="another certificate's"):
-            tls.reload()
+            tls.reload(*pair)
         for resumed, expected in ((None, "rsa"), (session, "first")):
             plain = socket.create_connection(("127.0.0.1", running.port), BOUND_S)
             with trusting.wrap_socket(plain, server_hostname="127.0.0.1", session=resumed) as client:

@@ -547,7 +547,7 @@ def test_reading_again(start):
         waiting.sendall(asking("/poll", {"code": code, "side": "offerer", "wait": 60}))
         for _ in range(3):
             server.process.send_signal(signal.SIGHUP)
-            assert server.process.stderr.readline().endswith(": nothing to read again: settings need a restart\n")
+            assert server.process.stderr.readline().endswith(": settings read again, applied: nothing new\n")
             kept.sendall(asking("/health"))
             assert kept.recv(4096).startswith(b"HTTP/1.1 200 ")
         assert server.call("/answer", {"code": code, "side": "answerer", "answer": "a"})[0] == 200

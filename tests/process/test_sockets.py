@@ -307,7 +307,7 @@ async def test_a_unix_socket_is_trusted_if_it_is_named(trusted, client, own, sta
     """Over a Unix socket only `unix` among --trusted-proxies makes what is said about the client count."""
     service = await start_service(trusted_proxies=trusted)
     service.application.endpoints["/who"] = WHO
-    listener = Listener(ServerState(service.application, make_refusal(service.settings, service.site.log)))
+    listener = Listener(ServerState(service.application, make_refusal(service.site.log)))
     await listener.start([open_one()])
     said = {
         "X-Forwarded-For": "192.0.2.1, 198.51.100.7",

@@ -7,11 +7,12 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import urllib.request
 from pathlib import Path
 
 import pytest
-from support.certificates import make_pair
+from support.certificates import client_context, make_pair
 from support.command import BOUND_S, Server, run
 from support.redis_servers import RedisServer
 from support.redis_traffic import in_background, until
@@ -138,17 +139,51 @@ def test_the_supervisor_is_killed(start):
 
 
 def test_passed_sockets_and_signals(start, tmp_path):
-    """The sockets of a service manager are served by all workers, and SIGHUP reaches each of them."""
+    """The sockets of a service manager are served by all workers; SIGHUP is for all, also those that start later."""
     pair = make_pair(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as public, socket.create_server(("127.0.0.1", 0)) as admin:
-        server = start(*pair.flags, number=2, passed=[public, admin], LISTEN_FDNAMES="public:admin")
+        (tmp_path / "signal.toml").write_text("")
+        flags = (*pair.flags, "--config", tmp_path / "signal.toml")
+        server = start(*flags, number=2, passed=[public, admin], LISTEN_FDNAMES="public:admin")
         assert server.url == f"https://127.0.0.1:{public.getsockname()[1]}"
         assert server.admin_url == f"http://127.0.0.1:{admin.getsockname()[1]}"
     server.process.send_signal(signal.SIGHUP)
-    said = {server.process.stderr.readline() for _ in range(2)}
-    assert all(re.search(r"certificate and key read again worker=\d$", line) for line in said)
-    assert len(said) == 2
-    assert server.stop() == 0
+    assert server.process.stderr.readline().endswith(
+        ": settings, certificate and key read again, applied: nothing new\n"
+    )
+    (tmp_path / "signal.toml").write_text("access_log = true\nredis_timeout_ms = 2000\n")
+    server.process.send_signal(signal.SIGHUP)
+    assert server.process.stderr.readline().endswith(
+        ": settings, certificate and key read again, applied: --access-log\n"
+    )
+    assert server.process.stderr.readline().endswith(" need a restart: --redis-timeout-ms\n")
+    server.tls = client_context(pair)
+
+    said = []
+    reading = threading.Thread(target=lambda: said.extend(iter(server.process.stderr.readline, "")))
+    reading.start()
+
+    def both_log(since):
+        """Ask until both workers have logged a request."""
+
+        def asked():
+            assert server.call("/health")[0] == 200
+            found = (re.search(r" worker=(\d) .* endpoint=/health ", line) for line in said[since:])
+            return len({each[1] for each in found if each}) == 2
+
+        assert until(asked)
+
+    both_log(0)
+    os.kill(pids(server)[1], signal.SIGKILL)
+    assert until(lambda: any("worker 1 ended by SIGKILL" in line for line in said))
+    both_log(len(said))
+    pair.key.write_text("")
+    server.process.send_signal(signal.SIGHUP)
+    assert until(lambda: any("what is in use stays" in line for line in said))
+    server.process.terminate()
+    assert server.process.wait(BOUND_S) == 0
+    reading.join(BOUND_S)
+    assert [line for line in said if "what is in use stays" in line and "worker=" in line] == []
 
 
 def test_what_cannot_start():

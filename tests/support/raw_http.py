@@ -99,7 +99,7 @@ class Running:
             self.server = HTTPServer(self.application)
             self.server.add_sockets(sockets)
         else:
-            refusal = make_refusal(Settings(), RequestLog(Settings(), RequestMetrics()))
+            refusal = make_refusal(RequestLog(Settings(), RequestMetrics()))
             self.server = Server(ServerState(self.application, refusal, self.tls, self.limiter))
             await self.server.start(sockets)
 

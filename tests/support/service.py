@@ -198,7 +198,7 @@ class Service:
         self.store = await open_store(self.settings, self.clock)
         self.application = applying(self.store, self.clock, self.settings)
         self.site = self.application.site
-        refusal = make_refusal(self.settings, self.site.log)
+        refusal = make_refusal(self.site.log)
         ports = []
         for application in (self.application, make_admin_application(self.site)):
             listening = bind_sockets(0, "127.0.0.1")

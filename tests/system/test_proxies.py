@@ -155,7 +155,7 @@ def start_through(io_loop, start_service, start_proxy, pair, tmp_path):
         upstream = service.port
         if hop == "unix":
             upstream = tmp_path / "signal.sock"
-            listener = Listener(ServerState(service.application, make_refusal(service.settings, service.site.log)))
+            listener = Listener(ServerState(service.application, make_refusal(service.site.log)))
             sockets = open_sockets(f"unix:{upstream}", 0, "--port", 0o600)
             await listener.start(sockets)
             listeners.append((listener, *sockets))

@@ -294,10 +294,12 @@ def test_restarts_under_load(machine, load):
     for _ in range(3):
         machine.do(RESTART)
         pid = show(machine, "MainPID")
+        machine.do(f"echo TORNADO_SIGNAL_MAX_OFFER={1000 + len(pids)} >>{settings}")
         machine.do(RELOAD)
         time.sleep(0.5)  # the load's, to do its work
         assert show(machine, "MainPID", "ActiveState", "NRestarts") == pid | {"ActiveState": "active", "NRestarts": "0"}
         pids.add(pid["MainPID"])
+    assert machine.do(LOG).count("settings read again, applied: --max-offer\n") == 3
     said = machine.do(f"cd {SOURCE} && {INSTALL}", **OFFLINE)
     pids.add(show(machine, "MainPID")["MainPID"])
     found = ended()
@@ -313,7 +315,7 @@ def test_restarts_under_load(machine, load):
     assert ask(machine, "/")["version"] == machine.do(f"git -C {SOURCE} rev-parse HEAD")
     assert len(machine.do("ls -d /opt/tornado-signal/2*").splitlines()) == 1
     assert f"{settings}.new" in said
-    assert machine.do(f"tail -n 1 {settings} {settings}.new").count("TORNADO_SIGNAL_SESSION_TIMEOUT_MS=200000") == 1
+    assert machine.do(f"cat {settings} {settings}.new").count("TORNADO_SIGNAL_SESSION_TIMEOUT_MS=200000") == 1
     session = ask(machine, "/later/offer", {"info": "i", "offer": "o"})
     (listed,) = ask(machine, "/later/sessions")["sessions"]
     assert (listed["code"], listed["expiresAt"] - listed["createdAt"]) == (session["code"], 200_000)

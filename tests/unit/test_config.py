@@ -525,7 +525,7 @@ def test_help(capsys):
         value = "VALUE" if setting.type.bare_flag is None else "[VALUE]"
         line = (
             f"{setting.flag} {value} {setting.meaning} [{setting.type.allowed}] "
-            f"({unit}default: {setting.default}; environment: {setting.variable})"
+            f"({unit}default: {setting.default}; environment: {setting.variable}{'; applied on SIGHUP' * setting.live})"
         )
         assert line.replace(" ", "") in shown
         assert setting.unit or not setting.name.endswith("_ms")

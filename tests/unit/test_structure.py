@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "settings": "",
     "system": "errors metrics settings tornado",
     "server": "admin api errors http limits metrics settings stores system transport websocket package tornado",
-    "supervisor": "admin http limits metrics server settings system transport tornado",
+    "supervisor": "admin api http limits metrics server settings system transport tornado",
     "worker": "__main__ server settings stores.redis system uvloop",
     "client": "aiortc httpx httpx_sse websockets",
     "cli": "client errors settings system shtab",

@@ -9,7 +9,6 @@ from tornado import httputil
 from .. import errors
 from ..api import wire
 from ..api.schemas import MAX_ORIGIN
-from ..settings.settings import Settings
 from .request_log import RequestLog
 
 STATUS: Final[dict[type[BaseException], int]] = {
@@ -49,7 +48,7 @@ def cors(origin: str, allowed: frozenset[str] | None) -> list[tuple[str, str]]:
     return headers
 
 
-def make_refusal(settings: Settings, log: RequestLog) -> Callable[[int, httputil.HTTPHeaders], Response]:
+def make_refusal(log: RequestLog) -> Callable[[int, httputil.HTTPHeaders], Response]:
     """What the transport answers to a request that reaches no handler, in JSON and with CORS (contract B14, B15).
 
     Returns:
@@ -60,7 +59,7 @@ def make_refusal(settings: Settings, log: RequestLog) -> Callable[[int, httputil
         answer = httputil.HTTPHeaders({"Content-Type": wire.JSON, "Vary": "Origin"})
         answer["X-Request-Id"] = log.refused_by_transport(status)
         origin = headers.get("Origin", "")
-        allowed = settings.allowed_origins
+        allowed = log.settings.allowed_origins
         if 0 < len(origin) <= MAX_ORIGIN and (allowed is None or origin in allowed):
             for name, value in cors(origin, allowed):
                 answer[name] = value

@@ -19,21 +19,25 @@ class RequestLog:
     """The requests of one application.
 
     Attributes:
+        settings: those that count at present.
         metrics: where it counts.
-        written: whether each request has a line.
     """
 
     def __init__(self, settings: Settings, metrics: RequestMetrics) -> None:
+        self.settings = settings
         self.metrics = metrics
-        self._proxies = settings.trusted_proxies
-        self.written = settings.access_log
-        self._logs_addresses = settings.log_addresses
+
+    @property
+    def written(self) -> bool:
+        """Whether each request has a line."""
+        return self.settings.access_log
 
     def request_id(self, headers: Mapping[str, str], remote_ip: str) -> str:
         """The name of a request: what a trusted proxy calls it, or one of our own."""
-        if self._proxies and "X-Request-Id" in headers:
+        proxies = self.settings.trusted_proxies
+        if proxies and "X-Request-Id" in headers:
             named = headers["X-Request-Id"]
-            if _PRINTABLE.fullmatch(named) and forwarded.trusted(remote_ip, self._proxies):
+            if _PRINTABLE.fullmatch(named) and forwarded.trusted(remote_ip, proxies):
                 return named
         return new_request_id()
 
@@ -41,7 +45,7 @@ class RequestLog:
         """Write the line of a request that has come to its end, with these fields; why it was refused, if it was."""
         if refused_for:
             fields["reason"] = refused_for
-        if self._logs_addresses:
+        if self.settings.log_addresses:
             fields["address"] = address
         log.info("request", extra={"fields": fields})
 

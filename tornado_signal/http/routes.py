@@ -13,6 +13,7 @@ from ..api.operations import SUBSCRIPTIONS, Operation, check, declare
 from ..api.parameters import TOPIC
 from ..limits.per_address import Limits
 from ..metrics import RequestMetrics
+from ..settings.settings import Settings
 from . import assets
 from .application import Application
 from .base import run_by_tornado
@@ -71,14 +72,8 @@ def pattern_of(path: str) -> str:
     return path.replace("{topic}", ":topic")
 
 
-def make_application(
-    service: Service, limits: Limits, metrics: RequestMetrics, others: Mapping[str, Endpoint] | None = None
-) -> Application:
-    """The application with every route, and other endpoints by their paths.
-
-    The limits are those that the transport counts connections with.
-    """
-    settings = service.settings
+def make_endpoints(settings: Settings, others: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
+    """Every endpoint by its path, and others."""
     served = assets.load(assets.CLIENT | (assets.DEMO if settings.demo else {}))
     operations = declare(settings)
     rules: list[Any] = [(re.escape(path), File, {"assets": served}) for path in served]
@@ -94,5 +89,15 @@ def make_application(
     document = make_document(operations, {path: asset.media_type for path, asset in served.items()})
     endpoints["/openapi.json"] = document_endpoint("/openapi.json", document)
     endpoints |= dict.fromkeys(served, Endpoint("files", READING, by_tornado, page=True))
-    endpoints |= others or {}
-    return Application(Site(service, limits, RequestLog(settings, metrics)), endpoints, UNKNOWN)
+    return {**endpoints, **others}
+
+
+def make_application(
+    service: Service, limits: Limits, metrics: RequestMetrics, others: Mapping[str, Endpoint] | None = None
+) -> Application:
+    """The application with every route, and other endpoints by their paths.
+
+    The limits are those that the transport counts connections with.
+    """
+    endpoints = make_endpoints(service.settings, others or {})
+    return Application(Site(service, limits, RequestLog(service.settings, metrics)), endpoints, UNKNOWN)

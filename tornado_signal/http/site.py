@@ -16,7 +16,7 @@ from .request_log import RequestLog
 AT_ONCE: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 
-@dataclass
+@dataclass(eq=False)
 class Site:
     """What all requests share. Needs a running event loop.
 

@@ -100,12 +100,14 @@ class Client(ConnectionCounts):
         sessions: the tokens for the sessions that it publishes.
         bytes: the tokens for the bytes that it has stored.
         waiting: how many of its requests wait for news.
+        limited: whether the limits for each client are for this one.
     """
 
-    __slots__ = ("arrivals", "bytes", "refusals", "requests", "sessions", "waiting")
+    __slots__ = ("arrivals", "bytes", "limited", "refusals", "requests", "sessions", "waiting")
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, limited: bool) -> None:
         super().__init__()
+        self.limited = limited
         self.requests = TokenBucket(settings.burst_per_address)
         self.refusals = TokenBucket(settings.rate_per_address)
         self.arrivals = TokenBucket(most_arrivals(settings))
@@ -137,24 +139,46 @@ class Limits(ConnectionCounts):
         self, settings: Settings, max_connections: int = 1_000_000, room_bytes: Callable[[], int] = lambda: 2**53
     ) -> None:
         super().__init__()
-        self._settings = settings
         self._room_bytes = room_bytes
-        self._max_connections = min(settings.max_connections, max_connections)
+        self._descriptors = max_connections
+        self._clients: dict[str, Client] = {}
+        self._by_address: dict[str, Client] = {}
+        self.waiting = 0
+        self._set(settings)
+
+    def apply(self, settings: Settings) -> None:
+        """Apply other settings from now on; what is open already stays, and stays counted."""
+        before = self._unlimited
+        self._set(settings)
+        if self._unlimited == before:
+            return
+        for address, client in list(self._by_address.items()):
+            limited = self._limits(address)
+            if limited != client.limited and client.idle:
+                del self._by_address[address]  # it is found again as what it is now
+            client.limited = limited
+        self._drop_unused()
+
+    def _set(self, settings: Settings) -> None:
+        self._settings = settings
+        self._unlimited = (*settings.unlimited_addresses, *settings.trusted_proxies)
+        self._max_connections = min(settings.max_connections, self._descriptors)
         self._rate_per_ms = settings.rate_per_address / 1000
         self._sessions_per_ms = settings.max_sessions_per_address / settings.session_timeout_ms
-        self._clients: dict[str, Client] = {}
-        self._by_address: dict[str, Client | None] = {}  # None for unlimited addresses
-        self.waiting = 0
 
     def request(self, address: str, now_ms: int) -> int:
         """Count a request; 0, or the seconds after which to try again."""
         client = self._find(address)
-        return client.requests.take(self._settings.burst_per_address, self._rate_per_ms, now_ms) if client else 0
+        if not client.limited:
+            return 0
+        return client.requests.take(self._settings.burst_per_address, self._rate_per_ms, now_ms)
 
     def goes_on(self, address: str, now_ms: int) -> bool:
         """Count a request that is refused for its rate; whether there are too many of those to keep the connection."""
         client = self._find(address)
-        return bool(client and client.refusals.take(self._settings.rate_per_address, self._rate_per_ms, now_ms))
+        if not client.limited:
+            return False
+        return bool(client.refusals.take(self._settings.rate_per_address, self._rate_per_ms, now_ms))
 
     def publish(self, address: str, now_ms: int) -> None:
         """Count a session.
@@ -163,7 +187,7 @@ class Limits(ConnectionCounts):
             TooMany: the client has published as many as it may in the lifetime of a session.
         """
         client = self._find(address)
-        if client is None:
+        if not client.limited:
             return
         wait_s = client.sessions.take(self._settings.max_sessions_per_address, self._sessions_per_ms, now_ms)
         if wait_s:
@@ -176,7 +200,7 @@ class Limits(ConnectionCounts):
             TooMany: the client has stored as many as it may in the lifetime of a session.
         """
         client = self._find(address)
-        if client is None:
+        if not client.limited:
             return
         settings = self._settings
         most = min(settings.max_bytes_per_address, max(self._room_bytes(), LEAST_ROOM_BYTES))
@@ -194,16 +218,14 @@ class Limits(ConnectionCounts):
         client = self._find(address)
         if self.waiting >= self._settings.max_waiting:
             raise Unavailable("too many requests wait", retry_after_s=5)
-        if client is not None:
-            if client.waiting >= self._settings.max_waiting_per_address:
-                raise TooMany("waiting requests of an address", 5)
-            client.waiting += 1
+        if client.limited and client.waiting >= self._settings.max_waiting_per_address:
+            raise TooMany("waiting requests of an address", 5)
+        client.waiting += 1
         self.waiting += 1
 
     def waited(self, address: str) -> None:
         self.waiting -= 1
-        if client := self._find(address):
-            client.waiting -= 1
+        self._find(address).waiting -= 1
 
     def connected(self, address: str, now_ms: int) -> int | None:
         """Count a connection, which has to be `disconnected` once.
@@ -217,30 +239,30 @@ class Limits(ConnectionCounts):
         client = self._find(address)
         settings = self._settings
         refusal = 0
-        if client is not None:
+        if client.limited:
             if client.arrivals.take(most_arrivals(settings), 2 * self._rate_per_ms, now_ms):
                 return None
             if client.connections >= settings.max_connections_per_address:
                 refusal = 429
         if not refusal and self.connections >= self._max_connections:
             refusal = 503
-        own = client or ConnectionCounts()
-        if refusal and (self.refused >= SPARE_CONNECTIONS or own.refused >= SPARE_CONNECTIONS_PER_CLIENT):
+        if refusal and (
+            self.refused >= SPARE_CONNECTIONS or (client.limited and client.refused >= SPARE_CONNECTIONS_PER_CLIENT)
+        ):
             return None
         self.count(refusal, 1)
-        own.count(refusal, 1)
+        client.count(refusal, 1)
         return refusal
 
     def disconnected(self, address: str, refusal: int) -> None:
         self.count(refusal, -1)
-        if client := self._find(address):
-            client.count(refusal, -1)
+        self._find(address).count(refusal, -1)
 
     def client(self, address: str) -> Hashable:
         """A key for the client of an address: the same for all addresses of one client."""
-        return self._find(address) or address
+        return self._find(address)
 
-    def _find(self, address: str) -> Client | None:
+    def _find(self, address: str) -> Client:
         try:
             return self._by_address[address]
         except KeyError:
@@ -249,23 +271,32 @@ class Limits(ConnectionCounts):
                 self._forget()
             return client
 
-    def _add(self, address: str) -> Client | None:
+    def _limits(self, address: str) -> bool:
+        """Whether the limits for each client are for an address."""
         parsed = parse_address(address)
         if parsed is None or isinstance(parsed, str):
-            return None  # a Unix socket: a proxy's
-        if trusted(address, (*self._settings.unlimited_addresses, *self._settings.trusted_proxies)):
-            return None
-        name = str(ipaddress.ip_network((parsed, 64), strict=False)) if parsed.version == 6 else str(parsed)
+            return False  # a Unix socket: a proxy's
+        return not trusted(address, self._unlimited)
+
+    def _add(self, address: str) -> Client:
+        parsed, limited = parse_address(address), self._limits(address)
+        name = address
+        if limited and isinstance(parsed, ipaddress.IPv6Address):
+            name = str(ipaddress.ip_network((parsed, 64), strict=False))
+        elif limited:
+            name = str(parsed)
         client = self._clients.get(name)
         if client is None:
-            client = self._clients[name] = Client(self._settings)
+            client = self._clients[name] = Client(self._settings, limited)
         return client
 
     def _forget(self) -> None:
         """Drop those of the older half that have nothing open."""
         for address in list(itertools.islice(self._by_address, CLIENTS_KEPT // 2)):
-            client = self._by_address[address]
-            if client is None or client.idle:
+            if self._by_address[address].idle:
                 del self._by_address[address]
+        self._drop_unused()
+
+    def _drop_unused(self) -> None:
         kept = set(map(id, self._by_address.values()))
         self._clients = {name: client for name, client in self._clients.items() if id(client) in kept}

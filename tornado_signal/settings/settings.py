@@ -52,6 +52,7 @@ class Setting:
         type: What it may be.
         meaning: What it does, for `--help`.
         unit: What its number counts, or empty.
+        live: Whether a server that runs can apply it.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Setting:
     type: ValueType[object]
     meaning: str
     unit: str
+    live: bool
 
     @property
     def flag(self) -> str:
@@ -74,13 +76,13 @@ class Setting:
     def help(self) -> str:
         """All that `--help` says about it."""
         unit = f"unit: {self.unit}; " if self.unit else ""
-        found = f"{unit}default: {self.default}; environment: {self.variable}"
+        found = f"{unit}default: {self.default}; environment: {self.variable}{'; applied on SIGHUP' * self.live}"
         return f"{self.meaning} [{self.type.allowed}] ({found})"
 
 
-def setting(default: object, value_type: ValueType[T], meaning: str, unit: str = "") -> T:
+def setting(default: object, value_type: ValueType[T], meaning: str, unit: str = "", *, live: bool = False) -> T:
     """A field of `Settings`; the arguments are those of `Setting`."""
-    described = {"default": default, "type": value_type, "meaning": meaning, "unit": unit}
+    described = {"default": default, "type": value_type, "meaning": meaning, "unit": unit, "live": live}
     return dataclasses.field(default=value_type.parse(default), metadata=described)
 
 
@@ -102,9 +104,9 @@ class Settings:
         "permissions of the Unix socket, whatever the umask; a program that connects to it must be able to write",
     )
     tls_certificate: Path | None = setting(
-        "none", OPTIONAL_PATH, "certificate for HTTPS, with its chain, as PEM; read again on SIGHUP"
+        "none", OPTIONAL_PATH, "certificate for HTTPS, with its chain, as PEM; read again on SIGHUP", live=True
     )
-    tls_key: Path | None = setting("none", OPTIONAL_PATH, "key of the certificate, as PEM")
+    tls_key: Path | None = setting("none", OPTIONAL_PATH, "key of the certificate, as PEM", live=True)
     data_dir: Path = setting("data", PATH, "the LevelDB directory, created if missing")
     store: Literal["leveldb", "redis"] = setting(
         "leveldb",
@@ -166,69 +168,79 @@ class Settings:
         "how session codes are made: at random, or from origin, topic and offer, the same for the same",
     )
     allowed_origins: frozenset[str] | None = setting(
-        "any", keyword_or("any", None, converted(frozenset, list_of(ORIGIN))), "the origins that are served"
+        "any", keyword_or("any", None, converted(frozenset, list_of(ORIGIN))), "the origins that are served", live=True
     )
     trusted_proxies: tuple[Network | Literal["unix"], ...] = setting(
         "none",
         keyword_or("none", (), list_of(PROXY)),
         "the proxies whose X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and X-Request-Id count; unix: every "
         "program that connects to the Unix socket",
+        live=True,
     )
-    max_body_bytes: int = setting(262_144, integer(1024, 16_777_216), "the largest body", "bytes")
-    max_offer: int = setting(262_144, integer(64, 16_777_216), "the longest offer", "code points")
-    max_answer: int = setting(262_144, integer(64, 16_777_216), "the longest answer", "code points")
-    max_candidate: int = setting(262_144, integer(64, 16_777_216), "the longest candidate", "code points")
-    max_candidates: int = setting(1000, COUNT, "how many candidates a side of a session may have")
+    max_body_bytes: int = setting(262_144, integer(1024, 16_777_216), "the largest body", "bytes", live=True)
+    max_offer: int = setting(262_144, integer(64, 16_777_216), "the longest offer", "code points", live=True)
+    max_answer: int = setting(262_144, integer(64, 16_777_216), "the longest answer", "code points", live=True)
+    max_candidate: int = setting(262_144, integer(64, 16_777_216), "the longest candidate", "code points", live=True)
+    max_candidates: int = setting(1000, COUNT, "how many candidates a side of a session may have", live=True)
     max_side_bytes: int = setting(
         1_048_576,
         SIZE,
         "how much a side of a session may have stored, its offer or answer included, when it sends a candidate",
         "bytes",
+        live=True,
     )
-    max_sessions_per_origin: int = setting(2_000_000, COUNT, "how many unanswered sessions an origin may have")
-    max_sessions_per_topic: int = setting(2_000_000, COUNT, "how many unanswered sessions a topic may have")
-    max_topics_per_origin: int = setting(2_000_000, COUNT, "how many topics an origin may have")
+    max_sessions_per_origin: int = setting(
+        2_000_000, COUNT, "how many unanswered sessions an origin may have", live=True
+    )
+    max_sessions_per_topic: int = setting(2_000_000, COUNT, "how many unanswered sessions a topic may have", live=True)
+    max_topics_per_origin: int = setting(2_000_000, COUNT, "how many topics an origin may have", live=True)
     max_sessions_per_address: int = setting(
-        10_000, COUNT, "how many sessions an address may publish in the lifetime of one"
+        10_000, COUNT, "how many sessions an address may publish in the lifetime of one", live=True
     )
     max_bytes_per_address: int = setting(
         67_108_864,
         SIZE,
         "how much an address may store in the lifetime of a session, in requests as they are sent",
         "bytes",
+        live=True,
     )
     max_store_bytes: int = setting(
-        4_294_967_296, SIZE, "how much the data directory may hold; then nothing is published", "bytes"
+        4_294_967_296, SIZE, "how much the data directory may hold; then nothing is published", "bytes", live=True
     )
     min_free_bytes: int = setting(
         67_108_864,
         integer(0, 2**53),
         "how much of its disk stays free, of a small one a quarter, beside what merging the data takes",
         "bytes",
+        live=True,
     )
     max_connections: int = setting(
-        100_000, COUNT, "how many connections may be open; not more than there are file descriptors for"
+        100_000, COUNT, "how many connections may be open; not more than there are file descriptors for", live=True
     )
-    max_connections_per_address: int = setting(1000, COUNT, "how many connections an address may have open")
+    max_connections_per_address: int = setting(1000, COUNT, "how many connections an address may have open", live=True)
     max_unsent_bytes: int = setting(
-        67_108_864, COUNT, "how much clients that read too slowly may leave unread, all together", "bytes"
+        67_108_864, COUNT, "how much clients that read too slowly may leave unread, all together", "bytes", live=True
     )
     max_read_ahead_bytes: int = setting(
         16_777_216,
         COUNT,
         "how much is read behind requests that are not answered yet, of all clients together",
         "bytes",
+        live=True,
     )
-    max_waiting: int = setting(100_000, COUNT, "how many requests may wait for news")
-    max_waiting_per_address: int = setting(1000, COUNT, "how many requests of an address may wait for news")
-    rate_per_address: int = setting(100, integer(1, 1_000_000), "how many requests an address may make", "1/s")
+    max_waiting: int = setting(100_000, COUNT, "how many requests may wait for news", live=True)
+    max_waiting_per_address: int = setting(1000, COUNT, "how many requests of an address may wait for news", live=True)
+    rate_per_address: int = setting(
+        100, integer(1, 1_000_000), "how many requests an address may make", "1/s", live=True
+    )
     burst_per_address: int = setting(
-        1000, COUNT, "how many requests an address may make at once, if it has made few before"
+        1000, COUNT, "how many requests an address may make at once, if it has made few before", live=True
     )
     unlimited_addresses: tuple[Network, ...] = setting(
         "127.0.0.0/8,::1",
         keyword_or("none", (), list_of(NETWORK)),
         "the addresses that no limit per address is for, like those of the trusted proxies",
+        live=True,
     )
     admin_port: int | None = setting(
         "off",
@@ -244,30 +256,57 @@ class Settings:
         "how long a server that is told to stop goes on as ever, but for 503 at /health and /readyz: as long as load "
         "balancers take to notice",
         "ms",
+        live=True,
     )
     start_empty_if_damaged: bool = setting(
         "false", SWITCH, "whether to move a damaged database aside and serve without it, at the start and later"
     )
-    demo: bool = setting("true", SWITCH, "whether there is a page to try it at /demo")
+    demo: bool = setting("true", SWITCH, "whether there is a page to try it at /demo", live=True)
     stun_servers: tuple[str, ...] = setting(
-        "none", keyword_or("none", (), list_of(STUN)), "the STUN servers that peers are told of"
+        "none", keyword_or("none", (), list_of(STUN)), "the STUN servers that peers are told of", live=True
     )
     turn_servers: tuple[str, ...] = setting(
-        "none", keyword_or("none", (), list_of(TURN)), "the TURN servers that peers are told of"
+        "none", keyword_or("none", (), list_of(TURN)), "the TURN servers that peers are told of", live=True
     )
     # Only a file: flags are seen by every user that lists processes.
-    turn_secret_file: Path | None = setting("none", OPTIONAL_PATH, "the file that holds the secret of the TURN servers")
+    turn_secret_file: Path | None = setting(
+        "none", OPTIONAL_PATH, "the file that holds the secret of the TURN servers", live=True
+    )
     # Two minutes to a month: no shorter than an offer of the browser module lives.
-    turn_ttl_s: int = setting(86_400, integer(120, 2_592_000), "how long a password for the TURN servers is good", "s")
+    turn_ttl_s: int = setting(
+        86_400, integer(120, 2_592_000), "how long a password for the TURN servers is good", "s", live=True
+    )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", one_of("debug", "info", "warning", "error"), "the least that is worth a line in the log"
+        "info", one_of("debug", "info", "warning", "error"), "the least that is worth a line in the log", live=True
     )
     log_format: Literal["text", "json"] = setting(
-        "text", one_of("text", "json"), "the form of a line in the log: words, or a JSON object"
+        "text", one_of("text", "json"), "the form of a line in the log: words, or a JSON object", live=True
     )
-    access_log: bool = setting("false", SWITCH, "whether every request has a line in the log, at the level info")
-    log_addresses: bool = setting("false", SWITCH, "whether those lines name the client's address")
+    access_log: bool = setting(
+        "false", SWITCH, "whether every request has a line in the log, at the level info", live=True
+    )
+    log_addresses: bool = setting("false", SWITCH, "whether those lines name the client's address", live=True)
 
 
 SETTINGS = tuple(Setting(field.name, **field.metadata) for field in dataclasses.fields(Settings))
 """The settings, in the order of their table."""
+
+
+def merge(running: Settings, read: Settings) -> tuple[Settings, list[str], list[str]]:
+    """What a server that runs can take over of settings that were read again.
+
+    Returns:
+        The settings that it is to have, and the flags of those that change by that and of those that need a restart.
+    """
+    applied, waiting = {}, []
+    for each in SETTINGS:
+        before, after = getattr(running, each.name), getattr(read, each.name)
+        if before == after:
+            continue
+        # A listener goes on with what it speaks: HTTP or HTTPS.
+        if each.live and not (each.name in ("tls_certificate", "tls_key") and None in (before, after)):
+            applied[each] = after
+        else:
+            waiting.append(each.flag)
+    merged = dataclasses.replace(running, **{each.name: value for each, value in applied.items()})
+    return merged, [each.flag for each in applied], waiting

@@ -5,6 +5,7 @@ Every source is checked whole, also where another one wins: a mistake does not w
 
 import argparse
 import difflib
+import os
 import tomllib
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -16,6 +17,11 @@ T = TypeVar("T")
 
 CONFIG_VARIABLE = PREFIX + "CONFIG"
 """The environment variable that names the TOML file."""
+RELOAD_VARIABLE = PREFIX + "RELOAD_ENVIRONMENT"
+"""The environment variable that names a file which is read in place of the environment on SIGHUP, if it is there.
+
+A process cannot be given another environment. The file holds one as `env -0` writes it.
+"""
 
 
 class ConfigError(ValueError):
@@ -41,6 +47,7 @@ def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     """
     variables = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
     path = variables.pop(CONFIG_VARIABLE, None)
+    variables.pop(RELOAD_VARIABLE, None)
     named_by = f"environment variable {CONFIG_VARIABLE}"
     if namespace.config is not None:
         path, named_by = namespace.config, "--config"
@@ -62,6 +69,27 @@ def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
         if set_to is not None and other_set_to is None:
             raise ConfigError(flag, str(set_to), f"{other} beside it")
     return settings
+
+
+def current_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment to read settings from again: what the file for that holds, or the process's own.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    path = environ.get(RELOAD_VARIABLE)
+    if path is None:
+        return environ
+    try:
+        with open(path, "rb") as file:
+            pairs = os.fsdecode(file.read()).split("\0")
+    except FileNotFoundError:
+        return environ
+    except OSError as error:
+        raise ConfigError(
+            f"environment variable {RELOAD_VARIABLE}", path, f"a file that can be read ({error.strerror})"
+        ) from error
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
 def read_value(where: str, raw: object, value_type: ValueType[T]) -> T:

@@ -41,6 +41,9 @@ class Store(Protocol):
     def now_ms(self) -> int:
         """The time by its clock, Unix milliseconds; what it gives as a time is to be compared with this."""
 
+    def allow(self, quotas: Quotas) -> None:
+        """Apply other quotas from now on; what there is already stays."""
+
     @property
     def available(self) -> bool:
         """Whether it can serve now, as far as it knows."""
@@ -223,19 +226,26 @@ def engine_of_redis() -> Iterator[None]:
         raise OperatorError("--store redis needs another package; install tornado-signal[redis]") from error
 
 
+def quotas_of(settings: Settings) -> Quotas:
+    """The quotas of the settings."""
+    return Quotas(
+        settings.max_sessions_per_origin,
+        settings.max_sessions_per_topic,
+        settings.max_topics_per_origin,
+        settings.max_candidates,
+        settings.max_side_bytes,
+        settings.max_store_bytes,
+        settings.min_free_bytes,
+    )
+
+
 def make_store(settings: Settings, clock: Clock) -> Store:
     """The store as configured, not open yet. Only the engine that is asked for is loaded.
 
     Raises:
         OperatorError: something that it needs cannot be read, or is not installed.
     """
-    quotas = Quotas(
-        settings.max_sessions_per_origin,
-        settings.max_sessions_per_topic,
-        settings.max_topics_per_origin,
-        settings.max_candidates,
-        settings.max_side_bytes,
-    )
+    quotas = quotas_of(settings)
     if settings.store == "redis":
         with engine_of_redis():
             from .redis.store import make_redis_store
@@ -252,7 +262,7 @@ def make_store(settings: Settings, clock: Clock) -> Store:
         codes=settings.codes,
         quotas=quotas,
         start_empty=settings.start_empty_if_damaged,
-        space=Space(settings.data_dir, settings.max_store_bytes, settings.min_free_bytes),
+        space=Space(settings.data_dir, quotas.store_bytes, quotas.free_bytes),
         sweep_interval_ms=settings.sweep_interval_ms,
     )
 

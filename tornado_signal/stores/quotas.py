@@ -14,6 +14,8 @@ class Quotas(NamedTuple):
         topics_per_origin: topics with unanswered sessions of one origin.
         candidates: of one side of a session.
         side_bytes: of one side of a session: its offer or answer, and its candidates.
+        store_bytes: of everything, where the engine counts them.
+        free_bytes: how much of the engine's disk is to stay free.
     """
 
     sessions_per_origin: int = UNLIMITED
@@ -21,3 +23,5 @@ class Quotas(NamedTuple):
     topics_per_origin: int = UNLIMITED
     candidates: int = UNLIMITED
     side_bytes: int = UNLIMITED
+    store_bytes: int = UNLIMITED
+    free_bytes: int = 0

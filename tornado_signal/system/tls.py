@@ -28,19 +28,18 @@ class Tls:
     """
 
     def __init__(self, certificate: Path, key: Path) -> None:
-        self._files = certificate, key
         self._current = self.context = _read(certificate, key)
         # Loading another certificate into a context would keep the old one beside it if its key is of another type, and
         # a mismatch would leave it with neither. So each handshake is given the context that was read last.
         self.context.sni_callback = self._begin_handshake
 
-    def reload(self) -> None:
-        """Use what the files hold now from the next handshake on; connections that are there stay as they are.
+    def reload(self, certificate: Path, key: Path) -> None:
+        """Use what these files hold now from the next handshake on; connections that are there stay as they are.
 
         Raises:
             OperatorError: one of the files cannot be used; what was read before stays in use.
         """
-        self._current = _read(*self._files)
+        self._current = _read(certificate, key)
 
     def _begin_handshake(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         connection.context = self._current

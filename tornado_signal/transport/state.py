@@ -97,6 +97,7 @@ class Backlog:
         size_of: how much a connection has.
 
     Attributes:
+        most_bytes: as given.
         bytes: how much they have, as it was when each has told of it last.
         ended: how many connections have been ended for it.
     """
@@ -104,7 +105,7 @@ class Backlog:
     def __init__(self, most_bytes: int, size_of: Callable[[Any], int]) -> None:
         self.bytes = 0
         self.ended = 0
-        self._most_bytes = most_bytes
+        self.most_bytes = most_bytes
         self._size_of = size_of
         self._sizes: dict[OpenConnection, int] = {}
 
@@ -112,7 +113,7 @@ class Backlog:
         """A connection has so many bytes now."""
         self.bytes += size - self._sizes.get(connection, 0)
         self._sizes[connection] = size
-        if self.bytes > self._most_bytes:
+        if self.bytes > self.most_bytes:
             self._shrink()
 
     def forget(self, connection: OpenConnection) -> None:
@@ -126,7 +127,7 @@ class Backlog:
         by_address: defaultdict[str, list[OpenConnection]] = defaultdict(list)
         for connection in self._sizes:
             by_address[connection.remote_ip].append(connection)
-        while self.bytes > self._most_bytes * 3 // 4:
+        while self.bytes > self.most_bytes * 3 // 4:
             most = max(by_address.values(), key=lambda some: sum(map(self._sizes.__getitem__, some)))
             largest = max(most, key=self._sizes.__getitem__)
             most.remove(largest)

@@ -1,13 +1,15 @@
 """GET /ws: the handshake, an HTTP request like any other."""
 
 import asyncio
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from ..api.operations import Operation
 from ..errors import InvalidParameter
 from ..http.request import Endpoint, Request
 from ..http.routes import document_endpoint
+from ..http.site import Site
 from ..transport import ServerState
 from ..transport.websocket import WebSocket, accept
 from .asyncapi import make_asyncapi
@@ -18,19 +20,22 @@ PATH: Final = "/ws"
 SUBPROTOCOL: Final = "signal.v1"
 
 
-def websocket_endpoints(operations: tuple[Operation, ...]) -> dict[str, Endpoint]:
-    """What answers GET /ws, and the document that describes it, by their paths."""
+def websocket_endpoints(
+    operations: tuple[Operation, ...], holds_of: Callable[[Site], Holds] | None = None
+) -> dict[str, Endpoint]:
+    """What answers GET /ws, and the document that describes it, by their paths.
+
+    `holds_of` returns the held offers of a site, always the same: endpoints that take the place of others share them.
+    """
     document = document_endpoint("/asyncapi.json", make_asyncapi(operations))
-    return {PATH: websocket_endpoint(operations), document.pattern: document}
+    return {PATH: websocket_endpoint(operations, holds_of or functools.cache(Holds)), document.pattern: document}
 
 
-def websocket_endpoint(operations: Iterable[Operation]) -> Endpoint:
+def websocket_endpoint(operations: Iterable[Operation], holds_of: Callable[[Site], Holds]) -> Endpoint:
     """What answers GET /ws."""
     methods = make_methods(operations)
-    holds: Holds | None = None
 
     async def answer(request: Request) -> None:
-        nonlocal holds
         accepted = accept(request.headers, request.start_line.version, SUBPROTOCOL)
         if accepted is None:
             raise InvalidParameter("Upgrade")
@@ -39,7 +44,7 @@ def websocket_endpoint(operations: Iterable[Operation]) -> Endpoint:
         for name, value in accepted:
             headers[name] = value
 
-        holds = holds or Holds(request.site)
+        holds = holds_of(request.site)
         site, origin, address, name = request.site, request.origin, request.client_address, request.request_id
 
         def make(state: ServerState, remote_ip: str, refusal: int | None) -> asyncio.Protocol:

@@ -11,7 +11,7 @@ class Reservations:
     """Keeps a place for each session that is on its way."""
 
     def __init__(self, quotas: Quotas) -> None:
-        self._quotas = quotas
+        self.quotas = quotas
         self._reserved: dict[str, dict[str, int]] = {}  # by origin and topic
         self._counts: dict[str, int] = {}  # by origin
 
@@ -21,7 +21,7 @@ class Reservations:
         Raises:
             TooMany: a quota is used up.
         """
-        quotas = self._quotas
+        quotas = self.quotas
         reserved = self._reserved.get(origin, {})
         count = self._counts.get(origin, 0)
         sessions, topics, in_topic = index.sizes(origin, topic)

@@ -30,6 +30,7 @@ class Space:
 
     Attributes:
         most_bytes: how much it may hold.
+        wanted_bytes: how much is to stay free, on a disk that is not small; counts from the next measurement on.
         size_bytes: what the database held when it was measured.
         free_bytes: what was free then.
     """
@@ -38,7 +39,7 @@ class Space:
         self.most_bytes = most_bytes
         self.size_bytes = self.free_bytes = self.reserve_bytes = 0
         self._path = path
-        self._wanted_bytes = reserve_bytes
+        self.wanted_bytes = reserve_bytes
         self._submitted_bytes = 0  # ever, on the loop
         self._written_bytes = 0  # of these, in the writer's thread
         self._measured_bytes = 0  # of these, when it was measured
@@ -73,7 +74,7 @@ class Space:
         held = self.size_bytes + added
         # What is in the log now is in a table soon, for a while in both.
         left = self.free_bytes - 2 * added - min(held, MERGE_BYTES)
-        return held <= self.most_bytes and (not self._wanted_bytes or left >= self.reserve_bytes)
+        return held <= self.most_bytes and (not self.wanted_bytes or left >= self.reserve_bytes)
 
     # In the writer's thread
 
@@ -95,7 +96,7 @@ class Space:
         written = self._written_bytes
         with contextlib.suppress(OSError):
             disk = shutil.disk_usage(self._path)
-            self.reserve_bytes = min(self._wanted_bytes, disk.total // 4)
+            self.reserve_bytes = min(self.wanted_bytes, disk.total // 4)
             self._ballast_bytes = self.reserve_bytes // 2
             if self._ballast_bytes and disk.free >= self.reserve_bytes + 2 * self._ballast_bytes:
                 with contextlib.suppress(OSError):  # without it the disk is measured all the same

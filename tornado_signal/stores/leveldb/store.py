@@ -150,6 +150,10 @@ class LevelDBStore:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
+    def allow(self, quotas: Quotas) -> None:
+        self._quotas = self._reservations.quotas = quotas
+        self.space.most_bytes, self.space.wanted_bytes = quotas.store_bytes, quotas.free_bytes
+
     @property
     def available(self) -> bool:
         return self.database.available

@@ -42,15 +42,21 @@ class OriginCounts:
     def __init__(self, partitions: Partitions, read: Callable[[str], Awaitable[Sizes]], quotas: Quotas) -> None:
         self._partitions = partitions
         self._read = read
-        # As long as no partition has so many, all together have half of what they may.
-        self._near = (
-            quotas.sessions_per_origin / (2 * partitions.count),
-            quotas.topics_per_origin / (2 * partitions.count),
-        )
-        self._quotas = quotas
         self._known: dict[str, _Known] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._loop = asyncio.get_running_loop()
+        self.allow(quotas)
+
+    def allow(self, quotas: Quotas) -> None:
+        """Apply other quotas: what is known of origins is read anew, with what they leave."""
+        # As long as no partition has so many, all together have half of what they may.
+        self._near = (
+            quotas.sessions_per_origin / (2 * self._partitions.count),
+            quotas.topics_per_origin / (2 * self._partitions.count),
+        )
+        self._quotas = quotas
+        for known in self._known.values():
+            known.unread, known.near = 0, True
 
     def others(self, origin: str, partition: Partition) -> tuple[int, int]:
         """Sessions and topics in the other partitions of an origin."""

@@ -190,6 +190,10 @@ class RedisStore:
     def now_ms(self) -> int:
         return self.client.now_ms()
 
+    def allow(self, quotas: Quotas) -> None:
+        self._quotas = quotas
+        self._counts.allow(quotas)
+
     @property
     def available(self) -> bool:
         return all(node.answers for node in self.topology.primaries)
