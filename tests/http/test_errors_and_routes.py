@@ -24,6 +24,7 @@ from support.sse import open_stream
 
 from tornado_signal import errors
 from tornado_signal.http.errors import STATUS
+from tornado_signal.settings.origins import Origins
 from tornado_signal.settings.settings import Settings
 
 pytest_plugins = ["support.http_fixtures"]
@@ -260,7 +261,7 @@ async def test_an_origin_wins_over_same_origin(service):
 
 
 MAX_BODY_BYTES = Settings().max_body_bytes
-LISTED = {"allowed_origins": frozenset([ORIGIN, "null"])}
+LISTED = {"allowed_origins": Origins(frozenset([ORIGIN, "null"]))}
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "https://app.example/", "HTTPS://app.example", "any", "*"])
@@ -276,13 +277,30 @@ async def test_not_on_the_allow_list(origin, start_service):
 async def test_on_the_allow_list(start_service):
     """Who is on the allow-list is served, and a missing Origin is still a 400."""
     service = await start_service(**LISTED)
-    for origin in LISTED["allowed_origins"]:
+    for origin in LISTED["allowed_origins"].entries:
         response = await service.call("GET", "/topics", origin=origin)
         assert (response.status, allowed_origin(response)) == (200, origin)
         assert (await service.call("OPTIONS", "/poll", origin=origin)).status == 204
     assert refused(await service.call("GET", "/topics", origin=None)) == (400, invalid("Origin"))
     own = await service.raw(head("GET", "/topics", [("Host", HOST), *SAME]))
     assert refused(own) == (403, "Origin not allowed")
+
+
+async def test_subdomains_on_the_allow_list(start_service):
+    """A wildcard counts for requests, preflights, streams, WebSockets and what the transport refuses alike (B14)."""
+    service = await start_service(allowed_origins=Origins(frozenset(["https://*.app.example"])))
+    inside = "https://a.b.app.example"
+    code = await service.offer(origin=inside)
+    paths = [("GET", "/topics"), ("OPTIONS", "/poll"), ("HEAD", "/lobby/events"), ("GET", "/ws"), ("GET", "/nowhere")]
+    for origin, allowed in ((inside, True), (ORIGIN, False), ("https://xapp.example", False)):
+        for method, path in paths:
+            response = await service.raw(head(method, path, with_origin(origin)), method)
+            assert (response.status != 403, allowed_origin(response)) == (allowed, origin if allowed else None)
+        broken = await service.raw(head("POST", "/poll", with_origin(origin, [("Content-Length", "x")])))
+        assert (broken.status, allowed_origin(broken)) == (400, origin if allowed else None)
+    # Subdomains are origins of their own.
+    assert await service.sessions(origin="https://c.app.example") == []
+    assert [each["code"] for each in await service.sessions(origin=inside)] == [code]
 
 
 def credentials(response):

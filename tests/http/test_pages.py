@@ -7,6 +7,7 @@ import pytest
 from support.service import ORIGIN, OTHER, allowed_origin, refused
 
 from tornado_signal.http import assets
+from tornado_signal.settings.origins import Origins
 
 pytest_plugins = ["support.http_fixtures"]
 
@@ -165,7 +166,7 @@ async def test_the_document(service):
 @pytest.mark.parametrize("path", ["/client.js", "/openapi.json"])
 async def test_an_origin_that_is_not_allowed(path, start_service, caplog):
     """With an allow-list others may not read the module either; whoever names no origin may, as no page can see it."""
-    service = await start_service(allowed_origins=frozenset({ORIGIN}))
+    service = await start_service(allowed_origins=Origins(frozenset({ORIGIN})))
     response = await service.call("GET", path, origin="https://other.example")
     assert (refused(response), allowed_origin(response)) == ((403, "Origin not allowed"), None)
     for origin in (None, ORIGIN):

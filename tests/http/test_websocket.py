@@ -27,6 +27,7 @@ from support.service import (
 )
 from websockets.frames import Frame, Opcode
 
+from tornado_signal.settings.origins import Origins
 from tornado_signal.transport import listener, websocket
 from tornado_signal.transport.state import Backlog
 
@@ -85,7 +86,7 @@ async def test_what_is_no_handshake(other, service):
 
 async def test_who_may_connect(start_service):
     """The Origin of the handshake is checked as any request's, and other methods are not for this path."""
-    service = await start_service(allowed_origins=frozenset({ORIGIN}))
+    service = await start_service(allowed_origins=Origins(frozenset({ORIGIN})))
     for origin, expected in ((None, (400, invalid("Origin"))), (OTHER, (403, "Origin not allowed"))):
         assert refused(await service.call("GET", "/ws", origin=origin, headers=handshake())) == expected
     response = await service.call("POST", "/ws", {}, headers=handshake())

@@ -18,6 +18,7 @@ from support.paths import ROOT
 from support.service import ORIGIN, head
 from support.traffic import SECRETS, send, traffic
 
+from tornado_signal.settings.origins import Origins
 from tornado_signal.system import logs
 
 pytest_plugins = ["support.http_fixtures"]
@@ -354,7 +355,7 @@ def test_the_last_words(form, tmp_path):
 
 async def test_every_answer_names_its_request(start_service):
     """Whatever is answered, by whom ever, names its request, once, and no two have the same name."""
-    service = await start_service(allowed_origins=frozenset([ORIGIN]))
+    service = await start_service(allowed_origins=Origins(frozenset([ORIGIN])))
     names = []
     for method, path, body, origin in [
         ("GET", "/health", None, ORIGIN),

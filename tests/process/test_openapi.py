@@ -14,6 +14,7 @@ from support.service import declared
 
 from tornado_signal.api.operations import SUBSCRIPTIONS, declare
 from tornado_signal.http import assets, openapi
+from tornado_signal.settings.origins import Origins
 from tornado_signal.settings.settings import Settings
 
 pytest_plugins = ["support.http_fixtures"]
@@ -129,7 +130,7 @@ async def refuse_all(service, status):
 @pytest.mark.parametrize(
     ("status", "settings"),
     [
-        (403, {"allowed_origins": frozenset({"https://other.example"})}),
+        (403, {"allowed_origins": Origins(frozenset({"https://other.example"}))}),
         (413, {}),
         (429, {"rate_per_address": 1, "burst_per_address": 1, "unlimited_addresses": ()}),
         (503, {}),

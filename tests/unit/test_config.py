@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tornado_signal.__main__ import make_parser
+from tornado_signal.settings.origins import Origins
 from tornado_signal.settings.settings import SETTINGS, Settings
 from tornado_signal.settings.sources import CONFIG_VARIABLE, ConfigError, load
 
@@ -91,9 +92,11 @@ VALUES = [
     ("codes", "random", '"random"', "random"),
     ("codes", "content", '"content"', "content"),
     ("allowed_origins", "any", '"any"', None),
-    ("allowed_origins", "https://B.example", '["https://B.example"]', {"https://B.example"}),
-    ("allowed_origins", "http://a:1, null", '["http://a:1", "null"]', {"http://a:1", "null"}),
-    ("allowed_origins", "app://x/,http://b", '"app://x/,http://b"', {"app://x/", "http://b"}),
+    ("allowed_origins", "https://B.example", '["https://B.example"]', Origins(frozenset({"https://B.example"}))),
+    ("allowed_origins", "http://a:1, null", '["http://a:1", "null"]', Origins(frozenset({"http://a:1", "null"}))),
+    ("allowed_origins", "app://x/,http://b", '"app://x/,http://b"', Origins(frozenset({"app://x/", "http://b"}))),
+    ("allowed_origins", "https://*.a.b:1", '"https://*.a.b:1"', Origins(frozenset({"https://*.a.b:1"}))),
+    ("allowed_origins", "http://*.localhost", '["http://*.localhost"]', Origins(frozenset({"http://*.localhost"}))),
     ("trusted_proxies", "none", '"none"', ()),
     ("trusted_proxies", "10.0.0.0/8,::1", '["10.0.0.0/8", "::1"]', PROXIES),
     ("trusted_proxies", "10.0.0.0/8 , ::1", '"10.0.0.0/8 , ::1"', PROXIES),
@@ -172,6 +175,19 @@ REFUSED_TEXT = {
         "http://a,",
         "*",
         "https://*.a",
+        "https://*",
+        "https://*.",
+        "*.a.example",
+        "app://*.a.example",
+        "https://*.A.example",
+        "https://*a.example",
+        "https://a*.b.example",
+        "https://a.*.example",
+        "https://*.*.example",
+        "https://*.a..example",
+        "https://*.a.example/",
+        "https://*.a.example:port",
+        "http://ok,https://*",
         "http://a/",
         "http://a b",
         "http://é",
@@ -512,6 +528,40 @@ def test_unreadable_file(name, reason, tmp_path):
         with pytest.raises(ConfigError) as error:
             settle(*argv, env=env)
         assert str(error.value).startswith(f"{where} = {path!r}: expected a file that can be read ({reason}")
+
+
+def test_wildcards():
+    """A pattern stands for every subdomain, however deep: not for the name itself, nor another scheme or port."""
+    origins = Origins(frozenset({"https://*.a.example", "http://*.b.example:8080", "https://c.example"}))
+    allowed = {
+        "https://x.a.example": "https://*.a.example",
+        "https://x-1.y_z.a.example": "https://*.a.example",
+        "http://x.b.example:8080": "http://*.b.example:8080",
+        "https://c.example": "https://c.example",
+    }
+    assert {origin: origins.find(origin) for origin in allowed} == allowed
+    for other in (
+        "https://a.example",
+        "https://.a.example",
+        "https://x..a.example",
+        "https://*.a.example",
+        "https://x.*.a.example",
+        "http://x.a.example",
+        "https://x.a.example:8080",
+        "https://x.a.example.evil.example",
+        "https://evil.example/.a.example",
+        "https://evil.example#.a.example",
+        "https://evil.example:1.a.example",
+        "https://u@x.a.example",
+        "https://X.a.example",
+        "https://xa.example",
+        "https://x.aXexample",
+        "https://x.a.example\n",
+        "http://x.b.example",
+        "https://x.c.example",
+        "null",
+    ):
+        assert other not in origins, other
 
 
 def test_help(capsys):

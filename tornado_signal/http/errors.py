@@ -9,6 +9,7 @@ from tornado import httputil
 from .. import errors
 from ..api import wire
 from ..api.schemas import MAX_ORIGIN
+from ..settings.origins import Origins
 from .request_log import RequestLog
 
 STATUS: Final[dict[type[BaseException], int]] = {
@@ -40,7 +41,7 @@ def error_response(error: BaseException) -> tuple[int, list[tuple[str, str]], by
     return status, headers, wire.encode({"error": "Internal server error" if status == 500 else str(error)})
 
 
-def cors(origin: str, allowed: frozenset[str] | None) -> list[tuple[str, str]]:
+def cors(origin: str, allowed: Origins | None) -> list[tuple[str, str]]:
     """What a response says to the pages of an origin that is served (contract B14)."""
     headers = [("Access-Control-Allow-Origin", origin)]
     if allowed is not None:  # else a cookie of the operator's proxy would be every page's

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from .origins import Origins
 from .value_types import (
     ADDRESS,
     COUNT,
@@ -167,8 +168,11 @@ class Settings:
         one_of("random", "content"),
         "how session codes are made: at random, or from origin, topic and offer, the same for the same",
     )
-    allowed_origins: frozenset[str] | None = setting(
-        "any", keyword_or("any", None, converted(frozenset, list_of(ORIGIN))), "the origins that are served", live=True
+    allowed_origins: Origins | None = setting(
+        "any",
+        keyword_or("any", None, converted(lambda entries: Origins(frozenset(entries)), list_of(ORIGIN))),
+        "the origins that are served; https://*.example.com: every subdomain, but not the name itself",
+        live=True,
     )
     trusted_proxies: tuple[Network | Literal["unix"], ...] = setting(
         "none",

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
+from .origins import PATTERN
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")
@@ -153,8 +155,9 @@ TURN = matching(
     "the URL of a TURN server, such as turn:turn.example.com:3478?transport=udp",
 )
 # Origins are compared byte for byte (Contract B1). What no browser sends would refuse every page
-# silently, so it is refused here: a slash at the end, a pattern, anything but ASCII.
+# silently, so it is refused here: a slash at the end, any other pattern, anything but ASCII.
 ORIGIN = matching(
-    r"(?!https?://[^/]*/)[!-)+-~]{1,512}",
-    "an origin as browsers send it, such as https://app.example.com, with no slash at the end and no *",
+    rf"(?!https?://[^/]*/)[!-)+-~]{{1,512}}|(?=.{{1,512}}$){PATTERN}",
+    "an origin as browsers send it, such as https://app.example.com, with no slash at the end, or "
+    "https://*.example.com for all subdomains, at any depth",
 )

@@ -1,0 +1,40 @@
+"""The origins that are served: as they are, or with a wildcard for the subdomains of a name."""
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import Final
+
+WILDCARD: Final = "*."
+_LABEL = "[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?"
+PATTERN: Final = rf"https?://\*\.(localhost|{_LABEL}(\.{_LABEL})+)(:[0-9]{{1,5}})?"
+"""An origin whose first label is the wildcard; in lower case, as browsers send names."""
+
+
+@dataclass(frozen=True)
+class Origins:
+    """An allow-list.
+
+    Attributes:
+        entries: origins, compared byte for byte, and patterns, each for every subdomain of its name, at any depth, but
+            not for the name itself.
+    """
+
+    entries: frozenset[str]
+
+    @functools.cached_property
+    def _patterns(self) -> tuple[tuple[str, re.Pattern[str]], ...]:
+        found = []
+        for entry in sorted(entry for entry in self.entries if WILDCARD in entry):
+            scheme, _, rest = entry.partition(WILDCARD)
+            found.append((entry, re.compile(rf"{re.escape(scheme)}({_LABEL}\.)+{re.escape(rest)}")))
+        return tuple(found)
+
+    def find(self, origin: str) -> str | None:
+        """The entry that allows an origin; None if none does."""
+        if origin in self.entries:
+            return origin if WILDCARD not in origin else None
+        return next((entry for entry, pattern in self._patterns if pattern.fullmatch(origin)), None)
+
+    def __contains__(self, origin: str) -> bool:
+        return self.find(origin) is not None
