@@ -88,10 +88,32 @@ def lines(server):
 
 
 def test_text():
-    """A line of text: how bad, who, what, and more of it by name."""
-    formatter = logs.Formatter()
-    assert formatter.format(record("it is %d", 5)) == "INFO tornado_signal.some: it is 5"
-    assert formatter.format(record("it", fields={"a": 1, "b": "/:x"})) == "INFO tornado_signal.some: it a=1 b=/:x"
+    """A line of text: when, how bad, who, what, and more of it by name. The journal says when by itself."""
+    made = record("it is %d", 5)
+    made.created = 1_900_000_000.1234
+    assert logs.Formatter().format(made) == "2030-03-17T17:46:40.123Z INFO tornado_signal.some: it is 5"
+    assert logs.Formatter(journal=True).format(made) == "<6>INFO tornado_signal.some: it is 5"
+    made = record("it", fields={"a": 1, "b": "/:x"})
+    assert logs.Formatter(journal=True).format(made) == "<6>INFO tornado_signal.some: it a=1 b=/:x"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("é/:x", "é/:x"),
+        ("two words", '"two words"'),
+        ("", '""'),
+        ('say "a"', r'"say \"a\""'),
+        ("a=b", '"a=b"'),
+        ("a\nb\x85", '"a\\nb\x85"'),
+        ("a\N{NO-BREAK SPACE}b", '"a\N{NO-BREAK SPACE}b"'),
+    ],
+)
+def test_values(value, written):
+    """A value that its end could not be told of is quoted, as JSON."""
+    line = logs.Formatter().format(record("it", fields={"a": value, "b": 2}))
+    assert line.endswith(f" it a={written} b=2")
+    assert "\n" not in line
 
 
 def test_json():

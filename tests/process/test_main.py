@@ -138,7 +138,7 @@ def test_a_defect_of_the_installed_command(tmp_path):
     # Python imports this before the command begins.
     (broken / "sitecustomize.py").write_text(
         "import tornado_signal.server\n"
-        "async def serve(settings): raise ZeroDivisionError('unforeseen')\n"
+        "async def serve(settings, read): raise ZeroDivisionError('unforeseen')\n"
         "tornado_signal.server.serve = serve\n"
     )
     done = run("serve", "--port", 0, cwd=tmp_path, PYTHONPATH=str(broken))

@@ -33,9 +33,9 @@ def write(place, *lines):
 
 
 def reload(server, lines=1):
-    """Have a server read its settings again; so many lines that it says to that."""
+    """Have a server read its settings again; so many lines that it says to that, without their times."""
     server.process.send_signal(signal.SIGHUP)
-    said = [server.process.stderr.readline().rstrip("\n") for _ in range(lines)]
+    said = [server.process.stderr.readline().rstrip("\n").partition(" ")[2] for _ in range(lines)]
     server.log += said
     return said
 

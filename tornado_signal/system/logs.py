@@ -6,6 +6,7 @@ A record may carry `fields` (`log.info(…, extra={"fields": {…}})`): they end
 import json
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Mapping
@@ -14,11 +15,14 @@ from types import MappingProxyType
 from typing import IO, Any, Final
 
 PROGRAM: Final = "tornado-signal"
+_BARE: Final = re.compile(r'[^\s"=]+')
 _PRIORITY: Final = {logging.CRITICAL: 2, logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6, logging.DEBUG: 7}
 
 
 class Formatter(logging.Formatter):
     """Makes records into lines, `text` or `json`; for the journal each begins with its priority (sd-daemon(3)).
+
+    Text for the journal has no time, as it adds that.
 
     Args:
         form: of a line.
@@ -39,13 +43,13 @@ class Formatter(logging.Formatter):
         fields: dict[str, Any] = {**self._common, **getattr(record, "fields", {})}
         trace = _trace(record)
         if self._form == "json":
-            time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-            named = {"time": time, "level": record.levelname.lower(), "logger": record.name}
+            named = {"time": _time(record), "level": record.levelname.lower(), "logger": record.name}
             named["message"] = record.getMessage()
             text = json.dumps(named | fields | ({"traceback": trace} if trace else {}))
         else:
-            said = [record.getMessage(), *(f"{name}={value}" for name, value in fields.items())]
-            text = f"{record.levelname} {record.name}: {' '.join(said)}"
+            said = [record.getMessage(), *(f"{name}={_quoted(str(value))}" for name, value in fields.items())]
+            time = "" if self._journal else f"{_time(record).replace('+00:00', 'Z')} "  # the journal adds its own
+            text = f"{time}{record.levelname} {record.name}: {' '.join(said)}"
             if record.name == PROGRAM:  # a sentence for the operator
                 text = f"{PROGRAM}: {record.getMessage()}"
             text += "\n" + trace if trace else ""
@@ -53,6 +57,16 @@ class Formatter(logging.Formatter):
             return text
         priority = _PRIORITY.get(record.levelno, 5)
         return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
+
+
+def _time(record: logging.LogRecord) -> str:
+    """When it was, in UTC (RFC 3339)."""
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+
+
+def _quoted(value: str) -> str:
+    """A value as it is, or as a JSON string where its end could not be told."""
+    return value if _BARE.fullmatch(value) else json.dumps(value, ensure_ascii=False)
 
 
 def _trace(record: logging.LogRecord) -> str:
