@@ -66,7 +66,7 @@ def run_server(arguments: argparse.Namespace) -> None:
     settings = load(arguments, os.environ)
     logs.set_up(settings.log_level, settings.log_format)
     if arguments.check:
-        uvloop.run(server.check(settings))
+        print("settings: can be used", *uvloop.run(server.check(settings)), sep="\n")
     elif (workers := server.number_of_workers(settings)) > 1:
         from .supervisor import supervise
 

@@ -34,7 +34,7 @@ from .limits.per_address import AdminConnectionLimiter, Limits
 from .metrics import RequestMetrics
 from .settings.settings import Settings, merge
 from .settings.sources import ConfigError
-from .stores import open_store, quotas_of
+from .stores import check_files, open_store, quotas_of, where
 from .system import logs
 from .system.activation import passed_sockets
 from .system.clock import Clock
@@ -144,25 +144,40 @@ def open_tls(settings: Settings) -> Tls | None:
     return Tls(settings.tls_certificate, settings.tls_key)
 
 
-async def check(settings: Settings) -> None:
+async def check(settings: Settings) -> list[str]:
     """Open everything that `serve` needs and close it again.
+
+    Returns:
+        What can be used, a line for each.
 
     Raises:
         OperatorError: something cannot be used.
     """
-    raise_descriptor_limit()
-    open_tls(settings)
-    open_ice_servers(settings)
+    done = [f"open files: room for {raise_descriptor_limit()} connections"]
+    if open_tls(settings) is not None:
+        done.append(f"certificate and key: {settings.tls_certificate}, {settings.tls_key}")
+    ice = open_ice_servers(settings)
+    if ice.stun or ice.turn_urls:
+        done.append(f"ICE servers: {', '.join((*ice.stun, *ice.turn_urls))}, not asked")
+    check_files(settings)
     try:
         # A check does not move a damaged database aside.
-        await (await open_store(dataclasses.replace(settings, start_empty_if_damaged=False), Clock())).close()
+        store = await open_store(dataclasses.replace(settings, start_empty_if_damaged=False), Clock())
+        listed, topics = await store.counts()
+        await store.close()
+        done.append(f"store: {where(settings)}, {listed} sessions listed in {topics} topics")
     except DamagedDatabase as error:
         if not settings.start_empty_if_damaged:
             raise
         log.warning("%s; the server will move it aside and start empty", error)
     public, admin = open_all_sockets(settings)
-    for listening in public + admin:
-        listening.close()
+    for name, sockets in (("listener", public), ("admin listener", admin)):
+        for listening in sockets:
+            done.append(
+                f"{name}: {url(listening, 'https' if settings.tls_certificate and sockets is public else 'http')}"
+            )
+            listening.close()
+    return done
 
 
 def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[socket.socket]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from support.command import BOUND_S, COMMAND, ORIGIN, Server, at_another_time, environment, passing, run
+from support.paths import ROOT
 from support.service_manager import told, until_told
 
 from tornado_signal import COMMIT
@@ -157,10 +158,43 @@ def test_every_address_of_a_name(start):
 
 
 def test_check(tmp_path):
-    """`--check` opens what `serve` needs, says nothing and is done; what it made can be served from."""
-    done = run("serve", "--check", "--port", 0, "--admin-port", 0, cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    """`--check` opens what `serve` needs, says what that is and is done; what it made can be served from."""
+    stun = ("--stun-servers", "stun:stun.example.com")
+    done = run("serve", "--check", "--port", 0, "--admin-port", 0, *stun, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    wanted = (
+        r"settings: can be used",
+        r"open files: room for \d+ connections",
+        r"ICE servers: stun:stun\.example\.com, not asked",
+        r"store: data, 0 sessions listed in 0 topics",
+        r"listener: http://127\.0\.0\.1:\d+",
+        r"admin listener: http://127\.0\.0\.1:\d+",
+    )
+    assert re.fullmatch("".join(rf"{line}\n" for line in wanted), done.stdout), done.stdout
     assert (tmp_path / "data" / "CURRENT").exists()
+
+
+def test_check_of_a_directory_of_something_else(start, tmp_path):
+    """`--check` refuses a directory with foreign files and changes nothing; what a database leaves is none."""
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
+    names = ["a", "b.txt", "1.ldb.bak", "CURRENT2", ".hidden"]
+    for name in names:
+        (data / name).touch()
+    done = run("serve", "--check", "--port", 0, cwd=tmp_path)
+    refused(done, "data holds what is not the server's: ", "1.ldb.bak, CURRENT2 and 2 more; choose another --data-dir")
+    assert sorted(each.name for each in data.iterdir()) == sorted(names)
+    assert data.stat().st_mode & 0o777 == 0o755
+    for name in names:
+        (data / name).unlink()
+    shutil.copy(ROOT / "data" / "README.md", data)
+    for _ in range(2):
+        server = start()
+        server.offer()
+        assert server.stop() == 0
+    done = run("serve", "--check", "--port", 0, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\nstore: data, 2 sessions listed in 1 topics\n" in done.stdout
 
 
 def test_check_keeps_the_sessions(start, tmp_path):

@@ -270,7 +270,8 @@ def test_a_second_server(check, start, tmp_path, connect):
 def test_check_leaves_nothing(path, tmp_path):
     """`--check` tries the socket and takes it away again."""
     done = run("serve", "--check", "--address", f"unix:{path}", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith(f"\nlistener: unix:{path}\n")
     assert not path.exists()
 
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from ..errors import DamagedBackup, DatabaseError, OperatorError
 from ..settings.settings import Settings
 from ..settings.sources import load
-from ..stores import engine_of_redis
+from ..stores import engine_of_redis, where
 from ..stores.leveldb import directory, files
 from ..stores.leveldb.binding import plyvel
 from ..system import terminal
@@ -75,7 +75,7 @@ def inspect(arguments: Arguments, settings: Settings) -> None:
         with engine_of_redis():
             from . import on_redis
         found = on_redis.count(settings, arguments.most)
-        _show({"source": on_redis.source(settings), **found}, as_json=arguments.json)
+        _show({"source": where(settings), **found}, as_json=arguments.json)
         return
     census = Census(Clock().now_ms(), arguments.most)
     with _contents(arguments, settings) as (name, size_bytes, entries):
@@ -93,7 +93,7 @@ def check(arguments: Arguments, settings: Settings) -> None:
     if settings.store == "redis":
         with engine_of_redis():
             from . import on_redis
-        name, found = on_redis.source(settings), on_redis.check(settings)
+        name, found = where(settings), on_redis.check(settings)
         repairs = "servers go on with it, and what is wrong goes when its sessions have expired; please report it"
     else:
         path = settings.data_dir

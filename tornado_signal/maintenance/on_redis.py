@@ -19,12 +19,6 @@ from .census import make_numbers, zeros
 T = TypeVar("T")
 
 
-def source(settings: Settings) -> str:
-    """What is looked at, in words."""
-    nodes = ", ".join(f"{host}:{port}" for host, port in settings.redis_nodes)
-    return f"{settings.redis_prefix}* on Redis at {nodes}"
-
-
 def count(settings: Settings, most: int) -> dict[str, Any]:
     """The numbers of the store as configured, as `Census` has them, of which so many origins and topics are named.
 

@@ -74,7 +74,9 @@ def add_settings(parser: argparse.ArgumentParser, names: Collection[str]) -> Non
 def add_all_settings(parser: argparse.ArgumentParser) -> None:
     """Add all that `serve` takes: `--check`, `--config` and a flag for each setting."""
     parser.usage = "%(prog)s [-h] [--check] [--config FILE] [--SETTING VALUE]..."  # else an error has it all before it
-    parser.add_argument("--check", action="store_true", help="check settings, data directory and ports, and exit")
+    parser.add_argument(
+        "--check", action="store_true", help="check settings, data directory and ports, say what can be used, and exit"
+    )
     add_settings(parser, [each.name for each in SETTINGS])
 
 

@@ -267,6 +267,25 @@ def make_store(settings: Settings, clock: Clock) -> Store:
     )
 
 
+def where(settings: Settings) -> str:
+    """Where the sessions live, in words."""
+    if settings.store == "leveldb":
+        return str(settings.data_dir)
+    return f"{settings.redis_prefix}* on Redis at {', '.join(f'{host}:{port}' for host, port in settings.redis_nodes)}"
+
+
+def check_files(settings: Settings) -> None:
+    """Check that the data directory, if the engine has one, is for nothing else.
+
+    Raises:
+        OperatorError: there are files in it that are no database's.
+    """
+    if settings.store == "leveldb":
+        from .leveldb.files import check_own
+
+        check_own(settings.data_dir)
+
+
 async def open_store(settings: Settings, clock: Clock) -> Store:
     """The store as configured, opened.
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from typing import Final
 
 from ...errors import OperatorError
 
+_OWN: Final = re.compile(
+    r"CURRENT|LOCK|LOG(\.old)?|MANIFEST-\d+|\d+\.(log|ldb|sst|dbtmp)|ballast|lost|lost\+found|README\.md"
+)
 BALLAST: Final = "ballast"
 """The file in a database's directory that only takes room; see `space`."""
 
@@ -47,6 +51,21 @@ def owned(path: Path, owner: Path | None = None) -> Iterator[None]:
             for each in [path, *path.rglob("*")]:
                 with contextlib.suppress(FileNotFoundError):
                     os.chown(each, of.st_uid, of.st_gid, follow_symlinks=False)
+
+
+def check_own(path: Path) -> None:
+    """Check that a directory, if it is there, holds nothing but a database; the README of a checkout may be beside it.
+
+    Raises:
+        OperatorError: it holds something else.
+    """
+    foreign = sorted(each.name for each in path.glob("*") if not _OWN.fullmatch(each.name))
+    if foreign:
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        raise OperatorError(
+            f"{path} holds what is not the server's: {', '.join(foreign[:3])}{more}; "
+            "choose another --data-dir, or move that away"
+        )
 
 
 def remove_ballast(path: Path) -> bool:
