@@ -383,6 +383,27 @@ def test_a_switch_alone():
     assert not settle("--start-empty-if-damaged=false", env=variable).start_empty_if_damaged
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["serve", "--admin-prt", "3"], "--admin-prt 3; did you mean --admin-port?"),
+        (["serve", "--allowed-origin=https://a.b"], "--allowed-origin=https://a.b; did you mean --allowed-origins?"),
+        (["serve", "--max_offer", "1", "--prot=1"], "--max_offer 1 --prot=1; did you mean --max-offer and --port?"),
+        (["serve", "--port", "1", "--wholly-other"], "--wholly-other"),
+        (["serve", "now"], "now"),
+        (["check", "--data", "x"], "--data x; did you mean --data-dir?"),
+    ],
+)
+def test_unknown_flags(arguments, hint, capsys):
+    """A flag that does not exist is wrong usage, and the command's flag that may be meant is named."""
+    with pytest.raises(SystemExit) as exit_:
+        PARSER.parse_args(arguments)
+    assert exit_.value.code == 2
+    said = capsys.readouterr().err
+    assert said.endswith(f": error: unrecognized arguments: {hint}\n")
+    assert said.startswith(f"usage: tornado-signal {arguments[0]} ")
+
+
 def test_some_flags(capsys):
     """A command that needs few settings has flags for those; the others come from environment and file alone."""
     found = load(PARSER.parse_args(["check", "--data-dir", "x"]), {"TORNADO_SIGNAL_PORT": "1"})

@@ -1,7 +1,8 @@
 """The command line: its commands, and flags for settings (Contract D)."""
 
 import argparse
-from collections.abc import Callable, Collection
+import difflib
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from .settings import SETTINGS
@@ -28,6 +29,20 @@ class CommandLine(argparse.ArgumentParser):
     def add_argument(self, *names: str, **options: Any) -> argparse.Action:
         self.arguments.append(super().add_argument(*names, **options))
         return self.arguments[-1]
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """As argparse does, but an error about unknown flags names those that may be meant."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            parser = self.commands.get(found.command, self)
+            flags = [flag for argument in parser.arguments for flag in argument.option_strings]
+            written = [each.partition("=")[0] for each in unknown if each.startswith("--")]
+            near = [flag for each in written for flag in difflib.get_close_matches(each, flags, n=1)]
+            hint = f"; did you mean {' and '.join(dict.fromkeys(near))}?" if near else ""
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return found
 
     def add_command(
         self, name: str, run: Callable[[argparse.Namespace], None], summary: str, description: str
