@@ -40,7 +40,8 @@ from .system.activation import passed_sockets
 from .system.clock import Clock
 from .system.lag import Lag
 from .system.notify import Notifier
-from .system.sockets import open_sockets, url
+from .system.secrets import admin_token
+from .system.sockets import is_local, open_sockets, url
 from .system.tls import Tls
 from .transport import Server, ServerState
 from .websocket.endpoint import websocket_endpoints
@@ -156,6 +157,8 @@ async def check(settings: Settings) -> list[str]:
     done = [f"open files: room for {raise_descriptor_limit()} connections"]
     if open_tls(settings) is not None:
         done.append(f"certificate and key: {settings.tls_certificate}, {settings.tls_key}")
+    if admin_token(settings):
+        done.append(f"admin token: {settings.admin_token_file}")
     ice = open_ice_servers(settings)
     if ice.stun or ice.turn_urls:
         done.append(f"ICE servers: {', '.join((*ice.stun, *ice.turn_urls))}, not asked")
@@ -193,11 +196,16 @@ def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[sock
     return public or open_sockets(settings.address, settings.port, "--port", settings.socket_mode), admin
 
 
-def load_admin_application(site: Site, state: ServerState) -> web.Application:
-    """The application of the admin listener; what it is made with takes a while to load."""
-    from .admin.application import make_admin_application
+def load_admin_application(
+    site: Site, state: ServerState, sockets: list[socket.socket], token: bytes
+) -> web.Application:
+    """The application of the admin listener on some sockets; what it is made with takes a while to load."""
+    from .admin.application import Access, make_admin_application
 
-    return make_admin_application(site, state)
+    local = all(map(is_local, sockets))
+    if not (local or token) and site.service.settings.store == "leveldb":
+        log.info("the admin listener is for other machines, too: without --admin-token-file it makes no backups")
+    return make_admin_application(site, state, Access(token, local))
 
 
 def tell_where(urls: list[str], admin: list[socket.socket]) -> None:
@@ -354,7 +362,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
     signals = Signals()
     notifier = Notifier(os.environ)
     max_connections = raise_descriptor_limit()
-    tls = open_tls(settings)
+    tls, token = open_tls(settings), admin_token(settings)
     clock = Clock()
     store = await open_store(settings, clock)
     public: list[socket.socket] = []
@@ -373,7 +381,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         running = Running(application, state, tls, **({"worker": inherited.worker} if inherited else {}))
         server = Server(state)
         await server.start(public)
-        admin_application = load_admin_application(site, state) if admin else web.Application()
+        admin_application = load_admin_application(site, state, admin, token) if admin else web.Application()
         admin_server = Server(ServerState(admin_application, refusal, limiter=AdminConnectionLimiter()))
         await admin_server.start(admin)
         lag = Lag(metrics.loop_lag)

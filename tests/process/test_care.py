@@ -574,26 +574,44 @@ def test_the_admin_listener_of_another_address(start, tmp_path):
     assert "sessions" in done("inspect", "--admin-port", port, "--admin-address", host)
 
 
-def test_other_machines_ask_for_no_backup(spawn, tmp_path):
-    """A listener for a network shows its numbers there; a backup only what asks on the machine itself gets."""
-    flags = ("--port", 0, "--data-dir", tmp_path / "data", "--admin-port", 0, "--admin-address", "0.0.0.0")
-    server = spawn(COMMAND, "serve", *flags, stderr=subprocess.PIPE)
-    ports = [re.search(r":(\d+)$", server.stderr.readline())[1] for _ in range(2)]
+@pytest.mark.parametrize("token", ["", "0123456789abcdef"])
+def test_what_other_machines_may_ask_for(token, spawn, tmp_path):
+    """A listener for a network shows its numbers there; backups are for those that show the token, if there is one."""
+    flags = ["--port", 0, "--data-dir", tmp_path / "data", "--admin-port", 0, "--admin-address", "0.0.0.0"]
+    named = []
+    if token:
+        (tmp_path / "token").write_text(f"{token}\n")
+        named = ["--admin-token-file", tmp_path / "token"]
+    server = spawn(COMMAND, "serve", *flags, *named, stderr=subprocess.PIPE)
+    said = [server.stderr.readline() for _ in range(2 if token else 3)]
+    if not token:
+        assert "without --admin-token-file it makes no backups" in said.pop(0)
+    ports = [re.search(r":(\d+)$", line)[1] for line in said]
 
     def status(host, path, *options):
-        ask = (
-            "curl",
-            "-s",
-            "-o",
-            tmp_path / "answer",
-            "-w",
-            "%{http_code}",
-            *options,
-            f"http://{host}:{ports[1]}{path}",
-        )
+        answer = tmp_path / "answer"
+        ask = ("curl", "-s", "-o", answer, "-w", "%{http_code}", *options, f"http://{host}:{ports[1]}{path}")
         return spawn(*ask, stdout=subprocess.PIPE).communicate(timeout=BOUND_S)[0]
 
-    assert status("192.0.2.1", "/metrics") == "200"
-    assert status("192.0.2.1", "/backup", "-X", "POST", "-H", "Host: 127.0.0.1") == "403"
-    assert status("127.0.0.1", "/backup", "-X", "POST") == "200"
-    assert status("127.0.0.1", "/backup", "-X", "POST", "--interface", "192.0.2.1") == "403"
+    shown = ("-X", "POST", "-H", f"Authorization: Bearer {token or 'x'}")
+    for host in ("192.0.2.1", "127.0.0.1"):
+        for path in ("/metrics", "/healthz", "/readyz"):
+            assert status(host, path) == "200"
+        for path in ("/backup", "/compact"):
+            assert status(host, path, "-X", "POST", "-H", "Host: 127.0.0.1") == ("401" if token else "403")
+            assert status(host, path, *shown, "-H", "Origin: http://127.0.0.1") == "403"
+            assert status(host, path, *shown) == ("200" if token else "403")
+
+    def said_to(*command):
+        url = ("--admin-url", f"http://192.0.2.1:{ports[1]}")
+        return "".join(
+            spawn(COMMAND, *command, *url, stdout=subprocess.PIPE, stderr=subprocess.PIPE).communicate(timeout=BOUND_S)
+        )
+
+    if token:
+        assert "sessions" in said_to("inspect", *named)
+        assert "asks for its token" in said_to("compact")
+        (tmp_path / "token").write_text("another-0123456789")
+        assert "asks for its token" in said_to("backup", tmp_path / "backup", *named)
+    else:
+        assert "give it and this command an --admin-token-file" in said_to("compact")

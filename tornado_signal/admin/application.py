@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import hmac
 import http
 import ipaddress
 import logging
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, cast
 
@@ -25,6 +27,19 @@ from ..transport import ServerState
 from .exposition import Exposition
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, repr=False)
+class Access:
+    """Who may ask for what changes or reveals data.
+
+    Attributes:
+        token: what has to be shown; empty for none.
+        local: whether the listener is for this machine alone; without a token, else nobody may.
+    """
+
+    token: bytes = b""
+    local: bool = True
 
 
 class AdminHandler(web.RequestHandler):
@@ -58,8 +73,9 @@ class AdminHandler(web.RequestHandler):
 class SiteHandler(AdminHandler):
     """A handler that knows what all requests share."""
 
-    def initialize(self, site: Site, exposition: Exposition) -> None:
+    def initialize(self, site: Site, exposition: Exposition, access: Access) -> None:
         self.site = site
+        self.access = access
         self.exposition = exposition
 
 
@@ -87,7 +103,8 @@ class Ready(SiteHandler):
 class Maintenance(SiteHandler):
     """What is done to the directory of the embedded engine.
 
-    Only programs on the operator's machine may ask for that, and no page in a browser there.
+    Only programs on the operator's machine may ask for that, or with a token those that show it, and no page in a
+    browser.
     """
 
     methods = "POST"
@@ -95,10 +112,19 @@ class Maintenance(SiteHandler):
     def prepare(self) -> None:
         """Refuse what a browser sends for a page, by the headers that it adds."""
         headers = self.request.headers
-        remote_ip = self.request.remote_ip or "::1"  # none on a Unix socket
-        here = is_loopback(headers.get("Host", "")) and ipaddress.ip_address(remote_ip).is_loopback
-        if "Origin" in headers or "Sec-Fetch-Site" in headers or not here:
+        if "Origin" in headers or "Sec-Fetch-Site" in headers:
             raise web.HTTPError(403)
+        if self.access.token:
+            scheme, _, shown = headers.get("Authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(shown.strip().encode(), self.access.token):
+                self.set_header("WWW-Authenticate", "Bearer")
+                answer(self, 401, {"error": "Unauthorized"})
+                return
+        else:
+            remote_ip = self.request.remote_ip or "::1"  # none on a Unix socket
+            here = is_loopback(headers.get("Host", "")) and ipaddress.ip_address(remote_ip).is_loopback
+            if not (self.access.local and here):
+                raise web.HTTPError(403)
         if self.site.draining:
             raise Unavailable("draining")
 
@@ -209,11 +235,13 @@ def answer(handler: web.RequestHandler, status: int, fields: dict[str, Any]) -> 
     handler.finish(wire.encode(fields))
 
 
-def make_admin_application(site: Site, transport: ServerState | None = None) -> web.Application:
+def make_admin_application(
+    site: Site, transport: ServerState | None = None, access: Access = Access()
+) -> web.Application:
     """The application of the admin listener, for what is served by a transport."""
     handlers: dict[str, type[SiteHandler]] = {"/healthz": Alive, "/readyz": Ready, "/metrics": Metrics}
     if isinstance(site.service.store, LevelDBStore):
         handlers |= {"/backup": Backup, "/compact": Compact}
-    common = {"site": site, "exposition": Exposition(site, transport)}
+    common = {"site": site, "exposition": Exposition(site, transport), "access": access}
     routes: list[Any] = [(path, handler, common) for path, handler in handlers.items()]
     return web.Application(routes, default_handler_class=Unknown, log_function=lambda handler: None)

@@ -9,13 +9,11 @@ import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import OperatorError
 from ..settings.settings import Settings
-
-MIN_SECRET_BYTES = 16
+from ..system.secrets import read_secret
 
 
 class Turn(NamedTuple):
@@ -73,18 +71,5 @@ def open_ice_servers(settings: Settings) -> IceServers:
         raise OperatorError("--turn-servers needs their secret: name the file that holds it with --turn-secret-file")
     if path is not None and not settings.turn_servers:
         raise OperatorError("--turn-secret-file is the secret of no servers: name them with --turn-servers")
-    secret = b"" if path is None else _read_secret(path)
+    secret = b"" if path is None else read_secret(path, "--turn-secret-file")
     return IceServers(settings.stun_servers, settings.turn_servers, secret, settings.turn_ttl_s)
-
-
-def _read_secret(path: Path) -> bytes:
-    try:
-        secret = path.read_bytes().rstrip(b"\r\n")
-    except OSError as error:
-        raise OperatorError(f"cannot read --turn-secret-file {path}: {error.strerror}") from error
-    if len(secret) < MIN_SECRET_BYTES or b"\n" in secret:
-        raise OperatorError(
-            f"--turn-secret-file {path} must hold one line of at least {MIN_SECRET_BYTES} bytes, the secret alone; "
-            "openssl rand -hex 32 makes one"
-        )
-    return secret

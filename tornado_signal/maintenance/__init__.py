@@ -10,7 +10,7 @@ from ..settings.command_line import CommandLine, add_settings, flag_reader
 from ..settings.settings import SETTINGS
 from ..settings.value_types import URL, integer
 
-LISTENER = ("admin_port", "admin_address")
+LISTENER = ("admin_port", "admin_address", "admin_token_file")
 MOST = 20  # origins and topics that are named
 REDIS = ("store", *(each.name for each in SETTINGS if each.name.startswith("redis_")))  # where sessions are on Redis
 

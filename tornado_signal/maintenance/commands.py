@@ -18,6 +18,7 @@ from ..stores.leveldb import directory, files
 from ..stores.leveldb.binding import plyvel
 from ..system import terminal
 from ..system.clock import Clock
+from ..system.secrets import admin_token
 from . import recovery, remote
 from .backup import Entry, unpack
 from .census import Census
@@ -48,7 +49,10 @@ def backup(arguments: Arguments, settings: Settings) -> None:
     if url is None:
         raise OperatorError("the running server makes the backup: give it an --admin-port, and name the same one here")
     census = Census(Clock().now_ms(), 0)
-    with _written(arguments.dest, force=arguments.force) as file, remote.backup(url) as (read, _):
+    with (
+        _written(arguments.dest, force=arguments.force) as file,
+        remote.backup(url, admin_token(settings)) as (read, _),
+    ):
 
         def read_and_keep(size: int) -> bytes:
             data = read(size)
@@ -119,7 +123,7 @@ def compact(arguments: Arguments, settings: Settings) -> None:
             directory.compact(db)
         name, after = str(path), files.size_bytes(path)
     else:
-        name, (before, after) = url, remote.compact(url)
+        name, (before, after) = url, remote.compact(url, admin_token(settings))
     print(f"{name}: {before} bytes before, {after} bytes after")
 
 
@@ -155,7 +159,7 @@ def _contents(arguments: Arguments, settings: Settings) -> Iterator[tuple[str, i
         except OSError as error:
             raise OperatorError(f"cannot read {arguments.source}: {error.strerror}; name a backup") from error
     elif (url := _server(arguments, settings)) is not None:
-        with remote.backup(url) as (read, size_bytes):
+        with remote.backup(url, admin_token(settings)) as (read, size_bytes):
             yield (url, size_bytes, unpack(read))
     else:
         path = settings.data_dir

@@ -30,7 +30,7 @@ def admin_url(settings: Settings, url: str | None) -> str | None:
 
 
 @contextlib.contextmanager
-def backup(url: str) -> Iterator[tuple[Callable[[int], bytes], int]]:
+def backup(url: str, token: bytes) -> Iterator[tuple[Callable[[int], bytes], int]]:
     """A backup, as the server sends it.
 
     Yields:
@@ -40,7 +40,7 @@ def backup(url: str) -> Iterator[tuple[Callable[[int], bytes], int]]:
     Raises:
         OperatorError: the server cannot be asked, or refuses.
     """
-    with _post(url, "/backup", SILENCE_S) as response:
+    with _post(url, "/backup", token, SILENCE_S) as response:
         stream = io.BufferedReader(response, 1 << 16)
 
         def read(size: int) -> bytes:
@@ -55,22 +55,22 @@ def backup(url: str) -> Iterator[tuple[Callable[[int], bytes], int]]:
         yield read, int(response.headers["Store-Bytes"])
 
 
-def compact(url: str) -> tuple[int, int]:
+def compact(url: str, token: bytes) -> tuple[int, int]:
     """Have the server compact its database; its sizes before and after, in bytes.
 
     Raises:
         OperatorError: the server cannot be asked, or refuses.
     """
-    with _post(url, "/compact", COMPACTION_S) as response:
+    with _post(url, "/compact", token, COMPACTION_S) as response:
         sizes = json.load(response)
         return sizes["before_bytes"], sizes["after_bytes"]
 
 
 @contextlib.contextmanager
-def _post(url: str, path: str, silence_s: float) -> Iterator[http.client.HTTPResponse]:
+def _post(url: str, path: str, token: bytes, silence_s: float) -> Iterator[http.client.HTTPResponse]:
     with contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=silence_s)) as connection:
         try:
-            connection.request("POST", path)
+            connection.request("POST", path, headers={"Authorization": b"Bearer " + token} if token else {})
             response = connection.getresponse()
             status = response.status
             reason = json.load(response)["reason"] if status == HTTPStatus.SERVICE_UNAVAILABLE else None
@@ -83,6 +83,15 @@ def _post(url: str, path: str, silence_s: float) -> Iterator[http.client.HTTPRes
             status, reason = HTTPStatus.BAD_GATEWAY, None
         if reason is not None:
             raise OperatorError(f"the server at {url} cannot do that now: {reason}; try again, or look into its log")
+        if status == HTTPStatus.UNAUTHORIZED:
+            raise OperatorError(
+                f"the server at {url} asks for its token; name the file that holds it with --admin-token-file"
+            )
+        if status == HTTPStatus.FORBIDDEN:
+            raise OperatorError(
+                f"the server at {url} does that for no other machine, nor on a listener for others; give it and this "
+                "command an --admin-token-file"
+            )
         if status != HTTPStatus.OK:
             raise OperatorError(
                 f"what answers at {url} is not the admin listener of a tornado-signal; say where that is, with "

@@ -252,7 +252,13 @@ class Settings:
         "port of a second listener for /metrics, /healthz, /readyz and backups; 0 picks a free one",
     )
     admin_address: str = setting(
-        "127.0.0.1", HOST, "address of that listener; it asks for no password, so only a private one will do"
+        "127.0.0.1", HOST, "address of that listener; beyond loopback backups need --admin-token-file, all else is open"
+    )
+    admin_token_file: Path | None = setting(
+        "none",
+        OPTIONAL_PATH,
+        "the file that holds the token which backups and compactions over that listener then need, as Authorization: "
+        "Bearer; also what the commands show",
     )
     drain_delay_ms: int = setting(
         0,

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import ipaddress
 import os
 import socket
 import stat
@@ -94,6 +95,11 @@ def open_sockets(address: str, port: int, flag: str, mode: int = 0o600) -> list[
         if isinstance(error, FileNotFoundError):
             mend = "make its directory"
         raise OperatorError(f"cannot listen on {where}: {reason}; {mend}, or choose another {flag}") from error
+
+
+def is_local(listening: socket.socket) -> bool:
+    """Whether only this machine can connect to a listening socket."""
+    return listening.family == socket.AF_UNIX or ipaddress.ip_address(listening.getsockname()[0]).is_loopback
 
 
 def url(listening: socket.socket, scheme: str) -> str:
