@@ -228,7 +228,8 @@ def test_a_certificate_that_cannot_be_used(spoil, check, pair, pairs, tmp_path):
 def test_check_of_good_ones(pair, tmp_path):
     """`--check` has nothing to say about a certificate that can be used."""
     done = run("serve", "--check", "--port", 0, "--data-dir", tmp_path / "data", *pair.flags)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"certificate and key: {pair.certificate}, {pair.key}\n" in done.stdout
 
 
 @pytest.mark.parametrize("flag", [0, 2])
