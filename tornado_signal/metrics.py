@@ -1,6 +1,7 @@
 """What the server counts while it works: plain numbers, cheap to keep. `admin/exposition` shows them. No I/O.
 
-Nothing here is told apart by origin, topic, code or address: numbers are kept for ever, and read by many.
+Nothing here is told apart by topic, code or address, nor by origins but those that the operator has listed: numbers are
+kept for ever, and read by many.
 """
 
 from bisect import bisect_left
@@ -129,6 +130,7 @@ class RequestMetrics:
         waits: those that waited for news, streams among them.
         waiting: how many wait now, by the pattern of their path.
         refusals: by status and reason.
+        by_origin: requests by the entry of the allow-list for their origin, the pattern of their path and status.
         defects: requests that failed through no fault of theirs.
         held: offers that are held by WebSockets now.
         loop_lag: seconds by which the event loop was late.
@@ -139,6 +141,7 @@ class RequestMetrics:
         self.waits = Durations(_WAIT_S)
         self.waiting: Counter[str] = Counter()
         self.refusals: Counter[tuple[int, str]] = Counter()
+        self.by_origin: Counter[tuple[str, str, int]] = Counter()
         self.defects = 0
         self.held = 0
         self.loop_lag = Histogram(_LAG_S)

@@ -93,6 +93,8 @@ async def test_who_may_connect(start_service):
     assert (response.status, response.headers["Allow"]) == (405, "GET, OPTIONS")
     async with open_socket(service) as client:
         assert (await client.call("health"))["status"] == "ok"
+    counted = {("/ws", 405): 1, ("/ws", 101): 1, ("/health", 200): 1}
+    assert service.site.log.metrics.by_origin == {(ORIGIN, *kind): number for kind, number in counted.items()}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -114,6 +115,34 @@ def test_nothing_is_said_of_anybody(server):
     routes = {*(path.replace("{topic}", ":topic") for path in declared()), "unknown"}
     assert {endpoint for endpoint, *_ in found.all("requests")} <= routes
     assert {method for _, method, _ in found.all("requests")} == {"GET", "HEAD", "POST", "OPTIONS", "other"}
+
+
+def test_listed_origins(server, tmp_path):
+    """Requests are told apart by the entries of the allow-list, and by nothing that clients make up."""
+    config = tmp_path / "signal.toml"
+    config.write_text(f"allowed_origins = ['{ORIGIN}', 'https://*.many.example']")
+    running = server("--config", config)
+    assert scrape(running.admin_url).all("origin_requests") == {}
+    for number in range(5):
+        assert running.call("/topics", origin=f"https://{number}.many.example")[0] == 200
+        assert running.call("/topics", origin=f"https://{number}.example")[0] == 403
+    running.offer()
+    assert running.call("/poll", {})[0] == 400
+    expected = {
+        ("/:topic/offer", ORIGIN, "200"): 1,
+        ("/poll", ORIGIN, "400"): 1,
+        ("/topics", "https://*.many.example", "200"): 5,
+    }
+    found = scrape(running.admin_url)
+    assert found.all("origin_requests") == expected
+    assert "//1." not in found.text
+    config.write_text(f"allowed_origins = '{ORIGIN}'")
+    running.process.send_signal(signal.SIGHUP)
+    shown = until(lambda: scrape(running.admin_url).all("origin_requests"), lambda shown: len(shown) < 3)
+    assert shown == {labels: number for labels, number in expected.items() if ORIGIN in labels}
+    config.write_text("")
+    running.process.send_signal(signal.SIGHUP)
+    until(lambda: scrape(running.admin_url).families, lambda shown: "tornado_signal_origin_requests" not in shown)
 
 
 def test_promtool_has_nothing_to_say(server):

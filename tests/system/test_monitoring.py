@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.command import BOUND_S, Server
+from support.command import BOUND_S, ORIGIN, Server
 from support.paths import ROOT, SYSTEMD
 from support.redis_servers import RedisServer
 from support.scraping import scrape
@@ -116,7 +116,7 @@ def servers(redis, tmp_path_factory):
     started = []
     try:
         for store in stores:
-            started.append(Server("--admin-port", "0", *store))
+            started.append(Server("--admin-port", "0", "--allowed-origins", f"{ORIGIN},https://hidden.example", *store))
         yield started
     finally:
         for server in started:

@@ -97,6 +97,15 @@ class Exposition(Collector):
         waiting: Values = {(pattern,): number for pattern, number in metrics.waiting.items()}
         yield gauge("waiting_requests", "Requests that wait for news now, streams among them.", waiting, "endpoint")
         yield gauge("running_requests", "Requests that are being worked on now, or wait.", self._site.running)
+        if (allowed := self._site.service.settings.allowed_origins) is not None:
+            meaning = "Requests of the origins that are listed as allowed."
+            # What a reload has taken off the list is not shown any more.
+            listed: Values = {
+                (entry, pattern, str(status)): number
+                for (entry, pattern, status), number in metrics.by_origin.items()
+                if entry in allowed.entries
+            }
+            yield counter("origin_requests", meaning, listed, "origin", "endpoint", "status")
         refusals: Values = {(str(status), reason): number for (status, reason), number in metrics.refusals.items()}
         yield counter("refusals", "Requests that were refused, and why.", refusals, "status", "reason")
         yield gauge("held_offers", "Offers that live as long as their WebSocket.", metrics.held)

@@ -109,6 +109,9 @@ class ClientCall:
             log.metrics.waits[kind].observe(seconds)
         else:
             log.metrics.requests[kind].observe(seconds)
+        allowed = self.service.settings.allowed_origins
+        if allowed is not None and (entry := allowed.find(self.origin)) is not None:
+            log.metrics.by_origin[entry, self.pattern, self.status] += 1
         if log.written:
             line = {"method": self.method, "endpoint": self.pattern, "status": self.status}
             line |= {"ms": round(seconds * 1000, 3), "bytes": self.sent_bytes, "id": self.request_id}
