@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import ipaddress
 import json
 import time
@@ -77,29 +78,42 @@ def test_who_has_no_limit(address):
 
 
 def test_other_settings():
-    """Other limits count at once, with what is open; an address that gets one, or gets rid of it, stays counted."""
+    """Other limits count at once, with what is open; an address gets them, or gets rid of them, when it has nothing."""
     limits = strict(max_connections_per_address=1, burst_per_address=1)
-    address, other = "192.0.2.1", "192.0.2.2"
+    address, other = "2001:db8::1", "192.0.2.2"
     assert limits.connected(address, 0) == 0
     assert limits.request(other, 0) == 0
     assert [limits.connected(address, 0), limits.request(other, 0)] == [429, 1]
-    networks = tuple(ipaddress.ip_network(each) for each in (address, other))
-    limits.apply(Settings(unlimited_addresses=networks, max_connections_per_address=2, burst_per_address=1))
-    assert [limits.connected(address, 0) for _ in range(3)] == [0, 0, 0]
-    limits.wait(address)
-    assert [limits.request(other, 0) for _ in range(3)] == [0, 0, 0]
-    limits.apply(Settings(unlimited_addresses=(), max_connections_per_address=2, burst_per_address=1))
-    assert limits.request(other, 0) == 0
-    assert limits.request(other, 0) == 1
     limits.disconnected(address, 429)
-    for _ in range(3):
-        assert limits.connected(address, 0) == 429
-        limits.disconnected(address, 429)
+    limits.apply(dataclasses.replace(limits._settings, max_connections_per_address=2))
+    assert [limits.connected(address, 0), limits.connected(address, 0)] == [0, 429]
+    limits.disconnected(address, 429)
+    networks = tuple(ipaddress.ip_network(each) for each in (address, other))
+    limits.apply(dataclasses.replace(limits._settings, unlimited_addresses=networks))
+    assert [limits.request(other, 0) for _ in range(3)] == [0, 0, 0]
+    assert limits.connected(address, 0) == 429  # for what it has open
+    limits.disconnected(address, 429)
+    for _ in range(2):
         limits.disconnected(address, 0)
-    limits.waited(address)
+    assert [limits.connected(address, 0) for _ in range(3)] == [0, 0, 0]
+    neighbour = "2001:db8::2"
+    assert [limits.connected(neighbour, 0) for _ in range(3)] == [0, 0, 429]
+    limits.wait(address)
+    limits.apply(dataclasses.replace(limits._settings, unlimited_addresses=()))
+    assert [limits.request(other, 0), limits.request(other, 0)] == [0, 1]
+    for _ in range(3):
+        assert limits.connected(address, 0) == 0
+        limits.disconnected(address, 0)
+        limits.disconnected(address, 0)
     assert limits.connected(address, 0) == 0
-    limits.apply(Settings(unlimited_addresses=(), max_connections=3))
-    assert [limits.connected(address, 0), limits.connected(other, 0)] == [0, 503]
+    limits.disconnected(address, 0)
+    limits.waited(address)
+    assert limits.connected(address, 0) == 429  # as the neighbour, with which it has been one client
+    limits.disconnected(neighbour, 0)
+    assert limits.connected(address, 0) == 0
+    assert (limits.connections, limits.waiting) == (2, 0)
+    limits.apply(dataclasses.replace(limits._settings, max_connections=2))
+    assert limits.connected(other, 0) == 503
 
 
 def test_memory_is_bounded(monkeypatch):

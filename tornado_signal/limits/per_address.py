@@ -141,23 +141,23 @@ class Limits(ConnectionCounts):
         super().__init__()
         self._room_bytes = room_bytes
         self._descriptors = max_connections
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[tuple[bool, str], Client] = {}
         self._by_address: dict[str, Client] = {}
+        self._outdated: set[str] = set()  # addresses whose clients are what they were before other settings
         self.waiting = 0
         self._set(settings)
 
     def apply(self, settings: Settings) -> None:
-        """Apply other settings from now on; what is open already stays, and stays counted."""
+        """Apply other settings from now on; what is open already stays, and stays counted.
+
+        A client that gets the limits for each, or gets rid of them, does so as soon as it has nothing open.
+        """
         before = self._unlimited
         self._set(settings)
-        if self._unlimited == before:
-            return
-        for address, client in list(self._by_address.items()):
-            limited = self._limits(address)
-            if limited != client.limited and client.idle:
-                del self._by_address[address]  # it is found again as what it is now
-            client.limited = limited
-        self._drop_unused()
+        if self._unlimited != before:
+            found = self._by_address.items()
+            self._outdated = {address for address, client in found if client.limited != self._limits(address)}
+            self._find_anew()
 
     def _set(self, settings: Settings) -> None:
         self._settings = settings
@@ -225,7 +225,10 @@ class Limits(ConnectionCounts):
 
     def waited(self, address: str) -> None:
         self.waiting -= 1
-        self._find(address).waiting -= 1
+        client = self._find(address)
+        client.waiting -= 1
+        if self._outdated and client.idle:
+            self._find_anew()
 
     def connected(self, address: str, now_ms: int) -> int | None:
         """Count a connection, which has to be `disconnected` once.
@@ -256,7 +259,10 @@ class Limits(ConnectionCounts):
 
     def disconnected(self, address: str, refusal: int) -> None:
         self.count(refusal, -1)
-        self._find(address).count(refusal, -1)
+        client = self._find(address)
+        client.count(refusal, -1)
+        if self._outdated and client.idle:
+            self._find_anew()
 
     def client(self, address: str) -> Hashable:
         """A key for the client of an address: the same for all addresses of one client."""
@@ -285,15 +291,23 @@ class Limits(ConnectionCounts):
             name = str(ipaddress.ip_network((parsed, 64), strict=False))
         elif limited:
             name = str(parsed)
-        client = self._clients.get(name)
+        client = self._clients.get((limited, name))
         if client is None:
-            client = self._clients[name] = Client(self._settings, limited)
+            client = self._clients[limited, name] = Client(self._settings, limited)
         return client
+
+    def _find_anew(self) -> None:
+        """Drop what is outdated and has nothing open: it is found again as what it is now."""
+        for address in [each for each in self._outdated if self._find(each).idle]:
+            self._outdated.discard(address)
+            del self._by_address[address]
+        self._drop_unused()
 
     def _forget(self) -> None:
         """Drop those of the older half that have nothing open."""
         for address in list(itertools.islice(self._by_address, CLIENTS_KEPT // 2)):
             if self._by_address[address].idle:
+                self._outdated.discard(address)
                 del self._by_address[address]
         self._drop_unused()
 
