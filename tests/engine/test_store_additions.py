@@ -497,6 +497,24 @@ async def test_what_an_origin_may_have(open_store, under, engine, clock):
     assert len(await filled("new", "newer", "newest")) == 3
 
 
+async def test_other_quotas(open_store, under):
+    """Other quotas count from the moment that they are set, for what is there already, too."""
+    store = await open_store(quotas=Quotas(sessions_per_topic=1, candidates=1))
+    one = under(store)
+    code = await one.create("topic")
+    await one.add(code, OFFERER, "c")
+    for refused in (one.create("topic"), one.add(code, OFFERER, "d")):
+        with pytest.raises(TooMany):
+            await refused
+    store.allow(Quotas(sessions_per_topic=3, candidates=2))
+    await one.create("topic")
+    await one.add(code, OFFERER, "d")
+    store.allow(Quotas(sessions_per_topic=2))
+    with pytest.raises(TooMany):
+        await one.create("topic")
+    await one.add(code, OFFERER, "e")
+
+
 async def test_what_a_side_may_hold(open_store, under):
     """Candidates are refused beyond so many bytes of a side, its description counted; also after a restart."""
     store = await open_store(quotas=Quotas(side_bytes=1000))

@@ -174,6 +174,10 @@ class Alternating:
         for store in self.stores:
             await store.close()
 
+    def allow(self, quotas):
+        for store in self.stores:
+            store.allow(quotas)
+
     def wake_expired(self):
         for store in self.stores:
             store.wake_expired()
