@@ -1,11 +1,12 @@
 /*
- * Finding peers through tornado-signal and connecting to them. Two layers:
+ * Finding peers through tornado-signal and connecting to them. Three layers:
  *
  *   SignalClient                 the API of one server, call by call
  *   publish(topic), join(topic)  WebRTC connections whose data channel is open
+ *   room(topic)                  everybody who is there, connected to everybody
  *
- * client.d.ts describes both. On the wire an offer or answer is the JSON of an RTCSessionDescription, a candidate that
- * of an RTCIceCandidate.
+ * client.d.ts describes them. On the wire an offer or answer is the JSON of an RTCSessionDescription, a candidate that
+ * of an RTCIceCandidate; for what a room sends see `Room`.
  *
  * All that a page asks of a server goes over one WebSocket, or over HTTP where there is none to be had: see `Socket`.
  */
@@ -28,15 +29,20 @@ const TRIES = 4; // before another server is asked
 const GONE_MS = 3000; // from the end of the session to giving up
 const SILENCE_MS = 45_000; // of a stream, which has a comment every 15 s
 const CLOSE_MS = 2000; // for the other side to take what is still on its way
+const PAIR_MS = 5000; // for two members of a room to connect, or to find another way when theirs is interrupted
+const LOST_MS = 15_000; // of an interruption, after which another connection is made
+const MAX_MAILS = 250; // to one beacon: the server's limits allow twice as many
 const MAX_BATCH = 100;
 const MAX_PEERS = 100; // of a listing
 const EVENTS = ["session", "gone", "offer", "answer", "candidate"];
 const READS = ["version", "health", "topics", "sessions", "iceServers"]; // are GET over HTTP
 const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // where they are not called as the method is
 const JSON_BODY = { "Content-Type": "application/json" };
+const ROOM = "room/"; // what the topic of a room begins with on the server: no offers are there that `join` could take
 const HERE = new URL(".", import.meta.url).href; // the server that this file came from
 
-const random = () => Array.from(crypto.getRandomValues(new Uint32Array(8)), (part) => part.toString(36)).join("-");
+const random = (parts = 8) =>
+  Array.from(crypto.getRandomValues(new Uint32Array(parts)), (part) => part.toString(36)).join("-");
 
 let me; // made up when it is needed: not every Node can
 
@@ -485,16 +491,16 @@ function messages() {
 const sleep = (ms, signal, leastMs = ms / 2) =>
   new Promise((resolve, reject) => {
     signal.throwIfAborted();
-    const stop = () => {
-      clearTimeout(timer);
-      reject(signal.reason);
-    };
+    const stop = new AbortController();
     const end = () => {
-      signal.removeEventListener("abort", stop);
-      resolve();
+      clearTimeout(timer);
+      stop.abort();
+      if (signal.aborted) reject(signal.reason);
+      else resolve();
     };
     const timer = setTimeout(end, leastMs + ms * Math.random());
-    signal.addEventListener("abort", stop);
+    signal.addEventListener("abort", end, { signal: stop.signal });
+    globalThis.addEventListener?.("online", end, { signal: stop.signal }); // the network is back
   });
 
 const backOff = (attempt) => Math.min(MAX_PAUSE_MS, 200 * 2 ** attempt);
@@ -562,6 +568,27 @@ class Servers {
     this.ice.set(client, { iceServers, until });
     return { iceServers, until };
   }
+}
+
+/** Publish an offer: its code, and a function that keeps it listed, to be called before each wait for its news. */
+async function list(client, topic, fields) {
+  let holder = await client.open();
+  const { code } = await client.offer(topic, { ...fields, hold: true, ttl: TTL_MS }).catch((error) => {
+    if (error.status !== 400) throw error;
+    return client.offer(topic, { ...fields, hold: true }); // so long is not allowed
+  });
+  let kept = Date.now();
+  const keep = async () => {
+    // Its WebSocket keeps it. Another one has to take it over; over HTTP it is refreshed, at once after a WebSocket.
+    const found = await client.open();
+    if (found === holder && (found || Date.now() < kept + REFRESH_MS)) return;
+    await client.hold(code, "offerer", fields).catch((error) => {
+      if (passing(error)) throw error; // else the news are that it is gone
+    });
+    holder = found;
+    kept = Date.now();
+  };
+  return { code, keep };
 }
 
 /** Keep what arrives before anybody can listen; the function that is returned hands it over after this turn. */
@@ -820,12 +847,8 @@ class Publication extends EventTarget {
       const offer = await link.describe();
       await link.use(offer);
       const info = options.info ?? (me ??= random());
-      const fields = { info, offer: JSON.stringify(offer), secret: link.secret, hold: true };
-      link.holder = await client.open();
-      const { code } = await client.offer(topic, { ...fields, ttl: TTL_MS }).catch((error) => {
-        if (error.status !== 400) throw error;
-        return client.offer(topic, fields); // so long is not allowed
-      });
+      const { code, keep } = await list(client, topic, { info, offer: JSON.stringify(offer), secret: link.secret });
+      link.keep = keep;
       link.begin(code);
       link.step("published", code);
       if (signal.aborted) client.leave(code, "offerer", link.own);
@@ -839,18 +862,7 @@ class Publication extends EventTarget {
 
   /** Keep a link's offer listed until it is answered (true), or has to be replaced by another. */
   async #answered(link, servers) {
-    const { client, code } = link;
-    let kept = Date.now();
-    const keep = async () => {
-      // Its WebSocket keeps it. Another one has to take it over; over HTTP it is refreshed, at once after a WebSocket.
-      const holder = await client.open();
-      if (holder === link.holder && (holder || Date.now() < kept + REFRESH_MS)) return;
-      await client.hold(code, "offerer", link.own).catch((error) => {
-        if (passing(error)) throw error; // else `news` will be told
-      });
-      link.holder = holder;
-      kept = Date.now();
-    };
+    const { client, code, keep } = link;
     try {
       while (!(await link.news(servers.tries, keep))) {
         if (Date.now() > link.until) {
@@ -937,3 +949,411 @@ const shuffled = (list) =>
     .map((each) => [Math.random(), each])
     .sort(([a], [b]) => a - b)
     .map(([, each]) => each);
+
+/**
+ * One connection to another member of a room, from the attempt to its end; what a room gives as a peer.
+ *
+ * The side that leads begins. Later either side may offer anew ("perfect negotiation"): for tracks, or for another way
+ * when this one is interrupted.
+ */
+class Peer {
+  #link; // what the room has for it
+  #found = []; // candidates that are still to be sent
+  #described = false; // whether the description is still to be sent
+  #offers = 0;
+  #of = 0; // the number of the offer that the description is, or answers
+  #making = false; // whether an offer is being made
+  #posting = false;
+  #joined = false;
+  #interrupted = false;
+  #taking = Promise.resolve();
+  #timer;
+  #stop = new AbortController();
+
+  constructor(id, info, link, { rtc, channel, prepare }) {
+    Object.assign(this, { id, info });
+    this.#link = link;
+    const connection = (this.peerConnection = new RTCPeerConnection({ iceServers: link.iceServers, ...rtc }));
+    this.channel = connection.createDataChannel("room", { ...channel, negotiated: true, id: 0 });
+    this.channel.binaryType = "arraybuffer";
+    const on = (target, name, act) => target.addEventListener?.(name, act, { signal: this.#stop.signal });
+    on(connection, "icecandidate", ({ candidate }) => {
+      if (!candidate) return;
+      this.#found.push(candidate);
+      this.post();
+    });
+    on(connection, "negotiationneeded", () => {
+      if (link.leads || connection.remoteDescription) this.#offer();
+    });
+    on(connection, "connectionstatechange", () => this.#changed());
+    on(this.channel, "open", async () => {
+      await connection.getStats().catch(() => {}); // as for a Link
+      this.#join();
+    });
+    on(this.channel, "message", ({ data }) => {
+      this.#join();
+      link.tell("message", { peer: this, data });
+    });
+    on(this.channel, "close", () => this.end());
+    on(globalThis, "online", () => {
+      if (this.#interrupted) this.#restart();
+    });
+    prepare?.(connection);
+    this.#wait();
+  }
+
+  /** Give up when the other side says nothing for a while. */
+  #wait() {
+    if (!this.#link.leads || this.#joined || this.#stop.signal.aborted) return;
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.end(), this.#link.ms);
+  }
+
+  #join() {
+    if (this.#joined || this.#stop.signal.aborted) return;
+    clearTimeout(this.#timer);
+    this.#joined = true;
+    this.#link.joined(this);
+  }
+
+  #changed() {
+    const { connectionState } = this.peerConnection;
+    if (connectionState === "connected") {
+      if (this.#joined) clearTimeout(this.#timer);
+      this.#interrupted = false;
+      this.#wait();
+    } else if (connectionState === "failed" && !this.#joined) {
+      this.end();
+    } else if (["disconnected", "failed"].includes(connectionState) && this.#joined && !this.#interrupted) {
+      this.#interrupted = true;
+      this.check();
+      const again = (leftMs) => {
+        if (!leftMs) return this.end();
+        this.#restart();
+        this.#timer = setTimeout(again, PAIR_MS, leftMs - PAIR_MS);
+      };
+      if (this.#interrupted) again(LOST_MS);
+    }
+  }
+
+  /** End it if there is neither a connection nor, on the server, the other member. */
+  check() {
+    if (!this.#link.listed && this.peerConnection.connectionState !== "connected") this.end();
+  }
+
+  #restart() {
+    if (!this.#link.leads) return;
+    this.peerConnection.restartIce();
+    if (this.peerConnection.signalingState === "have-local-offer") this.#offer(); // else it is told to
+  }
+
+  async #offer() {
+    this.#making = true;
+    try {
+      await this.peerConnection.setLocalDescription();
+      this.#of = this.#offers += 1;
+      this.#described = true;
+      this.post();
+    } catch {
+      // It has ended, or the other side was faster: then this is told again.
+    }
+    this.#making = false;
+  }
+
+  /** Send what there is to be sent; what is found meanwhile goes with the next mail. */
+  async post() {
+    const { signal } = this.#stop;
+    if (this.#posting) return;
+    this.#posting = true;
+    while (!signal.aborted && this.#link.listed && (this.#described || this.#found.length)) {
+      const mail = { candidates: this.#found.splice(0) };
+      if (this.#described) Object.assign(mail, { description: this.peerConnection.localDescription, of: this.#of });
+      this.#described = false;
+      // The description has all candidates until then in it.
+      if (!(await this.#link.send(mail, signal))) this.#described = true;
+    }
+    this.#posting = false;
+  }
+
+  /** Take what the other side has sent, one mail after the other. */
+  take(mail) {
+    this.#wait();
+    this.#taking = this.#taking.then(() => this.#take(mail)).catch(() => {}); // nonsense is no description
+  }
+
+  async #take({ description, of, candidates = [] }) {
+    const connection = this.peerConnection;
+    const offered = description?.type === "offer";
+    if (offered && this.#link.leads && (this.#making || connection.signalingState !== "stable")) return;
+    if (offered || (description && of === this.#of)) {
+      await connection.setRemoteDescription(description);
+      if (offered) {
+        await connection.setLocalDescription();
+        this.#of = of;
+        this.#described = true;
+        this.post();
+      }
+    }
+    for (const each of candidates) connection.addIceCandidate(each).catch(() => {}); // may be of an older description
+  }
+
+  end() {
+    if (this.#stop.signal.aborted) return;
+    clearTimeout(this.#timer);
+    this.#stop.abort();
+    this.#interrupted = false;
+    this.peerConnection.close();
+    this.#link.ended(this, this.#joined);
+  }
+
+  /** Send what is still to be sent, then end. */
+  async close() {
+    if (this.#joined) {
+      await new Promise((resolve) => {
+        this.channel.addEventListener("close", resolve);
+        setTimeout(resolve, CLOSE_MS);
+        this.channel.close();
+      });
+    }
+    this.end();
+  }
+}
+
+/**
+ * Everybody under a topic, connected to everybody: events `join`, `leave`, `message`, `error` and `close`.
+ *
+ * A member has an id, and under the topic a session, its beacon, as long as it is there. Nobody answers a beacon. Its
+ * `offer` is `{id, at}`, its `info` the member's. Its candidates are the mail to the member, JSON:
+ *
+ *   {from, info, code, number, connection, description, of, candidates}
+ *
+ * `from`, `info` and `code` are the sender's id, info and beacon; `number` grows with each mail of the sender, whoever it
+ * is to; `connection` names the attempt that this is about. A `description` is the `of`th offer of its side, or answers
+ * that of the other. Of two members the one with the smaller id leads: it begins, and its offer stands if both offer.
+ */
+class Room extends EventTarget {
+  id = random(4);
+  peers = new Map();
+  #members = new Map(); // by id: {id, code, info, got, tries, peer}
+  #topic;
+  #options;
+  #secret = random();
+  #sent = 0;
+  #iceServers;
+  #client;
+  #code; // of the beacon
+  #stop = new AbortController();
+
+  constructor(topic, options) {
+    super();
+    this.#topic = ROOM + topic;
+    this.#options = options;
+    const { signal } = this.#stop;
+    const hide = () => {
+      this.#withdraw();
+      for (const { peer } of this.#members.values()) peer?.end(); // the others are told at once
+    };
+    globalThis.addEventListener?.("pagehide", hide, { signal });
+    options.signal?.addEventListener("abort", () => this.leave(), { signal });
+    if (options.signal?.aborted) this.leave();
+    else this.#run(new Servers(options, signal, (error) => this.#tell("error", { error })));
+  }
+
+  /** Send to one peer (or its id), or to all. */
+  send(data, to) {
+    for (const { channel } of to === undefined ? this.peers.values() : [this.peers.get(to.id ?? to) ?? {}]) {
+      if (channel?.readyState === "open") channel.send(data);
+    }
+  }
+
+  async leave() {
+    if (this.#stop.signal.aborted) return;
+    this.#withdraw();
+    this.#stop.abort();
+    await Promise.all([...this.#members.values()].map(({ peer }) => peer?.close()));
+    this.#tell("close");
+  }
+
+  async #run(servers) {
+    const { signal } = this.#stop;
+    try {
+      for (;;) {
+        await servers.first((client) => this.#attend(client, servers));
+        await sleep(backOff(0), signal);
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      this.#tell("error", { error });
+      this.leave();
+    }
+  }
+
+  /** Be there, by one beacon, until another is needed. */
+  async #attend(client, servers) {
+    const { signal } = this.#stop;
+    const { info = (me ??= random()) } = this.#options;
+    this.#iceServers = (await servers.iceServers(client)).iceServers;
+    const offer = JSON.stringify({ id: this.id, at: Date.now() });
+    const { code, keep } = await list(client, this.#topic, { info, offer, secret: this.#secret });
+    this.#withdraw();
+    this.#client = client;
+    this.#code = code;
+    if (signal.aborted) this.#withdraw();
+    const deadline = new Deadline(signal);
+    for (const member of this.#members.values()) member.code = undefined; // those who are there are told now
+    try {
+      await Promise.race([this.#watch(deadline), this.#receive(deadline, servers, keep)]);
+    } finally {
+      deadline.end();
+    }
+  }
+
+  async #watch({ signal }) {
+    for await (const { type, data } of this.#client.events(this.#topic, { signal })) {
+      if (type === "session") this.#see(data);
+      else this.#gone(data.code);
+    }
+  }
+
+  async #receive({ signal }, servers, keep) {
+    const client = this.#client;
+    const code = this.#code;
+    const own = { secret: this.#secret, signal };
+    let since;
+    const ask = async () => {
+      await keep();
+      return client.poll(code, "offerer", { wait: WAIT_S, since, ...own });
+    };
+    try {
+      for (let got = 0; got < MAX_MAILS; ) {
+        const { answer, answerCandidates, cursor } = await retry(ask, signal, servers.tries);
+        for (const each of answerCandidates) this.#take(each);
+        if (answer) return; // what nobody should do
+        since = cursor;
+        got += answerCandidates.length;
+        this.#iceServers = (await servers.iceServers(client)).iceServers;
+      }
+    } catch (error) {
+      if (!taken(error)) throw error;
+    }
+  }
+
+  #withdraw() {
+    if (this.#code) this.#client.leave(this.#code, "offerer", { secret: this.#secret });
+    this.#code = undefined;
+  }
+
+  #member(id) {
+    if (!this.#members.has(id)) this.#members.set(id, { id, got: 0, tries: 0 });
+    return this.#members.get(id);
+  }
+
+  #see({ code, info, offer }) {
+    const { id } = parsed(offer);
+    if (typeof id !== "string" || id === this.id) return;
+    const member = this.#member(id);
+    Object.assign(member, { code, info });
+    if (!member.peer) return this.#begin(member);
+    member.peer.info = info;
+    member.peer.post();
+  }
+
+  #gone(code) {
+    for (const member of this.#members.values()) {
+      if (member.code !== code) continue;
+      member.code = undefined;
+      if (member.peer) member.peer.check();
+      else this.#members.delete(member.id);
+    }
+  }
+
+  #take(text) {
+    const { from, info, code, number, connection, ...mail } = parsed(text);
+    if (typeof from !== "string" || from === this.id) return;
+    const member = this.#member(from);
+    if (!(number > member.got)) return; // it was sent twice
+    member.got = number;
+    member.code ??= code;
+    member.info ??= info;
+    const first = from < this.id && mail.description?.type === "offer" && mail.of === 1;
+    if (first && member.connection !== connection) this.#connect(member, connection);
+    if (member.connection === connection) member.peer?.take(mail);
+  }
+
+  #begin(member) {
+    if (this.id < member.id && member.code && !member.peer) this.#connect(member, random(2));
+  }
+
+  /** Begin an attempt, in the place of another one. */
+  #connect(member, connection) {
+    const room = this;
+    const before = member.peer;
+    const link = {
+      leads: this.id < member.id,
+      ms: PAIR_MS * Math.min(4, (member.tries += 1)), // longer each time: it may be the machine that is slow
+      iceServers: this.#iceServers,
+      get listed() {
+        return member.code;
+      },
+      send: (mail, signal) => this.#send(member, { connection, ...mail }, signal),
+      tell: (name, fields) => this.#tell(name, fields),
+      joined(peer) {
+        member.tries = 0;
+        room.peers.set(member.id, peer);
+        room.#tell("join", { peer });
+      },
+      ended: (peer, joined) => this.#ended(member, peer, joined),
+    };
+    member.connection = connection;
+    member.peer = new Peer(member.id, member.info, link, this.#options);
+    before?.end();
+  }
+
+  #ended(member, peer, joined) {
+    if (joined) {
+      this.peers.delete(member.id);
+      this.#tell("leave", { peer });
+    }
+    if (member.peer !== peer) return;
+    member.peer = undefined;
+    if (!member.code) this.#members.delete(member.id);
+    else sleep(PAUSE_MS, this.#stop.signal).then(
+      () => this.#begin(member),
+      () => {},
+    );
+  }
+
+  /** Send mail to a member; whether it was taken, or there is nothing more to be done about it. */
+  async #send(member, mail, signal) {
+    const { code } = member;
+    const { info = me } = this.#options;
+    const letter = { from: this.id, info, code: this.#code, number: (this.#sent += 1), ...mail };
+    try {
+      await retry(() => this.#client.candidate(code, "answerer", JSON.stringify(letter), { signal }), signal);
+    } catch (error) {
+      if (signal.aborted) return true;
+      if (!taken(error)) this.#tell("error", { error });
+      else {
+        this.#gone(code);
+        return false;
+      }
+    }
+    return true;
+  }
+
+  #tell(name, fields) {
+    this.dispatchEvent(Object.assign(new Event(name), fields));
+  }
+}
+
+/** Be in a room: everybody who calls this with the same topic is connected to everybody else. */
+export const room = (topic, options = {}) => new Room(topic, options);
+
+/** What a text of somebody else is as JSON; nothing if it is none. */
+function parsed(text) {
+  try {
+    return JSON.parse(text) ?? {};
+  } catch {
+    return {};
+  }
+}
