@@ -33,8 +33,10 @@ class Site:
         pages: what is at each path, as text.
     """
 
+    CONNECT = Path(__file__).with_name("connect.html")
+
     def __init__(self):
-        self.pages = {"/connect": Path(__file__).with_name("connect.html").read_text()}
+        self.pages = {"/connect": self.CONNECT.read_text()}
         site = self
 
         class Pages(http.server.BaseHTTPRequestHandler):

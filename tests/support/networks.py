@@ -41,6 +41,86 @@ def dropping(*rules):
         subprocess.run(["nft", "delete table ip cut"], check=True)
 
 
+class Lan:
+    """A local network in such a network: an address of this machine, and other machines that a cable goes to.
+
+    Attributes:
+        address: of this machine.
+    """
+
+    address = "192.0.2.1"
+
+    def __init__(self):
+        self._machines = []
+        # Of its own accord it would change with each machine, which others have to learn.
+        _do("ip", "link", "add", "lan", "address", "02:00:00:00:00:01", "type", "bridge")
+        _do("ip", "address", "add", f"{self.address}/24", "dev", "lan")
+        _do("ip", "link", "set", "lan", "up")
+
+    def machine(self):
+        """Another one, the second after this one, and so on."""
+        self._machines.append(Machine(len(self._machines) + 2))
+        return self._machines[-1]
+
+    def close(self):
+        """End the other machines; the cables go with them."""
+        for each in self._machines:
+            each.close()
+
+
+class Machine:
+    """A machine with a cable to a `Lan`.
+
+    Args:
+        number: its place in the local network.
+
+    Attributes:
+        enter: what a command begins with that is to run there.
+    """
+
+    def __init__(self, number):
+        self._number = number
+        self._port = f"port{number}"  # of the lan, where the cable ends
+        command = ["unshare", "-n", "sh", "-c", "ip link set lo up; echo ready; exec cat"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout.readline() == "ready\n"
+        self.enter = ["nsenter", f"--target={self._process.pid}", "--net"]
+        peer = ("type", "veth", "peer", "name", "cable", "netns", str(self._process.pid))
+        _do("ip", "link", "add", self._port, *peer)
+        _do("ip", "link", "set", self._port, "master", "lan", "up")
+        self.plug()
+
+    def plug(self, moved=0):
+        """Connect it; with another address if it has moved."""
+        _do(*self.enter, "ip", "address", "flush", "dev", "cable")
+        _do(*self.enter, "ip", "address", "add", f"192.0.2.{self._number + moved}/24", "dev", "cable")
+        _do(*self.enter, "ip", "link", "set", "cable", "up")
+        _do(*self.enter, "ip", "route", "replace", "default", "via", Lan.address)
+
+    def unplug(self):
+        """Disconnect it, which it notices."""
+        _do(*self.enter, "ip", "link", "set", "cable", "down")
+
+    @contextlib.contextmanager
+    def cut(self):
+        """Have all that goes through the cable get lost, which neither end notices."""
+        ends = [([], self._port), (self.enter, "cable")]
+        for enter, device in ends:
+            chain = f"{{ type filter hook ingress device {device} priority 0; policy drop; }}"
+            _do(*enter, "nft", f"add table netdev {device}; add chain netdev {device} in {chain}")
+        yield
+        for enter, device in ends:
+            _do(*enter, "nft", f"delete table netdev {device}")
+
+    def close(self):
+        """End it, and its cable."""
+        self._process.communicate()
+
+
+def _do(*command):
+    subprocess.run(command, check=True)
+
+
 # aiortc leaves out the loopback interface, so the peers get another one, an end of a cable to nowhere, in a network
 # namespace that no packet leaves. The namespace lasts until standard input ends.
 NETWORK = """

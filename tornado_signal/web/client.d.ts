@@ -195,3 +195,57 @@ export function join(
   topic: string,
   options?: PeerOptions & { choose?: (sessions: Session[]) => Session[]; wait?: boolean },
 ): Promise<Connection>;
+
+/** Another member of a room, connected. */
+export interface Peer {
+  /** Made up anew by each `room()`. */
+  readonly id: string;
+  /** The `info` that it gave. */
+  readonly info: string;
+  /** Tracks may be added at any time, on either side. */
+  readonly peerConnection: RTCPeerConnection;
+  readonly channel: RTCDataChannel;
+}
+
+export interface RoomEvents {
+  /** A peer is connected, and in `peers`. */
+  join: Event & { readonly peer: Peer };
+  /** A peer is no more, or not connected any more; if it is still there, another `join` follows. */
+  leave: Event & { readonly peer: Peer };
+  /** What a peer has sent: text, or bytes. */
+  message: Event & { readonly peer: Peer; readonly data: string | ArrayBuffer };
+  /** What went wrong; it goes on unless `close` follows at once. */
+  error: Event & { readonly error: Error };
+  close: Event;
+}
+
+/**
+ * Everybody who is there, connected to everybody. A peer whose network changes or is away for some seconds stays in
+ * `peers`, and what is sent to it arrives afterwards; one that is away for longer leaves and joins again.
+ */
+export interface Room extends EventTarget {
+  /** This member's own. */
+  readonly id: string;
+  /** By their ids, in the order in which they joined. */
+  readonly peers: ReadonlyMap<string, Peer>;
+  /** Send to one peer (or to the id of one), or to all. Nothing is sent to whoever is not in `peers`. */
+  send(data: string | Blob | ArrayBuffer | ArrayBufferView, to?: Peer | string): void;
+  /** Send what is still to be sent, then close all connections and be no more in the room. */
+  leave(): Promise<void>;
+  addEventListener<Name extends keyof RoomEvents>(
+    type: Name,
+    listener: (event: RoomEvents[Name]) => void,
+    options?: boolean | AddEventListenerOptions,
+  ): void;
+  addEventListener(
+    type: string,
+    listener: EventListenerOrEventListenerObject | null,
+    options?: boolean | AddEventListenerOptions,
+  ): void;
+}
+
+/**
+ * Be in a room until `signal` or `leave()`, connected to everybody who calls this with the same topic; `channel` is how
+ * the data channels are made.
+ */
+export function room(topic: string, options?: Omit<PeerOptions, "onstep"> & { channel?: RTCDataChannelInit }): Room;

@@ -1002,11 +1002,11 @@ class Peer {
     this.#wait();
   }
 
-  /** Give up when the other side says nothing for a while. */
+  /** Give up when the other side says nothing for a while; the one that leads first, and then tries again. */
   #wait() {
-    if (!this.#link.leads || this.#joined || this.#stop.signal.aborted) return;
+    if (this.#joined || this.#stop.signal.aborted) return;
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.end(), this.#link.ms);
+    this.#timer = setTimeout(() => this.end(), this.#link.leads ? this.#link.ms : 2 * LOST_MS);
   }
 
   #join() {
@@ -1332,11 +1332,11 @@ class Room extends EventTarget {
       await retry(() => this.#client.candidate(code, "answerer", JSON.stringify(letter), { signal }), signal);
     } catch (error) {
       if (signal.aborted) return true;
-      if (!taken(error)) this.#tell("error", { error });
-      else {
-        this.#gone(code);
+      if (taken(error)) {
+        if (member.code === code) member.code = undefined; // it may have another beacon soon
         return false;
       }
+      this.#tell("error", { error });
     }
     return true;
   }
