@@ -21,7 +21,7 @@ pytest_plugins = ["support.browser_fixtures"]
 WEB = Path(tornado_signal.__file__).parent / "web"
 MODULE = (WEB / "client.js").read_text()
 TYPES = (WEB / "client.d.ts").read_text()
-MAX_BYTES = 12_288
+MAX_BYTES = 15_360
 RACE_MS = 20_000  # a peer that is stopped by others gives up then, and not before
 STRANGER = "0123456789abcdef0123456789abcdef"
 
@@ -46,7 +46,7 @@ def names(page):
 
 
 def test_it_is_small_and_needs_nothing():
-    """The module stays under 12 KB as it is sent, and imports nothing."""
+    """The module stays under 15 KB as it is sent, and imports nothing."""
     assert len(gzip.compress(MODULE.encode(), 9)) < MAX_BYTES
     assert not re.search(r"^\s*import\b|\bimport\(", MODULE, re.MULTILINE)
 
@@ -426,16 +426,17 @@ def test_what_can_never_work(server, connect_page):
 
 
 def test_the_chat_of_the_readme(server, site, profiles):
-    """The README's page, ten lines of code, is a chat between two browsers."""
+    """The README's page, ten lines of code, is a chat between two browsers that open it at the same instant."""
     ((_, text),) = blocks("Try it in one minute", "html")
     assert len(re.search(r"<script.*?>\n(.*)</script>", text, re.DOTALL)[1].splitlines()) <= 10
     site.pages["/"] = text.replace(ADDRESS, server.url)
     assert server.url in site.pages["/"]
-    alice = profiles.open(site.origin)
-    published(server, site)
-    bob = profiles.open(site.origin)
-    for page in (alice, bob):
-        page.wait_for_function("() => document.querySelector('input').onchange !== null")
+    alice, bob = pages = [profiles.open("about:blank") for _ in range(2)]
+    for _ in range(6):
+        for page in pages:
+            page.goto(site.origin, wait_until="commit")
+        for page in pages:
+            page.get_by_text("Peers: 1").wait_for()
     for writer, reader in ((alice, bob), (bob, alice)):
         writer.get_by_placeholder("Say something").fill("hello")
         writer.keyboard.press("Enter")
