@@ -212,6 +212,18 @@ def test_the_server_restarts(number, data, start, reached, connect_page):
     assert happened(alice, "leave") == happened(bob, "leave") == []
 
 
+def test_the_next_server(start, connect_page):
+    """Members go over to the next server of their list when theirs is no more, and stay connected meanwhile."""
+    first, second = start(data="one"), start(data="two")
+    alice, bob, carol = (connect_page(second) for _ in range(3))
+    urls = ["http://127.0.0.1:9", first.url, second.url]
+    together([alice, bob], "lobby", url=urls)
+    first.stop()
+    enter(carol, "carol", url=urls)
+    with_others(carol, "0", "1")
+    assert happened(alice, "leave", "close") == happened(bob, "leave", "close") == []
+
+
 @pytest.mark.root
 def test_networks_change(chromium, tmp_path):
     """Members whose network is away for some seconds, or another one afterwards, lose nothing, and are back soon."""

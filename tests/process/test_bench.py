@@ -66,6 +66,8 @@ def test_everything(tmp_path):
         "the longest that another request takes meanwhile",
         "click to open data channel",
         "the server's part of it",
+        "a room of 2 pages opened at once",
+        "a room of 10 pages opened at once",
         "one server on one shard, to LevelDB",
         "three servers on three shards, to one on one",
         "all nodes of Redis, one shard",

@@ -1086,6 +1086,7 @@ class Peer {
     const offered = description?.type === "offer";
     if (offered && this.#link.leads && (this.#making || connection.signalingState !== "stable")) return;
     if (offered || (description && of === this.#of)) {
+      if (offered) this.#described = false; // what this side has offered is void
       await connection.setRemoteDescription(description);
       if (offered) {
         await connection.setLocalDescription();
