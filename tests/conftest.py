@@ -49,6 +49,7 @@ LONGEST = [
     "attacks_websockets",
     "bench",
     "client_js",
+    "room",
     "pythons",
     "attacks_store",
     "client_streams",

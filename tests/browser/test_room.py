@@ -31,9 +31,15 @@ ENTER_AT = """
 
 
 @pytest.fixture(params=["socket", "http"])
-def reached(request, blocking):
+def over(request):
+    """What pages reach a server over."""
+    return request.param
+
+
+@pytest.fixture
+def reached(over, blocking):
     """A function: a server as pages reach it, itself or a proxy that refuses the upgrade to a WebSocket."""
-    return blocking if request.param == "http" else lambda server: server
+    return blocking if over == "http" else lambda server: server
 
 
 def together(pages, topic, **options):
@@ -195,7 +201,9 @@ def test_beside_a_killed_browser(server, site, connect_page, chromium, tmp_path)
 # What happens meanwhile.
 
 
-@pytest.mark.parametrize(("number", "data"), [(signal.SIGKILL, "same"), (signal.SIGTERM, "another")])
+@pytest.mark.parametrize(
+    ("number", "data", "over"), [(signal.SIGKILL, "same", "http"), (signal.SIGTERM, "another", "socket")]
+)
 def test_the_server_restarts(number, data, start, reached, connect_page):
     """Members do not notice that the server restarts, though it knows nothing any more, and find whoever comes then."""
     server = start(data="same")
@@ -224,6 +232,7 @@ def test_the_next_server(start, connect_page):
     assert happened(alice, "leave", "close") == happened(bob, "leave", "close") == []
 
 
+@pytest.mark.slow
 @pytest.mark.root
 def test_networks_change(chromium, tmp_path):
     """Members whose network is away for some seconds, or another one afterwards, lose nothing, and are back soon."""
