@@ -365,6 +365,8 @@ class Socket {
 const sockets = new Map(); // by the URL of the server
 // A page that goes away has none: then the browser may keep it, and `leave` uses what outlives it.
 globalThis.addEventListener?.("pagehide", () => sockets.forEach((each) => each.end()));
+// When the network is back it may be another one, on which nothing comes any more over the old connection.
+globalThis.addEventListener?.("online", () => sockets.forEach((each) => each.end()));
 
 function socketTo(url) {
   if (!sockets.has(url)) sockets.set(url, new Socket(url));
@@ -996,7 +998,7 @@ class Peer {
     });
     on(this.channel, "close", () => this.end());
     on(globalThis, "online", () => {
-      if (this.#interrupted) this.#restart();
+      if (this.#interrupted) this.#again(LOST_MS);
     });
     prepare?.(connection);
     this.#wait();
@@ -1027,13 +1029,16 @@ class Peer {
     } else if (["disconnected", "failed"].includes(connectionState) && this.#joined && !this.#interrupted) {
       this.#interrupted = true;
       this.check();
-      const again = (leftMs) => {
-        if (!leftMs) return this.end();
-        this.#restart();
-        this.#timer = setTimeout(again, PAIR_MS, leftMs - PAIR_MS);
-      };
-      if (this.#interrupted) again(LOST_MS);
+      if (this.#interrupted) this.#again(LOST_MS);
     }
+  }
+
+  /** Look for another way, and again after longer and longer pauses: a browser is slow to notice another network. */
+  #again(leftMs, pauseMs = leftMs / 15) {
+    clearTimeout(this.#timer);
+    if (leftMs <= 0) return this.end();
+    this.#restart();
+    this.#timer = setTimeout(() => this.#again(leftMs - pauseMs, 1.2 * pauseMs), pauseMs);
   }
 
   /** End it if there is neither a connection nor, on the server, the other member. */
