@@ -488,7 +488,7 @@ def test_stopping(running):
         streaming.sendall(STREAM)
         until(lambda: running.application.sent)
         assert len(running.server.state.connections) == 5
-        closing = asyncio.run_coroutine_threadsafe(running.server.close(1.5), running.loop)
+        closing = asyncio.run_coroutine_threadsafe(running.server.close(4.0), running.loop)
         assert read_all(idle) == b""
         with pytest.raises(ConnectionRefusedError):
             running.connect()
