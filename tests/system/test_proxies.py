@@ -18,6 +18,7 @@ from support.sse import open_stream
 
 from tornado_signal.client import SignalClient
 from tornado_signal.http.errors import make_refusal
+from tornado_signal.settings.origins import Origins
 from tornado_signal.settings.settings import SETTINGS
 from tornado_signal.system.sockets import open_sockets
 from tornado_signal.transport import Server as Listener
@@ -417,7 +418,7 @@ async def test_a_websocket(kind, hop, start_through):
 
 async def test_what_is_no_websocket(kind, start_through):
     """A handshake that the server refuses has its answer, in JSON; one at another path is no upgrade."""
-    through = await start_through(kind, allowed_origins=frozenset({ORIGIN}))
+    through = await start_through(kind, allowed_origins=Origins(frozenset({ORIGIN})))
     key = [("Sec-WebSocket-Key", "MDEyMzQ1Njc4OTAxMjM0NQ=="), ("Sec-WebSocket-Version", "13")]
     handshake = [("Connection", "Upgrade"), ("Upgrade", "websocket"), *key]
     for target, origin, expected in (
