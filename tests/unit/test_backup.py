@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tornado_signal.errors import DamagedBackup
-from tornado_signal.maintenance.backup import MAGIC, Packer, unpack
+from tornado_signal.maintenance.backup import MAGIC, Packer, unpack, verified
 
 ENTRIES = st.dictionaries(st.binary(min_size=1, max_size=20), st.binary(max_size=50), max_size=8)
 GOLDEN = (
@@ -94,3 +94,13 @@ def test_a_length_without_end():
     with pytest.raises(DamagedBackup, match="altered"):
         list(unpack(reading))
     assert max(asked) == len(MAGIC)
+
+
+def test_nothing_comes_of_one_that_was_altered():
+    """Whichever bit is another one, no entry is told before that is known."""
+    assert dict(verified(io.BytesIO(GOLDEN))) == {b"a": b"12", b"bb": b""}
+    for at in range(8 * len(GOLDEN)):
+        altered = bytearray(GOLDEN)
+        altered[at // 8] ^= 1 << at % 8
+        with pytest.raises(DamagedBackup):
+            next(verified(io.BytesIO(altered)))

@@ -12,7 +12,7 @@ Numbers are big-endian. Nothing here reads or writes a file.
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import BinaryIO, Final
 
 from ..errors import DamagedBackup
 
@@ -87,3 +87,15 @@ def unpack(read: Callable[[int], bytes]) -> Iterator[Entry]:
     expected = digest.digest()
     if counted != count or read(len(expected) + 1) != expected:
         raise DamagedBackup("it has been altered")
+
+
+def verified(file: BinaryIO) -> Iterator[Entry]:
+    """The entries of a backup in a file, the first of them after a look at whether all are as they were made.
+
+    Raises:
+        DamagedBackup: as `unpack`.
+    """
+    for _ in unpack(file.read):
+        pass
+    file.seek(0)
+    yield from unpack(file.read)

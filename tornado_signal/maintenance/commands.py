@@ -20,7 +20,7 @@ from ..system import terminal
 from ..system.clock import Clock
 from ..system.secrets import admin_token
 from . import recovery, remote
-from .backup import Entry, unpack
+from .backup import Entry, unpack, verified
 from .census import Census
 
 # What these commands are on Redis, where they are Redis' own.
@@ -155,7 +155,7 @@ def _contents(arguments: Arguments, settings: Settings) -> Iterator[tuple[str, i
     if arguments.source is not None:
         try:
             with arguments.source.open("rb") as file:
-                yield (str(arguments.source), os.stat(file.fileno()).st_size, unpack(file.read))
+                yield (str(arguments.source), os.stat(file.fileno()).st_size, verified(file))
         except OSError as error:
             raise OperatorError(f"cannot read {arguments.source}: {error.strerror}; name a backup") from error
     elif (url := _server(arguments, settings)) is not None:

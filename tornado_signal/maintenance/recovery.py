@@ -18,7 +18,7 @@ from ..stores.leveldb.binding import plyvel
 from ..stores.leveldb.check import problems
 from ..stores.leveldb.directory import open_leveldb
 from ..system.clock import Clock
-from .backup import Entry, unpack
+from .backup import Entry, unpack, verified
 from .census import Census
 from .salvage import Salvage
 
@@ -43,7 +43,7 @@ def restore(source: Path, path: Path) -> int:
         made = beside / "data"
         try:
             with source.open("rb") as file, contextlib.closing(open_leveldb(made)) as db:
-                fill(db, _counted(unpack(file.read), census))
+                fill(db, _counted(verified(file), census))
                 file.seek(0)
                 if any(one != other for one, other in itertools.zip_longest(unpack(file.read), walk(db))):
                     raise DamagedBackup("what was written cannot be read again")
