@@ -1,6 +1,7 @@
 """Presence: an offer that is held lives as long as its WebSocket, and a moment longer (contract C10)."""
 
 import asyncio
+import gc
 import time
 
 import pytest
@@ -62,6 +63,24 @@ async def test_refreshed_by_its_owner(start_service):
         code = (await client.call("offer", **OFFER, secret=SECRET, hold=True))["code"]
         service.clock.ms += 1000
         await client.call("refresh", code=code, side="offerer", secret=SECRET)
+
+    async def nothing_listed():
+        return not await listed(service)
+
+    await until(nothing_listed)
+
+
+async def test_taken_over_again_and_again(start_service, monkeypatch):
+    """However often an offer is taken over, no more is kept of it than one hold; that ends like any other."""
+    monkeypatch.setattr(presence, "MOST_OUTDATED", 5)
+    service = await start_service(hold_grace_ms=200)
+    gc.collect()
+    async with open_socket(service) as client:
+        code = (await client.call("offer", **OFFER, secret=SECRET, hold=True))["code"]
+        for _ in range(50):
+            await client.call("hold", code=code, secret=SECRET)
+        gc.collect()
+        assert sum(type(each) is presence.Hold for each in gc.get_objects()) < 10
 
     async def nothing_listed():
         return not await listed(service)

@@ -13,6 +13,7 @@ from ..session import Side
 MAX_HELD: Final = 1000  # of a connection
 LOOKED_AT: Final = 10  # of those that a connection has held for longest, when it has as many as it may
 RENEW_AT: Final = (0.5, 0.75)  # of its lifetime: not all at one moment
+MOST_OUTDATED: Final = 1000  # entries of what is due that say nothing any more, beside as many as offers are held
 AGAIN_S: Final = 1.0  # after the store could not serve
 TICK_S: Final = 0.1  # what is due within the same one shares a timer, as there may be very many
 
@@ -62,7 +63,9 @@ class Holds:
         self._grace_s = site.service.settings.hold_grace_ms / 1000
         self._holds: dict[Key, Hold] = {}
         self._due: dict[int, list[Hold]] = {}  # by tick; some may have been forgotten, or be due in another one
+        self._entries = 0  # in these lists
         self._tick = 0
+        self._ticking = False
         self._loop = asyncio.get_running_loop()
 
     async def admit(self, holder: Holder) -> None:
@@ -143,20 +146,34 @@ class Holds:
     def _look_after(self, hold: Hold, seconds: float) -> None:
         """Renew an offer then, or withdraw it if it has no connection by then."""
         now_s = self._loop.time()
-        if not self._due:
+        if not self._ticking:
+            self._ticking = True
             self._tick = int(now_s / TICK_S)
             self._loop.call_later(TICK_S, self._next_tick)
         hold.due = max(int((now_s + seconds) / TICK_S), self._tick) + 1
         self._due.setdefault(hold.due, []).append(hold)
+        self._entries += 1
+        if self._entries > 2 * len(self._holds) + MOST_OUTDATED:
+            self._leave_out_outdated()
+
+    def _leave_out_outdated(self) -> None:
+        """Keep an entry only for what is held, as an offer can be taken over again and again."""
+        kept = [hold for hold in self._holds.values() if hold.due > self._tick]
+        self._due, self._entries = {}, len(kept)
+        for hold in kept:
+            self._due.setdefault(hold.due, []).append(hold)
 
     def _next_tick(self) -> None:
         now = int(self._loop.time() / TICK_S)
         while self._tick < now:
             self._tick += 1
-            for hold in self._due.pop(self._tick, ()):
+            entries = self._due.pop(self._tick, [])
+            self._entries -= len(entries)
+            for hold in entries:
                 if hold.due == self._tick and self._kept(hold):
                     self._site.turns.submit(self, functools.partial(self._begin, hold))
-        if self._due:
+        self._ticking = bool(self._due)
+        if self._ticking:
             self._loop.call_later(TICK_S, self._next_tick)
 
     def _kept(self, hold: Hold) -> bool:
