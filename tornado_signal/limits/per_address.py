@@ -227,7 +227,7 @@ class Limits(ConnectionCounts):
         self.waiting -= 1
         client = self._find(address)
         client.waiting -= 1
-        if self._outdated and client.idle:
+        if address in self._outdated and client.idle:
             self._find_anew()
 
     def connected(self, address: str, now_ms: int) -> int | None:
@@ -261,7 +261,7 @@ class Limits(ConnectionCounts):
         self.count(refusal, -1)
         client = self._find(address)
         client.count(refusal, -1)
-        if self._outdated and client.idle:
+        if address in self._outdated and client.idle:
             self._find_anew()
 
     def client(self, address: str) -> Hashable:
