@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import string
 import time
 
 import pytest
@@ -17,6 +18,7 @@ AT_ONCE_MS = 20_000
 BESIDE_MS = 4500  # less than a negotiation that nobody answers may take
 AWAY_S = 10
 BACK_MS = 10_000
+SIGNATURE = string.ascii_letters + string.digits + "-_"
 # Enter at a moment by the clock; how long it takes until so many others are there.
 ENTER_AT = """
   ([topic, info, number, options, at]) => {
@@ -72,7 +74,8 @@ def hears(page, sender, text):
 
 def beacons(server, site, topic="lobby"):
     """The beacons in a room: info by the id of the member."""
-    return {json.loads(each["offer"])["id"]: each["info"] for each in listed(server, site.origin, f"room%2F{topic}")}
+    found = listed(server, site.origin, f"room%2F{topic}")
+    return {json.loads(each["offer"].lstrip(SIGNATURE))["id"]: each["info"] for each in found}
 
 
 # Who comes.
@@ -299,6 +302,107 @@ def test_what_strangers_do(server, site, connect_page):
     with_others(alice, "bob")
     with_others(bob, "alice")
     assert happened(alice, "error", "close") == happened(bob, "error", "close") == []
+
+
+# Names.
+
+
+def names(page):
+    """The names of a page's peers, by their ids."""
+    return page.evaluate("Object.fromEntries(Array.from(here.peers.values(), ({id, name}) => [id, name]))")
+
+
+def test_names(server, reached, connect_page):
+    """A name and its id are shown to the others and kept over a reload; another page cannot have the name."""
+    seen = reached(server)
+    ada, bob, eve = (connect_page(seen) for _ in range(3))
+    enter(ada, "a", me="Ada")
+    until(lambda: ada.evaluate("here.id"))
+    enter(bob, "b", me="Bob", secret="of Bob, and of nothing else")
+    with_others(ada, "b")
+    before = names(bob)
+    assert [*before.values()] == ["Ada"]
+    assert [*names(ada).values()] == ["Bob"]
+    ada.reload()
+    ada.wait_for_function("() => window.ready")
+    enter(ada, "a", me="Ada")
+    with_others(ada, "b")
+    until(lambda: len(happened(bob, "join")) == 2)
+    until(lambda: names(bob) == before)
+    enter(eve, "e", me="Ada")
+    until(lambda: happened(eve) == [["error", "Another member has the name Ada", None], ["close", None, None]])
+    enter(eve, "e")
+    with_others(eve, "a", "b")
+    assert sorted(names(eve).values()) == ["Ada", "Bob"]
+    with_others(ada, "b", "e")
+    enter(eve, "e", me="Robert", secret="of Bob, and of nothing else")
+    until(lambda: happened(bob)[-1] == ["close", None, None])
+    assert happened(bob, "error") == [["error", "Another page is in this room with the same secret", None]]
+
+
+def test_forged_names(server, site, connect_page):
+    """What claims to be of a member with a name, but is not signed by it, is as if it were not there."""
+    ada, bob = connect_page(server), connect_page(server)
+    enter(ada, "ada", me="Ada")
+    until(lambda: beacons(server, site))
+    (beacon,) = listed(server, site.origin, "room%2Flobby")
+    signature, json_text = beacon["offer"][:86], beacon["offer"][86:]
+    said = json.loads(json_text)
+    for offer in (
+        json_text,
+        "x" * 86 + json_text,
+        signature + json.dumps({**said, "at": said["at"] + 1}),
+        json.dumps({**said, "id": "mallory"}),  # a name without a secret
+        beacon["offer"],  # again: of that member, but mail to it is read by nothing
+    ):
+        fields = {"info": "mallory", "offer": offer}
+        assert server.call("/room%2Flobby/offer", fields, origin=site.origin)[0] == 200
+    enter(bob, "bob", me="Bob")
+    with_others(bob, "ada")
+    with_others(ada, "bob")
+    # An offer in Bob's name does not take the place of Bob's connection.
+    mail = {"from": bob.evaluate("here.id"), "connection": "c", "of": 1, "description": {"type": "offer", "sdp": "x"}}
+    for each in listed(server, site.origin, "room%2Flobby"):
+        fields = {"code": each["code"], "side": "answerer", "candidate": json.dumps(mail)}
+        assert server.call("/answer", fields, origin=site.origin)[0] == 200
+    ada.evaluate("here.send('here')")
+    hears(bob, "ada", "here")
+    assert happened(ada, "leave", "error") == happened(bob, "leave", "error") == []
+
+
+# Media.
+
+
+def test_streams(start, connect_page):
+    """Streams that are added at any time, by two at once, are shown to all; the server is not needed for it."""
+    server = start()
+    pages = [connect_page(server) for _ in range(3)]
+    together(pages[:2], "lobby")
+    for number, page in enumerate(pages[:2]):
+        page.evaluate(f"() => {{ window.sent = picture({200 + 100 * number}); here.addStream(sent); }}")
+    shown = "(number) => shown([...here.peers.values()][number].streams[0])"
+    for number, page in enumerate(pages[:2]):
+        until(lambda page=page: page.evaluate("[...here.peers.values()][0].streams.length") == 1)
+        assert page.evaluate(shown, 0) == 300 - 100 * number
+        assert len(happened(page, "stream")) == 1
+    enter(pages[2], "2")
+    with_others(pages[2], "0", "1")
+    until(lambda: len(happened(pages[2], "stream")) == 2)
+    assert sorted(pages[2].evaluate(shown, number) for number in (0, 1)) == [200, 300]
+    server.stop()
+    pages[0].evaluate("here.removeStream(sent)")
+    for page in pages[1:]:
+        until(lambda page=page: [about for _, about, _ in happened(page, "streamend")] == ["0"])
+    pages[2].evaluate("here.addStream(picture(400))")
+    for page in pages[:2]:
+        until(lambda page=page: "2" in [about for _, about, _ in happened(page, "stream")])
+    pages[0].evaluate("here.addStream(sent)")
+    for page in pages[1:]:
+        until(lambda page=page: [about for _, about, _ in happened(page, "stream")].count("0") == 2)
+    assert [happened(page, "leave") for page in pages] == [[]] * 3
+
+
+# What goes wrong.
 
 
 def test_much_mail(server, site, connect_page):

@@ -13,13 +13,14 @@ MAX_BYTES = 12_288
 PROGRAM = """\
 import { room, type Peer } from "./client.js";
 
-const lobby = room("lobby", { info: "alice", channel: { ordered: false } });
+const lobby = room("lobby", { info: "alice", me: "Alice", channel: { ordered: false } });
 lobby.addEventListener("join", ({ peer }) => lobby.send(peer.info.toUpperCase(), peer));
 lobby.addEventListener("leave", ({ peer }) => lobby.send(new Uint8Array(1), peer.id));
 lobby.addEventListener("message", ({ peer, data }) => {
   const text: string = typeof data === "string" ? data : new TextDecoder().decode(data);
   lobby.send(text, lobby.peers.get(peer.id));
 });
+lobby.addEventListener("stream", ({ peer, stream }) => lobby.send(`${peer.name} ${peer.streams.length} ${stream.id}`));
 lobby.addEventListener("error", ({ error }) => console.error(error.message));
 lobby.addEventListener("close", async () => await lobby.leave());
 const all: Peer[] = [...lobby.peers.values()];

@@ -198,13 +198,17 @@ export function join(
 
 /** Another member of a room, connected. */
 export interface Peer {
-  /** Made up anew by each `room()`. */
+  /** Made up anew by each `room()`; of a member with a secret it is made from that, and no other can have it. */
   readonly id: string;
+  /** Its `me`, if it has a name of its own. */
+  readonly name?: string;
   /** The `info` that it gave. */
   readonly info: string;
   /** Tracks may be added at any time, on either side. */
   readonly peerConnection: RTCPeerConnection;
   readonly channel: RTCDataChannel;
+  /** The streams that it sends. */
+  readonly streams: readonly MediaStream[];
 }
 
 export interface RoomEvents {
@@ -214,6 +218,10 @@ export interface RoomEvents {
   leave: Event & { readonly peer: Peer };
   /** What a peer has sent: text, or bytes. */
   message: Event & { readonly peer: Peer; readonly data: string | ArrayBuffer };
+  /** A peer sends a stream. */
+  stream: Event & { readonly peer: Peer; readonly stream: MediaStream };
+  /** A peer does not send it any more, and is still there. */
+  streamend: Event & { readonly peer: Peer; readonly stream: MediaStream };
   /** What went wrong; it goes on unless `close` follows at once. */
   error: Event & { readonly error: Error };
   close: Event;
@@ -224,12 +232,15 @@ export interface RoomEvents {
  * `peers`, and what is sent to it arrives afterwards; one that is away for longer leaves and joins again.
  */
 export interface Room extends EventTarget {
-  /** This member's own. */
-  readonly id: string;
+  /** This member's own; with a name or secret undefined until the first `join`. */
+  readonly id?: string;
   /** By their ids, in the order in which they joined. */
   readonly peers: ReadonlyMap<string, Peer>;
   /** Send to one peer (or to the id of one), or to all. Nothing is sent to whoever is not in `peers`. */
   send(data: string | Blob | ArrayBuffer | ArrayBufferView, to?: Peer | string): void;
+  /** Send the tracks of a stream to all who are there, and to all who come; after it has got another track, again. */
+  addStream(stream: MediaStream): void;
+  removeStream(stream: MediaStream): void;
   /** Send what is still to be sent, then close all connections and be no more in the room. */
   leave(): Promise<void>;
   addEventListener<Name extends keyof RoomEvents>(
@@ -244,8 +255,20 @@ export interface Room extends EventTarget {
   ): void;
 }
 
+export interface RoomOptions extends Omit<PeerOptions, "onstep"> {
+  /** How the data channels are made. */
+  channel?: RTCDataChannelInit;
+  /**
+   * A name that others see, at most 256 characters. A room that has another member of that name is closed with an error,
+   * as is one whose name and secret are used by another page afterwards.
+   */
+  me?: string;
+  /** What the id is made from; with `me`, one that this page keeps when it is reloaded, unless given. */
+  secret?: string;
+}
+
 /**
- * Be in a room until `signal` or `leave()`, connected to everybody who calls this with the same topic; `channel` is how
- * the data channels are made.
+ * Be in a room until `signal` or `leave()`, connected to everybody who calls this with the same topic. Names and secrets
+ * need a secure context (HTTPS, or localhost) on all sides.
  */
-export function room(topic: string, options?: Omit<PeerOptions, "onstep"> & { channel?: RTCDataChannelInit }): Room;
+export function room(topic: string, options?: RoomOptions): Room;

@@ -39,12 +39,14 @@ const READS = ["version", "health", "topics", "sessions", "iceServers"]; // are 
 const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // where they are not called as the method is
 const JSON_BODY = { "Content-Type": "application/json" };
 const ROOM = "room/"; // what the topic of a room begins with on the server: no offers are there that `join` could take
+const STORED = "tornado-signal secret"; // what a page keeps its secret as
 const HERE = new URL(".", import.meta.url).href; // the server that this file came from
 
 const random = (parts = 8) =>
   Array.from(crypto.getRandomValues(new Uint32Array(parts)), (part) => part.toString(36)).join("-");
 
-let me; // made up when it is needed: not every Node can
+let made; // when it is needed: not every Node can
+const ownInfo = () => (made ??= random());
 
 /** A server's refusal: HTTP's status, the server's own text, and after how many ms to try again, if it says so. */
 export class SignalError extends Error {
@@ -848,7 +850,7 @@ class Publication extends EventTarget {
     try {
       const offer = await link.describe();
       await link.use(offer);
-      const info = options.info ?? (me ??= random());
+      const info = options.info ?? ownInfo();
       const { code, keep } = await list(client, topic, { info, offer: JSON.stringify(offer), secret: link.secret });
       link.keep = keep;
       link.begin(code);
@@ -899,7 +901,7 @@ export const publish = (topic, options = {}) => new Publication(topic, options);
 
 /** Connect to somebody who has published under a topic, as soon as there is somebody. */
 export async function join(topic, options = {}) {
-  const { info = (me ??= random()), choose = (sessions) => sessions, wait = true, onstep = () => {} } = options;
+  const { info = ownInfo(), choose = (sessions) => sessions, wait = true, onstep = () => {} } = options;
   const { signal = new AbortController().signal } = options;
   const servers = new Servers(options, signal, (error) => onstep("failed", error));
   const tried = new Set();
@@ -953,40 +955,133 @@ const shuffled = (list) =>
     .map(([, each]) => each);
 
 /**
- * One connection to another member of a room, from the attempt to its end; what a room gives as a peer.
+ * What is negotiated on one RTCPeerConnection, by "perfect negotiation": either side may offer at any time, and of two
+ * offers at once that of the side that leads stands. `way` says over what: `ready`, whether there is one just now;
+ * `send`, which gets `{description, of, candidates}` and tells whether it was taken; `signal`, which ends it.
  *
- * The side that leads begins. Later either side may offer anew ("perfect negotiation"): for tracks, or for another way
- * when this one is interrupted.
+ * A description is the `of`th offer of its side, or answers that of the other.
  */
-class Peer {
-  #link; // what the room has for it
+class Negotiation {
+  #connection;
+  #way;
   #found = []; // candidates that are still to be sent
   #described = false; // whether the description is still to be sent
   #offers = 0;
-  #of = 0; // the number of the offer that the description is, or answers
+  #of = 0;
+  #seen = 0; // the last offer of the other side
   #making = false; // whether an offer is being made
   #posting = false;
-  #joined = false;
-  #interrupted = false;
   #taking = Promise.resolve();
-  #timer;
-  #stop = new AbortController();
 
-  constructor(id, info, link, { rtc, channel, prepare }) {
-    Object.assign(this, { id, info });
-    this.#link = link;
-    const connection = (this.peerConnection = new RTCPeerConnection({ iceServers: link.iceServers, ...rtc }));
-    this.channel = connection.createDataChannel("room", { ...channel, negotiated: true, id: 0 });
-    this.channel.binaryType = "arraybuffer";
-    const on = (target, name, act) => target.addEventListener?.(name, act, { signal: this.#stop.signal });
-    on(connection, "icecandidate", ({ candidate }) => {
+  constructor(connection, way) {
+    this.#connection = connection;
+    this.#way = way;
+    const on = (name, act) => connection.addEventListener(name, act, { signal: way.signal });
+    on("icecandidate", ({ candidate }) => {
       if (!candidate) return;
       this.#found.push(candidate);
       this.post();
     });
-    on(connection, "negotiationneeded", () => {
-      if (link.leads || connection.remoteDescription) this.#offer();
+    on("negotiationneeded", () => {
+      if (way.begins || connection.remoteDescription) this.#offer();
     });
+  }
+
+  /** Look for another way through the network. */
+  restart() {
+    this.#connection.restartIce();
+    if (this.#connection.signalingState === "have-local-offer") this.#offer(); // else it is told to
+  }
+
+  async #offer() {
+    this.#making = true;
+    try {
+      await this.#connection.setLocalDescription();
+      this.#of = this.#offers += 1;
+      this.#described = true;
+      this.post();
+    } catch {
+      // It has ended, or the other side was faster: then this is told again.
+    }
+    this.#making = false;
+  }
+
+  /** Send what there is to be sent; what is found meanwhile goes with the next message. */
+  async post() {
+    if (this.#posting) return;
+    this.#posting = true;
+    while (!this.#way.signal.aborted && this.#way.ready && (this.#described || this.#found.length)) {
+      const message = { candidates: this.#found.splice(0) };
+      if (this.#described) Object.assign(message, { description: this.#connection.localDescription, of: this.#of });
+      this.#described = false;
+      // The description has all candidates until then in it.
+      if (!(await this.#way.send(message))) this.#described = true;
+    }
+    this.#posting = false;
+  }
+
+  /** Take what the other side has sent, one message after the other. */
+  take(message) {
+    this.#taking = this.#taking.then(() => this.#take(message)).catch(() => {}); // nonsense is no description
+  }
+
+  async #take({ description, of, candidates = [] }) {
+    const connection = this.#connection;
+    if (description?.type === "offer") {
+      if (!(of > this.#seen)) return; // it comes twice, or late
+      if (this.#way.leads && (this.#making || connection.signalingState !== "stable")) return;
+      this.#seen = of;
+      this.#described = false; // what this side has offered is void
+      await connection.setRemoteDescription(description);
+      await connection.setLocalDescription();
+      this.#of = of;
+      this.#described = true;
+      this.post();
+    } else if (description && of === this.#of && connection.signalingState === "have-local-offer") {
+      await connection.setRemoteDescription(description);
+    }
+    for (const each of candidates) connection.addIceCandidate(each).catch(() => {}); // may be of an older description
+  }
+}
+
+/** The channel that two sides which are connected negotiate over; each side makes it with the same number. */
+const negotiating = (connection, id) => connection.createDataChannel("negotiation", { negotiated: true, id });
+
+/** One connection to another member of a room, from the attempt to its end; what a room gives as a peer. */
+class Peer {
+  #link; // what the room has for it
+  #negotiation;
+  #control; // the channel for it
+  #joined = false;
+  #interrupted = false;
+  #timer;
+  #stop = new AbortController();
+  streams = []; // that the other side sends
+
+  constructor({ id, name, info }, link, streams, { rtc, channel, prepare }) {
+    Object.assign(this, { id, name, info });
+    this.#link = link;
+    const { signal } = this.#stop;
+    const connection = (this.peerConnection = new RTCPeerConnection({ iceServers: link.iceServers, ...rtc }));
+    this.channel = connection.createDataChannel("room", { ...channel, negotiated: true, id: 0 });
+    this.channel.binaryType = "arraybuffer";
+    this.#control = negotiating(connection, 1);
+    const peer = this;
+    this.#negotiation = new Negotiation(connection, {
+      signal,
+      leads: link.leads,
+      begins: link.leads,
+      get ready() {
+        return peer.#direct || link.listed;
+      },
+      send: async (message) => {
+        if (!this.#direct) return link.send(message, signal);
+        this.#control.send(JSON.stringify(message));
+        return true;
+      },
+    });
+    const on = (target, name, act) => target.addEventListener?.(name, act, { signal });
+    on(connection, "track", ({ streams: [stream] }) => stream && this.#hear(stream));
     on(connection, "connectionstatechange", () => this.#changed());
     on(this.channel, "open", async () => {
       await connection.getStats().catch(() => {}); // as for a Link
@@ -997,11 +1092,22 @@ class Peer {
       link.tell("message", { peer: this, data });
     });
     on(this.channel, "close", () => this.end());
+    on(this.#control, "open", () => this.post());
+    on(this.#control, "message", ({ data }) => {
+      this.#join();
+      this.#negotiation.take(parsed(data));
+    });
     on(globalThis, "online", () => {
       if (this.#interrupted) this.#again(LOST_MS);
     });
+    for (const stream of streams) this.add(stream);
     prepare?.(connection);
     this.#wait();
+  }
+
+  /** Whether the other side can be told something without the server. */
+  get #direct() {
+    return this.#joined && !this.#interrupted && this.#control.readyState === "open";
   }
 
   /** Give up when the other side says nothing for a while; the one that leads first, and then tries again. */
@@ -1016,6 +1122,8 @@ class Peer {
     clearTimeout(this.#timer);
     this.#joined = true;
     this.#link.joined(this);
+    for (const stream of this.streams) this.#link.tell("stream", { peer: this, stream });
+    this.post();
   }
 
   #changed() {
@@ -1037,7 +1145,7 @@ class Peer {
   #again(leftMs, pauseMs = leftMs / 15) {
     clearTimeout(this.#timer);
     if (leftMs <= 0) return this.end();
-    this.#restart();
+    if (this.#link.leads) this.#negotiation.restart();
     this.#timer = setTimeout(() => this.#again(leftMs - pauseMs, 1.2 * pauseMs), pauseMs);
   }
 
@@ -1046,61 +1154,40 @@ class Peer {
     if (!this.#link.listed && this.peerConnection.connectionState !== "connected") this.end();
   }
 
-  #restart() {
-    if (!this.#link.leads) return;
-    this.peerConnection.restartIce();
-    if (this.peerConnection.signalingState === "have-local-offer") this.#offer(); // else it is told to
+  post() {
+    this.#negotiation.post();
   }
 
-  async #offer() {
-    this.#making = true;
-    try {
-      await this.peerConnection.setLocalDescription();
-      this.#of = this.#offers += 1;
-      this.#described = true;
-      this.post();
-    } catch {
-      // It has ended, or the other side was faster: then this is told again.
-    }
-    this.#making = false;
-  }
-
-  /** Send what there is to be sent; what is found meanwhile goes with the next mail. */
-  async post() {
-    const { signal } = this.#stop;
-    if (this.#posting) return;
-    this.#posting = true;
-    while (!signal.aborted && this.#link.listed && (this.#described || this.#found.length)) {
-      const mail = { candidates: this.#found.splice(0) };
-      if (this.#described) Object.assign(mail, { description: this.peerConnection.localDescription, of: this.#of });
-      this.#described = false;
-      // The description has all candidates until then in it.
-      if (!(await this.#link.send(mail, signal))) this.#described = true;
-    }
-    this.#posting = false;
-  }
-
-  /** Take what the other side has sent, one mail after the other. */
+  /** Take mail. */
   take(mail) {
     this.#wait();
-    this.#taking = this.#taking.then(() => this.#take(mail)).catch(() => {}); // nonsense is no description
+    this.#negotiation.take(mail);
   }
 
-  async #take({ description, of, candidates = [] }) {
-    const connection = this.peerConnection;
-    const offered = description?.type === "offer";
-    if (offered && this.#link.leads && (this.#making || connection.signalingState !== "stable")) return;
-    if (offered || (description && of === this.#of)) {
-      if (offered) this.#described = false; // what this side has offered is void
-      await connection.setRemoteDescription(description);
-      if (offered) {
-        await connection.setLocalDescription();
-        this.#of = of;
-        this.#described = true;
-        this.post();
-      }
+  #hear(stream) {
+    if (this.streams.includes(stream)) return;
+    this.streams.push(stream);
+    stream.addEventListener("removetrack", () => {
+      if (stream.getTracks().length || !this.streams.includes(stream)) return;
+      this.streams.splice(this.streams.indexOf(stream), 1);
+      if (this.#joined) this.#link.tell("streamend", { peer: this, stream });
+    });
+    if (this.#joined) this.#link.tell("stream", { peer: this, stream });
+  }
+
+  /** Send the tracks of a stream which are not sent yet. */
+  add(stream) {
+    const sent = this.peerConnection.getSenders().map(({ track }) => track);
+    for (const track of stream.getTracks()) {
+      if (!sent.includes(track)) this.peerConnection.addTrack(track, stream);
     }
-    for (const each of candidates) connection.addIceCandidate(each).catch(() => {}); // may be of an older description
+  }
+
+  remove(stream) {
+    const tracks = stream.getTracks();
+    for (const sender of this.peerConnection.getSenders()) {
+      if (tracks.includes(sender.track)) this.peerConnection.removeTrack(sender);
+    }
   }
 
   end() {
@@ -1125,26 +1212,73 @@ class Peer {
   }
 }
 
+const base64 = (bytes) =>
+  btoa(String.fromCharCode(...new Uint8Array(bytes))).replace(/[+/=]/g, (sign) => ({ "+": "-", "/": "_" })[sign] ?? "");
+const unbase64 = (text) =>
+  Uint8Array.from(atob(text.replace(/[-_]/g, (sign) => (sign === "-" ? "+" : "/"))), (byte) => byte.charCodeAt());
+const utf8 = (text) => new TextEncoder().encode(text);
+
+/** What a member with a secret signs with: Ed25519. Its id is the public key. */
+class Identity {
+  static async of(secret) {
+    const { subtle } = crypto;
+    if (!subtle) throw new Error("A name needs a page that came over HTTPS, or from localhost");
+    const seed = new Uint8Array(await subtle.digest("SHA-256", utf8(`tornado-signal room\n${secret}`)));
+    const before = unbase64("MC4CAQAwBQYDK2VwBCIEIA=="); // what PKCS #8 has before such a key
+    const key = await subtle.importKey("pkcs8", new Uint8Array([...before, ...seed]), "Ed25519", true, ["sign"]);
+    return Object.assign(new Identity(), { key, id: `@${(await subtle.exportKey("jwk", key)).x}` });
+  }
+
+  async sign(text) {
+    return base64(await crypto.subtle.sign("Ed25519", this.key, utf8(text)));
+  }
+
+  static async signed(id, signature, text) {
+    try {
+      const jwk = { kty: "OKP", crv: "Ed25519", x: id.slice(1) };
+      const key = await crypto.subtle.importKey("jwk", jwk, "Ed25519", false, ["verify"]);
+      return await crypto.subtle.verify("Ed25519", key, unbase64(signature), utf8(text));
+    } catch {
+      return false;
+    }
+  }
+}
+
+/** A secret that a page keeps when it is reloaded, but no other page has. */
+function ownSecret() {
+  try {
+    return (sessionStorage[STORED] ??= random());
+  } catch {
+    return random(); // there is no such storage, or it may not be used
+  }
+}
+
 /**
- * Everybody under a topic, connected to everybody: events `join`, `leave`, `message`, `error` and `close`.
+ * Everybody under a topic, connected to everybody: events `join`, `leave`, `message`, `stream`, `streamend`, `error` and
+ * `close`.
  *
  * A member has an id, and under the topic a session, its beacon, as long as it is there. Nobody answers a beacon. Its
- * `offer` is `{id, at}`, its `info` the member's. Its candidates are the mail to the member, JSON:
+ * `offer` is `{id, at, me}`, its `info` the member's. Its candidates are the mail to the member:
  *
- *   {from, info, code, number, connection, description, of, candidates}
+ *   {from, me, info, code, connection, description, of, candidates}
  *
- * `from`, `info` and `code` are the sender's id, info and beacon; `number` grows with each mail of the sender, whoever it
- * is to; `connection` names the attempt that this is about. A `description` is the `of`th offer of its side, or answers
- * that of the other. Of two members the one with the smaller id leads: it begins, and its offer stands if both offer.
+ * `from`, `me`, `info` and `code` are the sender's id, name, info and beacon; `connection` names the attempt that this is
+ * about, and is known to both sides only; the others are described at `Negotiation`, which goes on over a data channel
+ * when there is one. Of two members the one with the smaller id leads: it begins.
+ *
+ * Offer and mail are JSON. A member with a name has a secret, and an id that is made from it (`Identity`): it signs
+ * both, together with the topic and the id of the recipient of the mail, and its signature stands before the JSON.
  */
 class Room extends EventTarget {
-  id = random(4);
+  id;
   peers = new Map();
-  #members = new Map(); // by id: {id, code, info, got, tries, peer}
+  #members = new Map(); // by id: {id, name, code, at, createdAt, info, connection, tries, peer}
+  #streams = new Set();
   #topic;
   #options;
-  #secret = random();
-  #sent = 0;
+  #identity;
+  #secret = random(); // of the beacon
+  #at; // when the beacon was made
   #iceServers;
   #client;
   #code; // of the beacon
@@ -1154,6 +1288,7 @@ class Room extends EventTarget {
     super();
     this.#topic = ROOM + topic;
     this.#options = options;
+    if (!options.me && !options.secret) this.id = random(4);
     const { signal } = this.#stop;
     const hide = () => {
       this.#withdraw();
@@ -1163,6 +1298,17 @@ class Room extends EventTarget {
     options.signal?.addEventListener("abort", () => this.leave(), { signal });
     if (options.signal?.aborted) this.leave();
     else this.#run(new Servers(options, signal, (error) => this.#tell("error", { error })));
+  }
+
+  /** Send a stream to all, now and later. */
+  addStream(stream) {
+    this.#streams.add(stream);
+    for (const { peer } of this.#members.values()) peer?.add(stream);
+  }
+
+  removeStream(stream) {
+    this.#streams.delete(stream);
+    for (const { peer } of this.#members.values()) peer?.remove(stream);
   }
 
   /** Send to one peer (or its id), or to all. */
@@ -1182,7 +1328,13 @@ class Room extends EventTarget {
 
   async #run(servers) {
     const { signal } = this.#stop;
+    const { me, secret = me && ownSecret() } = this.#options;
     try {
+      if (secret) {
+        this.#identity = await Identity.of(secret);
+        this.id = this.#identity.id;
+        if (me) await servers.first((client) => this.#claim(client, me));
+      }
       for (;;) {
         await servers.first((client) => this.#attend(client, servers));
         await sleep(backOff(0), signal);
@@ -1194,19 +1346,29 @@ class Room extends EventTarget {
     }
   }
 
+  /** Look whether another member has the name. */
+  async #claim(client, me) {
+    const { sessions } = await client.sessions(this.#topic, { limit: MAX_PEERS, signal: this.#stop.signal });
+    for (const { offer } of sessions) {
+      const { id, me: theirs } = await this.#read(offer, "id");
+      if (id && id !== this.id && theirs === me) throw new Error(`Another member has the name ${me}`);
+    }
+  }
+
   /** Be there, by one beacon, until another is needed. */
   async #attend(client, servers) {
     const { signal } = this.#stop;
-    const { info = (me ??= random()) } = this.#options;
+    const { me, info = ownInfo() } = this.#options;
     this.#iceServers = (await servers.iceServers(client)).iceServers;
-    const offer = JSON.stringify({ id: this.id, at: Date.now() });
+    this.#at = Date.now();
+    const offer = await this.#write({ id: this.id, at: this.#at, me });
     const { code, keep } = await list(client, this.#topic, { info, offer, secret: this.#secret });
     this.#withdraw();
     this.#client = client;
     this.#code = code;
     if (signal.aborted) this.#withdraw();
     const deadline = new Deadline(signal);
-    for (const member of this.#members.values()) member.code = undefined; // those who are there are told now
+    for (const member of this.#members.values()) member.code = member.at = undefined; // those that are there are told now
     try {
       await Promise.race([this.#watch(deadline), this.#receive(deadline, servers, keep)]);
     } finally {
@@ -1216,7 +1378,7 @@ class Room extends EventTarget {
 
   async #watch({ signal }) {
     for await (const { type, data } of this.#client.events(this.#topic, { signal })) {
-      if (type === "session") this.#see(data);
+      if (type === "session") await this.#see(data);
       else this.#gone(data.code);
     }
   }
@@ -1233,7 +1395,7 @@ class Room extends EventTarget {
     try {
       for (let got = 0; got < MAX_MAILS; ) {
         const { answer, answerCandidates, cursor } = await retry(ask, signal, servers.tries);
-        for (const each of answerCandidates) this.#take(each);
+        for (const each of answerCandidates) await this.#take(each);
         if (answer) return; // what nobody should do
         since = cursor;
         got += answerCandidates.length;
@@ -1249,16 +1411,35 @@ class Room extends EventTarget {
     this.#code = undefined;
   }
 
-  #member(id) {
-    if (!this.#members.has(id)) this.#members.set(id, { id, got: 0, tries: 0 });
+  /** What is sent as an offer, or as mail to a member. */
+  async #write(fields, to = "") {
+    const json = JSON.stringify(fields);
+    return `${(await this.#identity?.sign(`${this.#topic}\n${to}\n${json}`)) ?? ""}${json}`;
+  }
+
+  /** The fields of what another member has sent; none if it is nonsense, or not signed as the id in `field` asks for. */
+  async #read(text, field, to = "") {
+    const [, signature, json] = /^([^{]*)(.*)/s.exec(text);
+    const { [field]: id, me, ...others } = parsed(json);
+    if (typeof id !== "string" || id === "") return {};
+    if (id[0] !== "@") return { ...others, [field]: id };
+    const signed = await Identity.signed(id, signature, `${this.#topic}\n${to}\n${json}`);
+    return signed ? { ...others, [field]: id, me: typeof me === "string" ? me : undefined } : {};
+  }
+
+  #member(id, name) {
+    if (!this.#members.has(id)) this.#members.set(id, { id, name, tries: 0 });
     return this.#members.get(id);
   }
 
-  #see({ code, info, offer }) {
-    const { id } = parsed(offer);
-    if (typeof id !== "string" || id === this.id) return;
-    const member = this.#member(id);
-    Object.assign(member, { code, info });
+  async #see({ code, info, offer, createdAt }) {
+    const { id, at, me } = await this.#read(offer, "id");
+    if (id === this.id && at > this.#at) throw new Error("Another page is in this room with the same secret");
+    if (!id || id === this.id) return;
+    const member = this.#member(id, me);
+    // It has another one now, or this is a copy of it.
+    if (at < member.at || (at === member.at && createdAt > member.createdAt)) return;
+    Object.assign(member, { name: me, code, at, createdAt, info });
     if (!member.peer) return this.#begin(member);
     member.peer.info = info;
     member.peer.post();
@@ -1267,27 +1448,40 @@ class Room extends EventTarget {
   #gone(code) {
     for (const member of this.#members.values()) {
       if (member.code !== code) continue;
-      member.code = undefined;
+      member.code = member.at = undefined;
       if (member.peer) member.peer.check();
-      else this.#members.delete(member.id);
+      else this.#forget(member);
     }
   }
 
-  #take(text) {
-    const { from, info, code, number, connection, ...mail } = parsed(text);
-    if (typeof from !== "string" || from === this.id) return;
-    const member = this.#member(from);
-    if (!(number > member.got)) return; // it was sent twice
-    member.got = number;
+  #forget({ id, name }) {
+    this.#members.delete(id);
+    // Another member may have wanted its name.
+    if (name) for (const member of this.#members.values()) this.#begin(member);
+  }
+
+  /** Whether this is not the member that has its name. */
+  #usurps({ name, id }) {
+    if (!name) return false;
+    if (name === this.#options.me) return true;
+    const owner = [...this.#members.values()].find((each) => each.name === name && (each.code || each.peer));
+    return owner !== undefined && owner.id !== id;
+  }
+
+  async #take(text) {
+    const { from, me, info, code, connection, ...mail } = await this.#read(text, "from", this.id);
+    if (!from || from === this.id) return;
+    const member = this.#member(from, me);
     member.code ??= code;
     member.info ??= info;
     const first = from < this.id && mail.description?.type === "offer" && mail.of === 1;
-    if (first && member.connection !== connection) this.#connect(member, connection);
+    if (first && member.connection !== connection && !this.#usurps(member)) this.#connect(member, connection);
     if (member.connection === connection) member.peer?.take(mail);
   }
 
   #begin(member) {
-    if (this.id < member.id && member.code && !member.peer) this.#connect(member, random(2));
+    const begins = this.id < member.id && member.code && !member.peer && !this.#usurps(member);
+    if (begins) this.#connect(member, random(4));
   }
 
   /** Begin an attempt, in the place of another one. */
@@ -1311,7 +1505,7 @@ class Room extends EventTarget {
       ended: (peer, joined) => this.#ended(member, peer, joined),
     };
     member.connection = connection;
-    member.peer = new Peer(member.id, member.info, link, this.#options);
+    member.peer = new Peer(member, link, this.#streams, this.#options);
     before?.end();
   }
 
@@ -1322,7 +1516,7 @@ class Room extends EventTarget {
     }
     if (member.peer !== peer) return;
     member.peer = undefined;
-    if (!member.code) this.#members.delete(member.id);
+    if (!member.code) this.#forget(member);
     else sleep(PAUSE_MS, this.#stop.signal).then(
       () => this.#begin(member),
       () => {},
@@ -1331,11 +1525,11 @@ class Room extends EventTarget {
 
   /** Send mail to a member; whether it was taken, or there is nothing more to be done about it. */
   async #send(member, mail, signal) {
-    const { code } = member;
-    const { info = me } = this.#options;
-    const letter = { from: this.id, info, code: this.#code, number: (this.#sent += 1), ...mail };
+    const { id, code } = member;
+    const { me, info = ownInfo() } = this.#options;
+    const text = await this.#write({ from: this.id, me, info, code: this.#code, ...mail }, id);
     try {
-      await retry(() => this.#client.candidate(code, "answerer", JSON.stringify(letter), { signal }), signal);
+      await retry(() => this.#client.candidate(code, "answerer", text, { signal }), signal);
     } catch (error) {
       if (signal.aborted) return true;
       if (taken(error)) {
