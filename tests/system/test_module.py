@@ -11,7 +11,7 @@ WEB = ROOT / "tornado_signal" / "web"
 MAX_BYTES = 12_288
 # Every event has the type that belongs to its name; what is wrong is an error.
 PROGRAM = """\
-import { room, type Peer } from "./client.js";
+import { pair, room, type Connection, type Peer } from "./client.js";
 
 const lobby = room("lobby", { info: "alice", me: "Alice", channel: { ordered: false } });
 lobby.addEventListener("join", ({ peer }) => lobby.send(peer.info.toUpperCase(), peer));
@@ -23,6 +23,8 @@ lobby.addEventListener("message", ({ peer, data }) => {
 lobby.addEventListener("stream", ({ peer, stream }) => lobby.send(`${peer.name} ${peer.streams.length} ${stream.id}`));
 lobby.addEventListener("error", ({ error }) => console.error(error.message));
 lobby.addEventListener("close", async () => await lobby.leave());
+const other: Connection = await pair("strangers", { info: "alice", channel: { ordered: false } });
+other.peerConnection.addTransceiver("audio");
 const all: Peer[] = [...lobby.peers.values()];
 // @ts-expect-error
 lobby.addEventListener("join", ({ data }) => data);

@@ -139,6 +139,7 @@ export interface PeerOptions extends Stoppable, ClientOptions {
 
 /** A connection whose data channel is open. */
 export interface Connection {
+  /** Tracks may be added at any time, on either side. */
   readonly peerConnection: RTCPeerConnection;
   /** Attach `onmessage` at once, without awaiting anything else: what arrives before is lost. */
   readonly channel: RTCDataChannel;
@@ -182,10 +183,11 @@ export interface Publication extends EventTarget {
 export function publish(topic: string, options?: PeerOptions & { channel?: RTCDataChannelInit }): Publication;
 
 /**
- * Connect to somebody who has published under a topic, as soon as there is somebody; who is taken is passed over.
+ * Connect to a peer that has published under a topic, as soon as there is one. A peer that is taken is passed over; beside
+ * one that says nothing the next one is tried, and after 5 s it is given up.
  *
  * `choose` gets the sessions in any order and returns those to try, in that order. With `wait: false` null is returned
- * when nobody is there.
+ * when no peer is there.
  */
 export function join(
   topic: string,
@@ -195,6 +197,12 @@ export function join(
   topic: string,
   options?: PeerOptions & { choose?: (sessions: Session[]) => Session[]; wait?: boolean },
 ): Promise<Connection>;
+
+/**
+ * Connect with the next one that calls this with the same topic: two and two, in the order in which they come, whether they
+ * come one after the other or at once.
+ */
+export function pair(topic: string, options?: PeerOptions & { channel?: RTCDataChannelInit }): Promise<Connection>;
 
 /** Another member of a room, connected. */
 export interface Peer {

@@ -3,6 +3,7 @@
  *
  *   SignalClient                 the API of one server, call by call
  *   publish(topic), join(topic)  WebRTC connections whose data channel is open
+ *   pair(topic)                  one such connection, with whichever page comes next
  *   room(topic)                  everybody who is there, connected to everybody
  *
  * client.d.ts describes them. On the wire an offer or answer is the JSON of an RTCSessionDescription, a candidate that
@@ -29,15 +30,19 @@ const TRIES = 4; // before another server is asked
 const GONE_MS = 3000; // from the end of the session to giving up
 const SILENCE_MS = 45_000; // of a stream, which has a comment every 15 s
 const CLOSE_MS = 2000; // for the other side to take what is still on its way
-const PAIR_MS = 5000; // for two members of a room to connect, or to find another way when theirs is interrupted
+const PAIR_MS = 5000; // for two peers to connect, or to show that they are there
+const BESIDE_MS = 1500; // about: then another one is tried beside a peer that says nothing
+const AGAIN_MS = 2000; // in which a peer that was taken is listed again
 const LOST_MS = 15_000; // of an interruption, after which another connection is made
 const MAX_MAILS = 250; // to one beacon: the server's limits allow twice as many
 const MAX_BATCH = 100;
 const MAX_PEERS = 100; // of a listing
+const NEGOTIATION = 255; // the number of the channel for it, far from those that a page opens itself
 const EVENTS = ["session", "gone", "offer", "answer", "candidate"];
 const READS = ["version", "health", "topics", "sessions", "iceServers"]; // are GET over HTTP
 const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // where they are not called as the method is
 const JSON_BODY = { "Content-Type": "application/json" };
+const PAIR = "pair/"; // what the topic of a pair begins with on the server
 const ROOM = "room/"; // what the topic of a room begins with on the server: no offers are there that `join` could take
 const STORED = "tornado-signal secret"; // what a page keeps its secret as
 const HERE = new URL(".", import.meta.url).href; // the server that this file came from
@@ -614,6 +619,109 @@ function keepMessages(channel) {
   };
 }
 
+/**
+ * What is negotiated on one RTCPeerConnection, by "perfect negotiation": either side may offer at any time, and of two
+ * offers at once that of the side that leads stands. What is sent is `{description, of, candidates}`: a description is
+ * the `of`th offer of its side, or answers that of the other.
+ *
+ * It goes over a data channel, which both sides make with the same number, when `way` says that it is `direct`. Before
+ * that, if the other side is `listed`, over `send`, which tells whether it was taken. `signal` ends it.
+ */
+class Negotiation {
+  #connection;
+  #way;
+  #channel;
+  #found = []; // candidates that are still to be sent
+  #described = false; // whether the description is still to be sent
+  #offers = 0;
+  #of = 0;
+  #seen = 0; // the last offer of the other side
+  #making = false; // whether an offer is being made
+  #posting = false;
+  #taking = Promise.resolve();
+
+  constructor(connection, id, way) {
+    this.#connection = connection;
+    this.#way = way;
+    const { signal } = way;
+    this.#channel = connection.createDataChannel("negotiation", { negotiated: true, id });
+    this.#channel.addEventListener("open", () => this.post(), { signal });
+    this.#channel.addEventListener("message", ({ data }) => this.take(parsed(data)), { signal });
+    const offer = () => {
+      if (way.begins || connection.remoteDescription) this.#offer();
+    };
+    connection.addEventListener("negotiationneeded", offer, { signal });
+  }
+
+  get #direct() {
+    return this.#way.direct && this.#channel.readyState === "open";
+  }
+
+  /** Send a candidate of this side. */
+  add(candidate) {
+    this.#found.push(candidate);
+    this.post();
+  }
+
+  /** Look for another way through the network. */
+  restart() {
+    this.#connection.restartIce();
+    if (this.#connection.signalingState === "have-local-offer") this.#offer(); // else it is told to
+  }
+
+  async #offer() {
+    this.#making = true;
+    try {
+      await this.#connection.setLocalDescription();
+      this.#of = this.#offers += 1;
+      this.#described = true;
+      this.post();
+    } catch {
+      // It has ended, or the other side was faster: then this is told again.
+    }
+    this.#making = false;
+  }
+
+  /** Send what there is to be sent; what is found meanwhile goes with the next message. */
+  async post() {
+    if (this.#posting) return;
+    this.#posting = true;
+    const { signal } = this.#way;
+    while (!signal.aborted && (this.#direct || this.#way.listed) && (this.#described || this.#found.length)) {
+      const message = { candidates: this.#found.splice(0) };
+      if (this.#described) Object.assign(message, { description: this.#connection.localDescription, of: this.#of });
+      this.#described = false;
+      if (this.#direct) this.#channel.send(JSON.stringify(message));
+      // The description has all candidates until then in it.
+      else if (!(await this.#way.send(message))) this.#described = true;
+    }
+    this.#posting = false;
+  }
+
+  /** Take what the other side has sent, one message after the other. */
+  take(message) {
+    this.#taking = this.#taking.then(() => this.#take(message)).catch(() => {}); // nonsense is no description
+  }
+
+  async #take({ description, of, candidates = [] }) {
+    const connection = this.#connection;
+    if (description?.type === "offer") {
+      if (!(of > this.#seen)) return; // it comes twice, or late
+      if (this.#way.leads && (this.#making || connection.signalingState !== "stable")) return;
+      this.#seen = of;
+      this.#described = false; // what this side has offered is void
+      await connection.setRemoteDescription(description);
+      await connection.setLocalDescription();
+      this.#of = of;
+      this.#described = true;
+      this.post();
+    } else if (description && of === this.#of && connection.signalingState === "have-local-offer") {
+      await connection.setRemoteDescription(description);
+    }
+    for (const each of candidates) connection.addIceCandidate(each).catch(() => {}); // may be of an older description
+  }
+}
+
 /** One side of one session, from its description to the open channel. */
 class Link {
   #outbox = []; // candidates of this side that are still to be sent
@@ -623,6 +731,10 @@ class Link {
   #asked = false;
   #since;
   #stop = new AbortController();
+  #silent; // the time until the other side has to have said something
+  #open = false;
+  #pairs; // whether it is for a pair
+  over = new AbortController(); // aborted when the connection has ended
 
   constructor(client, side, { iceServers, until }, options, signal) {
     this.client = client;
@@ -632,10 +744,25 @@ class Link {
     this.own = { secret: this.secret, signal: this.signal };
     const connection = (this.peerConnection = new RTCPeerConnection({ iceServers, ...options.rtc }));
     this.step = (name, detail) => options.onstep?.(name, detail, connection);
+    const link = this;
+    const negotiation = new Negotiation(connection, NEGOTIATION, {
+      signal: this.over.signal,
+      leads: side === "offerer",
+      get direct() {
+        return link.#open;
+      },
+    });
+    // Of a pair the answerer may have asked several, and says which it takes.
+    this.#pairs = options.pair;
+    const agreed =
+      this.#pairs && side === "offerer"
+        ? new Promise((resolve) => connection.addEventListener("datachannel", resolve, { once: true }))
+        : undefined;
     this.opened = new Promise((resolve, reject) => {
       this.fail = (error) => {
         if (this.signal.aborted) return; // it is open, or has failed before
         reject(error);
+        this.over.abort();
         this.#stop.abort(error);
         connection.close();
       };
@@ -646,9 +773,12 @@ class Link {
         const open = async () => {
           // Chromium says so a moment too early, and now and then loses what is sent at once; not after this.
           await connection.getStats().catch(() => {});
+          await agreed;
           if (this.signal.aborted) return;
           this.step("open");
+          this.#open = true;
           this.#stop.abort();
+          negotiation.post();
           resolve(new Connection(this));
           release();
         };
@@ -661,10 +791,13 @@ class Link {
     this.opened.catch(() => {}); // nobody has to ask
     signal.addEventListener("abort", () => this.fail(signal.reason), { signal: this.signal });
     connection.addEventListener("icecandidate", ({ candidate }) => {
-      if (candidate) this.#send(JSON.stringify(candidate));
+      if (!candidate) return;
+      if (this.#open) negotiation.add(candidate);
+      else this.#send(JSON.stringify(candidate));
     });
     connection.addEventListener("connectionstatechange", () => {
       this.step(connection.connectionState);
+      if (connection.connectionState === "connected") clearTimeout(this.#silent);
       if (connection.connectionState === "failed") this.fail(new Error("There is no way to the other peer"));
     });
     options.prepare?.(connection);
@@ -724,7 +857,9 @@ class Link {
 
   /** Take candidates of the other side, each once; they are kept until it has described itself. */
   add(candidates) {
-    this.#inbox.push(...candidates.filter((each) => !this.#known.has(each) && this.#known.add(each)));
+    const found = candidates.filter((each) => !this.#known.has(each) && this.#known.add(each));
+    if (found.length) clearTimeout(this.#silent);
+    this.#inbox.push(...found);
     if (!this.peerConnection.remoteDescription) return;
     for (const each of this.#inbox.splice(0)) {
       const ignore = () => {}; // one that is wrong does not spoil the others
@@ -760,20 +895,22 @@ class Link {
   /** Both sides are described: go on until the channel is open, for a while at the most. */
   async connect() {
     const timer = setTimeout(() => this.fail(new Error("The other peer did not connect in time")), CONNECT_MS);
-    this.signal.addEventListener("abort", () => clearTimeout(timer));
+    const silent = () => this.fail(new Error("The other peer says nothing"));
+    if (this.#pairs || this.side === "answerer") this.#silent = setTimeout(silent, PAIR_MS);
+    this.signal.addEventListener("abort", () => [timer, this.#silent].forEach(clearTimeout));
     try {
       while (!this.signal.aborted) await this.news();
     } catch (error) {
       // Two peers that have described themselves may connect without the server too. But when the session is gone, so
       // is the other peer, most likely.
-      if (taken(error)) setTimeout(() => this.fail(new Error("The other peer has left")), GONE_MS);
+      if (taken(error)) setTimeout(() => this.fail(new Error("The other peer has left")), this.#pairs ? 0 : GONE_MS);
     }
   }
 }
 
 /** A connection whose data channel is open. */
 class Connection {
-  constructor({ peerConnection, channel, code, side, info }) {
+  constructor({ peerConnection, channel, code, side, info, over }) {
     Object.assign(this, { peerConnection, channel, code, side, info });
     const leave = () => peerConnection.close();
     globalThis.addEventListener?.("pagehide", leave); // the other side is told at once
@@ -781,6 +918,7 @@ class Connection {
       const end = () => {
         globalThis.removeEventListener?.("pagehide", leave);
         leave();
+        over.abort();
         resolve();
       };
       channel.addEventListener("close", end, { once: true });
@@ -797,6 +935,47 @@ class Connection {
     const timer = setTimeout(this.end, CLOSE_MS);
     await this.closed;
     clearTimeout(timer);
+  }
+}
+
+/** Publish an offer: its link. */
+async function offered(client, topic, options, servers) {
+  const { signal } = servers;
+  const link = new Link(client, "offerer", await servers.iceServers(client), options, signal);
+  try {
+    const offer = await link.describe();
+    await link.use(offer);
+    const info = options.info ?? ownInfo();
+    const { code, keep } = await list(client, topic, { info, offer: JSON.stringify(offer), secret: link.secret });
+    link.keep = keep;
+    link.begin(code);
+    link.step("published", code);
+    if (signal.aborted) client.leave(code, "offerer", link.own);
+    signal.throwIfAborted();
+  } catch (error) {
+    link.fail(error);
+    throw error;
+  }
+  return link;
+}
+
+/** Keep a link's offer listed until it is answered (true), or has to be replaced by another. */
+async function answered(link, servers) {
+  const { client, code, keep } = link;
+  try {
+    while (!(await link.news(servers.tries, keep))) {
+      if (Date.now() > link.until) {
+        client.leave(code, "offerer", link.own);
+        return false;
+      }
+    }
+    return true;
+  } catch (error) {
+    servers.signal.throwIfAborted();
+    if (passing(error)) servers.fail(client, error);
+    else if (!taken(error)) throw error;
+    await sleep(backOff(0), servers.signal);
+    return false;
   }
 }
 
@@ -826,8 +1005,10 @@ class Publication extends EventTarget {
     const { signal } = this.#stop;
     try {
       for (;;) {
-        const link = (this.#listed = await servers.first((client) => this.#offer(client, topic, options, servers)));
-        if (await this.#answered(link, servers)) {
+        const link = (this.#listed = await servers.first((client) => offered(client, topic, options, servers)));
+        const isAnswered = await answered(link, servers);
+        this.#listed = undefined;
+        if (isAnswered) {
           link.connect();
           link.opened.then(
             (connection) => this.#tell("connection", { connection }),
@@ -841,48 +1022,6 @@ class Publication extends EventTarget {
       if (signal.aborted) return;
       this.#tell("error", { error });
       this.close();
-    }
-  }
-
-  async #offer(client, topic, options, servers) {
-    const { signal } = this.#stop;
-    const link = new Link(client, "offerer", await servers.iceServers(client), options, signal);
-    try {
-      const offer = await link.describe();
-      await link.use(offer);
-      const info = options.info ?? ownInfo();
-      const { code, keep } = await list(client, topic, { info, offer: JSON.stringify(offer), secret: link.secret });
-      link.keep = keep;
-      link.begin(code);
-      link.step("published", code);
-      if (signal.aborted) client.leave(code, "offerer", link.own);
-      signal.throwIfAborted();
-    } catch (error) {
-      link.fail(error);
-      throw error;
-    }
-    return link;
-  }
-
-  /** Keep a link's offer listed until it is answered (true), or has to be replaced by another. */
-  async #answered(link, servers) {
-    const { client, code, keep } = link;
-    try {
-      while (!(await link.news(servers.tries, keep))) {
-        if (Date.now() > link.until) {
-          client.leave(code, "offerer", link.own);
-          return false;
-        }
-      }
-      return true;
-    } catch (error) {
-      this.#stop.signal.throwIfAborted();
-      if (passing(error)) servers.fail(client, error);
-      else if (!taken(error)) throw error;
-      await sleep(backOff(0), this.#stop.signal);
-      return false;
-    } finally {
-      this.#listed = undefined;
     }
   }
 
@@ -906,30 +1045,66 @@ export async function join(topic, options = {}) {
   const servers = new Servers(options, signal, (error) => onstep("failed", error));
   const tried = new Set();
   const cursors = new Map();
-  for (;;) {
+  for (let untilMs = 0; ; ) {
+    const moment = Math.ceil(Math.max(0, untilMs - Date.now()) / 1000);
     const { client, sessions, cursor } = await servers.first(async (client) => {
-      const asked = { wait: wait ? WAIT_S : 0, since: cursors.get(client), limit: MAX_PEERS, signal };
+      const asked = { wait: wait ? WAIT_S : moment, since: cursors.get(client), limit: MAX_PEERS, signal };
       const [listing] = await Promise.all([client.sessions(topic, asked), servers.iceServers(client)]);
       return { client, ...listing };
     });
     cursors.set(client, cursor);
     const others = sessions.filter((each) => each.info !== info && !tried.has(each.code));
     onstep("peers", others.length);
-    for (const session of choose(shuffled(others))) {
-      tried.add(session.code);
-      onstep("trying", session.info);
-      const link = new Link(client, "answerer", await servers.iceServers(client), options, signal);
-      try {
-        return await accept(link, session, servers.tries);
-      } catch (error) {
-        link.fail(error);
-        signal.throwIfAborted();
-        onstep(taken(error) ? "taken" : "failed", error);
-      }
-    }
-    if (!wait) return null;
+    const chosen = choose(shuffled(others));
+    const { connection, late } = await firstOf(chosen, client, options, servers);
+    if (connection) return connection;
+    for (const { code } of chosen) tried.add(code);
+    if (late) untilMs = Date.now() + AGAIN_MS;
+    if (!wait && !chosen.length && Date.now() >= untilMs) return null;
     if (!cursor) await sleep(PAUSE_MS, signal);
   }
+}
+
+/**
+ * Answer one session after the other until a connection opens; the next one beside one that says nothing. `late` tells
+ * whether another peer was faster with one of them.
+ */
+async function firstOf(sessions, client, options, servers) {
+  const { signal } = servers;
+  const { onstep = () => {} } = options;
+  const links = [];
+  let late = false;
+  let connection;
+  let opened;
+  const open = new Promise((resolve) => (opened = resolve));
+  const attempt = async (session) => {
+    onstep("trying", session.info);
+    const link = new Link(client, "answerer", await servers.iceServers(client), options, signal);
+    links.push(link);
+    try {
+      const found = await accept(link, session, servers.tries);
+      if (connection) return found.end();
+      connection = found;
+      if (options.pair) connection.peerConnection.createDataChannel("pair"); // this is the one
+      opened();
+    } catch (error) {
+      link.fail(error);
+      if (connection || signal.aborted) return;
+      late ||= taken(error);
+      onstep(taken(error) ? "taken" : "failed", error);
+    }
+  };
+  const attempts = [];
+  for (const session of sessions) {
+    const trying = attempt(session);
+    attempts.push(trying);
+    await Promise.race([open, trying, sleep(BESIDE_MS, signal)]);
+    if (connection) break;
+  }
+  await Promise.race([open, Promise.all(attempts)]);
+  signal.throwIfAborted();
+  for (const link of links) link.fail(new Error("Another peer was faster"));
+  return { connection, late };
 }
 
 /** Answer a session; fails if somebody else was faster, or there is no way to the peer. */
@@ -939,12 +1114,117 @@ async function accept(link, { code, info, offer, offerCandidates }, tries) {
   const answer = JSON.stringify(description);
   await retry(() => link.client.answer(code, answer, link.own), link.signal, tries);
   link.step("accepted");
-  // Not before: what two peers send to one offer would keep both from connecting for a long time.
-  await link.use(description);
-  link.add(offerCandidates);
-  link.begin(code);
-  link.connect();
-  return link.opened;
+  try {
+    // Not before: what two peers send to one offer would keep both from connecting for a long time.
+    await link.use(description);
+    link.add(offerCandidates);
+    link.begin(code);
+    link.connect();
+    return await link.opened;
+  } catch (error) {
+    link.client.leave(code, "answerer", link.own);
+    throw error;
+  }
+}
+
+/** Connect two that call this with the same topic, whichever comes next. */
+export async function pair(topic, options = {}) {
+  const stop = new AbortController();
+  const { signal } = stop;
+  const report = (error) => options.onstep?.("failed", error);
+  const end = () => stop.abort(options.signal?.reason);
+  globalThis.addEventListener?.("pagehide", end, { signal });
+  options.signal?.addEventListener("abort", end, { signal });
+  if (options.signal?.aborted) end();
+  try {
+    const servers = new Servers(options, signal, report);
+    return await servers.first((client) => meet(client, PAIR + topic, { ...options, pair: true }, servers));
+  } finally {
+    stop.abort();
+  }
+}
+
+/**
+ * Be one of a pair. In the order of the offers the second one answers the first, the fourth the third, and so on; the
+ * others wait, unless nothing happens. A peer takes its own offer, so that no other can, before it answers another one.
+ */
+async function meet(client, topic, options, servers) {
+  const { signal } = servers;
+  const tried = new Set();
+  let link; // of the offer that is listed
+  let answer; // whether it is answered, as a promise
+  let cursor;
+  let others = [];
+  const withdraw = () => {
+    if (!link) return;
+    client.leave(link.code, "offerer", link.own);
+    link.fail(new Error("The offer was taken back"));
+    tried.add(link.code);
+    link = answer = undefined;
+  };
+  signal.addEventListener("abort", withdraw);
+  try {
+    for (;;) {
+      const round = new Deadline(signal);
+      const most = others.length ? 1 + Math.round(2 * Math.random()) : WAIT_S;
+      const asked = { ...(link && { wait: most, since: cursor }), limit: MAX_PEERS, signal: round.signal };
+      const asking = client.sessions(topic, asked);
+      const listing = await Promise.race([asking, answer ?? asking]).finally(() => round.end());
+      let isAnswered = !listing.sessions;
+      if (!isAnswered) {
+        const listed = listing.sessions.filter(({ code }) => !tried.has(code)).reverse(); // the oldest first
+        const place = link ? listed.findIndex(({ code }) => code === link.code) : listed.length;
+        const stuck = link && listing.cursor === cursor;
+        cursor = listing.cursor;
+        others = listed.filter(({ code }) => code !== link?.code);
+        if (others.length && (place % 2 === 1 || stuck)) {
+          isAnswered = link && !(await claimed(link));
+          if (!isAnswered) {
+            withdraw();
+            const next = listed[place - 1];
+            const sorted = shuffled(others).sort((a, b) => (b === next) - (a === next));
+            const { connection } = await firstOf(sorted, client, options, servers);
+            if (connection) return connection;
+            for (const { code } of others) tried.add(code);
+          }
+        } else if (!link) {
+          link = await offered(client, topic, options, servers);
+          answer = answered(link, servers);
+          answer.catch(() => {}); // it may be withdrawn
+        } else if (!cursor) {
+          await sleep(PAUSE_MS, signal);
+        }
+      }
+      if (isAnswered) {
+        const { opened } = link;
+        if (await answer) link.connect();
+        else withdraw();
+        try {
+          return await opened;
+        } catch (error) {
+          signal.throwIfAborted();
+          options.onstep?.("failed", error);
+          withdraw();
+        }
+      }
+    }
+  } catch (error) {
+    withdraw();
+    throw error;
+  } finally {
+    signal.removeEventListener("abort", withdraw);
+  }
+}
+
+/** Take one's own offer, so that no other peer can answer it; whether none has. */
+async function claimed({ client, code, signal }) {
+  try {
+    await retry(() => client.answer(code, "taken back", { signal }), signal);
+    return true;
+  } catch (error) {
+    if (!taken(error)) throw error;
+    return false;
+  }
 }
 
 /** In any order: else everybody who joins would try the same peer. */
@@ -954,104 +1234,10 @@ const shuffled = (list) =>
     .sort(([a], [b]) => a - b)
     .map(([, each]) => each);
 
-/**
- * What is negotiated on one RTCPeerConnection, by "perfect negotiation": either side may offer at any time, and of two
- * offers at once that of the side that leads stands. `way` says over what: `ready`, whether there is one just now;
- * `send`, which gets `{description, of, candidates}` and tells whether it was taken; `signal`, which ends it.
- *
- * A description is the `of`th offer of its side, or answers that of the other.
- */
-class Negotiation {
-  #connection;
-  #way;
-  #found = []; // candidates that are still to be sent
-  #described = false; // whether the description is still to be sent
-  #offers = 0;
-  #of = 0;
-  #seen = 0; // the last offer of the other side
-  #making = false; // whether an offer is being made
-  #posting = false;
-  #taking = Promise.resolve();
-
-  constructor(connection, way) {
-    this.#connection = connection;
-    this.#way = way;
-    const on = (name, act) => connection.addEventListener(name, act, { signal: way.signal });
-    on("icecandidate", ({ candidate }) => {
-      if (!candidate) return;
-      this.#found.push(candidate);
-      this.post();
-    });
-    on("negotiationneeded", () => {
-      if (way.begins || connection.remoteDescription) this.#offer();
-    });
-  }
-
-  /** Look for another way through the network. */
-  restart() {
-    this.#connection.restartIce();
-    if (this.#connection.signalingState === "have-local-offer") this.#offer(); // else it is told to
-  }
-
-  async #offer() {
-    this.#making = true;
-    try {
-      await this.#connection.setLocalDescription();
-      this.#of = this.#offers += 1;
-      this.#described = true;
-      this.post();
-    } catch {
-      // It has ended, or the other side was faster: then this is told again.
-    }
-    this.#making = false;
-  }
-
-  /** Send what there is to be sent; what is found meanwhile goes with the next message. */
-  async post() {
-    if (this.#posting) return;
-    this.#posting = true;
-    while (!this.#way.signal.aborted && this.#way.ready && (this.#described || this.#found.length)) {
-      const message = { candidates: this.#found.splice(0) };
-      if (this.#described) Object.assign(message, { description: this.#connection.localDescription, of: this.#of });
-      this.#described = false;
-      // The description has all candidates until then in it.
-      if (!(await this.#way.send(message))) this.#described = true;
-    }
-    this.#posting = false;
-  }
-
-  /** Take what the other side has sent, one message after the other. */
-  take(message) {
-    this.#taking = this.#taking.then(() => this.#take(message)).catch(() => {}); // nonsense is no description
-  }
-
-  async #take({ description, of, candidates = [] }) {
-    const connection = this.#connection;
-    if (description?.type === "offer") {
-      if (!(of > this.#seen)) return; // it comes twice, or late
-      if (this.#way.leads && (this.#making || connection.signalingState !== "stable")) return;
-      this.#seen = of;
-      this.#described = false; // what this side has offered is void
-      await connection.setRemoteDescription(description);
-      await connection.setLocalDescription();
-      this.#of = of;
-      this.#described = true;
-      this.post();
-    } else if (description && of === this.#of && connection.signalingState === "have-local-offer") {
-      await connection.setRemoteDescription(description);
-    }
-    for (const each of candidates) connection.addIceCandidate(each).catch(() => {}); // may be of an older description
-  }
-}
-
-/** The channel that two sides which are connected negotiate over; each side makes it with the same number. */
-const negotiating = (connection, id) => connection.createDataChannel("negotiation", { negotiated: true, id });
-
 /** One connection to another member of a room, from the attempt to its end; what a room gives as a peer. */
 class Peer {
   #link; // what the room has for it
   #negotiation;
-  #control; // the channel for it
   #joined = false;
   #interrupted = false;
   #timer;
@@ -1065,22 +1251,21 @@ class Peer {
     const connection = (this.peerConnection = new RTCPeerConnection({ iceServers: link.iceServers, ...rtc }));
     this.channel = connection.createDataChannel("room", { ...channel, negotiated: true, id: 0 });
     this.channel.binaryType = "arraybuffer";
-    this.#control = negotiating(connection, 1);
     const peer = this;
-    this.#negotiation = new Negotiation(connection, {
+    this.#negotiation = new Negotiation(connection, 1, {
       signal,
       leads: link.leads,
       begins: link.leads,
-      get ready() {
-        return peer.#direct || link.listed;
+      get direct() {
+        return peer.#joined && !peer.#interrupted;
       },
-      send: async (message) => {
-        if (!this.#direct) return link.send(message, signal);
-        this.#control.send(JSON.stringify(message));
-        return true;
+      get listed() {
+        return link.listed;
       },
+      send: (mail) => link.send(mail, signal),
     });
     const on = (target, name, act) => target.addEventListener?.(name, act, { signal });
+    on(connection, "icecandidate", ({ candidate }) => candidate && this.#negotiation.add(candidate));
     on(connection, "track", ({ streams: [stream] }) => stream && this.#hear(stream));
     on(connection, "connectionstatechange", () => this.#changed());
     on(this.channel, "open", async () => {
@@ -1092,22 +1277,12 @@ class Peer {
       link.tell("message", { peer: this, data });
     });
     on(this.channel, "close", () => this.end());
-    on(this.#control, "open", () => this.post());
-    on(this.#control, "message", ({ data }) => {
-      this.#join();
-      this.#negotiation.take(parsed(data));
-    });
     on(globalThis, "online", () => {
       if (this.#interrupted) this.#again(LOST_MS);
     });
     for (const stream of streams) this.add(stream);
     prepare?.(connection);
     this.#wait();
-  }
-
-  /** Whether the other side can be told something without the server. */
-  get #direct() {
-    return this.#joined && !this.#interrupted && this.#control.readyState === "open";
   }
 
   /** Give up when the other side says nothing for a while; the one that leads first, and then tries again. */
