@@ -7,7 +7,7 @@ import subprocess
 from urllib.parse import urlsplit
 
 import pytest
-from support.browsers import before, listed, until
+from support.browsers import until
 from support.service import refused
 
 from tornado_signal.http import assets
@@ -49,18 +49,19 @@ def open_demo(profiles):
     return opening
 
 
-def be_found(page):
-    """Publish, and wait until that is done."""
-    page.get_by_role("button", name="Be found").click()
-    page.get_by_text("You are listed in").wait_for()
+def enter(*pages):
+    """Enter the room with each page, and wait until it is listed."""
+    for page in pages:
+        page.get_by_role("button", name="Enter").click()
+        page.get_by_text("You are listed in").wait_for()
 
 
-def join(page, name):
-    """Join somebody by click, and wait for the connection; how long that took, in ms, by the page's own table."""
-    page.get_by_role("button", name=f"Join {name}").click()
-    page.get_by_role("heading", name=f"With {name}").wait_for()
-    page.get_by_text("How it was made").first.click()
-    return int(re.search(r"(\d+) ms", page.get_by_role("row", name="channel open").first.inner_text())[1])
+def connected(page, *names):
+    """Wait until these are what a page says that it is connected with."""
+    wanted = sorted(names)
+    until(
+        lambda: sorted(page.locator("#status").inner_text().partition("connected with ")[2][:-1].split(", ")) == wanted
+    )
 
 
 def told(page, text):
@@ -119,16 +120,16 @@ def test_every_file_is_served():
 
 
 def test_two_people(server, open_demo, tmp_path):
-    """Found, joined by click, chat both ways and a file of megabytes, whole; nothing was asked of anybody else."""
+    """Connected, chat both ways and a file of megabytes, whole; nothing was asked of any other server."""
     asked, complaints = set(), []
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob", **PHONE)
     for page in (alice, bob):
         page.on("request", lambda request: asked.add(request.url))
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    be_found(alice)
-    assert 0 < join(bob, "Alice") < 20_000
-    told(bob, "Direct: the data goes through no server.")
-    alice.get_by_role("heading", name="With Bob").wait_for()
+    enter(alice, bob)
+    connected(alice, "Bob")
+    connected(bob, "Alice")
+    told(bob, "Direct")
     alice.get_by_label("Message").fill("Hello Bob <b>&amp;")
     alice.keyboard.press("Enter")
     told(bob, "Alice: Hello Bob <b>&amp;")
@@ -147,10 +148,16 @@ def test_two_people(server, open_demo, tmp_path):
     alice.get_by_role("link", name="Save empty.txt").wait_for()
     told(bob, "Sent a photo.jpg (6.5 MB)")
 
-    bob.get_by_role("button", name="Hang up").tap()
-    told(alice, "The connection has ended.")
-    alice.get_by_role("button", name="Remove").click()
-    told(alice, "None yet.")
+    # On a phone all of it is on the screen.
+    assert bob.evaluate("scrollY") == 0
+    for name in ("Message", "Send files"):
+        box = bob.get_by_label(name).bounding_box()
+        assert box["y"] + box["height"] <= PHONE["viewport"]["height"]
+
+    bob.get_by_role("button", name="Leave").tap()
+    told(alice, "Bob has left.")
+    told(bob, "You are not in a room.")
+    told(alice, "You are listed in “lobby” as Alice. No other page is here yet.")
     assert {urlsplit(each).scheme for each in asked} <= {"blob"}  # everything goes over the WebSocket
     assert complaints == []
 
@@ -159,13 +166,13 @@ def test_where_websockets_are_refused(server, blocking, open_demo):
     """Behind a proxy that refuses the upgrade to a WebSocket the page works as well."""
     proxy = blocking(server)
     alice, bob = open_demo(proxy, "Alice"), open_demo(proxy, "Bob")
-    be_found(alice)
-    join(bob, "Alice")
+    enter(alice, bob)
+    connected(bob, "Alice")
     bob.get_by_label("Message").fill("Hello Alice")
     bob.keyboard.press("Enter")
     told(alice, "Bob: Hello Alice")
     for page in (alice, bob):
-        assert not page.get_by_role("alert").is_visible()
+        assert not page.get_by_role("alert").first.is_visible()
 
 
 def test_progress_and_back_pressure(server, open_demo, tmp_path):
@@ -185,8 +192,8 @@ def test_progress_and_back_pressure(server, open_demo, tmp_path):
     """
     for page in (alice, bob):
         page.evaluate(watch)
-    be_found(alice)
-    join(bob, "Alice")
+    enter(alice, bob)
+    connected(bob, "Alice")
     (tmp_path / "big").write_bytes(bytes(20_000_000))
     bob.get_by_label("Send files").set_input_files(tmp_path / "big")
     alice.get_by_role("link", name="Save big (20.0 MB)").wait_for()
@@ -197,63 +204,89 @@ def test_progress_and_back_pressure(server, open_demo, tmp_path):
         assert any(0 < each < 1 for each in seen)
 
 
+def test_files_that_do_not_come(server, open_demo, tmp_path):
+    """A file that cannot be read any more, or whose sender goes away, is said not to have come; no bar is left."""
+    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
+    enter(alice)
+    alice.get_by_label("Send files").set_input_files(__file__)
+    told(alice, "test_demo.py was not sent: no other page is here.")
+    enter(bob)
+    connected(bob, "Alice")
+    connected(alice, "Bob")
+    for name, size in (("first", 40_000_000), ("second", 100_000), ("third", 400_000_000)):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size)
+    alice.get_by_label("Send files").set_input_files([tmp_path / "first", tmp_path / "second"])
+    (tmp_path / "second").write_text("shorter")
+    told(bob, "Alice: Save first (40.0 MB)")
+    told(alice, "second did not get to Bob: the browser cannot read it any more.")
+    bob.get_by_label("Send files").set_input_files(tmp_path / "third")
+    told(alice, "Bob: receiving third")
+    bob.close()
+    told(alice, "Bob: third (400.0 MB) did not come: the connection ended before it was through.")
+    assert alice.locator("progress").count() == 0
+
+
+def test_camera_microphone_and_screen(server, open_demo):
+    """What a page sends on a press is shown to those that are there and that come, until the next press."""
+    alice, bob, carol = (
+        open_demo(server, name, permissions=["microphone", "camera"]) for name in ("Alice", "Bob", "Carol")
+    )
+    enter(alice, bob)
+    connected(bob, "Alice")
+    for name in ("Camera", "Microphone"):
+        alice.get_by_role("button", name=name).click()
+    enter(carol)
+    pictures = "[...document.querySelectorAll('video')].map((each) => each.videoWidth > 2 && !each.paused).sort()"
+    for page in (bob, carol):
+        until(lambda page=page: page.evaluate(pictures) == [False, True])  # the other one is heard only
+        assert page.get_by_label("What Alice sends").count() == 2
+    assert alice.evaluate("[...document.querySelectorAll('video')].every((each) => each.muted)")
+    carol.get_by_role("button", name="Screen").click()
+    until(
+        lambda: alice.get_by_label("What Carol sends").evaluate_all("(all) => all.some((each) => each.videoWidth > 2)")
+    )
+    carol.get_by_role("button", name="Screen").click()
+    alice.get_by_label("What Carol sends").wait_for(state="detached")
+    alice.get_by_role("button", name="Camera").click()
+    for page in (bob, carol):
+        until(lambda page=page: page.evaluate(pictures) == [False])
+    alice.get_by_role("button", name="Leave").click()
+    for page in (bob, carol):
+        until(lambda page=page: page.evaluate(pictures) == [])
+    assert alice.get_by_role("button", name="Microphone", include_hidden=True).get_attribute("aria-pressed") == "false"
+
+
 def test_only_with_the_keyboard(server, open_demo):
     """Everything can be reached and done with the keyboard, the focus goes where one goes on, and all has a name."""
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
-    be_found(alice)
-    bob.get_by_role("button", name="Join Alice").wait_for()
+    enter(alice)
     focused = "document.activeElement.ariaLabel || document.activeElement.textContent"
     for _ in range(20):
-        if bob.evaluate(focused) == "Join Alice":
+        if bob.evaluate(focused) == "Enter":
             break
         bob.keyboard.press("Tab")
     bob.keyboard.press("Enter")
-    bob.get_by_role("heading", name="With Alice").wait_for()
+    connected(bob, "Alice")
     bob.keyboard.type("typed at once")
     bob.keyboard.press("Enter")
     told(alice, "Bob: typed at once")
     for page in (alice, bob):
         assert page.evaluate(NAMELESS) == []
-    for name in ("Conversation",):
-        assert bob.get_by_role("log", name=name).count() == 1
-
-
-def test_the_faster_one(server, open_demo):
-    """Who is joined by another a moment before is passed over for the next one, and the page says so."""
-    alice, bob, carol = (open_demo(server, name) for name in ("Alice", "Bob", "Carol"))
-    be_found(alice)
-    be_found(carol)
-    told(bob, "Carol")
-    taken = []
-
-    def faster(fields):
-        if not taken:  # somebody else takes whom Bob has chosen; and Alice goes away
-            taken.append(fields["code"])
-            answer = {"code": fields["code"], "side": "answerer", "answer": "nonsense"}
-            assert server.call("/answer", answer, origin=server.url)[0] == 200
-
-    with before(bob, "answer", faster):
-        bob.get_by_role("button", name="Join Alice").click()
-        bob.get_by_role("heading", name="With Carol").wait_for()
-    bob.get_by_text("How it was made").click()
-    bob.get_by_role("row", name="another one was faster").wait_for()
-    assert taken
+    assert bob.get_by_role("log", name="Conversation").count() == 1
 
 
 def test_a_reload_and_a_restart(start, open_demo):
     """A reloaded page is gone for the others at once; a server that is killed is told of, and forgotten when back."""
     server = start()
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
-    be_found(alice)
-    join(bob, "Alice")
-    until(lambda: listed(server, server.url))  # her next offer, which ends with her connection at the latest
+    enter(alice, bob)
+    connected(bob, "Alice")
     alice.reload()
-    told(bob, "The connection has ended.")
-    told(bob, "Nobody is here.")
+    told(bob, "Alice has left.")
     assert alice.get_by_label("Your name").input_value() == "Alice"
-    be_found(alice)
-    bob.get_by_role("button", name="Remove").click()
-    join(bob, "Alice")
+    enter(alice)
+    connected(bob, "Alice")
     server.process.kill()
     server.wait()
     for page in (alice, bob):
@@ -263,13 +296,14 @@ def test_a_reload_and_a_restart(start, open_demo):
     told(bob, "Alice: without a server")
     start(port=server.url.rpartition(":")[2])
     for page in (alice, bob):
-        page.get_by_role("alert").wait_for(state="hidden")
-    bob.get_by_role("button", name="Hang up").click()
-    bob.get_by_role("button", name="Remove").click()
-    join(bob, "Alice")
+        page.locator("#problem").wait_for(state="hidden")
+    connected(bob, "Alice")
+    bob.get_by_role("button", name="Leave").click()
+    enter(bob)
+    connected(bob, "Alice")
 
 
-def test_who_is_not_let_in(start, open_demo):
+def test_a_page_that_is_not_let_in(start, open_demo):
     """With an allow-list that does not name the server itself, the page says what is wrong."""
     server = start("--allowed-origins", "https://app.example")
     told(open_demo(server, "Alice"), "The server does not let this page in (--allowed-origins).")
@@ -281,19 +315,19 @@ def test_plain_http_from_afar(server, profiles):
     page.add_init_script("Object.defineProperty(window, 'isSecureContext', {value: false})")
     page.goto(f"{server.url}/demo")
     told(page, "Open this page over HTTPS")
-    assert page.get_by_role("button", name="Be found").is_disabled()
+    assert page.get_by_role("button", name="Enter").is_disabled()
 
 
-def test_nobody_can_be_reached(server, open_demo):
-    """Peers that have no way to each other are told so, and of what would help."""
-    alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
-    bob.evaluate(ONLY_RELAY)  # and there is none
-    bob.clock.install()
-    be_found(alice)
-    bob.get_by_role("button", name="Join Alice").click()
-    help = bob.get_by_text("a TURN server that relays for both may help")
-    until(lambda: bob.clock.fast_forward(1000) or help.count())
-    told(bob, "Nobody could be joined.")
+def test_peers_that_cannot_be_reached(server, open_demo):
+    """Pages that have no way to each other are told so, and of what would help."""
+    pages = [open_demo(server, name) for name in ("Alice", "Bob")]
+    for page in pages:
+        page.evaluate(ONLY_RELAY)  # and there is none
+        page.clock.install()
+    enter(*pages)
+    for page in pages:
+        help = page.get_by_text("a TURN server that relays for both may help")
+        until(lambda help=help: [each.clock.fast_forward(500) for each in pages] and help.count())
 
 
 def test_relayed(coturn, start, open_demo, secret_file):
@@ -303,10 +337,10 @@ def test_relayed(coturn, start, open_demo, secret_file):
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     for page in (alice, bob):
         page.evaluate(ONLY_RELAY)
-    be_found(alice)
-    join(bob, "Alice")
+    enter(alice, bob)
     for page in (alice, bob):
-        told(page, "Relayed: all data goes through a TURN server")
+        told(page, "Relayed")
+        page.get_by_title("All data goes through a TURN server").wait_for()
 
 
 def code_of(page, path):
@@ -318,20 +352,21 @@ def code_of(page, path):
 
 
 def test_the_invitation(server, open_demo, tmp_path):
-    """The QR code, read from the screen, is the link; whoever opens that is in the same topic."""
+    """The QR code, read from the screen, is the link; a page that opens that enters the same room."""
     asked, complaints = [], []
     alice = open_demo(server, "Alice", color_scheme="dark")
     alice.on("request", lambda request: asked.append(urlsplit(request.url).path))
     alice.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    alice.get_by_label("Topic").fill("a/b ü")
-    alice.get_by_label("Topic").press("Enter")
+    alice.get_by_label("Room").fill("a/b ü")
+    alice.get_by_label("Room").press("Enter")
+    told(alice, "You are listed in “a/b ü”")  # Enter does that
     link = until(lambda: "topic=a%2Fb" in (found := alice.locator("#link").inner_text()) and found)
     assert code_of(alice, tmp_path / "qr.png") == link
-    told(alice, "You are listed in “a/b ü”")  # Enter does that
     bob = open_demo(server, "Bob")
     bob.goto("about:blank")
     bob.goto(link)
-    join(bob, "Alice")
+    enter(bob)
+    connected(bob, "Alice")
     # The page has drawn it by itself, as its policy allows.
     assert [path for path in asked if path.startswith("/demo")] == []
     assert complaints == []
@@ -344,18 +379,18 @@ def test_the_longest_invitation(server, open_demo, tmp_path):
     link = alice.locator("#link").inner_text()
     assert len(link) == 256
     assert code_of(alice, tmp_path / "qr.png") == link
-    alice.get_by_label("Topic").fill("x" * (room + 1))
-    alice.get_by_label("Topic").press("Tab")
+    alice.get_by_label("Room").fill("x" * (room + 1))
+    alice.get_by_label("Room").press("Tab")
     alice.locator("#qr").wait_for(state="hidden")
 
 
-def test_other_topics(server, open_demo):
-    """Topics that others are in are listed, and entered by click."""
+def test_other_rooms(server, open_demo):
+    """Rooms that others are in are listed, and entered by click."""
     alice, bob = open_demo(server, "Alice", topic="chess"), open_demo(server, "Bob")
-    be_found(alice)
-    bob.get_by_text("Other topics").click()
+    enter(alice, bob)
+    bob.get_by_text("Other rooms").click()
     bob.get_by_role("button", name="chess (1)").click()
-    join(bob, "Alice")
-    alice.get_by_role("button", name="Stop being found").click()
-    told(alice, "You are not listed.")
-    told(bob, "Nobody is here.")
+    connected(bob, "Alice")
+    alice.get_by_role("button", name="Leave").click()
+    told(bob, "Alice has left.")
+    told(bob, "You are listed in “chess” as Bob. No other page is here yet.")

@@ -17,8 +17,9 @@ TYPES = {
     "/demo": "text/html; charset=utf-8",
     "/demo/demo.css": "text/css; charset=utf-8",
     "/demo/demo.js": "text/javascript; charset=utf-8",
-    "/demo/card.js": "text/javascript; charset=utf-8",
+    "/demo/chat.js": "text/javascript; charset=utf-8",
     "/demo/talk.js": "text/javascript; charset=utf-8",
+    "/demo/tile.js": "text/javascript; charset=utf-8",
     "/demo/vendor/uqr.js": "text/javascript; charset=utf-8",
 }
 FILES = {path: name for path, (name, _) in (assets.CLIENT | assets.DEMO).items()}

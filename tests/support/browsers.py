@@ -78,7 +78,7 @@ class Profiles:
 
     def context(self, **options):
         browser = self.chromium(len(self.contexts) % 2)
-        context = browser.new_context(permissions=["microphone"], **options)
+        context = browser.new_context(**{"permissions": ["microphone"], **options})
         context.set_default_timeout(BOUND_MS)
         self.contexts.append(context)
         return context

@@ -23,8 +23,9 @@ DEMO: Final = {
     DEMO_PAGE: ("demo.html", HTML),
     "/demo/demo.css": ("demo.css", "text/css"),
     "/demo/demo.js": ("demo.js", SCRIPT),
-    "/demo/card.js": ("card.js", SCRIPT),
+    "/demo/chat.js": ("chat.js", SCRIPT),
     "/demo/talk.js": ("talk.js", SCRIPT),
+    "/demo/tile.js": ("tile.js", SCRIPT),
     "/demo/vendor/uqr.js": ("vendor/uqr.js", SCRIPT),
 }
 """The same of the page to try it."""

@@ -220,6 +220,8 @@ export interface Peer {
 }
 
 export interface RoomEvents {
+  /** `listed` has changed. */
+  listed: Event;
   /** A peer is connected, and in `peers`. */
   join: Event & { readonly peer: Peer };
   /** A peer is no more, or not connected any more; if it is still there, another `join` follows. */
@@ -242,6 +244,8 @@ export interface RoomEvents {
 export interface Room extends EventTarget {
   /** This member's own; with a name or secret undefined until the first `join`. */
   readonly id?: string;
+  /** Whether the server has listed this page, so that peers that come find it. */
+  readonly listed: boolean;
   /** By their ids, in the order in which they joined. */
   readonly peers: ReadonlyMap<string, Peer>;
   /** Send to one peer (or to the id of one), or to all. Nothing is sent to whoever is not in `peers`. */

@@ -1289,7 +1289,7 @@ class Peer {
   #wait() {
     if (this.#joined || this.#stop.signal.aborted) return;
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.end(), this.#link.leads ? this.#link.ms : 2 * LOST_MS);
+    this.#timer = setTimeout(() => this.giveUp(), this.#link.leads ? this.#link.ms : 2 * LOST_MS);
   }
 
   #join() {
@@ -1308,7 +1308,7 @@ class Peer {
       this.#interrupted = false;
       this.#wait();
     } else if (connectionState === "failed" && !this.#joined) {
-      this.end();
+      this.giveUp();
     } else if (["disconnected", "failed"].includes(connectionState) && this.#joined && !this.#interrupted) {
       this.#interrupted = true;
       this.check();
@@ -1363,6 +1363,12 @@ class Peer {
     for (const sender of this.peerConnection.getSenders()) {
       if (tracks.includes(sender.track)) this.peerConnection.removeTrack(sender);
     }
+  }
+
+  /** End an attempt; that the other side is there, but cannot be reached, is told. */
+  giveUp() {
+    if (!this.#joined && this.peerConnection.remoteDescription) this.#link.unreachable();
+    this.end();
   }
 
   end() {
@@ -1429,8 +1435,8 @@ function ownSecret() {
 }
 
 /**
- * Everybody under a topic, connected to everybody: events `join`, `leave`, `message`, `stream`, `streamend`, `error` and
- * `close`.
+ * Everybody under a topic, connected to everybody: events `listed`, `join`, `leave`, `message`, `stream`, `streamend`,
+ * `error` and `close`.
  *
  * A member has an id, and under the topic a session, its beacon, as long as it is there. Nobody answers a beacon. Its
  * `offer` is `{id, at, me}`, its `info` the member's. Its candidates are the mail to the member:
@@ -1446,6 +1452,7 @@ function ownSecret() {
  */
 class Room extends EventTarget {
   id;
+  listed = false;
   peers = new Map();
   #members = new Map(); // by id: {id, name, code, at, createdAt, info, connection, tries, peer}
   #streams = new Set();
@@ -1542,13 +1549,20 @@ class Room extends EventTarget {
     this.#client = client;
     this.#code = code;
     if (signal.aborted) this.#withdraw();
+    else this.#list(true);
     const deadline = new Deadline(signal);
     for (const member of this.#members.values()) member.code = member.at = undefined; // those that are there are told now
     try {
       await Promise.race([this.#watch(deadline), this.#receive(deadline, servers, keep)]);
     } finally {
       deadline.end();
+      this.#list(false);
     }
+  }
+
+  #list(listed) {
+    this.listed = listed;
+    this.#tell("listed");
   }
 
   async #watch({ signal }) {
@@ -1677,11 +1691,15 @@ class Room extends EventTarget {
         room.peers.set(member.id, peer);
         room.#tell("join", { peer });
       },
+      unreachable() {
+        const error = new Error(`There is no way to ${member.name ?? member.info}`);
+        if (member.tries > 1) room.#tell("error", { error }); // once it may be a machine that is slow
+      },
       ended: (peer, joined) => this.#ended(member, peer, joined),
     };
     member.connection = connection;
     member.peer = new Peer(member, link, this.#streams, this.#options);
-    before?.end();
+    before?.giveUp();
   }
 
   #ended(member, peer, joined) {

@@ -1,48 +1,32 @@
 // The page to try the server: all that it does goes through the module that applications use too.
 
-import { join, publish, SignalClient, SignalError } from "../client.js";
-import { $, make, shortName, show } from "./card.js";
+import { room, SignalClient, SignalError } from "../client.js";
+import { Chat } from "./chat.js";
+import { $, make, Tile } from "./tile.js";
 import { renderSVG } from "./vendor/uqr.js";
 
-const LOOK_MS = 3000; // between two looks at what cannot be streamed
-const STEPS = {
-  peers: "looked who is there",
-  trying: "chose a peer",
-  offer: "described this side",
-  published: "was listed",
-  answered: "got the answer",
-  answer: "described this side",
-  accepted: "gave the answer",
-  taken: "another one was faster",
-  failed: "failed",
-  "candidates sent": "sent addresses",
-  "candidates received": "got addresses",
-  connecting: "began to connect",
-  connected: "connected",
-  open: "channel open",
+const LOOK_MS = 3000; // between two looks at the other rooms
+const ROOM = "room/"; // what the topic of a room begins with on the server
+const MEDIA = {
+  camera: ["the camera", () => navigator.mediaDevices.getUserMedia({ video: true })],
+  microphone: ["the microphone", () => navigator.mediaDevices.getUserMedia({ audio: true })],
+  screen: ["the screen", () => navigator.mediaDevices.getDisplayMedia({ video: true })],
 };
 
 const api = new SignalClient(new URL("..", import.meta.url));
-const tag = Math.random().toString(16).slice(2, 6); // two people may have one name, and then still meet
-const steps = new Map(); // of each RTCPeerConnection: [what, when]
-let publication;
+let here; // the room
+let chat;
+let own; // this page's tile
+let away = false; // whether the server could not do what it was asked last
 let looking = new AbortController();
+const sent = new Map(); // streams by the id of the button
 
 const topic = () => $("topic").value.trim() || "lobby";
-const info = () => `${$("name").value.trim() || "somebody"} · ${tag}`;
+const name = () => $("name").value.trim() || "Guest";
 
-const say = (text) => ($("status").textContent = text);
-
-function complain(text) {
-  $("problem").textContent = text;
-  $("problem").hidden = !text;
-}
-
-function present(connection, before = []) {
-  const { peerConnection } = connection;
-  const done = [...before, ...(steps.get(peerConnection)?.done ?? [])];
-  steps.delete(peerConnection);
-  show(connection, { name: $("name").value.trim(), steps: done, say, complain });
+function complain(text, where = "problem") {
+  $(where).textContent = text;
+  $(where).hidden = !text;
 }
 
 // What goes wrong, in words.
@@ -50,7 +34,7 @@ function present(connection, before = []) {
 function explain(error) {
   if (error instanceof SignalError) {
     if (error.status === 429) return "The server says that there were too many requests. It goes on in a moment.";
-    if (error.status === 503) return "The server cannot serve anybody just now. It is asked again in a moment.";
+    if (error.status === 503) return "The server cannot serve any page just now. It is asked again in a moment.";
     if (error.status === 403) return "The server does not let this page in (--allowed-origins).";
     return `The server refused: ${error.message}.`;
   }
@@ -58,6 +42,11 @@ function explain(error) {
     return "The server cannot be reached, or does not let this page in. It is asked again and again.";
   }
   return `${error.message}. If this goes on, a TURN server that relays for both may help (--turn-servers).`;
+}
+
+function trouble(error) {
+  away = error instanceof SignalError || ["TypeError", "TimeoutError"].includes(error.name);
+  complain(explain(error));
 }
 
 function unable() {
@@ -71,165 +60,156 @@ function unable() {
   return "";
 }
 
-// Being found.
+// In the room.
 
-function listen() {
-  const began = performance.now();
-  publication = publish(topic(), {
-    info: info(),
-    onstep(name, detail, connection) {
-      if (name === "published") say(`You are listed in “${topic()}”. Others can join you.`);
-      // Of an offer that waits, time counts from its answer.
-      if (name === "answered") steps.set(connection, { began: performance.now(), done: [] });
-      note(connection, name, detail, began);
-    },
-  });
-  publication.addEventListener("connection", ({ connection }) => {
+function enter() {
+  const tiles = new Map(); // by peer
+  here = room(topic(), { info: name() });
+  chat = new Chat();
+  own = new Tile(`${name()} (you)`, { muted: true });
+  $("log").replaceChildren();
+  const on = (event, act) => here.addEventListener(event, act);
+  on("listed", status);
+  on("join", ({ peer }) => {
     complain("");
-    present(connection);
+    $("invitation").open = false;
+    const tile = new Tile(peer.info);
+    tiles.set(peer, tile);
+    tile.follow(peer.peerConnection);
+    chat.join(peer);
+    status();
   });
-  publication.addEventListener("error", ({ error }) => complain(explain(error)));
-  publication.addEventListener("close", () => {
-    say("You are not listed.");
-    pressed(false);
+  on("leave", ({ peer }) => {
+    tiles.get(peer).remove();
+    tiles.delete(peer);
+    chat.leave(peer);
+    status();
   });
-  pressed(true);
-  say("Being listed …");
+  on("message", ({ peer, data }) => chat.take(peer, data));
+  on("stream", ({ peer, stream }) => tiles.get(peer).show(stream));
+  on("streamend", ({ peer, stream }) => tiles.get(peer).hide(stream));
+  on("error", ({ error }) => trouble(error));
+  on("close", left);
+  present(true);
+  status();
+  $("say").querySelector("input").focus({ preventScroll: true });
 }
 
-function pressed(on) {
-  $("publish").setAttribute("aria-pressed", on);
-  $("publish").textContent = on ? "Stop being found" : "Be found";
+function left() {
+  for (const id of sent.keys()) stop(id);
+  own.remove();
+  here = undefined;
+  present(false);
+  status();
 }
 
-function note(connection, name, detail, began) {
-  if (!connection) return;
-  if (!steps.has(connection)) steps.set(connection, { began, done: [] });
-  const text = typeof detail === "number" ? `${STEPS[name] ?? name} (${detail})` : (STEPS[name] ?? name);
-  const { began: from, done } = steps.get(connection);
-  done.push([text, performance.now() - from]);
+function present(inside) {
+  document.body.classList.toggle("inside", inside);
+  $("room").hidden = $("leave").hidden = !inside;
+  $("entry").hidden = inside;
+  if (!inside) $("invitation").open = true;
 }
 
-// Joining.
-
-async function call(wanted) {
-  const began = performance.now();
-  const before = [];
-  let reason;
-  say(`Joining ${shortName(wanted)} …`);
-  complain("");
-  const busy = (on) => $("peers").querySelectorAll("button").forEach((button) => (button.disabled = on));
-  busy(true);
-  try {
-    const connection = await join(topic(), {
-      info: info(),
-      wait: false,
-      choose: (sessions) => sessions.sort((a, b) => (b.info === wanted) - (a.info === wanted)),
-      onstep(name, detail, link) {
-        if (name === "trying" && before.length > 1) say(`Joining ${shortName(detail)} instead …`);
-        if (name === "failed") reason = detail;
-        if (link) note(link, name, detail, began);
-        else before.push([STEPS[name] ?? name, performance.now() - began]);
-      },
-    });
-    if (connection) {
-      say(`Connected to ${shortName(connection.info)}.`);
-      present(connection, before);
-    } else {
-      say("Nobody could be joined.");
-      const gone = `${shortName(wanted)} is gone, or another one was faster; nobody else is here.`;
-      complain(reason ? explain(reason) : gone);
-    }
-  } catch (error) {
-    say("Nobody could be joined.");
-    complain(explain(error));
-  } finally {
-    busy(false);
-  }
-}
-
-// Who is there.
-
-async function watchPeers(signal) {
-  const there = new Map();
-  const draw = () => {
-    const own = info();
-    const others = [...there.values()].filter((session) => session.info !== own);
-    $("nobody").hidden = others.length > 0;
-    const rows = others.map((session) => {
-      const row = make("li", "");
-      const button = make("button", "Join", { type: "button", onclick: () => call(session.info) });
-      button.setAttribute("aria-label", `Join ${shortName(session.info)}`);
-      row.append(make("span", shortName(session.info)), button);
-      return row;
-    });
-    const focused = document.activeElement?.getAttribute("aria-label");
-    $("peers").replaceChildren(...rows);
-    if (focused) [...$("peers").querySelectorAll("button")].find((each) => each.ariaLabel === focused)?.focus();
+function status() {
+  const text = () => {
+    if (!here) return "You are not in a room.";
+    const where = `in “${topic()}” as ${name()}`;
+    if (!here.listed) return `Entering “${topic()}” …`;
+    const names = [...here.peers.values()].map(({ info }) => info);
+    if (!names.length) return `You are listed ${where}. No other page is here yet.`;
+    return `You are listed ${where}, and connected with ${names.join(", ")}.`;
   };
-  while (!signal.aborted) {
-    try {
-      there.clear();
-      const { sessions } = await api.sessions(topic(), { limit: 100, signal });
-      for (const session of sessions) there.set(session.code, session);
-      draw();
-      for await (const { type, data } of api.events(topic(), { signal })) {
-        if (type === "gone") there.delete(data.code);
-        else there.set(data.code, data);
-        draw();
-      }
-    } catch (error) {
-      if (signal.aborted) return;
-      // A server without streams is looked at now and then.
-      if (error.status !== 404) complain(explain(error));
-      await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
-    }
+  $("status").textContent = text();
+}
+
+// Camera, microphone and screen.
+
+async function press(id) {
+  complain("", "media-problem");
+  if (sent.has(id)) return stop(id);
+  const [what, open] = MEDIA[id];
+  const entered = here;
+  $(id).disabled = true;
+  try {
+    const stream = await open();
+    if (here !== entered) return stream.getTracks().forEach((track) => track.stop()); // it was left meanwhile
+    sent.set(id, stream);
+    for (const track of stream.getTracks()) track.addEventListener("ended", () => stop(id)); // by the browser
+    here.addStream(stream);
+    own.show(stream);
+    $(id).ariaPressed = "true";
+  } catch (error) {
+    complain(refusal(what, error), "media-problem");
+  } finally {
+    $(id).disabled = false;
   }
 }
 
-async function watchTopics(signal) {
-  let troubled = false;
+function refusal(what, { name: kind, message }) {
+  if (kind === "NotAllowedError") return `The browser does not let this page use ${what}.`;
+  if (kind === "NotFoundError") return `The browser finds nothing to use as ${what}.`;
+  return `The browser cannot use ${what}: ${message}.`;
+}
+
+function stop(id) {
+  const stream = sent.get(id);
+  if (!stream) return;
+  sent.delete(id);
+  here.removeStream(stream);
+  own.hide(stream);
+  for (const track of stream.getTracks()) track.stop();
+  $(id).ariaPressed = "false";
+}
+
+// Which rooms there are.
+
+async function watchRooms(signal) {
   while (!signal.aborted) {
     try {
       const { topics } = await api.topics({ limit: 50, signal });
-      const buttons = topics.map((each) => {
+      const rooms = topics
+        .filter((each) => each.topic.startsWith(ROOM))
+        .map((each) => ({ value: each.topic.slice(ROOM.length), count: each.count }));
+      const others = rooms.filter(({ value }) => !here || value !== topic());
+      const rows = others.map(({ value, count }) => {
         const item = make("li");
-        const onclick = () => enter(each.topic);
-        item.append(make("button", `${each.topic} (${each.count})`, { type: "button", onclick }));
+        const onclick = () => go(value);
+        item.append(make("button", `${value} (${count})`, { type: "button", onclick }));
         return item;
       });
-      if (!$("elsewhere").contains(document.activeElement)) $("elsewhere").replaceChildren(...buttons);
-      $("topics").replaceChildren(...topics.map(({ topic: value }) => make("option", "", { value })));
-      if (troubled) complain("");
-      troubled = false;
+      if (!$("elsewhere").contains(document.activeElement)) $("elsewhere").replaceChildren(...rows);
+      $("nowhere").hidden = others.length > 0;
+      $("topics").replaceChildren(...rooms.map(({ value }) => make("option", "", { value })));
+      if (away) complain("");
+      away = false;
     } catch (error) {
       if (signal.aborted) return;
-      troubled = true;
-      complain(explain(error));
+      trouble(error);
     }
     await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
   }
 }
 
-/** Look at what is there, as long as somebody looks at this page: a browser opens six connections to a server. */
+/** Look as long as the page is looked at. */
 function look() {
   looking.abort();
   looking = new AbortController();
-  if (document.hidden) return;
-  watchPeers(looking.signal);
-  watchTopics(looking.signal);
+  if (!document.hidden) watchRooms(looking.signal);
 }
 
-function enter(name) {
-  $("topic").value = name;
+/** Enter another room, if this page is in one. */
+async function go(value) {
+  const inside = here;
+  await inside?.leave();
+  $("topic").value = value;
   changed();
+  if (inside) enter();
 }
 
 function changed() {
   const link = new URL(location.href);
   link.hash = new URLSearchParams({ topic: topic() });
   history.replaceState(null, "", link);
-  $("where").textContent = `“${topic()}”`;
   $("link").textContent = $("link").href = link.href;
   const fits = [...link.href].length <= 256;
   $("qr").hidden = !fits;
@@ -240,11 +220,6 @@ function changed() {
   } catch {
     // Not everywhere may a page keep something.
   }
-  if (publication && $("publish").ariaPressed === "true") {
-    publication.close();
-    listen();
-  }
-  look();
 }
 
 function begin() {
@@ -254,21 +229,35 @@ function begin() {
   } catch {
     kept = null;
   }
+  const linked = () => new URLSearchParams(location.hash.slice(1)).get("topic") || "lobby";
   $("name").value = kept || `Guest ${Math.floor(1000 + Math.random() * 9000)}`;
-  $("topic").value = new URLSearchParams(location.hash.slice(1)).get("topic") || "lobby";
-  $("me").addEventListener("submit", (event) => {
+  $("topic").value = linked();
+  $("entry").addEventListener("submit", (event) => {
     event.preventDefault();
-    if ($("publish").ariaPressed === "true") publication.close();
-    else listen();
+    complain("");
+    changed();
+    enter();
   });
   $("name").addEventListener("change", changed);
   $("topic").addEventListener("change", changed);
-  addEventListener("hashchange", () => enter(new URLSearchParams(location.hash.slice(1)).get("topic") || "lobby"));
+  $("leave").addEventListener("click", () => here.leave());
+  $("say").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const input = $("say").querySelector("input");
+    chat.say(input.value);
+    input.value = "";
+  });
+  $("files").addEventListener("change", ({ target }) => {
+    for (const file of target.files) chat.send(file);
+    target.value = "";
+  });
+  for (const id of Object.keys(MEDIA)) $(id).addEventListener("click", () => press(id));
+  addEventListener("hashchange", () => linked() !== topic() && go(linked()));
   document.addEventListener("visibilitychange", look);
   $("copy").addEventListener("click", () =>
     navigator.clipboard.writeText($("link").href).then(
       () => ($("copy").textContent = "Copied"),
-      () => complain("The browser does not let this page copy; the link is beside the button."),
+      () => ($("copy").textContent = "The browser does not let this page copy"),
     ),
   );
   const reason = unable();
@@ -277,6 +266,7 @@ function begin() {
     for (const button of document.querySelectorAll("button")) button.disabled = true;
   } else {
     changed();
+    look();
   }
 }
 

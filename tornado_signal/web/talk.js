@@ -1,4 +1,4 @@
-// What two demo pages say to each other over a data channel: names, chat, and files in pieces.
+// What a demo page says to one other over a data channel: chat, and files in pieces.
 
 const PIECE = 64 * 1024; // what every browser takes as one message
 const HIGH = 1024 * 1024; // bytes on their way before the sender waits
@@ -6,63 +6,75 @@ const LOW = 256 * 1024; // and goes on
 const MAX_FILE = 512 * 1024 * 1024; // it is kept in memory
 
 /**
- * Events: `name` (name), `text` (text), `sending` and `receiving` (file: {name, size, done}), `received` (file, blob),
- * `refused` (reason).
+ * Events: `text` (text); of a file, {name, size, done}, that comes: `receiving` (file), then `received` (file, blob) or
+ * `broken` (file, reason); `refused` (reason).
  */
 export class Talk extends EventTarget {
   #channel;
   #incoming; // {name, size, done, pieces} of the file that is being received
   #turn = Promise.resolve(); // files go one after the other
 
-  constructor(channel, name) {
+  constructor(channel) {
     super();
     this.#channel = channel;
     channel.bufferedAmountLowThreshold = LOW;
-    channel.addEventListener("message", ({ data }) => (typeof data === "string" ? this.#hear(data) : this.#take(data)));
-    this.#say({ type: "name", name });
   }
 
   say(text) {
     this.#say({ type: "text", text });
   }
 
-  /** Send a file after those before it; resolves when its last piece is on its way, rejects if the channel closes. */
-  send(file) {
-    const sent = this.#turn.then(() => this.#send(file));
+  /**
+   * Send a file after those before it; `progress` is called with the number of bytes that are on their way. Resolves
+   * with the last one; rejects if the file cannot be read, or the channel closes.
+   */
+  send(file, progress) {
+    const sent = this.#turn.then(() => this.#send(file, progress));
     this.#turn = sent.catch(() => {});
     return sent;
   }
 
-  async #send(file) {
-    if (file.size > MAX_FILE) throw new Error(`${file.name} is too large: this page sends up to 512 MB`);
-    const state = { name: file.name, size: file.size, done: 0 };
+  async #send(file, progress) {
+    if (file.size > MAX_FILE) throw new Error("it is too large, this page sends up to 512 MB");
+    this.#open();
     this.#say({ type: "file", name: file.name, size: file.size });
-    this.#tell("sending", { file: state });
-    while (state.done < file.size) {
-      const piece = await file.slice(state.done, state.done + PIECE).arrayBuffer();
-      await this.#room();
+    progress(0);
+    for (let done = 0; done < file.size; done += PIECE) {
+      const piece = await file
+        .slice(done, done + PIECE)
+        .arrayBuffer()
+        .catch(() => {
+          if (this.#channel.readyState === "open") this.#say({ type: "broken" });
+          throw new Error("the browser cannot read it any more");
+        });
+      await this.#space();
       this.#channel.send(piece);
-      state.done += piece.byteLength;
-      this.#tell("sending", { file: state });
+      progress(done + piece.byteLength);
     }
   }
 
-  /** Wait until there is room for more: what is sent too fast fills the memory, and then the channel fails. */
-  #room() {
+  #open() {
+    if (this.#channel.readyState !== "open") throw new Error("the connection ended before it was through");
+  }
+
+  /** Wait until there is space for more: what is sent too fast fills the memory, and then the channel fails. */
+  async #space() {
     const channel = this.#channel;
-    if (channel.readyState !== "open") throw new Error("The connection ended before the file was through");
-    if (channel.bufferedAmount <= HIGH) return undefined;
-    return new Promise((resolve, reject) => {
+    if (channel.bufferedAmount > HIGH) {
       const stop = new AbortController();
       const { signal } = stop;
-      const end = (settle, value) => {
-        stop.abort();
-        settle(value);
-      };
-      const lost = () => end(reject, new Error("The connection ended before the file was through"));
-      channel.addEventListener("bufferedamountlow", () => end(resolve), { signal });
-      channel.addEventListener("close", lost, { signal });
-    });
+      await new Promise((resolve) => {
+        for (const name of ["bufferedamountlow", "close"]) channel.addEventListener(name, resolve, { signal });
+      });
+      stop.abort();
+    }
+    this.#open();
+  }
+
+  /** Take a message of the other side. */
+  take(data) {
+    if (typeof data === "string") this.#hear(data);
+    else this.#take(data);
   }
 
   #hear(data) {
@@ -73,13 +85,13 @@ export class Talk extends EventTarget {
       said = null;
     }
     const { type, text, name, size } = Object(said);
-    if (type === "name") {
-      this.#tell("name", { name: String(name) });
-    } else if (type === "file" && size <= MAX_FILE) {
+    if (type === "file" && size <= MAX_FILE) {
       this.#incoming = { name: String(name), size, done: 0, pieces: [] };
       this.#progress();
     } else if (type === "file") {
       this.#tell("refused", { reason: `${name} is too large for this page` });
+    } else if (type === "broken") {
+      this.#broken("it could not be read any more on the other side");
     } else {
       this.#tell("text", { text: type === "text" ? String(text) : data }); // another program may say anything
     }
@@ -99,6 +111,17 @@ export class Talk extends EventTarget {
     if (file.done < file.size) return;
     this.#incoming = undefined;
     this.#tell("received", { file, blob: new Blob(file.pieces) });
+  }
+
+  /** The connection has ended. */
+  end() {
+    this.#broken("the connection ended before it was through");
+  }
+
+  #broken(reason) {
+    const file = this.#incoming;
+    this.#incoming = undefined;
+    if (file) this.#tell("broken", { file, reason });
   }
 
   #say(message) {

@@ -1,0 +1,81 @@
+// A tile of the demo page: one page that is in the room, what it shows, and which way its data goes.
+
+export const $ = (id) => document.getElementById(id);
+
+export const make = (name, text, fields) =>
+  Object.assign(document.createElement(name), { textContent: text ?? "", ...fields });
+
+const LOOK_MS = 3000;
+const TITLES = {
+  Direct: "The data goes through no server. The time is there and back.",
+  Relayed: "All data goes through a TURN server, which cannot read it. The time is there and back.",
+};
+
+export class Tile {
+  #tile = $("tile").content.firstElementChild.cloneNode(true);
+  #pictures = new Map(); // by stream
+  #stop = new AbortController();
+
+  /** `muted`: it is this page's own, which is not to be heard. */
+  constructor(name, { muted = false } = {}) {
+    this.name = name;
+    this.muted = muted;
+    this.#find("h2").textContent = name;
+    this.#initial();
+    $("tiles").append(this.#tile);
+  }
+
+  #find(selector) {
+    return this.#tile.querySelector(selector);
+  }
+
+  /** The first letter stands where no picture is. */
+  #initial() {
+    const seen = [...this.#pictures.values()].some((each) => !each.classList.contains("sound"));
+    this.#tile.dataset.initial = seen ? "" : [...this.name][0]?.toUpperCase();
+  }
+
+  show(stream) {
+    const video = make("video", "", { autoplay: true, playsInline: true, muted: this.muted, srcObject: stream });
+    video.setAttribute("aria-label", `What ${this.name} sends`);
+    video.classList.toggle("sound", !stream.getVideoTracks().length);
+    this.#pictures.set(stream, video);
+    this.#find(".pictures").append(video);
+    this.#initial();
+    video.play().catch(() => {}); // it is gone already
+  }
+
+  hide(stream) {
+    this.#pictures.get(stream)?.remove();
+    this.#pictures.delete(stream);
+    this.#initial();
+  }
+
+  /** Say which way the data of a connection goes, as long as the tile is there. */
+  async follow(peerConnection) {
+    while (!this.#stop.signal.aborted) {
+      const { kind, roundTrip } = await wayOf(peerConnection);
+      const ms = roundTrip === undefined ? "" : `, ${Math.max(1, Math.round(roundTrip * 1000))} ms`;
+      this.#find(".way").textContent = `${kind ?? "Connected"}${ms}`;
+      this.#tile.title = TITLES[kind] ?? "";
+      await new Promise((resolve) => setTimeout(resolve, kind ? LOOK_MS : LOOK_MS / 15));
+    }
+  }
+
+  remove() {
+    this.#stop.abort();
+    this.#tile.remove();
+  }
+}
+
+/** `kind`, once it is known, and `roundTrip` (s): from the statistics of the pair of addresses that is in use. */
+async function wayOf(peerConnection) {
+  const stats = await peerConnection.getStats();
+  const all = [...stats.values()];
+  const { selectedCandidatePairId } = all.find(({ type }) => type === "transport") ?? {};
+  const pair =
+    stats.get(selectedCandidatePairId) ?? all.find(({ type, nominated }) => type === "candidate-pair" && nominated);
+  if (!pair) return {};
+  const kinds = [pair.localCandidateId, pair.remoteCandidateId].map((id) => stats.get(id)?.candidateType);
+  return { kind: kinds.includes("relay") ? "Relayed" : "Direct", roundTrip: pair.currentRoundTripTime };
+}
