@@ -600,6 +600,9 @@ async function list(client, topic, fields) {
   return { code, keep };
 }
 
+const newConnection = (iceServers, { rtc, RTCPeerConnection = globalThis.RTCPeerConnection }) =>
+  new RTCPeerConnection({ iceServers, ...rtc });
+
 /** Keep what arrives before anybody can listen; the function that is returned hands it over after this turn. */
 function keepMessages(channel) {
   const kept = [];
@@ -742,7 +745,7 @@ class Link {
     this.until = until;
     this.secret = random();
     this.own = { secret: this.secret, signal: this.signal };
-    const connection = (this.peerConnection = new RTCPeerConnection({ iceServers, ...options.rtc }));
+    const connection = (this.peerConnection = newConnection(iceServers, options));
     this.step = (name, detail) => options.onstep?.(name, detail, connection);
     const link = this;
     const negotiation = new Negotiation(connection, NEGOTIATION, {
@@ -1244,12 +1247,12 @@ class Peer {
   #stop = new AbortController();
   streams = []; // that the other side sends
 
-  constructor({ id, name, info }, link, streams, { rtc, channel, prepare }) {
+  constructor({ id, name, info }, link, streams, options) {
     Object.assign(this, { id, name, info });
     this.#link = link;
     const { signal } = this.#stop;
-    const connection = (this.peerConnection = new RTCPeerConnection({ iceServers: link.iceServers, ...rtc }));
-    this.channel = connection.createDataChannel("room", { ...channel, negotiated: true, id: 0 });
+    const connection = (this.peerConnection = newConnection(link.iceServers, options));
+    this.channel = connection.createDataChannel("room", { ...options.channel, negotiated: true, id: 0 });
     this.channel.binaryType = "arraybuffer";
     const peer = this;
     this.#negotiation = new Negotiation(connection, 1, {
@@ -1281,7 +1284,7 @@ class Peer {
       if (this.#interrupted) this.#again(LOST_MS);
     });
     for (const stream of streams) this.add(stream);
-    prepare?.(connection);
+    options.prepare?.(connection);
     this.#wait();
   }
 
