@@ -45,7 +45,8 @@ const JSON_BODY = { "Content-Type": "application/json" };
 const PAIR = "pair/"; // what the topic of a pair begins with on the server
 const ROOM = "room/"; // what the topic of a room begins with on the server: no offers are there that `join` could take
 const STORED = "tornado-signal secret"; // what a page keeps its secret as
-const HERE = new URL(".", import.meta.url).href; // the server that this file came from
+const { url: FILE = globalThis.location?.href } = import.meta; // none in some bundles
+const HERE = FILE && new URL(".", FILE).href; // the server that this file came from
 
 const random = (parts = 8) =>
   Array.from(crypto.getRandomValues(new Uint32Array(parts)), (part) => part.toString(36)).join("-");
