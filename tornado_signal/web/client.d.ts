@@ -32,10 +32,42 @@ export interface News {
   cursor?: string;
 }
 
-export interface SignalEvent {
-  type: "session" | "gone" | "offer" | "answer" | "candidate";
-  data: any;
-  id: string;
+interface Gone {
+  type: "gone";
+  data: { code: string; reason: "answered" | "expired" | "withdrawn" };
+}
+
+export type TopicEvent = { id: string } & ({ type: "session"; data: Session } | Gone);
+export type SessionEvent = { id: string } & (
+  | { type: "offer"; data: { offer: string } }
+  | { type: "answer"; data: { answer: string } }
+  | { type: "candidate"; data: { candidate: string } }
+  | Gone
+);
+export type SignalEvent = TopicEvent | SessionEvent;
+
+/** An EventTarget whose events have the types that belong to their names. */
+export interface TypedEventTarget<Events> extends EventTarget {
+  addEventListener<Name extends keyof Events>(
+    type: Name,
+    listener: (event: Events[Name]) => void,
+    options?: boolean | AddEventListenerOptions,
+  ): void;
+  addEventListener(
+    type: string,
+    listener: EventListenerOrEventListenerObject | null,
+    options?: boolean | AddEventListenerOptions,
+  ): void;
+  removeEventListener<Name extends keyof Events>(
+    type: Name,
+    listener: (event: Events[Name]) => void,
+    options?: boolean | EventListenerOptions,
+  ): void;
+  removeEventListener(
+    type: string,
+    listener: EventListenerOrEventListenerObject | null,
+    options?: boolean | EventListenerOptions,
+  ): void;
 }
 
 /** A server's refusal: `status` is HTTP's, `message` the server's own text. */
@@ -108,10 +140,11 @@ export class SignalClient {
    * knows where it was (its data are new) tells everything from the beginning. A session that has ended meanwhile rejects
    * with a SignalError of status 404.
    */
+  events(about: string | { topic: string }, options?: Stoppable): AsyncGenerator<TopicEvent, void, void>;
   events(
-    about: string | { topic: string } | { code: string; side: Side; secret?: string },
+    about: { code: string; side: Side; secret?: string },
     options?: Stoppable,
-  ): AsyncGenerator<SignalEvent, void, void>;
+  ): AsyncGenerator<SessionEvent, void, void>;
   iceServers(options?: Stoppable): Promise<{ iceServers: RTCIceServer[]; expiresAt: number }>;
 }
 
@@ -155,30 +188,18 @@ export interface Connection {
   close(): Promise<void>;
 }
 
-/**
- * An offer under a topic, and after its answer the next one.
- *
- * Events: `connection` (its `connection` is a Connection), `error` (its `error` says what went wrong; it goes on unless
- * `close` follows at once), `close`.
- */
-export interface Publication extends EventTarget {
+export interface PublicationEvents {
+  /** Another peer is connected. */
+  connection: Event & { readonly connection: Connection };
+  /** What went wrong; it goes on unless `close` follows at once. */
+  error: Event & { readonly error: Error };
+  close: Event;
+}
+
+/** An offer under a topic, and after its answer the next one. */
+export interface Publication extends TypedEventTarget<PublicationEvents> {
   /** Take the offer back. Connections that are open stay. */
   close(): void;
-  addEventListener(
-    type: "connection",
-    listener: (event: Event & { connection: Connection }) => void,
-    options?: boolean | AddEventListenerOptions,
-  ): void;
-  addEventListener(
-    type: "error",
-    listener: (event: Event & { error: Error }) => void,
-    options?: boolean | AddEventListenerOptions,
-  ): void;
-  addEventListener(
-    type: string,
-    listener: EventListenerOrEventListenerObject | null,
-    options?: boolean | AddEventListenerOptions,
-  ): void;
 }
 
 /** Be found under a topic until `signal` or `close()`; `channel` is how the data channels are made. */
@@ -243,7 +264,7 @@ export interface RoomEvents {
  * Everybody who is there, connected to everybody. A peer whose network changes or is away for some seconds stays in
  * `peers`, and what is sent to it arrives afterwards; one that is away for longer leaves and joins again.
  */
-export interface Room extends EventTarget {
+export interface Room extends TypedEventTarget<RoomEvents> {
   /** This member's own; with a name or secret undefined until the first `join`. */
   readonly id?: string;
   /** Whether the server has listed this page, so that peers that come find it. */
@@ -257,16 +278,6 @@ export interface Room extends EventTarget {
   removeStream(stream: MediaStream): void;
   /** Send what is still to be sent, then close all connections and be no more in the room. */
   leave(): Promise<void>;
-  addEventListener<Name extends keyof RoomEvents>(
-    type: Name,
-    listener: (event: RoomEvents[Name]) => void,
-    options?: boolean | AddEventListenerOptions,
-  ): void;
-  addEventListener(
-    type: string,
-    listener: EventListenerOrEventListenerObject | null,
-    options?: boolean | AddEventListenerOptions,
-  ): void;
 }
 
 export interface RoomOptions extends Omit<PeerOptions, "onstep"> {
