@@ -44,7 +44,8 @@ class Site:
                 text = site.pages.get(self.path.split("?")[0])
                 data = (text or "").encode()
                 self.send_response(404 if text is None else 200)
-                self.send_header("Content-Type", "text/html; charset=utf-8")
+                kind = "text/javascript" if self.path.endswith(".js") else "text/html"
+                self.send_header("Content-Type", f"{kind}; charset=utf-8")
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)

@@ -1,17 +1,16 @@
 """The browser module as applications take it: typed, bundled and minified."""
 
 import gzip
-import subprocess
+import json
 
 import pytest
-from bench import npm
-from support.paths import ROOT, TESTS
+from support import npm_package
+from support.paths import ROOT
 
-WEB = ROOT / "tornado_signal" / "web"
 MAX_BYTES = 12_288
 # Every event has the type that belongs to its name; what is wrong is an error.
 PROGRAM = """\
-import { pair, room, type Connection, type Peer } from "./client.js";
+import { pair, publish, room, SignalClient, type Connection, type Peer, type SignalEvent } from "tornado-signal";
 
 const lobby = room("lobby", { info: "alice", me: "Alice", channel: { ordered: false } });
 lobby.addEventListener("join", ({ peer }) => lobby.send(peer.info.toUpperCase(), peer));
@@ -32,6 +31,33 @@ lobby.addEventListener("join", ({ data }) => data);
 lobby.peers.clear();
 // @ts-expect-error
 room("lobby", { onstep: () => {} });
+
+const publication = publish("lobby", { RTCPeerConnection, channel: { ordered: false } });
+const greet = ({ connection }: Event & { connection: { channel: RTCDataChannel } }) => connection.channel.send("hello");
+publication.addEventListener("connection", greet);
+publication.removeEventListener("connection", greet);
+publication.addEventListener("error", ({ error }) => console.error(error.message));
+publication.addEventListener("close", ({ type }) => console.log(type));
+// @ts-expect-error
+publication.addEventListener("connection", ({ peer }) => peer);
+// @ts-expect-error
+room("lobby", { RTCPeerConnection: class {} });
+
+const client = new SignalClient("https://signal.example.com", { origin: "https://app.example.com" });
+const told: SignalEvent[] = [];
+for await (const event of client.events("lobby")) {
+  told.push(event);
+  if (event.type === "session") console.log(event.data.offerCandidates.length);
+  else console.log(event.data.reason === "expired", event.data.code);
+}
+for await (const event of client.events({ code: "c", side: "offerer" })) {
+  if (event.type === "answer") console.log(event.data.answer.length);
+  if (event.type === "candidate") console.log(event.data.candidate.length);
+  // @ts-expect-error
+  if (event.type === "offer") console.log(event.data.answer);
+  // @ts-expect-error
+  if (event.type === "session") console.log(event.data);
+}
 export default all;
 """
 
@@ -39,25 +65,32 @@ pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def node_modules():
-    """The packages of package-lock.json."""
-    return npm.node_modules(TESTS / "generated")
+def application(tmp_path_factory):
+    """A folder where the package is installed."""
+    return npm_package.install(tmp_path_factory.mktemp("npm"))
 
 
-def test_its_types(node_modules, tmp_path):
-    """A strict TypeScript program that uses a room is sound, and one with mistakes is not."""
-    (tmp_path / "client.d.ts").write_text((WEB / "client.d.ts").read_text())
-    (tmp_path / "program.ts").write_text(PROGRAM)
+def test_its_types(application):
+    """A strict TypeScript program that uses the package is sound, and one with mistakes is not."""
+    (application / "package.json").write_text('{"type": "module"}')
+    (application / "program.ts").write_text(PROGRAM)
     flags = ["--strict", "--noEmit", "--target", "es2022", "--module", "nodenext"]
-    command = ["node", node_modules / "typescript/bin/tsc", *flags, "program.ts"]
-    (tmp_path / "package.json").write_text('{"type": "module"}')
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
+    npm_package.run("tsc", *flags, "program.ts", cwd=application)
 
 
-def test_its_size(node_modules):
+def test_its_size(application):
     """Minified and gzipped it stays under 12 KB."""
-    command = [node_modules / ".bin/esbuild", "--minify", "--format=esm", WEB / "client.js"]
-    minified = subprocess.run(command, capture_output=True, check=True).stdout
+    module = application / "node_modules" / "tornado-signal" / "client.js"
+    minified = npm_package.run("esbuild", "--minify", "--format=esm", module, cwd=application).encode()
     assert b"RTCPeerConnection" in minified
     assert len(gzip.compress(minified, 9)) < MAX_BYTES
+
+
+def test_what_is_in_it(application):
+    """The module, its types, a description and the licence, and nothing else."""
+    installed = application / "node_modules" / "tornado-signal"
+    names = {path.name for path in installed.iterdir()}
+    assert names == {"client.js", "client.d.ts", "package.json", "README.md", "LICENSE"}
+    assert (installed / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    described = json.loads((installed / "package.json").read_text())
+    assert not {name for name in described if "ependencies" in name or name == "scripts"}

@@ -1,0 +1,42 @@
+import { StrictMode, useState, type FormEvent } from "react";
+import { createRoot } from "react-dom/client";
+import { useRoom } from "./useRoom";
+
+const SERVER = import.meta.env.VITE_SERVER ?? "http://127.0.0.1:3000";
+const INFO = `Guest ${Math.floor(1000 * Math.random())}`;
+
+function App() {
+  const { peers, messages, error, send } = useRoom("lobby", SERVER, INFO);
+  const [text, setText] = useState("");
+
+  function submit(event: FormEvent) {
+    event.preventDefault();
+    send(text);
+    setText("");
+  }
+
+  return (
+    <>
+      <h1>A room</h1>
+      <p role="status">{peers.length ? `You and ${peers.length} more` : "You are alone here."}</p>
+      {error && <p role="alert">{error.message}</p>}
+      <ul role="log">
+        {messages.map((each, index) => (
+          <li key={index}>
+            {each.from}: {each.text}
+          </li>
+        ))}
+      </ul>
+      <form onSubmit={submit}>
+        <input aria-label="Message" value={text} onChange={({ target }) => setText(target.value)} required />
+        <button>Send</button>
+      </form>
+    </>
+  );
+}
+
+createRoot(document.getElementById("root")!).render(
+  <StrictMode>
+    <App />
+  </StrictMode>,
+);

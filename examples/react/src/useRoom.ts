@@ -1,0 +1,47 @@
+import { useEffect, useRef, useState } from "react";
+import { room, type Peer, type Room } from "tornado-signal";
+
+export interface Message {
+  from: string;
+  text: string;
+}
+
+/**
+ * Be in a room as long as the component is there.
+ *
+ * @param url The server.
+ * @param info What the others see of you.
+ */
+export function useRoom(topic: string, url: string, info: string) {
+  const [peers, setPeers] = useState<Peer[]>([]);
+  const [messages, setMessages] = useState<Message[]>([]);
+  const [error, setError] = useState<Error>();
+  const current = useRef<Room>(null);
+
+  useEffect(() => {
+    const stop = new AbortController();
+    const { signal } = stop;
+    const entered = room(topic, { url, info, signal });
+    const update = () => setPeers([...entered.peers.values()]);
+    entered.addEventListener("join", update, { signal });
+    entered.addEventListener("leave", update, { signal });
+    entered.addEventListener("error", ({ error }) => setError(error), { signal });
+    entered.addEventListener(
+      "message",
+      ({ peer, data }) => {
+        if (typeof data === "string") setMessages((before) => [...before, { from: peer.info, text: data }]);
+      },
+      { signal },
+    );
+    current.current = entered;
+    update();
+    return () => stop.abort();
+  }, [topic, url, info]);
+
+  function send(text: string) {
+    current.current?.send(text);
+    setMessages((before) => [...before, { from: `${info} (you)`, text }]);
+  }
+
+  return { peers, messages, error, send };
+}

@@ -1,0 +1,147 @@
+"""The examples, and the package for npm in all that it is made for: bundled, with React, and in Node.js."""
+
+import json
+import shutil
+import signal
+import subprocess
+
+import pytest
+from support import npm_package
+from support.browsers import until
+from support.paths import ROOT, TESTS
+
+pytest_plugins = ["support.browser_fixtures"]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+EXAMPLES = ROOT / "examples"
+ADDRESS = "http://127.0.0.1:3000"
+BUNDLED = """
+import { room } from "tornado-signal";
+globalThis.lobby = room("lobby", { url: URL, info: "bundled" });
+"""
+# Both sides of one connection, and what each has heard: both send before the other can listen.
+PAIR = """
+import { join, publish } from "tornado-signal";
+import { RTCPeerConnection } from "./webrtc.js";
+
+const [url, origin] = process.argv.slice(2);
+const options = { url, origin, RTCPeerConnection };
+const heard = [];
+const listen = ({ channel, side, closed }) => {
+  channel.onmessage = ({ data }) => heard.push(`${side} ${typeof data === "string" ? data : data.byteLength}`);
+  channel.send("early");
+  channel.send(new Uint8Array(3));
+  return closed;
+};
+const publication = publish("pairs", options);
+const published = new Promise((resolve) => publication.addEventListener("connection", resolve));
+const joined = await join("pairs", { ...options, info: "other" });
+const closed = [listen(joined), listen((await published).connection)];
+publication.close();
+while (heard.length < 4) await new Promise(setImmediate);
+await joined.close();
+await Promise.all(closed);
+console.log(JSON.stringify(heard.sort()));
+"""
+
+
+@pytest.fixture(scope="module")
+def application(tmp_path_factory):
+    """A folder where the package is installed, and all examples are."""
+    folder = npm_package.install(tmp_path_factory.mktemp("npm"))
+    for name in ("plain", "react", "node"):
+        shutil.copytree(EXAMPLES / name, folder / name, ignore=shutil.ignore_patterns("node_modules", "dist"))
+    return folder
+
+
+@pytest.fixture
+def open_plain(server, site, profiles):
+    """A function that opens the example in plain HTML."""
+    text = (EXAMPLES / "plain" / "index.html").read_text()
+    assert text.count(ADDRESS) == 1
+    site.pages["/plain"] = text.replace(ADDRESS, server.url)
+    return lambda: profiles.open(f"{site.origin}/plain")
+
+
+@pytest.fixture
+def echo(application, server, site):
+    """The example in Node.js, in the room; it leaves when it is told to."""
+    command = ["node", "index.js", server.url, site.origin]
+    process = subprocess.Popen(command, cwd=application / "node", stdout=subprocess.PIPE, text=True)
+    yield process
+    process.send_signal(signal.SIGINT)
+    try:
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def talk(*pages):
+    """Wait until pages are connected; what one says all can read, whether it has gone through the network or not."""
+    for page in pages:
+        page.get_by_role("status").get_by_text(f"You and {len(pages) - 1} more").wait_for()
+    pages[0].get_by_label("Message").fill("Hello & <b>welcome</b>")
+    pages[0].get_by_role("button", name="Send").click()
+    for page in pages:
+        page.get_by_role("log").get_by_text("Hello & <b>welcome</b>").wait_for()
+
+
+def test_plain(open_plain):
+    """Two pages of the example in plain HTML are connected, and chat."""
+    talk(open_plain(), open_plain())
+
+
+def test_react(application, server, site, profiles):
+    """The example with React is sound to `tsc` and Vite; two pages are connected, and chat."""
+    folder = application / "react"
+    npm_package.run("tsc", cwd=folder)
+    npm_package.run("vite", "build", cwd=folder, VITE_SERVER=server.url)
+    (script,) = (folder / "dist" / "assets").iterdir()
+    site.pages["/react"] = (folder / "dist" / "index.html").read_text()
+    site.pages[f"/assets/{script.name}"] = script.read_text()
+    talk(*(profiles.open(f"{site.origin}/react") for _ in range(2)))
+
+
+def test_node(echo, open_plain):
+    """A page and a program of Node.js are in one room, and each hears the other."""
+    page = open_plain()
+    page.get_by_role("status").get_by_text("You and 1 more").wait_for()
+    assert echo.stdout.readline().startswith("Guest ")
+    page.get_by_label("Message").fill("Is somebody here?")
+    page.get_by_label("Message").press("Enter")
+    page.get_by_role("log").get_by_text("Echo: Is somebody here?").wait_for()
+    page.close()
+    assert echo.stdout.readline().endswith(" has left\n")
+
+
+def test_pairs_in_node(application, server):
+    """`publish` and `join` connect two of Node.js, and nothing that is sent at once is lost or heard twice."""
+    (application / "node" / "pair.js").write_text(PAIR)
+    said = npm_package.run("node", "pair.js", server.url, "https://app.example", cwd=application / "node")
+    assert json.loads(said) == ["answerer 3", "answerer early", "offerer 3", "offerer early"]
+
+
+def test_bundled_by_esbuild(application, server, site, profiles):
+    """A module and a plain script that esbuild makes are in one room."""
+    (application / "main.js").write_text(BUNDLED.replace("URL", json.dumps(server.url)))
+    pages = []
+    for format, attribute in (("esm", "type=module"), ("iife", "")):
+        # A plain script has no import.meta, as esbuild warns: it has to name its server.
+        options = ["--bundle", f"--format={format}", "--log-override:empty-import-meta=silent"]
+        script = npm_package.run("esbuild", "main.js", *options, cwd=application)
+        site.pages[f"/{format}"] = f"<!doctype html><script {attribute}>{script}</script>"
+        pages.append(profiles.open(f"{site.origin}/{format}"))
+    for page in pages:
+        until(lambda page=page: page.evaluate("lobby.peers.size") == 1)
+
+
+def test_versions():
+    """What the examples ask for is what they were tried with."""
+    locked = json.loads((TESTS / "generated" / "package.json").read_text())["devDependencies"]
+    for path in EXAMPLES.glob("*/package.json"):
+        found = json.loads(path.read_text())
+        asked = found["dependencies"] | found.get("devDependencies", {})
+        assert asked.pop("tornado-signal") == "file:../../tornado_signal/web"
+        assert asked == {name: locked[name] for name in asked}
