@@ -72,6 +72,7 @@ LONGEST = [
     "store_additions",
     "peers",
     "packaging",
+    "artefacts",
     "examples",
     "client_peers",
     "client_socket",

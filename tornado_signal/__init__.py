@@ -4,9 +4,12 @@ The build backend imports this package before its dependencies are installed: im
 """
 
 try:
-    from tornado_signal._commit import COMMIT as _captured
+    from tornado_signal._version import COMMIT as _commit
+    from tornado_signal._version import VERSION as _version
 except ImportError:
-    _captured = "unknown"
+    _commit = _version = "unknown"
 
-COMMIT: str = _captured
+__version__: str = _version
+"""The version of this package, else ``unknown``."""
+COMMIT: str = _commit
 """The commit this package was built or installed from, else ``unknown`` (Specification 4, GET /)."""

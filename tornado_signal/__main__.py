@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from . import COMMIT, cli, maintenance
+from . import COMMIT, __version__, cli, maintenance
 from .errors import OperatorError
 from .settings.command_line import CommandLine, add_all_settings
 from .settings.settings import Settings
@@ -26,7 +26,7 @@ def make_parser() -> CommandLine:
         description="Signaling and topic discovery for peer-to-peer applications.",
         epilog="Exit status: 0 clean stop, 1 something to mend on this machine, 2 wrong usage, 3 a defect.",
     )
-    parser.add_argument("--version", action="version", version=COMMIT)
+    parser.add_argument("--version", action="version", version=f"{__version__} ({COMMIT})")
     serve = parser.add_command(
         "serve",
         run_server,

@@ -8,16 +8,18 @@ import sys
 import pytest
 from support.command import COMMAND, environment, run
 
-from tornado_signal import COMMIT, errors
+from tornado_signal import COMMIT, __version__, errors
 from tornado_signal.__main__ import guarded, main, make_parser
 from tornado_signal.settings import settings
 from tornado_signal.settings import sources as config
 
+VERSION = f"{__version__} ({COMMIT})\n"
+
 
 def test_version():
-    """`--version` prints the commit that the package was built from."""
+    """`--version` prints the version, and the commit that the package was built from."""
     done = run("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, COMMIT + "\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, VERSION, "")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"]])
@@ -44,7 +46,7 @@ def test_as_a_module():
     """`python -m tornado_signal` is the same command."""
     module = [sys.executable, "-m", "tornado_signal", "--version"]
     done = subprocess.run(module, env=environment(), capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, COMMIT + "\n")
+    assert (done.returncode, done.stdout) == (0, VERSION)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""Packages are built and installed for real, and each says the commit that it was made from."""
+"""What is installed from a source says its version, and the commit that it was made from."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,6 @@ import pytest
 from support.checkout import copy_checkout, git, new_repository, run
 
 from tornado_signal import _build
-from tornado_signal.http import assets
 
 pytestmark = pytest.mark.slow
 
@@ -19,20 +19,22 @@ PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 # Other tests build it in isolation, and run what is installed.
 NO_ISOLATION = ("--no-deps", "--no-build-isolation")
 INSTALL = ("install", "--no-compile", *NO_ISOLATION)
-BUILD = (sys.executable, "-m", "build", "--no-isolation")
+STATED, UNTAGGED = "1.2.3", "1.2.3.dev0"
 
 
-def captured(source: Path) -> str:
-    """Return what capturing leaves in a source tree."""
-    _build.capture_commit(source)
-    return (source / "tornado_signal" / "_commit.py").read_text()
+def captured(source: Path, **options: str) -> tuple[str, str]:
+    """Return what capturing leaves in a source tree: version and commit."""
+    _build.capture_version(source, **options)
+    found: dict[str, str] = {}
+    exec((source / "tornado_signal" / "_version.py").read_text(), found)
+    return found["VERSION"], found["COMMIT"]
 
 
-def said_by(python: str | Path, directory: Path, **env: str) -> str:
-    """Return the commit that an installed package names where git cannot be found."""
+def said_by(python: str | Path, directory: Path, **env: str) -> list[str]:
+    """Return the version and the commit that an installed package names where git cannot be found."""
     empty = directory / "empty"
     empty.mkdir(exist_ok=True)
-    code = "import shutil, tornado_signal; assert not shutil.which('git'); print(tornado_signal.COMMIT)"
+    code = "import shutil, tornado_signal as t; assert not shutil.which('git'); print(t.__version__, t.COMMIT)"
     said = subprocess.run(
         [python, "-c", code],
         cwd=empty,
@@ -41,12 +43,12 @@ def said_by(python: str | Path, directory: Path, **env: str) -> str:
         text=True,
         check=True,
     )
-    return said.stdout.strip()
+    return said.stdout.split()
 
 
 def stale(source: Path) -> None:
     """Leave in a source tree what a build of another commit would have left there."""
-    (source / "tornado_signal" / "_commit.py").write_text(f'COMMIT = "{STALE}"\n')
+    (source / "tornado_signal" / "_version.py").write_text(f'VERSION = "0"\nCOMMIT = "{STALE}"\n')
 
 
 @pytest.fixture(autouse=True)
@@ -65,8 +67,9 @@ def source(tmp_path):
 
 @pytest.fixture
 def bare(tmp_path):
-    """A source tree with nothing in it but a commit captured by another build."""
-    (tmp_path / "bare" / "tornado_signal").mkdir(parents=True)
+    """A source tree with nothing in it but the version that it states, and what another build has captured."""
+    (tmp_path / "bare" / "tornado_signal" / "web").mkdir(parents=True)
+    (tmp_path / "bare" / "tornado_signal" / "web" / "package.json").write_text(f'{{"version": "{STATED}"}}')
     stale(tmp_path / "bare")
     return tmp_path / "bare"
 
@@ -74,7 +77,7 @@ def bare(tmp_path):
 def test_a_checkout_is_believed_over_a_stale_file(bare):
     """In a checkout the commit is git's, whatever an earlier build left."""
     commit = new_repository(bare)
-    assert captured(bare) == f'COMMIT = "{commit}"\n'
+    assert captured(bare) == (UNTAGGED, commit)
 
 
 def test_a_linked_worktree_has_its_own_commit(bare, tmp_path):
@@ -83,7 +86,7 @@ def test_a_linked_worktree_has_its_own_commit(bare, tmp_path):
     git(bare, "worktree", "add", "--quiet", "--force", tmp_path / "linked")
     git(tmp_path / "linked", "commit", "--quiet", "--allow-empty", "--message=next")
     commit = git(tmp_path / "linked", "rev-parse", "HEAD")
-    assert captured(tmp_path / "linked") == f'COMMIT = "{commit}"\n'
+    assert captured(tmp_path / "linked") == (UNTAGGED, commit)
 
 
 def test_another_users_checkout(bare, monkeypatch):
@@ -92,7 +95,7 @@ def test_another_users_checkout(bare, monkeypatch):
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     with pytest.raises(AssertionError, match="dubious ownership"):
         git(bare, "rev-parse", "HEAD")
-    assert captured(bare) == f'COMMIT = "{commit}"\n'
+    assert captured(bare) == (UNTAGGED, commit)
 
 
 def test_a_hooks_git_dir_is_not_mistaken_for_ours(bare, tmp_path, monkeypatch):
@@ -101,50 +104,87 @@ def test_a_hooks_git_dir_is_not_mistaken_for_ours(bare, tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     new_repository(tmp_path / "other")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
-    assert captured(bare) == f'COMMIT = "{commit}"\n'
+    assert captured(bare) == (UNTAGGED, commit)
 
 
 def test_a_checkout_that_git_cannot_read_is_unknown(bare, tmp_path, monkeypatch):
     """Without git, or without a commit, a stale file is still not believed."""
     git(bare, "init", "--quiet")
-    assert captured(bare) == 'COMMIT = "unknown"\n'
+    assert captured(bare) == (UNTAGGED, "unknown")
     new_repository(bare)
     stale(bare)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert captured(bare) == 'COMMIT = "unknown"\n'
+    assert captured(bare) == (UNTAGGED, "unknown")
 
 
 def test_an_unpacked_sdist_keeps_what_it_brought(bare):
     """A source without .git of its own ignores the repository around it."""
     new_repository(bare.parent)
-    assert captured(bare) == f'COMMIT = "{STALE}"\n'
+    assert captured(bare) == ("0", STALE)
 
 
 def test_a_source_without_history_is_unknown(bare):
     """What was downloaded without git history, and never captured, says so, whatever repository it lies in."""
     new_repository(bare.parent)
-    (bare / "tornado_signal" / "_commit.py").unlink()
-    assert captured(bare) == 'COMMIT = "unknown"\n'
+    (bare / "tornado_signal" / "_version.py").unlink()
+    assert captured(bare) == (UNTAGGED, "unknown")
+
+
+def test_versions(bare):
+    """A tag is the version, and what comes after it a development version before the next one."""
+    new_repository(bare)
+    found = []
+    for name in ("something-else", None, f"v{STATED}", None, None):
+        if name:
+            git(bare, "tag", name)
+        version, commit = captured(bare)
+        assert commit == git(bare, "rev-parse", "HEAD")
+        found.append(version)
+        git(bare, "commit", "--quiet", "--allow-empty", "--message=next")
+    assert found == [UNTAGGED, UNTAGGED, STATED, "1.2.4.dev1", "1.2.4.dev2"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "release", "version"),
+    [
+        ("1.3.0", "v1.2.3-4-gabcdef0", "1.3.0.dev4"),
+        ("2.0.0-rc.1", "v2.0.0-rc.1", "2.0.0-rc.1"),
+        ("2.0.0-rc.1", "v2.0.0-rc.1-12-gabcdef0", "2.0.0-rc.2.dev12"),
+        # What a git says that is too old to describe.
+        ("1.2.3", "%(describe:tags=true,match=v[0-9]*)", "1.2.3.dev0"),
+    ],
+)
+def test_other_versions(stated, release, version):
+    """What is stated is the next release, once it is more than the last one."""
+    assert _build.version_of(stated, release) == version
+
+
+def test_another_tag_is_refused(bare):
+    """Nothing is built with two versions: one by its tag, another one for npm."""
+    new_repository(bare)
+    git(bare, "tag", "v1.2.4")
+    with pytest.raises(ValueError, match=r"^the tag is v1\.2\.4, and .*package\.json says 1\.2\.3$"):
+        captured(bare)
+
+
+def test_a_shallow_clone(bare, tmp_path):
+    """A clone without history and without tags has a version, as in CI."""
+    commit = new_repository(bare)
+    git(bare, "tag", f"v{STATED}")
+    git(tmp_path, "clone", "--quiet", "--depth=1", "--no-tags", f"file://{bare}", "shallow")
+    assert captured(tmp_path / "shallow") == (UNTAGGED, commit)
 
 
 @pytest.mark.network
-def test_wheels_and_sdists(source, tmp_path):
-    """A wheel from a checkout, an sdist, and the wheel made from that sdist say the commit, and hold the files."""
+def test_an_archive(source, tmp_path):
+    """`pip install .` of what `git archive` has made, as hosts of repositories do, says version and commit."""
     commit = new_repository(source)
-    stale(source)
-    # `build` makes an sdist, and a wheel from that; `pip wheel` makes one from the checkout.
-    run(*BUILD, "--outdir", tmp_path / "by_build", source)
-    run(*PIP, "wheel", *NO_ISOLATION, "--wheel-dir", tmp_path / "by_pip", source)
-    (sdist,) = (tmp_path / "by_build").glob("*.tar.gz")
-    wheels = [*(tmp_path / "by_build").glob("*.whl"), *(tmp_path / "by_pip").glob("*.whl")]
-    assert len(wheels) == 2
-    for number, package in enumerate([sdist, *wheels]):
-        target = tmp_path / f"target{number}"
-        run(*PIP, *INSTALL, "--target", target, package)
-        assert said_by(sys.executable, tmp_path, PYTHONPATH=str(target)) == commit, package
-        web = target / "tornado_signal" / "web"
-        files = {str(path.relative_to(web)) for path in web.rglob("*") if path.is_file()}
-        assert files == {name for name, _ in (assets.CLIENT | assets.DEMO).values()}
+    stated = json.loads((source / "tornado_signal" / "web" / "package.json").read_text())["version"]
+    git(source, "tag", f"v{stated}")
+    git(source, "archive", "--prefix=unpacked/", f"--output={tmp_path}/archive.tar", "HEAD")
+    run("tar", "--extract", "--directory", tmp_path, "--file", tmp_path / "archive.tar")
+    run(*PIP, *INSTALL, "--target", tmp_path / "target", tmp_path / "unpacked")
+    assert said_by(sys.executable, tmp_path, PYTHONPATH=str(tmp_path / "target")) == [stated, commit]
 
 
 @pytest.mark.network
@@ -155,10 +195,10 @@ def test_installs_from_a_checkout(source, tmp_path):
     first = new_repository(source)
     stale(source)
     run(*PIP, "--python", python, "install", "--no-deps", "--editable", source)
-    assert said_by(python, tmp_path) == first
+    assert said_by(python, tmp_path)[1] == first
     git(source, "commit", "--quiet", "--allow-empty", "--message=next")
     run(*PIP, "--python", python, "install", "--no-deps", source)
-    assert said_by(python, tmp_path) == git(source, "rev-parse", "HEAD") != first
+    assert said_by(python, tmp_path)[1] == git(source, "rev-parse", "HEAD") != first
     assert os.access(python.with_name("tornado-signal"), os.X_OK)
 
 
@@ -166,4 +206,4 @@ def test_installs_from_a_checkout(source, tmp_path):
 def test_an_install_without_history_is_unknown(source, tmp_path):
     """`pip install` of a source without git history says `unknown`, also beside an installation that knows more."""
     run(*PIP, *INSTALL, "--target", tmp_path / "target", source)
-    assert said_by(sys.executable, tmp_path, PYTHONPATH=str(tmp_path / "target")) == "unknown"
+    assert said_by(sys.executable, tmp_path, PYTHONPATH=str(tmp_path / "target"))[1] == "unknown"

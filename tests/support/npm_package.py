@@ -12,7 +12,7 @@ WEB = ROOT / "tornado_signal" / "web"
 
 
 def pack(directory: Path) -> Path:
-    """The file that `npm pack` makes of the folder."""
+    """The file that `npm pack` makes of the package's folder, in another one."""
     command = ["npm", "pack", "--silent", "--pack-destination", directory]
     done = subprocess.run(command, cwd=WEB, capture_output=True, text=True, check=True)
     return directory / done.stdout.strip()

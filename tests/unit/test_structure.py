@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "client": "aiortc httpx httpx_sse websockets",
     "cli": "client errors settings system shtab",
     "__main__": "cli errors maintenance server settings supervisor system package uvloop",
-    "__init__": "_commit",
+    "__init__": "_version",
     "_build": "setuptools",
 }
 # What these use of the standard library reads or writes nothing.
@@ -72,7 +72,7 @@ PURE_MODULES = {
 PURE_MODULES |= {"ipaddress", "itertools", "json", "math", "re", "struct", "typing", "urllib", "zlib"}
 IO_BUILTINS = {"open", "print", "input"}
 
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "_commit.py")
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "_version.py")
 
 
 def module(path):
@@ -107,7 +107,7 @@ def imports(path):
             first, _, rest = source.partition(".")
             if first != "tornado_signal":
                 yield first
-            elif name is not None and (f"{rest}.{name}".lstrip(".") in MODULES or name == "_commit"):
+            elif name is not None and (f"{rest}.{name}".lstrip(".") in MODULES or name == "_version"):
                 yield f".{rest}.{name}".replace("..", ".")
             else:
                 yield f".{rest}" if rest else ".package"
@@ -117,7 +117,7 @@ def rooms(path):
     """The lines of the table that a file needs, its own left out, and the other packages."""
     own = room(module(path))
     for each in imports(path):
-        if each[1:] in ("package", "_commit"):
+        if each[1:] in ("package", "_version"):
             yield each
         elif not each.startswith("."):
             if each not in sys.stdlib_module_names:
@@ -128,7 +128,7 @@ def rooms(path):
 
 def allowed(name):
     """What the table allows, in the words of `rooms`."""
-    own = {*MAY_IMPORT, "package", "_commit"}
+    own = {*MAY_IMPORT, "package", "_version"}
     return {f".{word}" if word in own else word for word in MAY_IMPORT[name].split()}
 
 

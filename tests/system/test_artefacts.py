@@ -1,0 +1,89 @@
+"""What a release consists of: sdist, wheel and the package for npm install and work in empty environments."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import npm_package
+from support.checkout import copy_checkout, new_repository
+from support.command import ORIGIN, Server
+from support.paths import ROOT
+from support.pythons import do
+
+from tornado_signal.http import assets
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+STATED = json.loads((npm_package.WEB / "package.json").read_text())["version"]
+ASK = """
+import { SignalClient } from "tornado-signal";
+const [url, origin] = process.argv.slice(1);
+console.log((await new SignalClient(url, { origin }).version()).version);
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The commit of a release, and the folder with what the commands of CONTRIBUTING.md make of it."""
+    source = tmp_path_factory.mktemp("source")
+    copy_checkout(source)
+    commit = new_repository(source)
+    (commands,) = re.findall(r"```sh\n(git tag .*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    me = {"GIT_COMMITTER_NAME": "Tester", "GIT_COMMITTER_EMAIL": "tester@example.invalid"}
+    do("bash", "-ec", commands.replace("0.2.0", STATED), cwd=source, PATH=path, **me)
+    return commit, source / "dist"
+
+
+@pytest.fixture(params=["wheel", "sdist"])
+def installed(request, built, tmp_path):
+    """The command, installed from a wheel or an sdist into an empty environment."""
+    (found,) = built[1].glob({"wheel": "*.whl", "sdist": "*.tar.gz"}[request.param])
+    do(sys.executable, "-m", "venv", "--without-pip", tmp_path / "empty")
+    python = tmp_path / "empty" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", python]
+    do(*pip, "install", "--no-compile", found)
+    return python.with_name("tornado-signal")
+
+
+def test_names(built):
+    """All are of the version of the tag."""
+    python, npm = f"tornado_signal-{STATED}", f"tornado-signal-{STATED}"
+    assert {path.name for path in built[1].iterdir()} == {
+        f"{python}.tar.gz",
+        f"{python}-py3-none-any.whl",
+        f"{npm}.tgz",
+    }
+
+
+def test_they_serve(installed, built, tmp_path):
+    """The server runs, has all its files, and says its version and commit; the package for npm talks to it."""
+    commit, folder = built
+    assert do(installed, "--version") == f"{STATED} ({commit})\n"
+    web = next(installed.parents[1].glob("lib/*/site-packages/tornado_signal/web"))
+    files = {str(path.relative_to(web)) for path in web.rglob("*") if path.is_file()}
+    assert files == {name for name, _ in (assets.CLIENT | assets.DEMO).values()}
+    server = Server("--data-dir", tmp_path / "data", command=installed)
+    try:
+        assert server.call("/") == (200, {"version": commit})
+        server.offer()
+        application = tmp_path / "application"
+        application.mkdir()
+        (package,) = folder.glob("*.tgz")
+        do("npm", "install", "--silent", "--offline", "--no-audit", "--no-fund", package, cwd=application)
+        asking = ["node", "--input-type=module", "--eval", ASK, server.url, ORIGIN]
+        said = subprocess.run(asking, cwd=application, capture_output=True, text=True, check=True)
+        assert (said.stdout, said.stderr) == (f"{commit}\n", "")
+    finally:
+        server.end()
+
+
+def test_the_changelog():
+    """The changelog begins with what is not released yet, and then the release that the source states, with a date."""
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "[Unreleased]"
+    assert re.fullmatch(rf"\[{re.escape(STATED)}\] - \d{{4}}-\d\d-\d\d", headings[1])
