@@ -652,7 +652,8 @@ class Negotiation {
     this.#channel.addEventListener("open", () => this.post(), { signal });
     this.#channel.addEventListener("message", ({ data }) => this.take(parsed(data)), { signal });
     const offer = () => {
-      if (way.begins || connection.remoteDescription) this.#offer();
+      // Not every implementation waits with this event until it is true.
+      if (connection.signalingState === "stable" && (way.begins || connection.remoteDescription)) this.#offer();
     };
     connection.addEventListener("negotiationneeded", offer, { signal });
   }
