@@ -59,7 +59,7 @@ LONGEST = [
     "care",
     "bare_websocket",
     "demo",
-    "readme",
+    "documents",
     "commands",
     "rescue",
     "eventsource",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.bare_server import BareServer
 from support.browsers import BOUND_MS, Windowed, before, listed, until
-from support.readme import ADDRESS, blocks
+from support.documents import ADDRESS, blocks
 
 import tornado_signal
 
@@ -427,9 +427,9 @@ def test_what_can_never_work(server, connect_page):
     assert page.evaluate("failure(join('x'.repeat(300)))")["status"] == 400
 
 
-def test_the_chat_of_the_readme(server, site, profiles):
-    """The README's page, ten lines of code, is a chat between two browsers that open it at the same instant."""
-    ((_, text),) = blocks("Try it in one minute", "html")
+def test_the_chat_of_the_quickstart(server, site, profiles):
+    """Its page, ten lines of code, is a chat between two browsers that open it at the same instant."""
+    (text,) = blocks("quickstart", "A chat on a web page", "html")
     assert len(re.search(r"<script.*?>\n(.*)</script>", text, re.DOTALL)[1].splitlines()) <= 10
     site.pages["/"] = text.replace(ADDRESS, server.url)
     assert server.url in site.pages["/"]
@@ -443,6 +443,17 @@ def test_the_chat_of_the_readme(server, site, profiles):
         writer.get_by_placeholder("Say something").fill("hello")
         writer.keyboard.press("Enter")
         reader.get_by_text("hello").wait_for()
+
+
+def test_the_single_connection_of_the_documentation(server, site, profiles):
+    """On its page one button publishes, the other joins, and each side hears the other."""
+    (text,) = blocks("browser-client", "Single connections", "html")
+    site.pages["/"] = text.replace(ADDRESS, server.url)
+    alice, bob = [profiles.open(site.origin) for _ in range(2)]
+    bob.get_by_text("Join").click()
+    alice.get_by_text("Be found").click()
+    alice.get_by_text("hello alice").wait_for()
+    bob.get_by_text("hello from the publisher").wait_for()
 
 
 # Time, tabs and servers that come and go.

@@ -14,7 +14,7 @@ import urllib.request
 
 import pytest
 from support.command import BOUND_S, COMMAND, Server, environment
-from support.paths import ROOT
+from support.documents import blocks
 from support.service import ORIGIN, head
 from support.traffic import SECRETS, send, traffic
 
@@ -240,9 +240,9 @@ def test_a_line_for_each_request(serve):
     assert found == expected
 
 
-def test_the_line_that_the_readme_shows(serve):
-    """The example in the README is such a line: of the same request, with the same names in the same order."""
-    (example,) = re.findall(r'^\{"time".*$', (ROOT / "README.md").read_text(), re.MULTILINE)
+def test_the_line_that_the_documentation_shows(serve):
+    """The example on the page is such a line: of the same request, with the same names in the same order."""
+    (example,) = blocks("monitoring", "Log", "json")
     server = serve("--log-format", "json", "--access-log")
     assert ask(server, "POST", "/lobby/offer", {})[0] == 400
     assert server.stop() == 0

@@ -63,7 +63,7 @@ class Python(NamedTuple):
     def installed(self, base: Path) -> Path:
         """The command of the package, installed from a copy of the checkout, once for all tests.
 
-        The tests' own Python has it already: what they run is installed by the README's command in test_readme.
+        The tests' own Python has it already: what they run is installed by the quickstart's command in test_documents.
 
         Args:
             base: `tmp_path_factory.getbasetemp()`.

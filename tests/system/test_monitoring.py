@@ -14,7 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 from support.command import BOUND_S, ORIGIN, Server
-from support.paths import ROOT, SYSTEMD
+from support.documents import blocks, pages
+from support.paths import SYSTEMD
 from support.redis_servers import RedisServer
 from support.scraping import scrape
 from support.traffic import offer, request, traffic
@@ -23,7 +24,6 @@ MONITORING = SYSTEMD / "monitoring"
 ALERTS = MONITORING / "alerts.yml"
 CASES = Path(__file__).with_name("alerts.yml")
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
-README = (ROOT / "README.md").read_text()
 METRIC = re.compile(r"\b(?:tornado_signal|process|python)_[a-z_]+\b")
 VARIABLES = {"$job": "tornado-signal", "$instance": ".+", "$__rate_interval": "10s"}
 
@@ -124,10 +124,10 @@ def servers(redis, tmp_path_factory):
 
 
 def test_every_metric_is_there(servers, redis):
-    """Whatever rules, dashboard and README name is shown by servers that have had something to do."""
+    """Whatever rules, dashboard and documentation name is shown by servers that have had something to do."""
     named = set(METRIC.findall(ALERTS.read_text()))
     named |= {metric for query in queries() for metric in METRIC.findall(query.values[1])}
-    named |= {metric for metric in METRIC.findall(README) if metric != "tornado_signal_"}
+    named |= {metric for page in pages().values() for metric in METRIC.findall(page)}
     samples = set()
     redis.ask("SCRIPT FLUSH")  # and something has to be tried again
     for server in servers:
@@ -149,8 +149,8 @@ class Prometheus:
     def __init__(self, folder, targets, alerts):
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        # What the README says, but for the addresses and for how often.
-        (block,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+        # What the page says, but for the addresses and for how often.
+        (block,) = blocks("monitoring", "Alerts and dashboard", "yaml")
         config = block.replace("127.0.0.1:3001", '", "'.join(targets)).replace("/etc/prometheus/", "")
         (folder / "prometheus.yml").write_text(
             "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\n" + config

@@ -7,9 +7,9 @@ import sys
 import pytest
 from support.checkout import copy_checkout
 from support.command import Server
+from support.documents import pages
 from support.paths import ROOT
 from support.pythons import PROMISED, SETUP, do, installed, required
-from support.readme import README
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
@@ -72,7 +72,7 @@ def test_a_directory_outlives_its_python(command_of, served):
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("minor", MINORS)
 def test_nothing_has_to_be_compiled(minor, machine, tmp_path):
-    """Every requirement has a wheel for each promised Python; but LevelDB for 3.11 on ARM, as the README says."""
+    """Every requirement has a wheel for each promised Python; but LevelDB for 3.11 on ARM, as the quickstart says."""
     wanted = required(minor, machine)
     if (minor, machine) == ("3.11", "aarch64"):
         wanted = [each for each in wanted if each.name != "plyvel"]
@@ -95,9 +95,10 @@ def test_others_are_refused_in_a_sentence(tmp_path):
 
 
 def test_what_is_tried_is_what_is_promised():
-    """The README, setup.cfg and what installs the package name the Pythons of these tests, and no others."""
-    first, last = re.search(r"You need Linux and Python (\S+) to (\S+), on x86-64 or ARM\.", README).groups()
-    assert (first, last) == (MINORS[0], MINORS[-1])
+    """The documentation, setup.cfg and what installs the package name the Pythons of these tests, and no others."""
+    for page in ("README", "quickstart"):
+        need = re.search(r"You need Linux and Python (\S+) to (\S+), on x86-64 or ARM\.", pages()[page])
+        assert need.groups() == (MINORS[0], MINORS[-1])
     assert re.findall(r"^Programming Language :: Python :: (3\.\d+)$", SETUP["metadata"]["classifiers"], re.M) == MINORS
     assert [each for each in [*MINORS, *BEYOND] if PROMISED.contains(each)] == MINORS
     for script in ("tests/run", "systemd/install"):

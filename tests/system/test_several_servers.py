@@ -15,9 +15,9 @@ import redis as redis_client
 from support.certificates import client_context, make_pair
 from support.checkout import previous_version
 from support.command import Server
+from support.documents import blocks
 from support.pairs import Pairs
 from support.proxies import PROXIES
-from support.readme import blocks
 from support.redis_servers import RedisServer, free_port
 from support.scraping import scrape
 
@@ -152,11 +152,11 @@ async def test_an_upgrade(serve, behind, tmp_path):
         assert pairs.failures == []
 
 
-# From one server to three, as the README says.
+# From one server to three, as the page on scaling says.
 
 
 class Machines:
-    """The three machines of the README, as three loopback addresses of this one, and what is typed there.
+    """The three machines of that page, as three loopback addresses of this one, and what is typed there.
 
     Args:
         directory: where the files of all of them are.
@@ -167,7 +167,7 @@ class Machines:
         self._ports = {port: str(free_port()) for port in ("6379", "6380", "6381")}
 
     def here(self, text):
-        """What the README says, with the addresses, ports and directories of this machine."""
+        """What the page says, with the addresses, ports and directories of this machine."""
         for port, ours in self._ports.items():
             text = text.replace(port, ours)
         return text.replace("10.0.0.", "127.0.0.").replace("/etc/", f"{self.directory}/")
@@ -191,7 +191,7 @@ class Machines:
         return done.stdout
 
     def make_nodes(self, script):
-        """Have each machine make its nodes, by what the README says for the first."""
+        """Have each machine make its nodes, by what the page says for the first."""
         (self.directory / "redis").mkdir()
         for number in (1, 2, 3):
             (self.directory / f"127.0.0.{number}").mkdir()
@@ -224,9 +224,9 @@ def machines(tmp_path):
 
 @pytest.mark.slow(20)
 async def test_from_one_server_to_three(machines, behind, start):
-    """What the README tells to type works, and what it says that users see while it is done is what they see."""
-    nodes, cluster, tried, change = [text for _, text in blocks("More than one machine", "sh")]
-    ((_, settings),) = blocks("More than one machine", "ini")
+    """What the page tells to type works, and what it says that users see while it is done is what they see."""
+    nodes, cluster, tried, change = blocks("scaling", "From one server to three", "sh")
+    (settings,) = blocks("scaling", "From one server to three", "ini")
     old = await aside(start, "--trusted-proxies", "127.0.0.1")
     async with behind("nginx", port_of(old)) as (proxy, pairs):
         await aside(machines.make_nodes, nodes)

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.documents import blocks
 from support.paths import SYSTEMD
-from support.readme import blocks
 
 from tornado_signal import server
 from tornado_signal.settings import settings
@@ -79,10 +79,10 @@ def test_verify_would_see_a_mistake(name, right, wrong, installed_unit):
     assert verify(installed_unit).returncode != 0
 
 
-def test_verify_accepts_what_the_readme_adds(installed_unit):
-    """So it is with what the README has people add to them, in each of its sections."""
-    for heading in ("STUN and TURN", "More than one machine"):
-        ((_, text),) = blocks(heading, "ini")
+def test_verify_accepts_what_the_documentation_adds(installed_unit):
+    """So it is with what the documentation adds to them, on each of its pages."""
+    for page in (("turn", "STUN and TURN"), ("scaling", "From one server to three")):
+        (text,) = blocks(*page, "ini")
         for name, lines in re.findall(r"^# systemctl edit (\S+)\n((?:[^#].*\n)+)", text, re.MULTILINE):
             unit = installed_unit.with_name(name if "." in name else f"{name}.service")
             unit.write_text(unit.read_text() + lines)

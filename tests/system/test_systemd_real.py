@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from support.checkout import copy_checkout, new_repository
+from support.documents import blocks
 from support.machine import Machine
 from support.paths import ROOT, TESTS
-from support.readme import blocks
 
 ORIGIN = "https://app.example"
 BOUND_S = 30
@@ -24,7 +24,7 @@ SOURCE = "/srv/tornado-signal"
 SERVICE, SOCKET = "tornado-signal.service", "tornado-signal.socket"
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/srv/wheels"}
 INSTALL, STATUS, RESTART, RELOAD, LOG, REMOVE = (
-    line.removeprefix("sudo ") for _, text in blocks("Run it as a service", "sh") for line in text.splitlines()
+    line.removeprefix("sudo ") for text in blocks("systemd", "systemd", "sh") for line in text.splitlines()
 )
 LOCK = """
 import fcntl, sys
@@ -347,8 +347,8 @@ def test_a_unix_socket(machine):
 
 
 def test_look_after_it(machine):
-    """What the README says is typed as it stands, by root: the service has its data back, and still owns all of it."""
-    running, stopped = (text.replace("sudo ", "") for _, text in blocks("Look after it", "sh"))
+    """What the page says is typed as it stands, by root: the service has its data back, and still owns all of it."""
+    running, stopped = (text.replace("sudo ", "") for text in blocks("maintenance", "Backup and repair", "sh"))
     override(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=9100")
     machine.do(f"{RESTART} && mkdir -p /var/backups")
     code = offer(machine, "care")

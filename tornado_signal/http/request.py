@@ -108,7 +108,7 @@ class Request(ClientCall):
             raise errors.Unavailable("draining")
 
     def admit_page(self) -> None:
-        """`admit` for what a browser opens or loads by itself, and therefore without an Origin (README, Choices).
+        """`admit` for what a browser opens or loads by itself, and therefore without an Origin (docs/decisions.md).
 
         Raises:
             SignalError: why it is refused.

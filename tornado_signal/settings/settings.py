@@ -1,7 +1,7 @@
 # ruff: noqa: RUF009  (a default made by setting() is a value that never changes)
 """The settings: one table. Flag, environment variable, TOML key, help and every error follow from it.
 
-A new setting is one new field of `Settings`, and a line for it in the README and in the environment file.
+A new setting is one new field of `Settings`, and a line for it in the environment file.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""The README keeps its word: every command of it runs, and its tables are those of the package."""
+"""The documentation keeps its word: every command of it runs, and its tables are those of the package."""
 
 import contextlib
 import os
@@ -9,18 +9,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from markdown.extensions.toc import slugify
 from support.checkout import copy_checkout
 from support.command import BOUND_S, COMMAND, Server, environment
+from support.documents import ADDRESS, all_blocks, blocks, pages, sections
 from support.networks import NETWORK
 from support.paths import ROOT
-from support.readme import ADDRESS, README, blocks, sections
 from support.service import declared
+from websockets.sync.client import connect
 
 import tornado_signal
 from tornado_signal import errors
 from tornado_signal.http import assets
 from tornado_signal.http.errors import STATUS
-from tornado_signal.settings import settings
 from tornado_signal.stores.leveldb import layout
 
 # What would run this test inside itself: how it is tried instead.
@@ -33,12 +34,13 @@ NEEDS_CARE = {
     "tests/run fast": ["tests/run", "fast", "--collect-only", "-q"],
     "tests/run -k poll -x": ["tests/run", "-k", "poll", "-x", "--collect-only", "-q", "tests/http/test_handlers.py"],
     ".ci/run": ["bash", "-n", ".ci/run"],
+    ".venv/bin/mkdocs build": [".venv/bin/mkdocs", "--version"],  # test_site.py does it
 }
 
 
-def table(heading, first):
+def table(page, heading, first):
     """The rows of a table that begins with a column of this name, as lists of cells."""
-    text = sections()[heading]
+    text = sections(page)[heading]
     rows = re.search(rf"^\| {first} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)[1].splitlines()
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
 
@@ -54,7 +56,7 @@ def expected(text):
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
     """A checkout of one's own."""
-    copy = tmp_path_factory.mktemp("readme") / "tornado-signal"
+    copy = tmp_path_factory.mktemp("documents") / "tornado-signal"
     copy_checkout(copy)
     return copy
 
@@ -75,7 +77,7 @@ def bash(script, cwd, **variables):
 
 
 class Running:
-    """The server, started as the README says; `log` is what it writes."""
+    """The server, started as the quickstart says; `log` is what it writes."""
 
     def __init__(self, script, cwd, prefix=(), **variables):
         *before, last = script.split("&& ")  # bash becomes the server, so that a signal reaches it
@@ -105,42 +107,49 @@ class Running:
 @pytest.fixture(scope="module")
 def installed(checkout):
     """The checkout after the one command that installs and runs the server, and what that command was."""
-    (_, script), *_ = blocks("Try it in one minute", "sh")
+    (script,) = blocks("quickstart", "Start a server", "sh")
     running = Running(script, checkout, TORNADO_SIGNAL_PORT="0")
     yield checkout, running
     assert running.stop() == 0
 
 
 def test_every_block_is_tried():
-    """Each shell block of the README is in a section that a test runs: here, or of `tests/system`."""
-    found = {heading: len(blocks(heading, "sh")) for heading in sections()}
-    assert {heading: count for heading, count in found.items() if count} == {
-        "Try it in one minute": 5,
-        "The API": 1,
-        "From a shell": 2,
-        "Settings": 1,
-        "Run it as a service": 3,
-        "Look after it": 2,
-        "More than one machine": 4,
-        "Work on it": 4,
+    """Each page has as many blocks as are tried, here or where it is said; the README repeats some of the pages."""
+    languages = ("sh", "html", "python", "ini", "yaml", "")
+    found = {page: len([each for each, _ in all_blocks(text) if each in languages]) for page, text in pages().items()}
+    assert {page: count for page, count in found.items() if count} == {
+        "README": 5,
+        "browser-client": 1,  # browser/test_client_js
+        "command-line": 2,
+        "contributing": 5,
+        "design": 2,
+        "http-api": 1,
+        "maintenance": 2,  # system/test_systemd_real, too
+        "monitoring": 1,  # system/test_monitoring
+        "python": 1,
+        "quickstart": 6,  # one of them in browser/test_client_js
+        "scaling": 6,  # system/test_several_servers, system/test_systemd; the first says what these do
+        "settings": 1,
+        "systemd": 3,  # system/test_systemd_real
+        "turn": 1,  # system/test_systemd
+        "websocket-api": 1,
     }
-    assert README.count("```sh\n") == 22
+    shown = [block for page, text in pages().items() if page != "README" for block in all_blocks(text)]
+    assert [block for block in all_blocks(pages()["README"]) if block not in shown] == []
 
 
 @pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_try_it_in_one_minute(installed):
-    """The one command installs and runs the server; the examples print what the README says, time and codes apart."""
+def test_two_peers_with_curl(installed):
+    """The one command installs and runs the server; the examples print what the quickstart says, but time and codes."""
     checkout, running = installed
     assert (checkout / "data" / "CURRENT").exists()
-    _, *rest = blocks("Try it in one minute", "sh", "json")
-    (peers,) = [text for language, text in rest if "peer.py" in text]
-    rest = [text for _, text in rest if text != peers]
+    rest = blocks("quickstart", "Be two peers with curl", "sh", "json")
     script = "".join(rest[::2]).replace(ADDRESS, running.url)
     assert script.count(running.url) == 1
     assert "3000" not in script
-    # Each answer ends without a line break; the README shows each on a line of its own.
+    # Each answer ends without a line break; the page shows each on a line of its own.
     printed = bash(script.replace("curl -s ", "curl -s -w '\\n' "), checkout).splitlines()
     wanted = "".join(rest[1::2]).splitlines()
     assert len(printed) == len(wanted) == 6
@@ -152,10 +161,10 @@ def test_try_it_in_one_minute(installed):
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_news_without_polling(installed):
-    """Who waits is told at once; the example prints what the README says, the one who waits among the others."""
+    """A waiting request is answered at once; the example prints what the page says, that answer among the others."""
     checkout, running = installed
-    (_, script), (_, answers) = blocks("The API", "sh", "json")
-    names = blocks("Try it in one minute", "sh")[1][1].splitlines()[0]
+    script, answers = blocks("http-api", "News without polling", "sh", "json")
+    names = blocks("quickstart", "Be two peers with curl", "sh")[0].splitlines()[0]
     whole = f"{names}\n{script}".replace(ADDRESS, running.url)
     # Two of them print at the same time, and each of these its answer first and then the line break.
     printed = bash(whole.replace("curl -s ", "curl -s -w '\\n' "), checkout).replace("}{", "}\n{").split()
@@ -169,9 +178,9 @@ def test_news_without_polling(installed):
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_two_real_peers(installed, tmp_path):
-    """The two peers of the README find each other at the README's address and say what it says they do."""
+    """The two peers of the quickstart find each other at its address and say what it says they do."""
     checkout, _ = installed
-    (script,) = [text for _, text in blocks("Try it in one minute", "sh") if "peer.py" in text]
+    (script,) = blocks("quickstart", "Two real peers", "sh")
     install, script = script.split("\n", 1)
     bash(install, checkout)
     root = os.geteuid() == 0
@@ -200,10 +209,10 @@ def test_two_real_peers(installed, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_from_python(tmp_path):
-    """The program joins a peer; with the one line that the README names in place of another it is that peer."""
-    ((_, joiner),) = blocks("From Python", "python")
+    """The program joins a peer; with the one line that the page names in place of another it is that peer."""
+    (joiner,) = blocks("python", "Connect two programs", "python")
     assert len([line for line in joiner.splitlines() if line]) <= 10
-    line = re.search(r"`(async for .*)`", sections()["From Python"])[1]
+    line = re.search(r"`(async for .*)`", sections("python")["Connect two programs"])[1]
     publisher, changed = re.subn(r"async with await peers\.join.*", line, joiner)
     assert changed == 1
     root = os.geteuid() == 0
@@ -227,13 +236,29 @@ def test_from_python(tmp_path):
         assert running.stop() == 0
 
 
+def test_one_websocket(tmp_path):
+    """What the page sends has the answers and events that it shows, those of one request in any order."""
+    (lines,) = blocks("websocket-api", "WebSocket API", "")
+    server = Server("--data-dir", tmp_path / "data")
+    try:
+        with connect(f"{server.url.replace('http', 'ws')}/ws", origin="https://app.example") as socket_:
+            for sent, *wanted in (part.splitlines() for part in lines.split("-> ")[1:]):
+                socket_.send(sent)
+                received = [socket_.recv(BOUND_S) for _ in wanted]
+                for text in wanted:
+                    assert any(re.fullmatch(expected(text.removeprefix("<- ")), each) for each in received), received
+        assert server.stop() == 0
+    finally:
+        server.end()
+
+
 @pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_from_a_shell(installed):
     """Two commands are two peers; the others run, and what they leave is a manual page."""
     checkout, running = installed
-    (_, peers), (_, others) = blocks("From a shell", "sh")
+    peers, others = blocks("command-line", "Use a server", "sh")
     script = (peers + others).replace(ADDRESS, running.url)
     assert script.count(running.url) == 1
     first, *_, measured = bash(script, checkout).splitlines()
@@ -246,9 +271,9 @@ def test_from_a_shell(installed):
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_help_check_and_version(installed, tmp_path):
-    """The three commands of the section on settings run, and say what they should."""
+    """The three commands of the page on settings run, and say what they should."""
     checkout, _ = installed
-    ((_, script),) = blocks("Settings", "sh")
+    (script,) = blocks("settings", "Settings", "sh")
     help_, check, version = [
         bash(line, checkout, TORNADO_SIGNAL_PORT="0", TORNADO_SIGNAL_DATA_DIR=str(tmp_path / "data"))
         for line in script.splitlines()
@@ -261,7 +286,7 @@ def test_help_check_and_version(installed, tmp_path):
 @pytest.mark.slow
 def test_look_after_it(tmp_path):
     """What is to be typed while the server runs works then, and what is to be typed when it is stopped, then."""
-    running, stopped = [text.splitlines() for _, text in blocks("Look after it", "sh")]
+    running, stopped = [text.splitlines() for text in blocks("maintenance", "Backup and repair", "sh")]
     units = "tornado-signal.socket tornado-signal"
     assert [stopped.pop(0), stopped.pop()] == [f"sudo systemctl {verb} {units}" for verb in ("stop", "start")]
     (tmp_path / "var/backups").mkdir(parents=True)
@@ -300,8 +325,8 @@ def test_look_after_it(tmp_path):
 
 @pytest.mark.slow
 def test_work_on_it():
-    """The commands for working on it exist and understand what the README tells them."""
-    lines = "".join(text for _, text in blocks("Work on it", "sh")).splitlines()
+    """The commands for working on it exist and understand what the page tells them."""
+    lines = "".join(blocks("contributing", "Contributing", "sh")).splitlines()
     assert lines == list(NEEDS_CARE)
     for line in lines:
         assert os.access(ROOT / line.split()[0], os.X_OK)
@@ -312,8 +337,10 @@ def test_work_on_it():
 
 
 def test_endpoints():
-    """The README's endpoints are those of the table of routes, with their methods."""
-    rows = [re.fullmatch(r"`([A-Z]+) (\S+)`", cells[0]).groups() for cells in table("The API", "endpoint")]
+    """The page's endpoints are those of the table of routes, with their methods."""
+    rows = [
+        re.fullmatch(r"`([A-Z]+) (\S+)`", cells[0]).groups() for cells in table("http-api", "Endpoints", "endpoint")
+    ]
     routes = {path.replace("{topic}", ":topic"): method for path, method in declared().items()}
     routes |= dict.fromkeys([*assets.CLIENT, "/demo", "/ws", "/asyncapi.json"], "GET")
     assert len(rows) == len(routes)
@@ -321,38 +348,24 @@ def test_endpoints():
 
 
 def test_errors():
-    """The README's errors are those that the server has, with their statuses and texts."""
+    """The page's errors are those that the server has, with their statuses and texts."""
     made = {errors.InvalidParameter: ("…",), errors.MethodNotAllowed: ((),), errors.Unavailable: ("x",)}
     made[errors.TooMany] = ("x", 1)
     texts = {(str(status), f"`{kind(*made.get(kind, ()))}`") for kind, status in STATUS.items()}
-    rows = [tuple(cells[:2]) for cells in table("The API", "status")]
+    rows = [tuple(cells[:2]) for cells in table("http-api", "Errors", "status")]
     assert len(rows) == len(set(rows))
     assert set(rows) == texts | {("500", "`Internal server error`")}
 
 
-def test_settings():
-    """The README's settings are those of the command, in their order, with defaults, meanings and units."""
-    rows = table("Settings", "flag")
-    assert rows == [
-        [
-            f"`{each.flag}`",
-            f"`{each.variable}`",
-            f"`{each.default}`",
-            each.meaning + (f" ({each.unit})" if each.unit else ""),
-        ]
-        for each in settings.SETTINGS
-    ]
-
-
 def test_keys():
-    """The README's table of keys is that of the module that packs them."""
-    keys = [text for _, text in blocks("How it works", "")][1]
+    """The page's table of keys is that of the module that packs them."""
+    (keys,) = blocks("design", "Keys", "")
     assert keys == "".join(re.findall(r"^ {4}(.*\n)", layout.__doc__, re.MULTILINE))
 
 
 def test_the_picture_shows_every_part():
     """Every module and folder of the package is in the picture, but for what builds it."""
-    picture = blocks("How it works", "")[0][1]
+    (picture,) = blocks("design", "The picture", "")
     parts = {
         path.stem for path in Path(tornado_signal.__file__).parent.iterdir() if path.suffix == ".py" or path.is_dir()
     }
@@ -360,9 +373,16 @@ def test_the_picture_shows_every_part():
     assert {part for part in parts if not re.search(rf"\b{part}\b", picture)} == set()
 
 
-def test_what_it_points_at_is_there():
-    """Files and folders that the README names exist."""
-    named = set(re.findall(r"`((?:tests|systemd|tornado_signal|\.ci)/[\w./-]*|[A-Z]+(?:\.md)?)`", README))
+def test_what_they_point_at_is_there():
+    """Files and folders that the documentation names exist, and so do what the README's links lead to."""
+    text = "".join(pages().values())
+    named = set(
+        re.findall(r"`((?:tests|systemd|docs|tornado_signal|\.ci)/[\w./-]*|[A-Z]+(?:\.md)?)(?: --\w.*)?`", text)
+    )
     named -= {"OPTIONS", "HEAD", "GET", "POST", "WS", "F", "I", "M", "S", "L", "G", "E"}
     assert {"tests/peer.py", "systemd/", "tornado_signal/", "CHANGELOG.md", "LICENSE", ".ci/run"} <= named
     assert [name for name in named if not (ROOT / name).exists()] == []
+    for path, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", pages()["README"]):
+        assert (ROOT / path).is_file(), path
+        headings = sections(Path(path).stem) if anchor else ()
+        assert not anchor or anchor in [slugify(heading, "-") for heading in headings], f"{path}#{anchor}"
