@@ -212,7 +212,7 @@ def test_from_python(tmp_path):
     """The program joins a peer; with the one line that the page names in place of another it is that peer."""
     (joiner,) = blocks("python", "Connect two programs", "python")
     assert len([line for line in joiner.splitlines() if line]) <= 10
-    line = re.search(r"`(async for .*)`", sections("python")["Connect two programs"])[1]
+    line = re.search(r"`(async for [^`]*)`", sections("python")["Connect two programs"])[1]
     publisher, changed = re.subn(r"async with await peers\.join.*", line, joiner)
     assert changed == 1
     root = os.geteuid() == 0
@@ -229,11 +229,13 @@ def test_from_python(tmp_path):
         try:
             assert joining.communicate(timeout=100)[0] == "hello\n"
             assert publishing.stdout.readline() == "hello\n"
+            assert joining.returncode == 0
         finally:
-            publishing.kill()
-            publishing.communicate()
-        assert joining.returncode == 0
-        assert running.stop() == 0
+            for program in (publishing, joining):
+                program.kill()
+                program.communicate()
+            stopped = running.stop()
+        assert stopped == 0
 
 
 def test_one_websocket(tmp_path):
