@@ -24,7 +24,7 @@ def settings(asked):
     first, last = map(NAMES.index, asked.groups())
     rows = []
     for each in SETTINGS[first : last + 1]:
-        flag = f'<code id="{each.name}" style="white-space: nowrap">{each.flag}</code>'
+        flag = f'<code id="{each.name}">{each.flag}</code>'
         meaning = capitalized(each.meaning) + (f" ({each.unit})" if each.unit else "")
         reload = "applied on reload" if each.live else "needs a restart"
         rest = f"Allowed: {each.type.allowed}. `{each.variable}`; {reload}."
