@@ -21,7 +21,7 @@ globalThis.lobby = room("lobby", { url: URL, info: "bundled" });
 """
 # Both sides of one connection, and what each has heard: both send before the other can listen.
 PAIR = """
-import { join, publish } from "tornado-signal";
+import { join, pair, publish } from "tornado-signal";
 import { RTCPeerConnection } from "./webrtc.js";
 
 const [url, origin] = process.argv.slice(2);
@@ -41,6 +41,9 @@ publication.close();
 while (heard.length < 4) await new Promise(setImmediate);
 await joined.close();
 await Promise.all(closed);
+const strangers = await Promise.all(["one", "two"].map((info) => pair("strangers", { ...options, info })));
+await strangers[0].close();
+await strangers[1].closed;
 console.log(JSON.stringify(heard.sort()));
 """
 
@@ -117,7 +120,7 @@ def test_node(echo, open_plain):
 
 
 def test_pairs_in_node(application, server):
-    """`publish` and `join` connect two of Node.js, and nothing that is sent at once is lost or heard twice."""
+    """`publish` and `join` connect in Node.js, as does `pair`; what is sent at once is heard, and heard once."""
     (application / "node" / "pair.js").write_text(PAIR)
     said = npm_package.run("node", "pair.js", server.url, "https://app.example", cwd=application / "node")
     assert json.loads(said) == ["answerer 3", "answerer early", "offerer 3", "offerer early"]
