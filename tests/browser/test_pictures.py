@@ -6,18 +6,21 @@ import struct
 from pathlib import Path
 
 import pytest
+from support.browsers import until
 from support.documents import DOCS
 
 pytest_plugins = ["support.http_fixtures", "support.browser_fixtures"]
 
-WINDOW = {"viewport": {"width": 520, "height": 640}, "device_scale_factor": 2}
+CAMERAS = {"permissions": ["microphone", "camera"]}
+DESK = {"viewport": {"width": 1100, "height": 740}, "device_scale_factor": 1.5, **CAMERAS}
+PHONE = {"viewport": {"width": 390, "height": 740}, "device_scale_factor": 1.5, "color_scheme": "dark", **CAMERAS}
 # The windows beside each other, as one page.
 BESIDE = """
 <body style="margin: 0; padding: 24px; display: inline-flex; gap: 24px; background: #e8eaf0">
 %s
 </body>
 """
-FRAME = '<img style="width: 520px; border-radius: 8px; box-shadow: 0 2px 12px #0004" src="data:image/png;base64,%s">'
+FRAME = '<img style="height: 560px; border-radius: 8px; box-shadow: 0 2px 12px #0004" src="data:image/png;base64,%s">'
 
 
 def size(png):
@@ -32,24 +35,31 @@ def folder(tmp_path):
 
 
 def test_the_demo(server, profiles, folder):
-    """Two pages of the demo that have met and talk; the picture in docs/ is of the same pages."""
+    """Three pages of the demo that are in one room and talk; the picture in docs/ is of the same pages."""
     windows = []
-    for name in ("Alice", "Bob"):
-        page = profiles.open(f"{server.url}/demo#topic=lobby", **WINDOW)
+    for name, options in (("Alice", DESK), ("Bob", PHONE), ("Carol", CAMERAS)):
+        page = profiles.open(f"{server.url}/demo#topic=lobby", **options)
         page.get_by_label("Your name").fill(name)
-        page.get_by_label("Your name").press("Tab")
+        page.get_by_role("button", name="Enter").click()
         windows.append(page)
-    alice, bob = windows
-    alice.get_by_role("button", name="Be found").click()
-    alice.get_by_text("You are listed in").wait_for()
-    bob.get_by_role("button", name="Join Alice").click()
-    for page, other, text in ((bob, alice, "Hello Alice"), (alice, bob, "Hello Bob, no server carries this")):
+    alice, bob, carol = windows
+    for page in windows:
+        until(lambda page=page: page.locator(".tile").count() == 3)
+    for page, text in (
+        (carol, "Hello Alice and Bob"),
+        (bob, "Hello, I can see you"),
+        (alice, "And no server carries this"),
+    ):
         page.get_by_label("Message").fill(text)
         page.keyboard.press("Enter")
-        other.get_by_text(text).wait_for()
+        for other in windows:
+            other.get_by_text(text).wait_for()
+    for page in (alice, bob):
+        page.get_by_role("button", name="Camera").click()
+    shown = "[...document.querySelectorAll('video')].filter((each) => each.videoWidth > 2).length === 2"
     for page in windows:
-        page.get_by_label("Message").scroll_into_view_if_needed()
-    shots = [base64.b64encode(page.screenshot()).decode() for page in windows]
+        until(lambda page=page: page.evaluate(shown))
+    shots = [base64.b64encode(page.screenshot()).decode() for page in (alice, bob)]
     both = profiles.open("about:blank", device_scale_factor=1)
     both.set_content(BESIDE % "".join(FRAME % shot for shot in shots))
     picture = both.locator("body").screenshot(path=folder / "demo.png")
