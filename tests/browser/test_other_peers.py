@@ -1,7 +1,6 @@
 """The browser module with peers of another make: Firefox, and aiortc on the Python client."""
 
 import contextlib
-import os
 import shutil
 import subprocess
 import sys
@@ -9,10 +8,9 @@ import sys
 import pytest
 from support.browsers import FLAGS, listed, until
 from support.command import Server
-from support.networks import NETWORK
 from support.paths import PEER
 
-pytest_plugins = ["support.browser_fixtures"]
+pytest_plugins = ["support.browser_fixtures", "support.networks"]
 
 BOUND_S = 60
 
@@ -70,17 +68,6 @@ def test_firefox_and_the_demo(server, profiles, firefox):
     until(lambda: firefox.evaluate(said) == "The browser finds nothing to use as the camera.")
     firefox.evaluate("document.getElementById('leave').click()")
     chromium.get_by_text("No other page is here yet").wait_for()
-
-
-@pytest.fixture
-def network():
-    """A network namespace for processes, as aiortc leaves out loopback: the words to put before their commands."""
-    root = os.geteuid() == 0
-    unshare = ["unshare", "-n" if root else "-rn", "sh", "-c", NETWORK]
-    with subprocess.Popen(unshare, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as namespace:
-        assert namespace.stdout.readline() == "ready\n"
-        enter = ["nsenter", f"--target={namespace.pid}", "--net"]
-        yield enter + ([] if root else ["--user", "--preserve-credentials"])
 
 
 @pytest.fixture

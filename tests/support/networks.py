@@ -137,24 +137,29 @@ exec cat
 
 
 @pytest.fixture
-def spawn():
-    """A function like Popen whose processes live in a network of their own, and not longer than the test."""
+def network():
+    """A network of its own for processes: the words to put before their commands."""
     root = os.geteuid() == 0
     unshare = ["unshare", "-n" if root else "-rn", "sh", "-c", NETWORK]
+    with subprocess.Popen(unshare, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as namespace:
+        assert namespace.stdout.readline() == "ready\n"
+        enter = ["nsenter", f"--target={namespace.pid}", "--net"]
+        yield enter + ([] if root else ["--user", "--preserve-credentials"])
+
+
+@pytest.fixture
+def spawn(network):
+    """A function like Popen whose processes live in such a network, and not longer than the test."""
     started = []
-    with subprocess.Popen(unshare, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as network:
-        assert network.stdout.readline() == "ready\n"
-        enter = ["nsenter", f"--target={network.pid}", "--net"]
-        enter += [] if root else ["--user", "--preserve-credentials"]
 
-        def popen(*command, **options):
-            started.append(subprocess.Popen([*enter, *map(str, command)], text=True, **options))
-            return started[-1]
+    def popen(*command, **options):
+        started.append(subprocess.Popen([*network, *map(str, command)], text=True, **options))
+        return started[-1]
 
-        yield popen
-        for process in started:
-            process.kill()
-            process.communicate()
+    yield popen
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture

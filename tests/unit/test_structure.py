@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "server": "admin api errors http limits metrics settings stores system transport websocket package tornado",
     "supervisor": "admin api http limits metrics server settings system transport tornado",
     "worker": "__main__ server settings stores.redis system uvloop",
-    "client": "aiortc httpx httpx_sse websockets",
+    "client": "aiortc cryptography httpx httpx_sse websockets",
     "cli": "client errors settings system shtab",
     "__main__": "cli errors maintenance server settings supervisor system package uvloop",
     "__init__": "_version",

@@ -173,14 +173,15 @@ class SignalClient(Closable):
         answer = await self._act("refresh", code, {"side": side, "secret": secret})
         return cast(int, answer.found["expiresAt"])
 
-    async def topic_events(self, topic: str) -> AsyncGenerator[Event, None]:
+    async def topic_events(self, topic: str, *, at: str | None = None) -> AsyncGenerator[Event, None]:
         """GET /:topic/events: `session` and `gone`, first of those that are there, for as long as the caller iterates.
 
         It resumes by itself. Where another server takes over, the sessions of the first are `gone`, `unreachable`.
+        With `at`, the address of one of the servers, only that one is followed, and this fails when it is gone.
         """
         home = ""
         there: set[str] = set()
-        async with aclosing(follow(self._servers, {"topic": topic})) as events:
+        async with aclosing(follow(self._servers, {"topic": topic}, at, lasting=at is None)) as events:
             async for server, event in events:
                 if home and server != home:
                     for code in there:

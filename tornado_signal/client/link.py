@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing
 
 from aiortc import RTCConfiguration, RTCDataChannel, RTCIceServer, RTCPeerConnection, RTCSessionDescription
 from aiortc.sdp import candidate_from_sdp
 
 from .api import SignalClient
-from .types import Closable, IceServer, Side
+from .types import Closable, Fields, IceServer, Side
 
 CLOSE_S = 2.0  # for what is still to be sent
 
@@ -31,8 +31,7 @@ class Connection(Closable):
     """
 
     def __init__(self, ice_servers: list[IceServer], side: Side, info: str | None = None) -> None:
-        servers = [RTCIceServer(each["urls"], each.get("username"), each.get("credential")) for each in ice_servers]
-        self.peer = RTCPeerConnection(RTCConfiguration(iceServers=servers))
+        self.peer = new_connection(ice_servers)
         self.side: Side = side
         self.info = info
         self.code = ""
@@ -78,19 +77,14 @@ class Connection(Closable):
     async def close(self) -> None:
         """Send what is still to be sent, and hang up."""
         if self._open.is_set() and self.channel.readyState == "open":
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_S):
-                    while self.channel.bufferedAmount:  # noqa: ASYNC110 (aiortc has no event for it)
-                        await asyncio.sleep(0.01)
-                    self.channel.close()
-                    await self._ended.wait()
+            await finish(self.channel, self._ended)
         await self.peer.close()
         self._end()
 
     async def offer(self) -> str:
         """Describe this side as the offerer; aiortc finds its addresses before, so they are in the description."""
         await self.peer.setLocalDescription(await self.peer.createOffer())
-        return _text_of(self.peer.localDescription)
+        return json.dumps(fields_of(self.peer.localDescription))
 
     async def answer(self, offer: str, candidates: list[str]) -> str:
         """Describe this side as the answerer. Nothing is sent to the other side before `open`.
@@ -106,7 +100,7 @@ class Connection(Closable):
         transports = {self.peer.sctp.transport, *(each.receiver.transport for each in self.peer.getTransceivers())}
         await asyncio.gather(*(each.transport.iceGatherer.gather() for each in transports))
         self._answer = await self.peer.createAnswer()
-        return _text_of(self._answer)
+        return json.dumps(fields_of(self._answer))
 
     async def open(self, client: SignalClient, secret: str | None) -> None:
         """Use what the other side sends, until the data channel is open. An answer must have been accepted before.
@@ -116,16 +110,7 @@ class Connection(Closable):
         """
         if self._answer is not None:
             await self.peer.setLocalDescription(self._answer)
-        using = asyncio.create_task(self._use_news(client, secret))
-        opening = asyncio.create_task(self._open.wait())
-        try:
-            await asyncio.wait([using, opening], return_when=asyncio.FIRST_COMPLETED)
-            if not self._open.is_set():
-                await using  # it fails
-        finally:
-            for task in (using, opening):
-                task.cancel()
-            await asyncio.gather(using, opening, return_exceptions=True)
+        await until_first(self._open.wait(), self._use_news(client, secret))
 
     async def _use_news(self, client: SignalClient, secret: str | None) -> None:
         async with aclosing(client.news(self.code, self.side, secret=secret)) as all_news:
@@ -135,22 +120,17 @@ class Connection(Closable):
                 await self._add(news.candidates)
 
     async def _take(self, description: str) -> None:
-        fields = json.loads(description)
-        await self.peer.setRemoteDescription(RTCSessionDescription(sdp=fields["sdp"], type=fields["type"]))
+        await take(self.peer, json.loads(description))
         self._described_other = True
 
     async def _add(self, candidates: list[str]) -> None:
-        """Use candidates as browsers send them, each once; one that is wrong does not spoil the others."""
+        """Use candidates as browsers send them, each once."""
         for text in candidates:
             if text in self._seen:
                 continue
             self._seen.add(text)
-            with contextlib.suppress(Exception):  # from a stranger, and aiortc has no one error for what it refuses
-                fields = json.loads(text)
-                if line := fields["candidate"].removeprefix("candidate:"):  # the last one is empty: no more will come
-                    candidate = candidate_from_sdp(line)
-                    candidate.sdpMid, candidate.sdpMLineIndex = fields.get("sdpMid"), fields.get("sdpMLineIndex")
-                    await self.peer.addIceCandidate(candidate)
+            with contextlib.suppress(ValueError, RecursionError):
+                await add_candidate(self.peer, json.loads(text))
 
     def _use(self, channel: RTCDataChannel) -> None:
         if hasattr(self, "channel"):  # the other side may open more of them; they are its own affair
@@ -171,5 +151,48 @@ class Connection(Closable):
         self._inbox.put_nowait(None)
 
 
-def _text_of(description: RTCSessionDescription) -> str:
-    return json.dumps({"type": description.type, "sdp": description.sdp})
+def new_connection(ice_servers: list[IceServer]) -> RTCPeerConnection:
+    """A connection of aiortc which uses these servers."""
+    servers = [RTCIceServer(each["urls"], each.get("username"), each.get("credential")) for each in ice_servers]
+    return RTCPeerConnection(RTCConfiguration(iceServers=servers))
+
+
+def fields_of(description: RTCSessionDescription) -> Fields:
+    """A description as JSON has it."""
+    return {"type": description.type, "sdp": description.sdp}
+
+
+async def take(connection: RTCPeerConnection, fields: Fields) -> None:
+    """Use a description of the other side. What aiortc refuses raises whatever it happens to."""
+    await connection.setRemoteDescription(RTCSessionDescription(sdp=fields["sdp"], type=fields["type"]))
+
+
+async def add_candidate(connection: RTCPeerConnection, fields: Fields) -> None:
+    """Use a candidate as browsers send it; one that is wrong does not spoil the others."""
+    with contextlib.suppress(Exception):  # from a stranger, and aiortc has no one error for what it refuses
+        if line := fields["candidate"].removeprefix("candidate:"):  # the last one is empty: no more will come
+            candidate = candidate_from_sdp(line)
+            candidate.sdpMid, candidate.sdpMLineIndex = fields.get("sdpMid"), fields.get("sdpMLineIndex")
+            await connection.addIceCandidate(candidate)
+
+
+async def finish(channel: RTCDataChannel, ended: asyncio.Event) -> None:
+    """Close a channel after what is still to be sent, and wait until it `ended`, for a while."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CLOSE_S):
+            while channel.bufferedAmount:  # noqa: ASYNC110 (aiortc has no event for it)
+                await asyncio.sleep(0.01)
+            channel.close()
+            await ended.wait()
+
+
+async def until_first(*coroutines: Coroutine[None, None, object]) -> None:
+    """Run all of them until one has ended; if that has failed, so does this. The first of several decides."""
+    tasks = [asyncio.ensure_future(each) for each in coroutines]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await next(task for task in tasks if task.done())
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -6,7 +6,6 @@ They understand the browser module: descriptions and candidates are the JSON of 
 import asyncio
 import contextlib
 import random
-import secrets
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -14,14 +13,15 @@ from contextlib import aclosing
 
 from .api import SignalClient
 from .errors import APIError
+from .holding import new_secret, publish_held
 from .link import Closed, Connection
+from .room import Room
 from .servers import back_off_s
 from .types import Closable, IceServer, Session
 
-__all__ = ["Closed", "Connection", "Peers", "Publication"]
+__all__ = ["Closed", "Connection", "Peers", "Publication", "new_secret"]
 
 OPEN_S = 20.0  # from the answer to the open channel
-TTL_MS = 120_000  # how long an offer outlives a peer that vanished without a word
 RENEW_S = 600.0  # how old an offer, or a TURN password, is at most when it is used
 
 
@@ -49,23 +49,37 @@ class Peers(Closable):
         self.info = info or str(uuid.uuid4())
         self._ice_servers = ice_servers
         self._ice_until_s = float("inf") if ice_servers is not None else 0.0
-        self._publications: set[Publication] = set()
+        self._open: set[Publication | Room] = set()
 
     async def close(self) -> None:
-        """Withdraw every offer. Connections stay."""
-        for publication in list(self._publications):
-            await publication.close()
+        """Withdraw every offer, and leave every room. Other connections stay."""
+        await asyncio.gather(*(each.close() for each in self._open))
         await self.client.close()
 
     def publish(self, topic: str) -> "Publication":
         """Be found under a topic, by one peer after the other, until the publication is closed."""
         publication = Publication(self, topic)
-        self._publications.add(publication)
+        self._open.add(publication)
         return publication
 
-    def forget(self, publication: "Publication") -> None:
-        """A publication has been closed."""
-        self._publications.discard(publication)
+    def forget(self, closed: "Publication | Room") -> None:
+        """A publication or a room has been closed."""
+        self._open.discard(closed)
+
+    def room(self, topic: str, *, me: str | None = None, secret: str | None = None) -> Room:
+        """Be connected to everybody in a room, browsers included, until it is left.
+
+        Args:
+            topic: which room.
+            me: a name, shown to the others, at most 256 characters.
+            secret: protects the name: whatever else uses it in the room is ignored. The same secret gives the same id.
+
+        Raises:
+            ValueError: a name without a secret, or one that is too long.
+        """
+        room = Room(self.client, self.ice_servers, topic, self.info, me, secret, self.forget)
+        self._open.add(room)
+        return room
 
     async def join(self, topic: str, *, wait_s: float | None = None) -> Connection:
         """Connect to a peer of a topic, as soon as there is one.
@@ -181,12 +195,7 @@ class Publication(Closable):
         async with contextlib.AsyncExitStack() as failing:
             failing.push_async_callback(connection.close)
             offer = await connection.offer()
-            try:
-                connection.code = await client.offer(self.topic, info, offer, ttl_ms=TTL_MS, secret=secret, hold=True)
-            except APIError as error:
-                if error.status != 400 or not error.text.endswith("ttl"):
-                    raise
-                connection.code = await client.offer(self.topic, info, offer, secret=secret, hold=True)
+            connection.code = await publish_held(client, self.topic, info, offer, secret)
             failing.pop_all()
         return connection, secret
 
@@ -224,8 +233,3 @@ class Publication(Closable):
                 raise
         else:
             self._ready.put_nowait(connection)
-
-
-def new_secret() -> str:
-    """A secret for one side of one session."""
-    return secrets.token_urlsafe(24)

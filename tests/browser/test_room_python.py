@@ -1,0 +1,207 @@
+"""Rooms of the Python client: its members are connected to each other, and to browsers."""
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from support.browsers import BOUND_MS, FLAGS, Site, until
+from support.command import Server
+
+pytest_plugins = ["support.browser_fixtures", "support.networks"]
+
+ORIGIN = "http://localhost:8000"  # of the pages; names need a secure context
+# Each line of standard input is an expression; what it comes to goes out as JSON.
+PROGRAM = """
+import ast, asyncio, json, secrets, sys
+from tornado_signal.client.names import Identity
+from tornado_signal.client.peers import Peers
+from tornado_signal.client.room import Message
+
+async def enter(topic="lobby", **options):
+    global room
+    room = peers.room(topic, **options)
+    asyncio.create_task(listen(room))
+    return room.id
+
+async def listen(room):
+    try:
+        async for event in room:
+            data = [event.data] if isinstance(event, Message) else []
+            seen.append([type(event).__name__, event.peer.info, *data])
+        seen.append(["End"])
+    except Exception as error:
+        seen.append([type(error).__name__, str(error)])
+
+def others():
+    return sorted(each.info for each in room.peers.values())
+
+async def main():
+    global peers, seen
+    seen = []
+    async with Peers(sys.argv[1], sys.argv[2], info=sys.argv[3]) as peers:
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            code = compile(json.loads(line), "a test", "eval", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            found = eval(code)
+            print(json.dumps(await found if asyncio.iscoroutine(found) else found, default=repr), flush=True)
+
+asyncio.run(main())
+"""
+
+
+class Program:
+    """A Python program with a `Peers` that does what a test says; what happens in the room is in `seen`."""
+
+    def __init__(self, enter, server, info):
+        command = [*enter, sys.executable, "-W", "error", "-c", PROGRAM, server.url, ORIGIN, info]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        self.process = subprocess.Popen(command, text=True, **pipes)
+
+    def evaluate(self, expression):
+        print(json.dumps(expression), file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        assert line, self.process.stderr.read()
+        return json.loads(line)
+
+    def end(self):
+        """Leave, and end; nothing may have gone wrong."""
+        _, errors = self.process.communicate()
+        assert (self.process.returncode, errors) == (0, "")
+
+
+@pytest.fixture
+def inside(network, tmp_path):
+    """A function that starts a server in the network."""
+    started = []
+
+    def starting(data="data", port=0):
+        # Not on loopback, which a browser keeps from pages of which it cannot tell that they come from there, too.
+        options = ["--address", "192.0.2.1", "--data-dir", tmp_path / data]
+        started.append(Server(*options, prefix=network, port=port))
+        return started[-1]
+
+    yield starting
+    for server in started:
+        server.end()
+
+
+@pytest.fixture
+def server(inside):
+    """The first one."""
+    return inside()
+
+
+@pytest.fixture
+def python(network, server):
+    """A function that starts a program, by its info."""
+    with contextlib.ExitStack() as stack:
+
+        def starting(info):
+            program = Program(network, server, info)
+            stack.callback(program.end)
+            return program
+
+        yield starting
+
+
+@pytest.fixture
+def page(network, server, chromium, tmp_path):
+    """A function that opens a page in a browser in the network; what pages leave uncaught fails the test."""
+    wrapper = tmp_path / "chromium"
+    wrapper.write_text(f'#!/bin/sh\nexec {" ".join(network)} {shutil.which("chromium")} "$@"\n')
+    wrapper.chmod(0o755)
+    html = Site.CONNECT.read_text()
+    errors = []
+    browser = chromium(0).browser_type.launch(executable_path=wrapper, args=FLAGS)
+
+    def opening():
+        page = browser.new_context(permissions=["microphone"]).new_page()
+        page.set_default_timeout(BOUND_MS)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.route(f"{ORIGIN}/**", lambda route: route.fulfill(body=html, content_type="text/html"))
+        page.goto(f"{ORIGIN}/connect?{server.url}")
+        page.wait_for_function("() => window.ready")
+        return page
+
+    yield opening
+    browser.close()
+    assert errors == []
+
+
+def with_others(member, *infos):
+    """Wait until exactly these are the peers of a member, a page or a program."""
+    until(lambda: member.evaluate("others()") == sorted(infos))
+
+
+def sees(program, *events):
+    """Wait until these have happened to a program."""
+    until(lambda: all([*event] in program.evaluate("seen") for event in events))
+
+
+def test_three_at_once(python):
+    """Programs that enter at the same moment are all connected; what was sent before one leaves arrives."""
+    members = {info: python(info) for info in "abc"}
+    for member in members.values():
+        member.evaluate("enter()")
+    for info, member in members.items():
+        with_others(member, *({*"abc"} - {info}))
+        member.evaluate("room.send('to all')")
+    a, b, c = members.values()
+    a.evaluate("room.send(b'\\x00to c', next(each for each in room.peers.values() if each.info == 'c'))")
+    sees(c, ("Message", "a", "to all"), ("Message", "b", "to all"), ("Message", "a", repr(b"\x00to c")))
+    a.evaluate("[room.send('x' * 100_000), room.send('bye')]")
+    a.evaluate("room.leave()")
+    assert a.evaluate("seen")[-1] == ["End"]
+    assert a.evaluate("[*room.peers]") == []
+    sees(b, ("Message", "a", "bye"), ("Left", "a"))
+    assert b.evaluate("seen")[-1] == ["Left", "a"]
+    with_others(c, "b")
+    assert len(b.evaluate("peers.client.sessions('room/lobby')")[0]) == 2
+    a.evaluate("enter()")
+    with_others(a, "b", "c")
+
+
+def heard(page):
+    """The messages of a page: from which peer, and the text, or how many bytes."""
+    return page.evaluate(
+        "seen.filter(([name]) => name === 'message').map(([, info, data]) => [info, data.byteLength ?? data])"
+    )
+
+
+def test_with_browsers(python, page):
+    """Pages and programs are in one room: text and bytes go both ways, whichever side leads; those that go are gone."""
+    programs = {info: python(info) for info in "ab"}
+    pages = {info: page() for info in "xyz"}
+    for program in programs.values():
+        program.evaluate("enter()")
+    for info, each in pages.items():
+        each.evaluate(f"enter('lobby', {{info: '{info}'}})")
+    for info, member in (programs | pages).items():
+        with_others(member, *({*"abxyz"} - {info}))
+    for each in pages.values():
+        each.evaluate("here.send('text')")
+        each.evaluate("here.send(new Uint8Array([7, 8, 9]))")
+    for info, program in programs.items():
+        for other in pages:
+            sees(program, ("Message", other, "text"), ("Message", other, repr(b"\7\x08\t")))
+        program.evaluate("room.send(bytes(50_000))")
+        program.evaluate(f"room.send('from {info}')")
+    for each in pages.values():
+        until(lambda each=each: {("a", 50_000), ("a", "from a"), ("b", "from b")} <= {*map(tuple, heard(each))})
+    pages["x"].reload()
+    for program in programs.values():
+        sees(program, ("Left", "x"))
+    pages["x"].wait_for_function("() => window.ready")
+    pages["x"].evaluate("enter('lobby', {info: 'again'})")
+    for info, member in programs.items():
+        with_others(member, "again", "y", "z", *({*"ab"} - {info}))
+    programs["a"].evaluate("room.send('bye')")
+    programs["a"].evaluate("room.leave()")
+    events = "seen.map((each) => each.slice(0, 3))"
+    for each in pages.values():
+        until(lambda each=each: each.evaluate(events)[-2:] == [["message", "a", "bye"], ["leave", "a", None]])
+        assert "error" not in [name for name, *_ in each.evaluate(events)]
+    pages["y"].evaluate("here.leave()")
+    sees(programs["b"], ("Left", "y"))
