@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -18,7 +19,7 @@ PROGRAM = """
 import ast, asyncio, json, secrets, sys
 from tornado_signal.client.names import Identity
 from tornado_signal.client.peers import Peers
-from tornado_signal.client.room import Message
+from tornado_signal.client.room import Joined, Message
 
 async def enter(topic="lobby", **options):
     global room
@@ -30,17 +31,22 @@ async def listen(room):
     try:
         async for event in room:
             data = [event.data] if isinstance(event, Message) else []
+            if isinstance(event, Joined):
+                event.peer.connection.on("track", tracks.append)
             seen.append([type(event).__name__, event.peer.info, *data])
         seen.append(["End"])
     except Exception as error:
         seen.append([type(error).__name__, str(error)])
 
+async def widths():
+    return sorted([(await each.recv()).width for each in tracks])
+
 def others():
     return sorted(each.info for each in room.peers.values())
 
 async def main():
-    global peers, seen
-    seen = []
+    global peers, seen, tracks
+    seen, tracks = [], []
     async with Peers(sys.argv[1], sys.argv[2], info=sys.argv[3]) as peers:
         while line := await asyncio.to_thread(sys.stdin.readline):
             code = compile(json.loads(line), "a test", "eval", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -205,3 +211,151 @@ def test_with_browsers(python, page):
         assert "error" not in [name for name, *_ in each.evaluate(events)]
     pages["y"].evaluate("here.leave()")
     sees(programs["b"], ("Left", "y"))
+
+
+def test_names(python, page):
+    """Both kinds see names, each signed; a taken one is refused, and the same secret elsewhere ends the older."""
+    alice, bob, carol = python("a"), page(), python("c")
+    id = alice.evaluate("enter(me='Alice 世界', secret='of Alice')")
+    bob.evaluate("enter('lobby', {info: 'b', me: 'Bob', secret: 'of Bob'})")
+    carol.evaluate("enter()")
+    for member, others in ((alice, "bc"), (bob, "ac"), (carol, "ab")):
+        with_others(member, *others)
+    names = "sorted([each.info, each.name] for each in room.peers.values())"
+    assert alice.evaluate(names) == [["b", "Bob"], ["c", None]]
+    assert carol.evaluate(names) == [["a", "Alice 世界"], ["b", "Bob"]]
+    assert bob.evaluate(f"here.peers.get({id!r}).name") == "Alice 世界"
+    taken = python("t")
+    taken.evaluate("enter(me='Bob', secret='another')")
+    sees(taken, ("NameTaken", "another member has the name Bob"))
+    again = python("again")
+    assert again.evaluate("enter(me='Alice 世界', secret='of Alice')") == id
+    sees(alice, ("NameTaken", "another peer is in this room with the same secret"))
+    with_others(again, "b", "c")
+    with_others(bob, "again", "c")
+    with_others(carol, "again", "b")
+
+
+def test_streams_of_browsers(python, page):
+    """What a page adds and takes away while it is connected comes as a track; messages go on, even if ICE restarts."""
+    pages = [page() for _ in range(2)]
+    program = python("p")
+    program.evaluate("enter()")
+    peer = "[...here.peers.values()].find(({info}) => info === 'p').peerConnection"
+    for number, each in enumerate(pages):
+        each.evaluate(f"enter('lobby', {{info: '{number}'}})")
+        with_others(program, *map(str, range(number + 1)))
+        with_others(each, "p", *map(str, range(number)))
+        each.evaluate(f"here.addStream(window.stream = picture({320 + number}))")
+    until(lambda: program.evaluate("len(tracks)") == 2)
+    assert program.evaluate("widths()") == [320, 321]
+    for number, each in enumerate(pages):
+        offers = each.evaluate(
+            f"""async () => {{
+              const connection = {peer};
+              const stable = () => new Promise((resolve) => {{
+                connection.onsignalingstatechange = () => connection.signalingState === "stable" && resolve();
+              }});
+              here.removeStream(stream);
+              await stable();
+              here.addStream(stream);
+              await stable();
+              connection.restartIce();
+              await stable();
+              here.send("more");
+              return connection.remoteDescription.type;
+            }}"""
+        )
+        assert offers == "answer"
+        sees(program, ("Message", str(number), "more"))
+    program.evaluate("room.send('here, too')")
+    for each in pages:
+        until(lambda each=each: ["p", "here, too"] in heard(each))
+    assert "Left" not in [name for name, *_ in program.evaluate("seen")]
+
+
+@pytest.mark.parametrize(("number", "data"), [(signal.SIGKILL, "another"), (signal.SIGTERM, "data")])
+def test_the_server_restarts(number, data, inside, server, python):
+    """Members do not notice that the server restarts, though it knows nothing any more, and find what comes then."""
+    a, b, c = map(python, "abc")
+    for each in (a, b):
+        each.evaluate("enter()")
+    with_others(a, "b")
+    with_others(b, "a")
+    server.stop(number)
+    a.evaluate("room.send('are you there?')")
+    sees(b, ("Message", "a", "are you there?"))
+    inside(data, port=server.url.rpartition(":")[2])
+    c.evaluate("enter()")
+    for info, each in zip("abc", (a, b, c), strict=True):
+        with_others(each, *({*"abc"} - {info}))
+        assert "Left" not in [name for name, *_ in each.evaluate("seen")]
+
+
+# Of these two members the first one leads.
+LEADS = "me='Bob', secret='of Bob'"
+FOLLOWS = "me='Alice', secret='of Alice'"
+# What else could say that it is that one: without a signature, and with one by another key, for another room or member.
+FORGED = """(lambda fields, to: [
+    json.dumps(fields),
+    Identity("room/lobby", None, "of Mallory").seal(fields, to),
+    Identity("room/other", "Bob", "of Bob").seal(fields, to),
+    Identity("room/lobby", "Bob", "of Bob").seal(fields, f"{to}other"),
+])"""
+
+
+def test_what_is_forged(python):
+    """A beacon and mail which a member has not signed are ignored; what it has signed is not."""
+    bob, alice, carol, mallory = map(python, "bacm")
+    first = bob.evaluate(f"enter({LEADS})")
+    second = alice.evaluate(f"enter({FOLLOWS})")
+    assert first < second
+    with_others(alice, "b")
+    (code,) = mallory.evaluate(
+        "[each['code'] for each in (await peers.client.sessions('room/lobby')).sessions if each['info'] == 'a']"
+    )
+    beacon = {"id": first, "at": 10**14}
+    mallory.evaluate(f"[await peers.client.offer('room/lobby', 'm', each) for each in {FORGED}({beacon}, '')]")
+    mail = {"from": first, "info": "m", "code": code, "connection": "another", "of": 1}
+    mail["description"] = {"type": "offer", "sdp": "x"}
+    mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', {FORGED}({mail}, {second!r}))")
+    carol.evaluate("enter()")  # which sees the beacons of before, and whose mail comes after that
+    with_others(carol, "a", "b")
+    with_others(alice, "b", "c")
+    with_others(bob, "a", "c")
+    assert "Left" not in [name for name, *_ in alice.evaluate("seen") + bob.evaluate("seen")]
+    signed = f"Identity('room/lobby', 'Bob', 'of Bob').seal({mail}, {second!r})"
+    mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', [{signed}])")
+    sees(alice, ("Left", "b"))
+    until(lambda: alice.evaluate("seen").count(["Joined", "b"]) == 2)
+
+
+def test_what_strangers_do(python):
+    """Nonsense under the topic of a room and in the mail of a member changes nothing, nor does an answer."""
+    alice, bob, mallory = map(python, "abm")
+    alice.evaluate("enter()")
+    sessions = "[each['code'] for each in (await peers.client.sessions('room/lobby')).sessions]"
+    (code,) = until(lambda: mallory.evaluate(sessions))
+    deep = "'[' * 50_000"
+    beacons = ["'no JSON'", "'null'", "'7'", "'{}'", deep, """'{"id": 7}'""", """'{"id": "x"}'""", "'@' * 200"]
+    beacons += ["""'{"id": "nothing", "at": 1}'"""]
+    mallory.evaluate(f"[await peers.client.offer('room/lobby', 'm', each) for each in [{', '.join(beacons)}]]")
+    description = {"type": "offer", "sdp": "x"}
+    mail = {"from": "+", "info": "m", "code": "c", "connection": "c", "of": 1, "description": description}
+    without_channel = "v=0\r\no=- 0 0 IN IP4 0.0.0.0\r\ns=-\r\nt=0 0\r\n"
+    mails = [
+        {"from": 7},
+        {"from": "+"},
+        mail,
+        mail | {"from": "-", "description": {"type": "offer"}},
+        mail | {"from": ",", "description": description | {"sdp": without_channel}},
+        mail | {"from": "!", "of": "1", "candidates": 7},
+        mail | {"from": '"', "candidates": [None, 7, {}, {"candidate": "x"}, {"candidate": "candidate:x"}]},
+    ]
+    texts = ["no JSON", "null", "7", "{}", *map(json.dumps, mails)]
+    mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', {texts} + [{deep}])")
+    mallory.evaluate(f"peers.client.answer({code!r}, 'an answer')")
+    bob.evaluate("enter()")
+    with_others(alice, "b")
+    with_others(bob, "a")
+    assert {name for name, *_ in alice.evaluate("seen") + bob.evaluate("seen")} == {"Joined"}
