@@ -176,7 +176,7 @@ def heard(page):
     )
 
 
-def test_with_browsers(python, page):
+def test_with_browsers(page, python):
     """Pages and programs are in one room: text and bytes go both ways, whichever side leads; those that go are gone."""
     programs = {info: python(info) for info in "ab"}
     pages = {info: page() for info in "xyz"}
@@ -213,7 +213,7 @@ def test_with_browsers(python, page):
     sees(programs["b"], ("Left", "y"))
 
 
-def test_names(python, page):
+def test_names(page, python):
     """Both kinds see names, each signed; a taken one is refused, and the same secret elsewhere ends the older."""
     alice, bob, carol = python("a"), page(), python("c")
     id = alice.evaluate("enter(me='Alice 世界', secret='of Alice')")
@@ -236,7 +236,7 @@ def test_names(python, page):
     with_others(carol, "again", "b")
 
 
-def test_streams_of_browsers(python, page):
+def test_streams_of_browsers(page, python):
     """What a page adds and takes away while it is connected comes as a track; messages go on, even if ICE restarts."""
     pages = [page() for _ in range(2)]
     program = python("p")

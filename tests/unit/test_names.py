@@ -1,0 +1,90 @@
+"""Names of members of a room: what is signed, and what is no signature."""
+
+import json
+
+import pytest
+
+from tornado_signal.client.names import Identity
+
+TOPIC = "room/lobby"
+# Made with the browser module.
+ID = "@O1ZyULHK0Ga4kOVyCnu8rGM7060oMaG5JAo2_IwFrnE"
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+ALICE = Identity(TOPIC, "Alice 世界", "of Alice")
+READER = Identity(TOPIC, None, None)
+
+
+def test_ids():
+    """A secret always gives the same id, whatever the name and the topic; without one each is another."""
+    assert ALICE.id == Identity("room/other", None, "of Alice").id == ID
+    assert Identity(TOPIC, None, "of Bob").id != ID
+    plain = {Identity(TOPIC, None, None).id for _ in range(10)}
+    assert len(plain) == 10
+    assert not any(each.startswith("@") for each in plain)
+
+
+def test_with_and_without_a_secret():
+    """What is said arrives, with the name if there is one; without a secret it is JSON, and its name does not count."""
+    beacon = ALICE.seal({"id": ALICE.id, "at": 1})
+    assert beacon[86] == "{"
+    assert READER.unseal(beacon, "id") == {"id": ID, "at": 1, "me": "Alice 世界"}
+    mail = ALICE.seal({"from": ALICE.id}, READER.id)
+    assert READER.unseal(mail, "from", READER.id) == {"from": ID, "me": "Alice 世界"}
+    plain = READER.seal({"id": READER.id, "me": "Alice 世界"})
+    assert json.loads(plain) == {"id": READER.id, "me": "Alice 世界"}
+    assert ALICE.unseal(plain, "id") == {"id": READER.id}
+
+
+def other_text_of_the_key():
+    """Another text that means the same bytes as the id does: two of its bits mean nothing."""
+    return ID[:-1] + ALPHABET[ALPHABET.index(ID[-1]) + 1]
+
+
+MAIL = ALICE.seal({"from": ID}, "x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        MAIL[86:],
+        "A" * 86 + MAIL[86:],
+        MAIL[:85] + MAIL[86:],
+        MAIL.replace("Alice", "Malice"),
+        MAIL[:86] + MAIL[86:].replace(ID, READER.id),
+        ALICE.seal({"from": ID}, "y"),
+        ALICE.seal({"from": ID}),
+        Identity("room/other", None, "of Alice").seal({"from": ID}, "x"),
+        Identity(TOPIC, None, "of Bob").seal({"from": ID}, "x"),
+        ALICE.seal({"from": other_text_of_the_key()}, "x"),
+        ALICE.seal({"from": "@"}, "x"),
+        ALICE.seal({"from": "@é"}, "x"),
+        READER.seal({"from": 7}),
+        READER.seal({"id": "x"}),
+        "",
+        "no JSON",
+        "[]",
+        "null",
+        "{" * 100_000,
+        '{"from":' * 50_000,
+    ],
+)
+def test_what_is_not_signed(text):
+    """Nothing is heard of a member that has not said it itself, to this one in this room; nor of what is nonsense."""
+    assert READER.unseal(text, "from", "x") is None
+    assert READER.unseal(MAIL, "from", "x") is not None
+
+
+@pytest.mark.parametrize("name", [7, None, "x" * 257, "😀" * 129])
+def test_what_is_no_name(name):
+    """Something else than a text of at most 256 characters, as JavaScript counts them, is not a name."""
+    sealed = Identity(TOPIC, None, "of Alice").seal({"from": ID, "me": name}, "x")
+    assert READER.unseal(sealed, "from", "x") == {"from": ID}
+
+
+def test_names_that_cannot_be():
+    """A name needs a secret, and has a limit."""
+    with pytest.raises(ValueError, match="a name needs a secret"):
+        Identity(TOPIC, "Alice", None)
+    with pytest.raises(ValueError, match="at most 256 characters"):
+        Identity(TOPIC, "x" * 257, "of Alice")
+    Identity(TOPIC, "x" * 256, "of Alice")
