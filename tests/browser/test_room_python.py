@@ -38,6 +38,12 @@ async def listen(room):
     except Exception as error:
         seen.append([type(error).__name__, str(error)])
 
+async def briefly():
+    for number in range(0, 100, 3):
+        async with peers.room("lobby"):
+            for _ in range(number):
+                await asyncio.sleep(0)
+
 async def widths():
     return sorted([(await each.recv()).width for each in tracks])
 
@@ -167,6 +173,13 @@ def test_three_at_once(python):
     assert len(b.evaluate("peers.client.sessions('room/lobby')")[0]) == 2
     a.evaluate("enter()")
     with_others(a, "b", "c")
+
+
+def test_leaving_at_once(python):
+    """A room that is left while its beacon is being published leaves none behind."""
+    program = python("a")
+    program.evaluate("briefly()")
+    assert program.evaluate("peers.client.sessions('room/lobby')")[0] == []
 
 
 def heard(page):

@@ -67,7 +67,7 @@ class Peers(Closable):
         self._open.discard(closed)
 
     def room(self, topic: str, *, me: str | None = None, secret: str | None = None) -> Room:
-        """Be connected to everybody in a room, browsers included, until it is left.
+        """Be connected to everybody in a room, browsers included, until it is left. Iterate over it for what happens.
 
         Args:
             topic: which room.

@@ -65,11 +65,6 @@ class Peer:
         self.connection.on("connectionstatechange", self._look)
         self._negotiating = asyncio.create_task(self._negotiate())
 
-    @property
-    def joined(self) -> bool:
-        """Whether the data channel has been open."""
-        return self._joined
-
     def take(self, mail: Fields) -> None:
         """Use what the other side has sent."""
         if self._timer is not None:
