@@ -1,5 +1,7 @@
 """Offers of peers: with a secret of their own, and held."""
 
+import asyncio
+import contextlib
 import secrets
 
 from .api import SignalClient
@@ -15,7 +17,17 @@ def new_secret() -> str:
 
 
 async def publish_held(client: SignalClient, topic: str, info: str, offer: str, secret: str) -> Token:
-    """Publish an offer that lives as long as the client; its code."""
+    """Publish an offer that lives as long as the client; its code. If this is cancelled, nothing stays published."""
+    publishing = asyncio.create_task(_publish(client, topic, info, offer, secret))
+    try:
+        return await asyncio.shield(publishing)
+    except asyncio.CancelledError:
+        with contextlib.suppress(APIError):
+            await client.withdraw(await publishing, "offerer", secret=secret)
+        raise
+
+
+async def _publish(client: SignalClient, topic: str, info: str, offer: str, secret: str) -> Token:
     try:
         return await client.offer(topic, info, offer, ttl_ms=TTL_MS, secret=secret, hold=True)
     except APIError as error:

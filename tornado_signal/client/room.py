@@ -115,7 +115,6 @@ class Room(Closable):
         self._secret = new_secret()
         self._failures = 0  # to have a beacon
         self._code: Token | None = None  # of the beacon
-        self._beacons: set[Token] = set()  # those that are not withdrawn, too
         self._at = 0  # when that was made, in milliseconds
         self._events: asyncio.Queue[Joined | Left | Message | None] = asyncio.Queue()
         self._failure: Exception | None = None
@@ -154,8 +153,7 @@ class Room(Closable):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        withdrawing = [self._withdraw(each) for each in self._beacons]
-        await asyncio.gather(*withdrawing, *(each.close() for each in self._attempts))
+        await asyncio.gather(self._withdraw(self._code), *(each.close() for each in self._attempts))
         self._events.put_nowait(None)
 
     leave = close
@@ -194,26 +192,20 @@ class Room(Closable):
         self._ice_servers = await self._ask_ice_servers()
         self._at = max(time.time_ns() // 1_000_000, self._at + 1)
         beacon = self._identity.seal({"id": self.id, "at": self._at})
-        publishing = asyncio.create_task(
-            publish_held(self._client, TOPIC + self.topic, self._info, beacon, self._secret)
-        )
-        try:
-            await asyncio.shield(publishing)
-        finally:  # the room may be left meanwhile
-            self._code = await publishing
-            self._beacons.add(self._code)
+        before = self._code
+        self._code = await publish_held(self._client, TOPIC + self.topic, self._info, beacon, self._secret)
         self._failures = 0
-        await asyncio.gather(*(self._withdraw(each) for each in self._beacons - {self._code}))
+        await self._withdraw(before)
         # Those that are there are told now.
         self._members = {id: member for id, member in self._members.items() if member.peer is not None}
         for member in self._members.values():
             member.code = None
         await until_first(self._watch(self._code), self._receive(self._code))
 
-    async def _withdraw(self, code: Token) -> None:
-        with contextlib.suppress(APIError):
-            await self._client.withdraw(code, "offerer", secret=self._secret)
-        self._beacons.discard(code)
+    async def _withdraw(self, code: Token | None) -> None:
+        if code is not None:
+            with contextlib.suppress(APIError):
+                await self._client.withdraw(code, "offerer", secret=self._secret)
 
     async def _watch(self, code: Token) -> None:
         async with aclosing(self._client.topic_events(TOPIC + self.topic, at=code.server)) as events:
