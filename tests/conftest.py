@@ -50,6 +50,7 @@ LONGEST = [
     "bench",
     "client_js",
     "room",
+    "room_python",
     "pythons",
     "attacks_store",
     "client_streams",
