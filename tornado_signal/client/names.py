@@ -1,4 +1,4 @@
-"""Who a member of a room is: an id, a name that a secret protects, and texts which nothing else can have written.
+"""What a member of a room is known by: an id, a name that a secret protects, and texts which nothing else can write.
 
 The id of a member with a secret is a public key of Ed25519, so that everything it says can be checked against its id.
 """
