@@ -52,6 +52,28 @@ def expected(text):
 
 # The commands.
 
+# A member of the room that says one thing and ends with the answer.
+GREETER = """
+import asyncio
+from tornado_signal.client.peers import Peers
+from tornado_signal.client.room import Joined, Message
+
+
+async def main():
+    async with Peers("http://127.0.0.1:3000", "https://app.example", info="greeter") as peers:
+        async with peers.room("lobby") as room:
+            async for event in room:
+                match event:
+                    case Joined(peer):
+                        room.send("hello", peer)
+                    case Message(peer, data):
+                        print(f"{peer.name}: {data}")
+                        return
+
+
+asyncio.run(main())
+"""
+
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
@@ -126,7 +148,7 @@ def test_every_block_is_tried():
         "http-api": 1,
         "maintenance": 2,  # system/test_systemd_real, too
         "monitoring": 1,  # system/test_monitoring
-        "python": 1,
+        "python": 2,
         "quickstart": 6,  # one of them in browser/test_client_js
         "scaling": 6,  # system/test_several_servers, system/test_systemd; the first says what these do
         "settings": 1,
@@ -207,9 +229,9 @@ def test_two_real_peers(installed, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_from_python(tmp_path):
-    """The program joins a peer; with the one line that the page names in place of another it is that peer."""
+    """The program joins a peer; with the one line that the page names it is that peer. The other one is in a room."""
     (joiner,) = blocks("python", "Connect two programs", "python")
     assert len([line for line in joiner.splitlines() if line]) <= 10
     line = re.search(r"`(async for [^`]*)`", sections("python")["Connect two programs"])[1]
@@ -222,16 +244,23 @@ def test_from_python(tmp_path):
         enter = ["nsenter", f"--target={network.pid}", "--net", *([] if root else ["--user", "--preserve-credentials"])]
         running = Running(f"{COMMAND} serve", tmp_path, enter)
         assert running.url == ADDRESS
-        publishing, joining = [
-            subprocess.Popen([*enter, sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True)
-            for program in (publisher, joiner)
-        ]
+
+        def begin(program):
+            return subprocess.Popen([*enter, sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True)
+
+        programs = publishing, joining = [begin(program) for program in (publisher, joiner)]
         try:
             assert joining.communicate(timeout=100)[0] == "hello\n"
             assert publishing.stdout.readline() == "hello\n"
             assert joining.returncode == 0
+            echo = begin(blocks("python", "Be in a room", "python")[0])
+            programs.append(echo)
+            greeter = begin(GREETER)
+            programs.append(greeter)
+            assert greeter.communicate(timeout=100)[0] == "Echo: hello\n"
+            assert [echo.stdout.readline() for _ in range(2)] == ["greeter is here\n", "greeter has left\n"]
         finally:
-            for program in (publishing, joining):
+            for program in programs:
                 program.kill()
                 program.communicate()
             stopped = running.stop()
