@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 from urllib.parse import urlsplit
 
 import orjson
@@ -172,6 +172,9 @@ class Socketed:
         pair: the peers.
     """
 
+    ends = False
+    """Whether its subscriptions have to be ended."""
+
     def __init__(self, base: str, pair: peers.Pair) -> None:
         parts = urlsplit(base)
         self._at = parts.hostname, parts.port
@@ -192,12 +195,21 @@ class Socketed:
     def _call(method: str, **params: object) -> bytes:
         return orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
 
-    async def broker(self) -> None:
+    async def opened(self) -> list[sockets.WebSocket]:
+        """The WebSockets of both peers."""
         peers_ = self._pair.offerer, self._pair.answerer
-        offerer, answerer = [
+        return [
             await sockets.open_socket(*self._at, peer.address, upgrade)
             for peer, upgrade in zip(peers_, self._upgrades, strict=True)
         ]
+
+    async def done(self, both: list[sockets.WebSocket]) -> None:
+        """Neither is needed any more."""
+        for socket in both:
+            await socket.close()
+
+    async def broker(self) -> None:
+        offerer, answerer = both = await self.opened()
         events: dict[sockets.WebSocket, list[dict]] = {offerer: [], answerer: []}
 
         async def read(socket: sockets.WebSocket) -> dict:
@@ -218,12 +230,12 @@ class Socketed:
 
         code = b""
         code = (await ask(offerer, self._offer))["code"].encode()
-        await ask(offerer, self._subscriptions["offerer"])
+        subscriptions = [(offerer, await ask(offerer, self._subscriptions["offerer"]))]
         listed = (await ask(answerer, self._listing))["sessions"]
         if [session["offer"] for session in listed] != [self._pair.offerer.description]:
             raise BenchError("a server does not list what was offered")
         await ask(answerer, self._answer)
-        await ask(answerer, self._subscriptions["answerer"])
+        subscriptions.append((answerer, await ask(answerer, self._subscriptions["answerer"])))
         await ask(answerer, self._batches["answerer"])
         await ask(offerer, self._batches["offerer"])
         for socket, peer in ((offerer, self._pair.answerer), (answerer, self._pair.offerer)):
@@ -232,14 +244,31 @@ class Socketed:
             ]
             if received != peer.candidates:
                 raise BenchError("a server does not hand over the candidates")
-        await offerer.close()
-        await answerer.close()
+        if self.ends:
+            for socket, subscription in subscriptions:
+                await ask(socket, self._call("unsubscribe", **subscription))
+        await self.done(both)
+
+
+class Kept(Socketed):
+    """Nine requests over two WebSockets that an earlier pair has opened, if it is done: the same, and what ends it."""
+
+    ends = True
+    _idle: ClassVar[dict[tuple[str | None, int | None], list[list[sockets.WebSocket]]]] = {}
+
+    async def opened(self) -> list[sockets.WebSocket]:
+        idle = self._idle.setdefault(self._at, [])
+        return idle.pop() if idle else await super().opened()
+
+    async def done(self, both: list[sockets.WebSocket]) -> None:
+        self._idle[self._at].append(both)
 
 
 KINDS: dict[str, tuple[Callable[[str, peers.Pair], Way], float]] = {
     "13 requests": (Polled, 2.0),
     "waits and batches": (Waited, 1.5),
     "WebSocket": (Socketed, 1.0),
+    "WebSocket, kept": (Kept, 2.0),
 }
 
 
