@@ -523,6 +523,22 @@ async def test_control_frames_are_no_messages(service, states):
         assert states[0].unfinished.bytes == 0
 
 
+async def test_what_looks_like_a_pong(service, states):
+    """Bytes of a message that come alone and are those of an empty pong are the message's."""
+    text = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "health"}).encode()
+    head, key = serialized(Frame(Opcode.TEXT, text))[:2], bytes([text[0] ^ 0x8A, text[1] ^ 0x80, 0, 0])
+    masked = bytes(each ^ key[place % 4] for place, each in enumerate(text))
+    assert masked.startswith(b"\x8a\x80")
+    async with open_socket(service) as client:
+        found = client.expect(1)
+        sent = 0
+        for part in (head + key, masked[:6], masked[6:]):
+            client.socket.transport.write(part)
+            sent += len(part)
+            await until(lambda sent=sent: found.done() or states[0].unfinished.bytes == sent)
+        assert (await asyncio.wait_for(found, BOUND_S))["result"]["status"] == "ok"
+
+
 async def test_what_comes_with_a_close(service, caplog):
     """What breaks the rules right before the client's own close is no error of the server's."""
     async with open_socket(service) as client:

@@ -25,6 +25,8 @@ PIECE_BYTES: Final = 2 * 1024  # parsed at a time; it may have hundreds of frame
 TURN_BYTES: Final = 8 * PIECE_BYTES  # parsed in one turn of the event loop, of a connection
 
 _PING: Final = Frame(Opcode.PING, b"").serialize(mask=False)
+_PONG: Final = b"\x8a\x80"  # what answers it, before the masking key
+_PONG_BYTES: Final = 6
 _KEY: Final = re.compile("[A-Za-z0-9+/]{21}[AQgw]==")  # 16 bytes
 
 
@@ -61,6 +63,7 @@ class WebSocket(asyncio.Protocol):
         "_fragments",
         "_heard_s",
         "_owed_bytes",
+        "_partial_bytes",
         "_paused",
         "_protocol",
         "_refusal",
@@ -92,6 +95,7 @@ class WebSocket(asyncio.Protocol):
         self._heard_s = 0.0
         self._fragments: list[bytes] = []  # of a message that is not whole
         self._unfinished_bytes = 0  # since the last whole message
+        self._partial_bytes = 0  # since the last whole frame
         self._waiting = b""  # what has been read and not been parsed
         self._wakes = False  # whether that is parsed in the next turn of the loop
         self._running = 0  # messages that are being worked on
@@ -141,6 +145,8 @@ class WebSocket(asyncio.Protocol):
         if self._closing:
             return
         self._heard_s = self.state.loop.time()
+        if len(data) == _PONG_BYTES and data.startswith(_PONG) and not self._partial_bytes and not self._waiting:
+            return  # all that an idle client sends
         if self._waiting:
             self._keep(self._waiting + data)
         else:
@@ -152,6 +158,7 @@ class WebSocket(asyncio.Protocol):
             piece = data[taken : taken + PIECE_BYTES]
             taken += len(piece)
             self._unfinished_bytes += len(piece)
+            self._partial_bytes += len(piece)
             self._protocol.receive_data(piece)
             for frame in self._protocol.events_received():
                 self._take(cast(Frame, frame))
@@ -167,6 +174,8 @@ class WebSocket(asyncio.Protocol):
         return self._running < MAX_MESSAGES and self._running_bytes < MAX_MESSAGES_BYTES
 
     def _take(self, frame: Frame) -> None:
+        size = len(frame.data)
+        self._partial_bytes -= 6 + size + (0 if size < 126 else 2 if size < 65_536 else 8)
         if self._closing:
             return
         if frame.opcode is Opcode.BINARY:
