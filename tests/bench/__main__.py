@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import browser, cluster, figures, growth, latency, life, report, throughput, waits, websockets
+from . import browser, cluster, figures, growth, latency, life, report, rooms, throughput, waits, websockets
 from .processes import BenchError, Target
 
 SIZES = {"full": figures.FULL, "quick": figures.QUICK, "smoke": figures.SMOKE}
@@ -26,6 +26,7 @@ PARTS = {
     "websockets": websockets.websockets,
     "life": life.life,
     "browser": browser.browser,
+    "rooms": rooms.rooms,
     "growth": growth.growth,
     "sweep": latency.sweep,
     "cluster": cluster.cluster,

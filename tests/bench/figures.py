@@ -33,6 +33,8 @@ class Size:
         few: the few that they are compared with.
         mixed: sessions among which the steady load spreads.
         sweep_s: the longest time to wait for the sweep of the many.
+        rooms: how often ten pages are opened at once.
+        away_s: how long the network of a page is away.
         life_s: how long browser-like peers come.
         life_rate: how many pairs of them a second, in a server's turn.
         cluster_waiting: requests that wait at one server for what is sent to another.
@@ -54,6 +56,8 @@ class Size:
     few: int = 1000
     mixed: int = 1000
     sweep_s: float
+    rooms: int
+    away_s: float = 10
     life_s: float
     life_rate: float = 80
     cluster_waiting: int = 5000
@@ -74,6 +78,7 @@ FULL = Size(
     watchers=5000,
     sessions=1_000_000,
     sweep_s=60,
+    rooms=20,
     life_s=120,
 )
 QUICK = Size(
@@ -88,6 +93,7 @@ QUICK = Size(
     watchers=1000,
     sessions=20_000,
     sweep_s=8,
+    rooms=4,
     life_s=12,
     cluster_waiting=1000,
     cluster_sessions=10_000,
@@ -108,6 +114,8 @@ SMOKE = Size(
     few=100,
     mixed=50,
     sweep_s=1,
+    rooms=1,
+    away_s=1,
     life_s=2,
     cluster_waiting=20,
     cluster_sessions=300,

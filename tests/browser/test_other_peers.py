@@ -1,12 +1,11 @@
 """The browser module with peers of another make: Firefox, and aiortc on the Python client."""
 
 import contextlib
-import shutil
 import subprocess
 import sys
 
 import pytest
-from support.browsers import FLAGS, listed, until
+from support.browsers import launch_in, listed, until
 from support.command import Server
 from support.paths import PEER
 
@@ -73,13 +72,10 @@ def test_firefox_and_the_demo(server, profiles, firefox):
 @pytest.fixture
 def inside(network, chromium, tmp_path):
     """A server and a page of its own origin in a Chromium, both in the namespace."""
-    wrapper = tmp_path / "chromium"
-    wrapper.write_text(f'#!/bin/sh\nexec {" ".join(network)} {shutil.which("chromium")} "$@"\n')
-    wrapper.chmod(0o755)
     server = Server("--data-dir", tmp_path / "data", prefix=network)
     with contextlib.ExitStack() as stack:
         stack.callback(server.end)
-        browser = chromium(0).browser_type.launch(executable_path=wrapper, headless=True, args=FLAGS)
+        browser = launch_in(chromium(0).browser_type, network, tmp_path / "chromium")
         stack.callback(browser.close)
         page = browser.new_context(permissions=["microphone"]).new_page()
         page.set_default_timeout(BOUND_S * 1000)

@@ -1,13 +1,12 @@
 """Rooms of the browser module: everybody in one is connected to everybody, and stays so."""
 
 import json
-import shutil
 import signal
 import string
 import time
 
 import pytest
-from support.browsers import BOUND_MS, FLAGS, Site, Windowed, listed, until
+from support.browsers import Windowed, launch_in, listed, open_connect, until
 from support.command import Server
 from support.networks import Lan, own_network
 
@@ -245,19 +244,10 @@ def test_networks_change(chromium, tmp_path):
         machines = [lan.machine() for _ in range(3)]
         browsers = []
         try:
-            # A page of another origin: without HTTPS a browser does not tell the server's own.
-            html = Site.CONNECT.read_text()
             for number, machine in enumerate(machines):
-                path = tmp_path / f"chromium{number}"
-                path.write_text(f'#!/bin/sh\nexec {" ".join(machine.enter)} {shutil.which("chromium")} "$@"\n')
-                path.chmod(0o755)
-                browsers.append(chromium(0).browser_type.launch(executable_path=path, args=FLAGS))
-            pages = [browser.new_page() for browser in browsers]
-            for page in pages:
-                page.set_default_timeout(BOUND_MS)
-                page.route("http://app.example/**", lambda route: route.fulfill(body=html, content_type="text/html"))
-                page.goto(f"http://app.example/connect?{server.url}")
-                page.wait_for_function("() => window.ready")
+                kind = chromium(0).browser_type
+                browsers.append(launch_in(kind, machine.enter, tmp_path / f"chromium{number}"))
+            pages = [open_connect(browser, server, "http://app.example") for browser in browsers]
             together(pages, "lobby")
             # Two move, so that neither can find the other one but over the server; the third notices nothing.
             for machine in machines[:2]:

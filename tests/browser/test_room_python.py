@@ -2,13 +2,12 @@
 
 import contextlib
 import json
-import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
-from support.browsers import BOUND_MS, FLAGS, Site, until
+from support.browsers import launch_in, open_connect, until
 from support.command import Server
 
 pytest_plugins = ["support.browser_fixtures", "support.networks"]
@@ -128,20 +127,12 @@ def python(network, server):
 @pytest.fixture
 def page(network, server, chromium, tmp_path):
     """A function that opens a page in a browser in the network; what pages leave uncaught fails the test."""
-    wrapper = tmp_path / "chromium"
-    wrapper.write_text(f'#!/bin/sh\nexec {" ".join(network)} {shutil.which("chromium")} "$@"\n')
-    wrapper.chmod(0o755)
-    html = Site.CONNECT.read_text()
     errors = []
-    browser = chromium(0).browser_type.launch(executable_path=wrapper, args=FLAGS)
+    browser = launch_in(chromium(0).browser_type, network, tmp_path / "chromium")
 
     def opening():
-        page = browser.new_context(permissions=["microphone"]).new_page()
-        page.set_default_timeout(BOUND_MS)
+        page = open_connect(browser.new_context(permissions=["microphone"]), server, ORIGIN)
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.route(f"{ORIGIN}/**", lambda route: route.fulfill(body=html, content_type="text/html"))
-        page.goto(f"{ORIGIN}/connect?{server.url}")
-        page.wait_for_function("() => window.ready")
         return page
 
     yield opening

@@ -95,6 +95,30 @@ class Profiles:
             self.contexts.pop().close()
 
 
+def launch_in(kind, enter, path):
+    """A browser inside a network namespace.
+
+    Args:
+        kind: Playwright's kind of browser.
+        enter: the words before a command that is to run there.
+        path: a file to be made, which starts it.
+    """
+    path.write_text(f'#!/bin/sh\nexec {" ".join(enter)} {shutil.which("chromium")} "$@"\n')
+    path.chmod(0o755)
+    return kind.launch(executable_path=path, args=FLAGS)
+
+
+def open_connect(context, server, origin):
+    """Open connect.html on an origin that no server has: without HTTPS a browser does not tell the server's own."""
+    page = context.new_page()
+    page.set_default_timeout(BOUND_MS)
+    html = Site.CONNECT.read_text()
+    page.route(f"{origin}/**", lambda route: route.fulfill(body=html, content_type="text/html"))
+    page.goto(f"{origin}/connect?{server.url}")
+    page.wait_for_function("() => window.ready")
+    return page
+
+
 class Windowed:
     """A Chromium that nobody pretends to look at: a tab behind another one really is in the background.
 

@@ -1,0 +1,122 @@
+"""How soon the pages of a room are connected: Chromium in several processes, all on this machine."""
+
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from playwright.sync_api import BrowserType, Page, sync_playwright
+
+from ..support.browsers import FLAGS, Windowed, launch_in, open_connect, until
+from ..support.command import Server
+from ..support.networks import Lan, own_network
+from .figures import Bench
+from .processes import Target
+
+PART = "rooms"
+MOST_TWO_MS = 400
+MOST_TEN_MS = 3000
+MOST_BESIDE_MS = 2000
+MOST_BACK_MS = 3000
+# A page that enters the room of its address as soon as it is opened: when that was, and when all others were there.
+ROOM = """
+  const [topic, number] = new URLSearchParams(location.search).values();
+  window.entered = new Promise(async (resolve) => {
+    const {room} = await import("/client.js");
+    const here = room(topic);
+    here.addEventListener("join", () => {
+      const {timeOrigin} = performance;
+      if (here.peers.size === Number(number) - 1) resolve([timeOrigin, timeOrigin + performance.now()]);
+    });
+  });
+"""
+
+
+def rooms(bench: Bench) -> None:
+    """Pages that are opened at once, that come when another one was killed, and whose network was away."""
+    if bench.given:
+        return
+    count = bench.size.rooms
+    with bench.server("fsync") as server, sync_playwright() as playwright, ExitStack() as stack:
+        launch = {"executable_path": shutil.which("chromium"), "headless": True, "args": FLAGS}
+        browsers = [stack.enter_context(closing(playwright.chromium.launch(**launch))) for _ in range(2)]
+        pages = [browsers[number % 2].new_context(permissions=["microphone"]).new_page() for number in range(10)]
+        for page in pages:
+            page.add_init_script(ROOM)
+        for number, rounds, most_ms in ((2, 5 * count, MOST_TWO_MS), (10, count, MOST_TEN_MS)):
+            found_ms = [_meet(server, pages[:number], f"{number}-{round_}") for round_ in range(rounds)]
+            note = "from the first page to the last connection"
+            _add(bench, f"{number} pages opened at once, all connected", found_ms, most_ms, note)
+        found_ms = [
+            _beside(playwright.chromium, server, pages[:2], bench.directory()) for _ in range(max(1, count // 4))
+        ]
+        note = "to the one that lives, from the opening of the page"
+        _add(bench, "connected beside a peer that was killed", found_ms, MOST_BESIDE_MS, note)
+        if os.geteuid() != 0:
+            return  # others may not make networks
+        found_ms = [_away(playwright.chromium, bench.directory(), bench.size.away_s) for _ in range(max(1, count // 4))]
+        note = "until messages that were sent meanwhile are there, both ways"
+        _add(bench, f"the network of a page was away for {bench.size.away_s:g} s", found_ms, MOST_BACK_MS, note)
+
+
+def _add(bench: Bench, name: str, found_ms: Sequence[float], most_ms: float, note: str) -> None:
+    value_ms = statistics.median(found_ms)
+    note = f"median of {len(found_ms)}, at most {max(found_ms):.0f} ms; {note}"
+    bench.add(PART, name, value_ms, "ms", target=f"< {most_ms} ms", reached=value_ms < most_ms, note=note)
+
+
+def _meet(server: Target, pages: Sequence[Page], topic: str) -> float:
+    """Open pages at once, which enter a room; how long until all are connected to all."""
+    for page in pages:
+        page.goto(f"{server.base}/demo?room={topic}&number={len(pages)}", wait_until="commit")
+    opened_ms, connected_ms = zip(*(page.evaluate("entered") for page in pages), strict=True)
+    return max(connected_ms) - min(opened_ms)
+
+
+def _beside(kind: BrowserType, server: Target, pages: Sequence[Page], directory: Path) -> float:
+    """Two pages are in a room, the browser of one is killed, and another page comes: how long until it is connected."""
+    directory.mkdir()
+    topic = directory.name
+    windowed = Windowed(kind, directory / "profile")
+    try:
+        killed, lives = windowed.context.pages[0], pages[0]
+        for page in (killed, lives):
+            page.goto(f"{server.base}/demo?room={topic}&number=2")
+        killed.evaluate(f"(() => {{ {ROOM} }})()")
+        killed.evaluate("entered")
+        lives.evaluate("entered")
+    finally:
+        windowed.kill()
+    pages[1].goto(f"{server.base}/demo?room={topic}&number=2", wait_until="commit")
+    opened_ms, connected_ms = pages[1].evaluate("entered")
+    return connected_ms - opened_ms
+
+
+def _away(kind: BrowserType, directory: Path, away_s: float) -> float:
+    """The network of one of two pages is away for a while: how long after that until all messages have arrived."""
+    directory.mkdir()
+    with own_network(), ExitStack() as stack:
+        lan = stack.enter_context(closing(Lan()))
+        server = Server("--address", lan.address, "--data-dir", directory / "data")
+        stack.callback(server.end)
+        machines = [lan.machine() for _ in range(2)]
+        pages = []
+        for number, machine in enumerate(machines):
+            browser = launch_in(kind, machine.enter, directory / f"chromium{number}")
+            pages.append(open_connect(stack.enter_context(closing(browser)), server, "http://app.example"))
+        for page in pages:
+            page.evaluate("enter('lobby')")
+        for page in pages:
+            until(lambda page=page: page.evaluate("here.peers.size") == 1)
+        machines[0].unplug()
+        time.sleep(away_s / 2)
+        for page in pages:
+            page.evaluate("here.send('sent meanwhile')")
+        time.sleep(away_s / 2)
+        machines[0].plug()
+        back_ms = time.time() * 1000
+        heard = "seen.filter(([name]) => name === 'message').map(([, , , at]) => at)"
+        return max(until(lambda page=page: page.evaluate(heard))[0] for page in pages) - back_ms
