@@ -24,6 +24,20 @@ OFFER = """
   })()
 """
 
+# Of a peer's own offer, which it takes, the news are here before the answer to that request.
+LATE = """
+  () => {
+    const asking = window.fetch;
+    window.fetch = async (url, init) => {
+      const response = await asking(url, init);
+      if (init?.body?.includes("taken back")) {
+        while (!steps.some(([name]) => name === "answered")) await new Promise((resolve) => setTimeout(resolve, 10));
+      }
+      return response;
+    };
+  }
+"""
+
 
 @pytest.fixture(params=["socket", "http"])
 def seen(request, server, blocking):
@@ -88,6 +102,17 @@ def test_beside_the_dead(server, site, connect_page):
     meet([bob], "strangers")
     assert bob.evaluate("met")[1] == "0"
     assert alice.evaluate("met")[1] == "0"
+
+
+def test_own_offer_is_taken(server, site, blocking, connect_page):
+    """A peer that takes its own offer goes on to another one, also if the news of that are faster than the answer."""
+    page = connect_page(blocking(server))
+    page.evaluate(LATE)
+    meet([page], "strangers")
+    until(lambda: listed(server, site.origin, "pair%2Fstrangers"))
+    dead(server, site, page, "pair%2Fstrangers", 1)
+    until(lambda: ["trying", "dead 0"] in page.evaluate("steps"))
+    assert waits(page)
 
 
 def test_given_up(server, site, connect_page):

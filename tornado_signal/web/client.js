@@ -1183,7 +1183,7 @@ async function meet(client, topic, options, servers) {
         cursor = listing.cursor;
         others = listed.filter(({ code }) => code !== link?.code);
         if (others.length && (place % 2 === 1 || stuck)) {
-          isAnswered = link && !(await claimed(link));
+          isAnswered = link && !(await claimed(link, signal));
           if (!isAnswered) {
             withdraw();
             const next = listed[place - 1];
@@ -1222,7 +1222,7 @@ async function meet(client, topic, options, servers) {
 }
 
 /** Take one's own offer, so that no other peer can answer it; whether none has. */
-async function claimed({ client, code, signal }) {
+async function claimed({ client, code }, signal) {
   try {
     await retry(() => client.answer(code, "taken back", { signal }), signal);
     return true;
