@@ -311,7 +311,7 @@ def test_help_check_and_version(installed, tmp_path):
     ]
     assert "--data-dir" in help_
     assert check.startswith("settings: can be used\n")
-    assert re.fullmatch("[0-9a-f]{40}\n|unknown\n", version)
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)? \(([0-9a-f]{40}|unknown)\)\n", version)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import pytest
 from support import npm_package
 from support.checkout import copy_checkout, new_repository
 from support.command import ORIGIN, Server
+from support.documents import all_blocks, pages
 from support.paths import ROOT
 from support.pythons import do
 
@@ -19,6 +20,7 @@ from tornado_signal.http import assets
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 STATED = json.loads((npm_package.WEB / "package.json").read_text())["version"]
+RELEASING = all_blocks((ROOT / "CONTRIBUTING.md").read_text())
 ASK = """
 import { SignalClient } from "tornado-signal";
 const [url, origin] = process.argv.slice(1);
@@ -32,7 +34,7 @@ def built(tmp_path_factory):
     source = tmp_path_factory.mktemp("source")
     copy_checkout(source)
     commit = new_repository(source)
-    (commands,) = re.findall(r"```sh\n(git tag .*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    commands = RELEASING[-1][1]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     me = {"GIT_COMMITTER_NAME": "Tester", "GIT_COMMITTER_EMAIL": "tester@example.invalid"}
     do("bash", "-ec", commands.replace("0.2.0", STATED), cwd=source, PATH=path, **me)
@@ -87,3 +89,9 @@ def test_the_changelog():
     headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "[Unreleased]"
     assert re.fullmatch(rf"\[{re.escape(STATED)}\] - \d{{4}}-\d\d-\d\d", headings[1])
+
+
+def test_other_commands():
+    """Beside those of a release, CONTRIBUTING.md repeats commands of the documentation, which are tried there."""
+    shown = all_blocks(pages()["contributing"])
+    assert [block for block in RELEASING if block not in shown] == RELEASING[-1:]
