@@ -110,7 +110,8 @@ def test_install(machine):
     assert ask(machine, "/health")["status"] == "ok"
     commit = machine.do(f"git -C {SOURCE} rev-parse HEAD")
     assert ask(machine, "/") == {"version": commit}
-    assert said.startswith(f"tornado-signal {commit} is listening on http://127.0.0.1:3000, 0 sessions listed\n")
+    listening = "is listening on http://127.0.0.1:3000, 0 sessions listed\n"
+    assert re.match(rf"tornado-signal \S+ \({commit}\) {listening}", said)
     assert machine.do(f"systemctl is-enabled {SERVICE} {SOCKET}") == "enabled\nenabled"
     assert 'Status: "listening on http://127.0.0.1:3000, 0 sessions listed"' in machine.do(STATUS)
     assert "listening on http://127.0.0.1:3000\n" in machine.do(LOG)
