@@ -25,7 +25,6 @@ for (const { prototype } of [wrtc.RTCPeerConnection, wrtc.RTCDataChannel]) {
     const event = Object.assign(new Event(type), { data, candidate, channel, track, streams });
     const handler = () => this[`on${type}`]?.(event);
     process.nextTick(() => {
-      if (type === "negotiationneeded" && this.signalingState !== "stable") return; // it comes again when it is
       this.addEventListener(type, handler);
       targetOf(this).dispatchEvent(event);
       this.removeEventListener(type, handler);
