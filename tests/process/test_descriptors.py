@@ -40,7 +40,16 @@ def connect(server):
 
 def post(connection, path, body):
     """Status, headers and JSON."""
+    send(connection, path, body)
+    return answer(connection)
+
+
+def send(connection, path, body):
     connection.request("POST", path, json.dumps(body), {"Origin": ORIGIN})
+
+
+def answer(connection):
+    """Status, headers and JSON."""
     response = connection.getresponse()
     return response.status, response.headers, json.load(response)
 
@@ -88,9 +97,13 @@ def test_more_clients_than_descriptors(little_room):
     server = little_room
     with contextlib.ExitStack() as ends:
         clients = [ends.enter_context(contextlib.closing(connect(server))) for _ in range(ROOM + 3 * SPARE_CONNECTIONS)]
-        for client in clients:
-            client.connect()
         welcome, others = clients[:ROOM], clients[ROOM:]
+        for client in welcome:
+            client.connect()
+        for client in others:  # at once: the server does not wait long for what these say
+            client.connect()
+            with contextlib.suppress(OSError):
+                send(client, "/late/offer", {"info": "i", "offer": "o"})
         codes = []
         for number, client in enumerate(welcome):
             status, _, found = post(client, f"/{number}/offer", {"info": "i", "offer": OFFER})
@@ -99,7 +112,7 @@ def test_more_clients_than_descriptors(little_room):
         told = 0
         for client in others:
             with contextlib.suppress(OSError, http.client.HTTPException):
-                status, headers, found = post(client, "/late/offer", {"info": "i", "offer": "o"})
+                status, headers, found = answer(client)
                 assert (status, found) == (503, {"error": "Service unavailable"})
                 assert int(headers["Retry-After"]) >= 1
                 assert headers["Access-Control-Allow-Origin"] == ORIGIN
