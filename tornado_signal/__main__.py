@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -48,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status (contract D).
     """
+    if os.getpid() == 1:  # of a container: the kernel ignores signals that it has no handler for
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(CLEAN))
     arguments = make_parser().parse_args(argv)
     logs.set_up()
     os.umask(0o077)  # files are for this user alone: they hold people's addresses

@@ -1,9 +1,10 @@
-"""Backup, restore, inspect, check, compact and repair: the data directory's commands.
+"""Backup, restore, inspect, check, compact, repair and health: the operator's commands.
 
-Their module is imported when one of them runs: other commands start fast.
+Their modules are imported when one of them runs: other commands start fast.
 """
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from ..settings.command_line import CommandLine, add_settings, flag_reader
@@ -45,10 +46,22 @@ def add_commands(commands: CommandLine) -> None:
     parser = _add(commands, "compact", meaning, "data_dir", *LISTENER, "store")
     _add_url(parser)
     _add(commands, "repair", "save what can be saved of a damaged database", "data_dir", "store")
+    health = "ask the server of these settings whether it is healthy"
+    _add(
+        commands, "health", health, "address", "port", "tls_certificate", "tls_key", "allowed_origins", run=_run_health
+    )
 
 
-def _add(commands: CommandLine, name: str, meaning: str, *settings: str) -> CommandLine:
-    parser = commands.add_command(name, _run, meaning, f"{meaning.capitalize()}. Settings are found as by `serve`.")
+def _add(
+    commands: CommandLine,
+    name: str,
+    meaning: str,
+    *settings: str,
+    run: Callable[[argparse.Namespace], None] | None = None,
+) -> CommandLine:
+    parser = commands.add_command(
+        name, run or _run, meaning, f"{meaning.capitalize()}. Settings are found as by `serve`."
+    )
     add_settings(parser, settings)
     return parser
 
@@ -60,5 +73,11 @@ def _add_url(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     from .commands import run
+
+    run(arguments)
+
+
+def _run_health(arguments: argparse.Namespace) -> None:
+    from .health import run
 
     run(arguments)

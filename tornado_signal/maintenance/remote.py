@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from ..errors import OperatorError
 from ..settings.settings import Settings
+from ..system.sockets import reachable
 
 SILENCE_S = 60.0  # for which the server may say nothing in the middle of a backup
 COMPACTION_S = 3600.0
@@ -25,8 +26,7 @@ def admin_url(settings: Settings, url: str | None) -> str | None:
         return url
     if settings.admin_port == 0:
         raise OperatorError("with --admin-port 0 only the server's log knows the port; name it with --admin-url")
-    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.admin_address, settings.admin_address)
-    return f"http://{f'[{address}]' if ':' in address else address}:{settings.admin_port}"
+    return f"http://{reachable(settings.admin_address)}:{settings.admin_port}"
 
 
 @contextlib.contextmanager

