@@ -27,6 +27,10 @@ IMAGE = "localhost/tornado-signal"
 PACKAGES = "base-files,dash,coreutils,grep,libc-bin,python3-venv,git,redis-tools,caddy"
 MAKE_BASE = ["mmdebstrap", "--quiet", "--variant=extract", f"--include={PACKAGES}"]
 MAKE_BASE += [f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "man", "locale")]
+# Unpacked, Python's library is not compiled; what environments are made with is, by making one.
+MAKE_BASE.append(
+    "--customize-hook=chroot \"$1\" sh -ec 'python3 -m venv /tmp/one; /tmp/one/bin/pip list; rm -r /tmp/one'"
+)
 STAND_IN = f"""
 FROM {BASE}
 COPY valkey-server /usr/local/bin/

@@ -1,7 +1,6 @@
 """Whether the server that the settings describe is healthy: the health check of a container."""
 
 import argparse
-import json
 import os
 
 import httpx
@@ -34,13 +33,13 @@ def run(arguments: argparse.Namespace) -> None:
     # The certificate is for the server's public name, and whether it is good is not asked here.
     transport = httpx.HTTPTransport(uds=socket_path, verify=False)
     try:
-        with httpx.Client(transport=transport, timeout=TIMEOUT_S) as client:
+        with httpx.Client(transport=transport, timeout=TIMEOUT_S, trust_env=False) as client:
             response = client.get(f"{url}/health", headers={"Origin": allowed_origin(settings) or url})
             found = response.json()
             said = found["status"] if response.status_code == 200 else found["error"]
     except httpx.HTTPError as error:
         raise OperatorError(f"no server answers at {where} ({error or type(error).__name__})") from error
-    except (json.JSONDecodeError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError) as error:
         raise OperatorError(f"what answers at {where} is no tornado-signal") from error
     if said != "ok":
         raise OperatorError(f"the server at {where} says: {said}")

@@ -1,0 +1,358 @@
+"""The image, the compose files and the manifest for Kubernetes: podman builds and runs them."""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+from compose_spec import PyCompose
+from support.browsers import until
+from support.command import BOUND_S, COMMAND, environment
+from support.containers import BASE, IMAGE, Containers
+from support.paths import ROOT
+
+from tornado_signal.settings.settings import PREFIX
+from tornado_signal.settings.sources import load
+
+pytestmark = [pytest.mark.root, pytest.mark.network, pytest.mark.slow(60)]
+
+ORIGIN = "Origin: https://app.example.com"
+COMPOSE = ("compose.yaml", "containers/compose.cluster.yaml")
+CLUSTER = "tornado-signal-cluster"
+MANIFEST = list(yaml.safe_load_all((ROOT / "containers/kubernetes.yaml").read_text()))
+OUR_MB = 48  # of the image, beside its base
+START_S = 60
+AT_ONCE = {"TORNADO_SIGNAL_DRAIN_DELAY_MS": "0"}  # for what has no load balancer
+
+# What a process in a container can do, as seen by itself.
+LIMITS = """
+import json
+from pathlib import Path
+status = dict(line.split(":", 1) for line in Path("/proc/1/status").read_text().splitlines())
+written = []
+for place in ("/", "/opt/tornado-signal", "/etc", "/data"):
+    try:
+        (Path(place) / "written").touch()
+        written.append(place)
+    except OSError:
+        pass
+command = Path("/proc/1/cmdline").read_bytes().split(bytes(1))[1:3]
+print(json.dumps([status["Uid"].split()[0], status["CapBnd"].strip(), status["NoNewPrivs"].strip(), written,
+    [each.decode() for each in command]]))
+"""
+# What lies beside the package, and in the root.
+PLACES = """
+import json, os, sysconfig
+print(json.dumps([os.listdir(sysconfig.get_path("purelib")), os.listdir("/")]))
+"""
+# The processes of a container: state and parent of each.
+PROCESSES = """
+import json
+from pathlib import Path
+found = {}
+for stat in Path("/proc").glob("[0-9]*/stat"):
+    try:
+        state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        continue
+    found[int(stat.parent.name)] = [state, int(parent)]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Podman, with a place of its own."""
+    with Containers(tmp_path_factory.mktemp("containers")) as place:
+        yield place
+
+
+@pytest.fixture(scope="module")
+def commit(place):
+    """The image is built; the commit that it was built from."""
+    return place.build()
+
+
+@pytest.fixture(scope="module")
+def cluster(place, commit):
+    """The compose file of three servers is up; the proxy's address."""
+    image = place.build_stand_in()
+    compose(place, COMPOSE[1], "up", "--detach", "--no-build", VALKEY_IMAGE=image, PROXY_IMAGE=image)
+    url = "http://127.0.0.1:8080"
+    for number in (1, 2, 3):
+        until(lambda name=f"{CLUSTER}_signal-{number}_1": healthy(place, name), START_S)
+    until(lambda: ask(place, f"{url}/health")[0] == 200, START_S)
+    return url
+
+
+def compose(place, file, *arguments, **variables):
+    """Run a command for a compose file of the source that the image was built from."""
+    command = Path(sys.executable).with_name("podman-compose")
+    return place.do(command, "--file", place.room / "source" / file, *arguments, **variables)
+
+
+def healthy(place, name):
+    """Whether a container is healthy. What systemd does every ten seconds elsewhere is done now."""
+    place.run("podman", "healthcheck", "run", name)
+    return place.inspect(name)["State"]["Health"]["Status"] == "healthy"
+
+
+def ask(place, url, body=None, *headers):
+    """Send a request from beside the containers; status and JSON."""
+    data = [] if body is None else ["--data", json.dumps(body)]
+    given = [part for header in (ORIGIN, *headers) for part in ("--header", header)]
+    done = place.run("curl", "--silent", "--write-out", "\n%{http_code}", *given, *data, url)
+    body, _, status = done.stdout.rpartition("\n")
+    return int(status), json.loads(body) if body else None
+
+
+def address(place, name):
+    """The address of a container in its network."""
+    (network,) = place.inspect(name)["NetworkSettings"]["Networks"].values()
+    return network["IPAddress"]
+
+
+def inside(place, name, script):
+    """What a Python script prints in a container, as JSON."""
+    return json.loads(place.podman("exec", name, "python3", "-c", script))
+
+
+def ended(place, name):
+    """Stop a container in the ordinary way, and wait for its end; its exit status: 137 if it was killed in the end."""
+    place.podman("stop", name)
+    return place.inspect(name)["State"]["ExitCode"]
+
+
+# The image
+
+
+def test_image(place, commit):
+    """It is small, holds the package of this commit and nothing to build it with, and says how it is to be run."""
+    image = place.inspect(IMAGE)
+    config = image["Config"]
+    assert config["User"] == "10001:10001"
+    assert config["Entrypoint"] + config["Cmd"] == ["tornado-signal", "serve"]
+    assert (config["Volumes"], config["StopSignal"]) == ({"/data": {}}, "SIGTERM")
+    assert image["Healthcheck"]["Test"] == ["CMD", "tornado-signal", "health"]
+    megabytes = (image["Size"] - place.inspect(BASE)["Size"]) / 1e6
+    print(f"{megabytes:.1f} MB")
+    assert megabytes < OUR_MB
+    run = ["run", "--rm", "--network=none", "--read-only", "--cap-drop=ALL"]
+    assert commit in place.podman(*run, IMAGE, "--version")
+    packages, root = json.loads(place.podman(*run, "--entrypoint=python3", IMAGE, "-c", PLACES))
+    assert "tornado_signal" in packages
+    assert not {"pip", "setuptools"} & {*packages}
+    assert not {"source", "empty"} & {*root}
+    checked = place.podman(*run, IMAGE, "serve", "--check")
+    assert "store: " in checked
+
+
+def test_a_stop_before_it_serves(tmp_path):
+    """As PID 1 it ends on a SIGTERM that comes while it starts; the kernel would not end it."""
+    settings = tmp_path / "settings.toml"
+    os.mkfifo(settings)
+    command = ["unshare", "--pid", "--fork", "--kill-child", COMMAND, "serve", "--config", settings]
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as unshare:
+        writer = until(lambda: opened(settings), BOUND_S)  # it reads its settings, and there is no end to them
+        children = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children").read_text()
+        os.kill(int(children), signal.SIGTERM)
+        _, said = unshare.communicate(timeout=BOUND_S)
+        os.close(writer)
+    assert (unshare.returncode, said) == (0, "")
+
+
+def opened(fifo):
+    """A descriptor that writes to a FIFO, when there is something that reads it."""
+    with contextlib.suppress(OSError):
+        return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    return None
+
+
+# Compose
+
+
+@pytest.mark.parametrize("file", COMPOSE)
+def test_compose_files(file):
+    """They are what the Compose specification allows, and every setting in them is one of the server's."""
+    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (ROOT / file).read_text())  # variables are not set
+    found = yaml.safe_load(text)
+    PyCompose.from_json(json.dumps(found)).validate()
+    servers = [each for each in found["services"].values() if each["image"] == "tornado-signal"]
+    assert servers
+    for each in servers:
+        load(argparse.Namespace(config=None), each["environment"])
+        assert all(name.startswith(PREFIX) for name in each["environment"])
+        assert (each["read_only"], each["cap_drop"]) == (True, ["ALL"])
+        assert each["healthcheck"]["test"] == ["CMD", "tornado-signal", "health"]
+
+
+def test_one_server(place, commit):
+    """It has no rights, gets healthy, connects two peers, and a stop keeps its sessions for the next start."""
+    compose(place, COMPOSE[0], "--project-name", "one", "up", "--detach", "--no-build")
+    name, url = "one_signal_1", "http://127.0.0.1:3000"
+    until(lambda: healthy(place, name), START_S)
+    assert inside(place, name, LIMITS)[:4] == ["10001", "0" * 16, "1", ["/data"]]
+    assert inside(place, name, LIMITS)[4] == ["/opt/tornado-signal/bin/tornado-signal", "serve"]
+
+    peers = [
+        subprocess.Popen(
+            place.command(COMMAND, side, "shell", "--url", url, "--wait", str(START_S)),
+            env=place.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for side in ("offer", "answer")
+    ]
+    for peer, words in zip(peers, ("offer of alice", "answer of bob"), strict=True):
+        peer.stdin.write(words)
+        peer.stdin.close()
+    for peer, words in zip(peers, ("answer of bob", "offer of alice"), strict=True):
+        with peer:
+            assert peer.stdout.read() == f"{words}\n"
+        assert peer.returncode == 0
+
+    status, found = ask(place, f"{url}/kept/offer", {"info": "i", "offer": "o"})
+    assert status == 200
+    assert ended(place, name) == 0
+    assert "stopped" in place.run("podman", "logs", name).stderr
+    place.podman("start", name)
+    until(lambda: healthy(place, name), START_S)
+    (kept,) = ask(place, f"{url}/kept/sessions")[1]["sessions"]
+    assert kept["code"] == found["code"]
+    assert ended(place, name) == 0
+
+
+def test_not_healthy(place, commit):
+    """A container whose server does not serve is not healthy."""
+    place.podman("run", "--detach", "--name=ill", "--network=none", "--entrypoint=sleep", IMAGE, "1000")
+    assert place.run("podman", "healthcheck", "run", "ill").returncode == 1
+    assert not healthy(place, "ill")
+    (*_, last) = place.inspect("ill")["State"]["Health"]["Log"]
+    assert "no server answers at http://127.0.0.1:3000" in last["Output"]
+
+
+def test_three_servers(place, cluster):
+    """What is published at one is there at all and through the proxy, and one can go without a request failing."""
+    urls = [f"http://{address(place, f'{CLUSTER}_signal-{number}_1')}:3000" for number in (1, 2, 3)]
+    status, found = ask(place, f"{urls[0]}/walk/offer", {"info": "i", "offer": "o"})
+    assert status == 200
+    for url in (*urls, cluster):
+        assert [each["code"] for each in ask(place, f"{url}/walk/sessions")[1]["sessions"]] == [found["code"]]
+    assert ask(place, f"{cluster}/answer", {**found, "side": "answerer", "answer": "a"})[0] == 200
+    status, news = ask(place, f"{urls[1]}/poll", {"code": found["code"], "side": "offerer"})
+    assert (status, news["answer"]) == (200, "a")
+
+    name = f"{CLUSTER}_signal-3_1"
+    with subprocess.Popen(place.command("podman", "stop", name), env=place.environment()) as stopping:
+        while stopping.poll() is None:
+            assert ask(place, f"{cluster}/topics")[0] == 200
+    assert place.inspect(name)["State"]["ExitCode"] == 0
+    assert ask(place, f"{cluster}/topics")[0] == 200
+
+
+def test_workers(place, cluster):
+    """As PID 1 the main process replaces a worker that dies and leaves no zombie; a stop ends all of them cleanly."""
+    settings = settings_of("signal-1") | AT_ONCE
+    place.podman("run", "--detach", "--name=many", *sandbox(settings, "--tmpfs=/tmp"), IMAGE, "serve", "--workers=2")
+    before = until(lambda: workers(place, "many"), START_S)
+    assert healthy(place, "many")
+    place.podman("exec", "many", "python3", "-c", f"import os; os.kill({before[0]}, 9)")
+    after = until(lambda: (found := workers(place, "many")) != before and found, START_S)
+    assert before[1] in after
+    assert ended(place, "many") == 0
+
+
+def workers(place, name):
+    """The workers of a container that has two and no zombie, or None."""
+    found = inside(place, name, PROCESSES)
+    children = sorted(int(pid) for pid, (_, parent) in found.items() if parent == 1)
+    whole = len(children) == 2 and all(state != "Z" for state, _ in found.values())
+    return children if whole and "listening" in place.run("podman", "logs", name).stderr else None
+
+
+def settings_of(service):
+    """The settings of a server of the cluster."""
+    return yaml.safe_load((ROOT / COMPOSE[1]).read_text())["services"][service]["environment"]
+
+
+def sandbox(settings, *options):
+    """How podman is to run a server beside the cluster: with nothing that it could write to but its volume."""
+    variables = [f"--env={name}={value}" for name, value in settings.items()]
+    bare = ("--read-only", "--read-only-tmpfs=false", "--cap-drop=ALL", "--security-opt=no-new-privileges")
+    return [f"--network={CLUSTER}_inner", *bare, *variables, *options]
+
+
+# Kubernetes
+
+
+def of_kind(kind):
+    """The one resource of a kind."""
+    (found,) = (each for each in MANIFEST if each["kind"] == kind)
+    return found
+
+
+def test_manifest():
+    """Each resource is what Kubernetes allows, they belong together, and every setting is one of the server's."""
+    for each in MANIFEST:
+        kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
+    deployment, pod = of_kind("Deployment")["spec"], of_kind("Deployment")["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    labels = pod["metadata"]["labels"]
+    assert deployment["selector"]["matchLabels"] == labels
+    assert of_kind("Service")["spec"]["selector"] == labels
+    assert of_kind("PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
+    assert of_kind("PodDisruptionBudget")["spec"]["maxUnavailable"] < deployment["replicas"]
+    assert pod["spec"]["enableServiceLinks"] is False
+    assert container["envFrom"] == [{"configMapRef": {"name": of_kind("ConfigMap")["metadata"]["name"]}}]
+    (mounted,) = container["volumeMounts"]
+    (volume,) = pod["spec"]["volumes"]
+    assert volume["secret"]["secretName"] == of_kind("Secret")["metadata"]["name"]
+
+    settings = load(argparse.Namespace(config=None), of_kind("ConfigMap")["data"])
+    assert settings.store == "redis", "there is more than one"
+    path = settings.redis_password_file
+    assert (str(path.parent), path.name in of_kind("Secret")["stringData"]) == (mounted["mountPath"], True)
+    assert pod["spec"]["terminationGracePeriodSeconds"] > settings.drain_delay_ms / 1000 + 12
+
+
+def test_variables_of_kubernetes():
+    """What Kubernetes would add for a Service of that name is refused, and so the manifest has it add nothing."""
+    name = of_kind("Service")["metadata"]["name"].upper().replace("-", "_")
+    with pytest.raises(ValueError, match="TORNADO_SIGNAL_PORT"):
+        load(argparse.Namespace(config=None), {f"{name}_PORT": "tcp://10.0.0.1:80"})
+
+
+def test_probes(place, cluster):
+    """With the manifest's settings and rights each probe is answered, at the address that a node sees."""
+    ours = settings_of("signal-1")
+    other = {name: ours[name] for name in ("TORNADO_SIGNAL_REDIS_NODES", "TORNADO_SIGNAL_DURABILITY")}
+    settings = of_kind("ConfigMap")["data"] | other | {"TORNADO_SIGNAL_REDIS_PASSWORD_FILE": "none"} | AT_ONCE
+    place.podman("run", "--detach", "--name=pod", *sandbox(settings), IMAGE)
+    (container,) = of_kind("Deployment")["spec"]["template"]["spec"]["containers"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    probes = {name: probe["httpGet"] for name, probe in container.items() if name.endswith("Probe")}
+    assert sorted(probes) == ["livenessProbe", "readinessProbe", "startupProbe"]
+    assert of_kind("Service")["spec"]["ports"][0]["targetPort"] in ports
+    host = address(place, "pod")
+    for probe in probes.values():
+        headers = [f"{each['name']}: {each['value']}" for each in probe.get("httpHeaders", ())]
+        url = f"http://{host}:{ports[probe['port']]}{probe['path']}"
+        until(lambda url=url, headers=headers: probed(place, url, headers) == 200, START_S)
+    assert ended(place, "pod") == 0
+
+
+def probed(place, url, headers):
+    """The status that a probe gets; it sends no more than it says."""
+    given = [part for header in headers for part in ("--header", header)]
+    return int(
+        place.run("curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}", *given, url).stdout
+    )
