@@ -161,11 +161,14 @@ def test_a_stop_before_it_serves(tmp_path):
     os.mkfifo(settings)
     command = ["unshare", "--pid", "--fork", "--kill-child", COMMAND, "serve", "--config", settings]
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as unshare:
-        writer = until(lambda: opened(settings), BOUND_S)  # it reads its settings, and there is no end to them
-        children = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children").read_text()
-        os.kill(int(children), signal.SIGTERM)
-        _, said = unshare.communicate(timeout=BOUND_S)
-        os.close(writer)
+        try:
+            writer = until(lambda: opened(settings), BOUND_S)  # it reads its settings, and there is no end to them
+            children = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children").read_text()
+            os.kill(int(children), signal.SIGTERM)
+            _, said = unshare.communicate(timeout=BOUND_S)
+            os.close(writer)
+        finally:
+            unshare.kill()
     assert (unshare.returncode, said) == (0, "")
 
 

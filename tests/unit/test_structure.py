@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "websocket": "api errors http session stores.watches transport websockets",
     "admin": "api errors http maintenance metrics stores.leveldb transport httpx prometheus_client tornado",
     "transport": "httptools tornado websockets",
-    "maintenance": "errors session settings stores stores.leveldb stores.redis system",
+    "maintenance": "errors session settings stores stores.leveldb stores.redis system httpx",
     "settings": "",
     "system": "errors metrics settings tornado",
     "server": "admin api errors http limits metrics settings stores system transport websocket package tornado",

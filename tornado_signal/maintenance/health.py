@@ -11,7 +11,7 @@ from ..settings.settings import Settings
 from ..settings.sources import load
 from ..settings.value_types import UNIX_PREFIX
 from ..system import logs
-from ..system.sockets import reachable
+from .remote import reachable
 
 TIMEOUT_S = 5.0
 

@@ -102,12 +102,6 @@ def is_local(listening: socket.socket) -> bool:
     return listening.family == socket.AF_UNIX or ipaddress.ip_address(listening.getsockname()[0]).is_loopback
 
 
-def reachable(address: str) -> str:
-    """What stands in a URL of this machine for the address that a server listens on."""
-    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
-    return f"[{address}]" if ":" in address else address
-
-
 def url(listening: socket.socket, scheme: str) -> str:
     """Where a listening socket can be reached."""
     if listening.family == socket.AF_UNIX:
