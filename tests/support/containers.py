@@ -44,8 +44,6 @@ mount --make-rprivate /
 umount -R /sys/fs/cgroup
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 for each in /run /dev/shm; do mount -t tmpfs tmpfs "$each"; done
-echo nameserver 127.0.0.1 >/run/resolv.conf # where nothing answers: names from outside fail at once
-mount --bind /run/resolv.conf /etc/resolv.conf
 ip link set lo up
 echo ready
 read -r
