@@ -22,9 +22,9 @@ BOUND_S = 100
 CACHE = ROOT / ".cache/containers"
 BASE = "localhost/base"
 IMAGE = "localhost/tornado-signal"
-# Beside Python what other images of the compose files have: the command line of Redis, which is that of Valkey, too,
-# and Caddy. They are unpacked and not set up, which takes a quarter of the time.
-PACKAGES = "base-files,dash,coreutils,grep,libc-bin,python3-venv,git,redis-tools,caddy"
+# Beside Python the command line of Redis, which is that of Valkey, too, and what Caddy needs. They are unpacked and not
+# set up, which takes a quarter of the time.
+PACKAGES = "base-files,dash,coreutils,grep,libc-bin,python3-venv,git,redis-tools,libzstd1"
 MAKE_BASE = ["mmdebstrap", "--quiet", "--variant=extract", f"--include={PACKAGES}"]
 MAKE_BASE += [f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "man", "locale")]
 # Unpacked, Python's library is not compiled; what environments are made with is, by making one.
@@ -33,7 +33,7 @@ MAKE_BASE.append(
 )
 STAND_IN = f"""
 FROM {BASE}
-COPY valkey-server /usr/local/bin/
+COPY valkey-server caddy /usr/local/bin/
 RUN ln -s /usr/bin/redis-cli /usr/local/bin/valkey-cli
 """
 
@@ -82,10 +82,10 @@ def base_store():
         shutil.rmtree(CACHE, ignore_errors=True)
         store.mkdir(parents=True)
         codename = next(line.partition("=")[2] for line in release.splitlines() if line.startswith("VERSION_CODENAME="))
-        do(*MAKE_BASE, codename, store / "base.tar")
         podman = ["podman", "--root", store, "--runroot", store / "run", "--storage-driver", "overlay"]
-        do(*podman, "import", "--quiet", store / "base.tar", BASE)
-        (store / "base.tar").unlink()
+        with subprocess.Popen([*MAKE_BASE, codename, "-"], stdout=subprocess.PIPE) as packing:
+            imported = subprocess.run([*podman, "import", "--quiet", "-", BASE], stdin=packing.stdout, check=False)
+        assert (packing.returncode, imported.returncode) == (0, 0), "there is no base image; above is why"
         (store / "made").touch()
     return store
 
@@ -186,7 +186,8 @@ class Containers:
         """Build an image with the real Valkey and Caddy, in place of theirs; its name."""
         folder = self.room / "stand-in"
         folder.mkdir()
-        shutil.copy(get_binary_path(), folder)
+        for program in (get_binary_path(), shutil.which("caddy")):
+            shutil.copy(program, folder)
         (folder / "Containerfile").write_text(STAND_IN)
         self.podman("build", "--layers=false", "--quiet", "--tag", "localhost/stand-in", folder)
         return "localhost/stand-in"
