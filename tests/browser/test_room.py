@@ -291,6 +291,12 @@ def test_what_strangers_do(server, site, connect_page):
     enter(bob, "bob")
     with_others(alice, "bob")
     with_others(bob, "alice")
+    # A beacon in the place of Alice's, which has no secret, does not make Alice believe that its secret is used elsewhere.
+    forged = json.dumps({"id": alice.evaluate("here.id"), "at": time.time() * 1000 + 60_000})
+    server.call("/room%2Flobby/offer", {"info": "alice", "offer": forged}, origin=site.origin)
+    carol = connect_page(server)
+    enter(carol, "carol")
+    with_others(bob, "alice", "carol")
     assert happened(alice, "error", "close") == happened(bob, "error", "close") == []
 
 

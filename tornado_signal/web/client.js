@@ -1628,7 +1628,9 @@ class Room extends EventTarget {
 
   async #see({ code, info, offer, createdAt }) {
     const { id, at, me } = await this.#read(offer, "id");
-    if (id === this.id && at > this.#at) throw new Error("Another page is in this room with the same secret");
+    if (id === this.id && this.#identity && at > this.#at) {
+      throw new Error("Another page is in this room with the same secret");
+    }
     if (!id || id === this.id) return;
     const member = this.#member(id, me);
     // It has another one now, or this is a copy of it.
