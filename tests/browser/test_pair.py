@@ -37,6 +37,16 @@ LATE = """
     };
   }
 """
+# It is taken as late as the test wants.
+HELD = """
+  () => {
+    const asking = window.fetch;
+    window.fetch = async (url, init) => {
+      if (init?.body?.includes("taken back")) await new Promise((resolve) => (window.release = resolve));
+      return asking(url, init);
+    };
+  }
+"""
 
 
 @pytest.fixture(params=["socket", "http"])
@@ -113,6 +123,22 @@ def test_own_offer_is_taken(server, site, blocking, connect_page):
     dead(server, site, page, "pair%2Fstrangers", 1)
     until(lambda: ["trying", "dead 0"] in page.evaluate("steps"))
     assert waits(page)
+
+
+def test_answered_while_taken_back(server, site, blocking, connect_page):
+    """What the other one says at once is heard also if it comes before the server has refused to take the offer back."""
+    alice, bob = connect_page(blocking(server)), connect_page(server)
+    alice.evaluate(HELD)
+    meet([alice], "strangers")
+    until(lambda: listed(server, site.origin, "pair%2Fstrangers"))
+    dead(server, site, alice, "pair%2Fstrangers", 1)
+    until(lambda: alice.evaluate("'release' in window"))
+    (code,) = [each["code"] for each in listed(server, site.origin, "pair%2Fstrangers") if each["info"] == "dead 0"]
+    server.call("/withdraw", {"code": code, "side": "offerer"}, origin=site.origin)
+    meet([bob], "strangers")
+    until(lambda: bob.evaluate("window.connection?.channel.bufferedAmount === 0"))
+    alice.evaluate("release()")
+    assert alice.evaluate("met") == ["offerer", "0"]
 
 
 def test_given_up(server, site, connect_page):

@@ -739,6 +739,7 @@ class Link {
   #silent; // the time until the other side has to have said something
   #open = false;
   #pairs; // whether it is for a pair
+  #wanted; // tells that somebody waits for the connection
   over = new AbortController(); // aborted when the connection has ended
 
   constructor(client, side, { iceServers, until }, options, signal) {
@@ -763,6 +764,7 @@ class Link {
       this.#pairs && side === "offerer"
         ? new Promise((resolve) => connection.addEventListener("datachannel", resolve, { once: true }))
         : undefined;
+    const wanted = new Promise((resolve) => (this.#wanted = resolve));
     this.opened = new Promise((resolve, reject) => {
       this.fail = (error) => {
         if (this.signal.aborted) return; // it is open, or has failed before
@@ -778,7 +780,7 @@ class Link {
         const open = async () => {
           // Chromium says so a moment too early, and now and then loses what is sent at once; not after this.
           await connection.getStats().catch(() => {});
-          await agreed;
+          await Promise.all([agreed, wanted]);
           if (this.signal.aborted) return;
           this.step("open");
           this.#open = true;
@@ -899,6 +901,7 @@ class Link {
 
   /** Both sides are described: go on until the channel is open, for a while at the most. */
   async connect() {
+    this.#wanted();
     const timer = setTimeout(() => this.fail(new Error("The other peer did not connect in time")), CONNECT_MS);
     const silent = () => this.fail(new Error("The other peer says nothing"));
     if (this.#pairs || this.side === "answerer") this.#silent = setTimeout(silent, PAIR_MS);
