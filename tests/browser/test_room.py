@@ -398,6 +398,32 @@ def test_streams(start, connect_page):
     assert [happened(page, "leave") for page in pages] == [[]] * 3
 
 
+def test_a_stream_again_and_again(server, site, connect_page, firefox):
+    """What two send, and stop to send, at the same instants arrives; what describes it does not grow with each time."""
+    pages = [connect_page(server), firefox]
+    firefox.goto(f"{site.origin}/connect?{server.url}")
+    until(lambda: firefox.evaluate("window.ready"))
+    for page, info in zip(pages, "ab", strict=True):
+        page.evaluate(f"enter('lobby', {{info: '{info}'}})")
+        page.evaluate("(() => { window.sent = picture(200); window.peer = () => [...here.peers.values()][0]; })()")
+    for page in pages:
+        until(lambda page=page: page.evaluate("here.peers.size") == 1)
+    sizes = []
+    for _ in range(5):
+        for page in pages:
+            page.evaluate("here.addStream(sent)")
+        for page in pages:
+            until(lambda page=page: page.evaluate("peer().streams.length") == 1)
+            assert page.evaluate("shown(peer().streams[0])") == 200
+        for page in pages:
+            page.evaluate("here.removeStream(sent)")
+        for page in pages:
+            until(lambda page=page: page.evaluate("peer().streams.length") == 0)
+        sizes.append(pages[0].evaluate("peer().peerConnection.getTransceivers().length"))
+    assert max(sizes) <= 2
+    assert [happened(page, "leave", "error") for page in pages] == [[], []]
+
+
 # What goes wrong.
 
 

@@ -1250,6 +1250,8 @@ class Peer {
   #interrupted = false;
   #timer;
   #stop = new AbortController();
+  #sent = new Map(); // by the track: its transceiver
+  #unused = []; // transceivers that have sent and can again, which `addTrack` leaves: descriptions would grow for ever
   streams = []; // that the other side sends
 
   constructor({ id, name, info }, link, streams, options) {
@@ -1360,16 +1362,32 @@ class Peer {
 
   /** Send the tracks of a stream which are not sent yet. */
   add(stream) {
-    const sent = this.peerConnection.getSenders().map(({ track }) => track);
+    const connection = this.peerConnection;
+    const sent = connection.getSenders().map(({ track }) => track);
     for (const track of stream.getTracks()) {
-      if (!sent.includes(track)) this.peerConnection.addTrack(track, stream);
+      if (sent.includes(track) || this.#sent.has(track)) continue;
+      const at = this.#unused.findIndex(({ receiver }) => receiver.track.kind === track.kind);
+      if (at < 0) {
+        const sender = connection.addTrack(track, stream);
+        const made = connection.getTransceivers().find((each) => each.sender === sender);
+        this.#sent.set(track, made);
+      } else {
+        const [kept] = this.#unused.splice(at, 1);
+        kept.sender.setStreams?.(stream);
+        kept.sender.replaceTrack(track).catch(() => {}); // it has ended
+        kept.direction = kept.direction === "inactive" ? "sendonly" : "sendrecv";
+        this.#sent.set(track, kept);
+      }
     }
   }
 
   remove(stream) {
-    const tracks = stream.getTracks();
-    for (const sender of this.peerConnection.getSenders()) {
-      if (tracks.includes(sender.track)) this.peerConnection.removeTrack(sender);
+    for (const track of stream.getTracks()) {
+      const kept = this.#sent.get(track);
+      if (!this.#sent.delete(track)) continue;
+      kept.sender.replaceTrack(null).catch(() => {});
+      kept.direction = kept.direction === "sendonly" ? "inactive" : "recvonly";
+      this.#unused.push(kept);
     }
   }
 
