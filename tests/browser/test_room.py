@@ -445,6 +445,36 @@ def test_much_mail(server, site, connect_page):
         assert happened(page, "leave", "error") == []
 
 
+def test_mail_of_many_strangers(server, site, connect_page):
+    """What sends offers in the names of hundreds makes a member make no connection for most, and changes nothing."""
+    alice, bob = connect_page(server), connect_page(server)
+    alice.evaluate(
+        """() => {
+          window.made = 0;
+          const Counted = class extends RTCPeerConnection {
+            constructor(...options) { super(...options); made += 1; }
+          };
+          enter("lobby", {info: "alice", me: "Alice", RTCPeerConnection: Counted});
+        }"""
+    )
+    description = {"type": "offer", "sdp": "x"}
+    mail = {"code": {}, "info": {}, "connection": "c", "of": 1, "description": description}
+    seen = set()
+    for batch in range(6):
+        (code,) = until(lambda: {each["code"] for each in listed(server, site.origin, "room%2Flobby")} - seen)
+        mails = [json.dumps({**mail, "from": f"{batch}-{number}"}) for number in range(100)]
+        fields = {"code": code, "side": "answerer", "candidates": mails}
+        assert server.call("/answer", fields, origin=site.origin)[0] == 200
+        if batch % 3 == 2:
+            seen.add(code)  # there will be another one
+    until(lambda: seen.isdisjoint(each["code"] for each in listed(server, site.origin, "room%2Flobby")))
+    enter(bob, "bob")
+    with_others(alice, "bob")
+    with_others(bob, "alice")
+    assert alice.evaluate("made") <= 60
+    assert happened(alice, "error", "close", "leave") == []
+
+
 def test_what_can_never_work(server, connect_page):
     """A topic that is too long is told at once, and that is the end."""
     page = connect_page(server)

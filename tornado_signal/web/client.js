@@ -35,6 +35,7 @@ const BESIDE_MS = 1500; // about: then another one is tried beside a peer that s
 const AGAIN_MS = 2000; // in which a peer that was taken is listed again
 const LOST_MS = 15_000; // of an interruption, after which another connection is made
 const MAX_MAILS = 250; // to one beacon: the server's limits allow twice as many
+const MAX_STRANGERS = 50; // that connect to a member before it has seen their beacons: a page may have 500 connections
 const MAX_BATCH = 100;
 const MAX_PEERS = 100; // of a listing
 const NEGOTIATION = 255; // the number of the channel for it, far from those that a page opens itself
@@ -1577,7 +1578,11 @@ class Room extends EventTarget {
     if (signal.aborted) this.#withdraw();
     else this.#list(true);
     const deadline = new Deadline(signal);
-    for (const member of this.#members.values()) member.code = member.at = undefined; // those that are there are told now
+    // Those that are there are told now.
+    for (const [id, member] of this.#members) {
+      member.code = member.at = undefined;
+      if (!member.peer) this.#members.delete(id);
+    }
     try {
       await Promise.race([this.#watch(deadline), this.#receive(deadline, servers, keep)]);
     } finally {
@@ -1642,18 +1647,14 @@ class Room extends EventTarget {
     return signed ? { ...others, [field]: id, me: typeof me === "string" ? me : undefined } : {};
   }
 
-  #member(id, name) {
-    if (!this.#members.has(id)) this.#members.set(id, { id, name, tries: 0 });
-    return this.#members.get(id);
-  }
-
   async #see({ code, info, offer, createdAt }) {
     const { id, at, me } = await this.#read(offer, "id");
     if (id === this.id && this.#identity && at > this.#at) {
       throw new Error("Another page is in this room with the same secret");
     }
-    if (!id || id === this.id) return;
-    const member = this.#member(id, me);
+    if (!id || id === this.id || !(at > 0)) return;
+    const member = this.#members.get(id) ?? { id, tries: 0 };
+    this.#members.set(id, member);
     // It has another one now, or this is a copy of it.
     if (at < member.at || (at === member.at && createdAt > member.createdAt)) return;
     Object.assign(member, { name: me, code, at, createdAt, info });
@@ -1688,11 +1689,16 @@ class Room extends EventTarget {
   async #take(text) {
     const { from, me, info, code, connection, ...mail } = await this.#read(text, "from", this.id);
     if (!from || from === this.id) return;
-    const member = this.#member(from, me);
-    member.code ??= code;
-    member.info ??= info;
+    const strangers = [...this.#members.values()].filter(({ at }) => !at).length;
+    const stranger = strangers < MAX_STRANGERS && { id: from, name: me, info: String(info), tries: 0 };
+    const member = this.#members.get(from) || stranger;
+    if (!member) return;
     const first = from < this.id && mail.description?.type === "offer" && mail.of === 1;
-    if (first && member.connection !== connection && !this.#usurps(member)) this.#connect(member, connection);
+    if (first && member.connection !== connection && !this.#usurps(member)) {
+      this.#members.set(from, member);
+      member.code ??= String(code);
+      this.#connect(member, connection);
+    }
     if (member.connection === connection) member.peer?.take(mail);
   }
 
@@ -1737,9 +1743,9 @@ class Room extends EventTarget {
     }
     if (member.peer !== peer) return;
     member.peer = undefined;
-    if (!member.code) this.#forget(member);
+    if (!member.code || !member.at) this.#forget(member);
     else sleep(PAUSE_MS, this.#stop.signal).then(
-      () => this.#begin(member),
+      () => this.#members.get(member.id) === member && this.#begin(member),
       () => {},
     );
   }
