@@ -141,6 +141,20 @@ def test_answered_while_taken_back(server, site, blocking, connect_page):
     assert alice.evaluate("met") == ["offerer", "0"]
 
 
+def test_the_first_server_is_back(start, connect_page):
+    """What waits at the second server of its list meets the next one at the first, as soon as that works again."""
+    first, second = start(data="one"), start(data="two")
+    alice, bob = connect_page(second), connect_page(second)
+    urls = [first.url, second.url]
+    first.stop()
+    meet([alice], "strangers", url=urls, socket=False)
+    until(lambda: listed(second, alice.evaluate("origin"), "pair%2Fstrangers"))
+    start(data="one", port=first.url.rpartition(":")[2])
+    alice.evaluate("dispatchEvent(new Event('online'))")  # it looks at once
+    meet([bob], "strangers", url=urls)
+    assert [page.evaluate("met")[1] for page in (alice, bob)] == ["0", "0"]
+
+
 def test_given_up(server, site, connect_page):
     """A page that gives up, or is reloaded, is not listed any more."""
     page = connect_page(server)

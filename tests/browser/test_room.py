@@ -223,14 +223,19 @@ def test_the_server_restarts(number, data, start, reached, connect_page):
 
 
 def test_the_next_server(start, connect_page):
-    """Members go over to the next server of their list when theirs is no more, and stay connected meanwhile."""
+    """Members go over to the next server of their list when theirs is no more, and back, and stay connected meanwhile."""
     first, second = start(data="one"), start(data="two")
-    alice, bob, carol = (connect_page(second) for _ in range(3))
+    alice, bob, carol, dave = (connect_page(second) for _ in range(4))
     urls = ["http://127.0.0.1:9", first.url, second.url]
     together([alice, bob], "lobby", url=urls)
     first.stop()
     enter(carol, "carol", url=urls)
     with_others(carol, "0", "1")
+    start(data="one", port=first.url.rpartition(":")[2])
+    enter(dave, "dave", url=urls)
+    for page in (alice, bob, carol):
+        page.evaluate("dispatchEvent(new Event('online'))")  # it looks at once
+    with_others(dave, "0", "1", "carol")
     assert happened(alice, "leave", "close") == happened(bob, "leave", "close") == []
 
 

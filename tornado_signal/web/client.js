@@ -566,6 +566,20 @@ class Servers {
     this.report(error);
   }
 
+  /** Wait until a server works again that comes before this one: others who come now are there. */
+  async better(client, signal) {
+    for (;;) {
+      await sleep(FAILED_MS, signal);
+      for (const each of this.clients.slice(0, this.clients.indexOf(client))) {
+        const works = each.health({ signal }).then(
+          () => this.failed.delete(each) || true,
+          () => false,
+        );
+        if (await works) return;
+      }
+    }
+  }
+
   /** The ICE servers of a server, asked anew before their password ends; none from one that does not know them. */
   async iceServers(client) {
     const kept = this.ice.get(client);
@@ -1172,13 +1186,18 @@ async function meet(client, topic, options, servers) {
     link = answer = undefined;
   };
   signal.addEventListener("abort", withdraw);
+  const stay = new Deadline(signal);
+  const better = servers.better(client, stay.signal).then(() => {
+    throw new TypeError("A server that comes before this one works again");
+  });
+  better.catch(() => {}); // it may come while nothing waits
   try {
     for (;;) {
       const round = new Deadline(signal);
       const most = others.length ? 1 + Math.round(2 * Math.random()) : WAIT_S;
       const asked = { ...(link && { wait: most, since: cursor }), limit: MAX_PEERS, signal: round.signal };
       const asking = client.sessions(topic, asked);
-      const listing = await Promise.race([asking, answer ?? asking]).finally(() => round.end());
+      const listing = await Promise.race([asking, answer ?? asking, better]).finally(() => round.end());
       let isAnswered = !listing.sessions;
       if (!isAnswered) {
         const listed = listing.sessions.filter(({ code }) => !tried.has(code)).reverse(); // the oldest first
@@ -1221,6 +1240,7 @@ async function meet(client, topic, options, servers) {
     withdraw();
     throw error;
   } finally {
+    stay.end();
     signal.removeEventListener("abort", withdraw);
   }
 }
@@ -1584,7 +1604,8 @@ class Room extends EventTarget {
       if (!member.peer) this.#members.delete(id);
     }
     try {
-      await Promise.race([this.#watch(deadline), this.#receive(deadline, servers, keep)]);
+      const better = servers.better(client, deadline.signal);
+      await Promise.race([this.#watch(deadline), this.#receive(deadline, servers, keep), better]);
     } finally {
       deadline.end();
       this.#list(false);
