@@ -403,6 +403,26 @@ def test_streams(start, connect_page):
     assert [happened(page, "leave") for page in pages] == [[]] * 3
 
 
+def test_a_stream_while_nothing_goes_through(start, connect_page):
+    """What is added while neither the connection nor the server works arrives when the connection does again."""
+    server = start()
+    alice, bob = connect_page(server), connect_page(server)
+    together([alice, bob], "lobby")
+    server.stop()
+    become = """
+      (state) => {
+        const {peerConnection} = [...here.peers.values()][0];
+        Object.defineProperty(peerConnection, "connectionState", {value: state, configurable: true});
+        peerConnection.dispatchEvent(new Event("connectionstatechange"));
+      }
+    """
+    alice.evaluate(become, "disconnected")
+    alice.evaluate("new Promise((resolve) => { here.addStream(picture(200)); setTimeout(resolve, 200); })")
+    alice.evaluate(become, "connected")
+    until(lambda: happened(bob, "stream"))
+    assert happened(bob, "leave") == happened(alice, "leave") == []
+
+
 def test_a_stream_again_and_again(server, site, connect_page, firefox):
     """What two send, and stop to send, at the same instants arrives; what describes it does not grow with each time."""
     pages = [connect_page(server), firefox]

@@ -1271,6 +1271,7 @@ class Peer {
   #interrupted = false;
   #timer;
   #stop = new AbortController();
+  #mail = new AbortController(); // aborted when what is to be sent can go over the data channel again
   #sent = new Map(); // by the track: its transceiver
   #unused = []; // transceivers that have sent and can again, which `addTrack` leaves: descriptions would grow for ever
   streams = []; // that the other side sends
@@ -1293,7 +1294,7 @@ class Peer {
       get listed() {
         return link.listed;
       },
-      send: (mail) => link.send(mail, signal),
+      send: (mail) => link.send(mail, this.#mail.signal),
     });
     const on = (target, name, act) => target.addEventListener?.(name, act, { signal });
     on(connection, "icecandidate", ({ candidate }) => candidate && this.#negotiation.add(candidate));
@@ -1336,8 +1337,12 @@ class Peer {
     const { connectionState } = this.peerConnection;
     if (connectionState === "connected") {
       if (this.#joined) clearTimeout(this.#timer);
-      this.#interrupted = false;
       this.#wait();
+      if (!this.#interrupted) return;
+      this.#interrupted = false;
+      this.#mail.abort();
+      this.#mail = new AbortController();
+      this.post();
     } else if (connectionState === "failed" && !this.#joined) {
       this.giveUp();
     } else if (["disconnected", "failed"].includes(connectionState) && this.#joined && !this.#interrupted) {
@@ -1422,6 +1427,7 @@ class Peer {
     if (this.#stop.signal.aborted) return;
     clearTimeout(this.#timer);
     this.#stop.abort();
+    this.#mail.abort();
     this.#interrupted = false;
     this.peerConnection.close();
     this.#link.ended(this, this.#joined);
@@ -1779,7 +1785,7 @@ class Room extends EventTarget {
     try {
       await retry(() => this.#client.candidate(code, "answerer", text, { signal }), signal);
     } catch (error) {
-      if (signal.aborted) return true;
+      if (signal.aborted) return false;
       if (taken(error)) {
         if (member.code === code) member.code = undefined; // it may have another beacon soon
         return false;
