@@ -341,6 +341,20 @@ def test_names(server, reached, connect_page):
     assert happened(bob, "error") == [["error", "Another page is in this room with the same secret", None]]
 
 
+def test_what_is_no_name(server, connect_page):
+    """An empty name is none, for any number of members; one that is too long, or no text, is told at once."""
+    pages = [connect_page(server) for _ in range(2)]
+    for number, page in enumerate(pages):
+        enter(page, str(number), me="", secret=f"of {number}, and of nothing else")
+    with_others(pages[0], "1")
+    assert [*names(pages[0]).values()] == [None]
+    for me in ("x" * 257, {"name": "x"}):
+        enter(pages[1], "1", me=me)
+        until(lambda: len(happened(pages[1])) == 2)
+        error = ["error", "A name has one to 256 characters", None]
+        assert happened(pages[1]) == [error, ["close", None, None]]
+
+
 def test_forged_names(server, site, connect_page):
     """What claims to be of a member with a name, but is not signed by it, is as if it were not there."""
     ada, bob = connect_page(server), connect_page(server)

@@ -28,7 +28,7 @@ class Identity:
         secret: what its id, and with it its name, is protected by; None for an id that is made up.
 
     Raises:
-        ValueError: a name without a secret, or one that is too long.
+        ValueError: a name without a secret, or one that is empty or too long.
 
     Attributes:
         id: under which the others know it.
@@ -40,7 +40,7 @@ class Identity:
         if me is not None and secret is None:
             raise ValueError("a name needs a secret, which protects it")
         if me is not None and not _is_name(me):
-            raise ValueError(f"a name has at most {MAX_NAME} characters")
+            raise ValueError(f"a name has one to {MAX_NAME} characters")
         self.name = me
         self.signed = secret is not None
         self._topic = topic
@@ -89,7 +89,7 @@ class Identity:
 
 
 def _is_name(name: object) -> bool:
-    return isinstance(name, str) and len(name.encode("utf-16-le", "surrogatepass")) <= 2 * MAX_NAME
+    return isinstance(name, str) and name != "" and len(name.encode("utf-16-le", "surrogatepass")) <= 2 * MAX_NAME
 
 
 def _text_of(octets: bytes) -> str:

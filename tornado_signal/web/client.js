@@ -37,6 +37,7 @@ const LOST_MS = 15_000; // of an interruption, after which another connection is
 const MAX_MAILS = 250; // to one beacon: the server's limits allow twice as many
 const MAX_STRANGERS = 50; // that connect to a member before it has seen their beacons: a page may have 500 connections
 const MAX_BATCH = 100;
+const MAX_NAME = 256;
 const MAX_PEERS = 100; // of a listing
 const NEGOTIATION = 255; // the number of the channel for it, far from those that a page opens itself
 const EVENTS = ["session", "gone", "offer", "answer", "candidate"];
@@ -1478,6 +1479,8 @@ class Identity {
   }
 }
 
+const isName = (me) => typeof me === "string" && me !== "" && me.length <= MAX_NAME;
+
 /** A secret that a page keeps when it is reloaded, but no other page has. */
 function ownSecret() {
   try {
@@ -1513,7 +1516,7 @@ class Room extends EventTarget {
   #options;
   #identity;
   #secret = random(); // of the beacon
-  #at; // when the beacon was made
+  #at = 0; // when the beacon was made
   #iceServers;
   #client;
   #code; // of the beacon
@@ -1568,6 +1571,7 @@ class Room extends EventTarget {
       if (secret) {
         this.#identity = await Identity.of(secret);
         this.id = this.#identity.id;
+        if (me && !isName(me)) throw new Error(`A name has one to ${MAX_NAME} characters`);
         if (me) await servers.first((client) => this.#claim(client, me));
       }
       for (;;) {
@@ -1595,7 +1599,7 @@ class Room extends EventTarget {
     const { signal } = this.#stop;
     const { me, info = ownInfo() } = this.#options;
     this.#iceServers = (await servers.iceServers(client)).iceServers;
-    this.#at = Date.now();
+    this.#at = Math.max(Date.now(), this.#at + 1); // also after the clock was set back
     const offer = await this.#write({ id: this.id, at: this.#at, me });
     const { code, keep } = await list(client, this.#topic, { info, offer, secret: this.#secret });
     this.#withdraw();
@@ -1671,7 +1675,7 @@ class Room extends EventTarget {
     if (typeof id !== "string" || id === "") return {};
     if (id[0] !== "@") return { ...others, [field]: id };
     const signed = await Identity.signed(id, signature, `${this.#topic}\n${to}\n${json}`);
-    return signed ? { ...others, [field]: id, me: typeof me === "string" ? me : undefined } : {};
+    return signed ? { ...others, [field]: id, me: isName(me) ? me : undefined } : {};
   }
 
   async #see({ code, info, offer, createdAt }) {
