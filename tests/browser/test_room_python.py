@@ -15,7 +15,7 @@ pytest_plugins = ["support.browser_fixtures", "support.networks"]
 ORIGIN = "http://localhost:8000"  # of the pages; names need a secure context
 # Each line of standard input is an expression; what it comes to goes out as JSON.
 PROGRAM = """
-import ast, asyncio, json, secrets, sys
+import ast, asyncio, gc, json, secrets, sys
 from tornado_signal.client.names import Identity
 from tornado_signal.client.peers import Peers
 from tornado_signal.client.room import Joined, Message
@@ -370,8 +370,11 @@ def test_what_strangers_do(python):
     mallory.evaluate(f"peers.client.answer({code!r}, 'an answer')")
     # Another beacon comes in the place of one that is answered, and of one with much mail.
     (again,) = until(lambda: mallory.evaluate(alices))
-    mallory.evaluate(f"peers.client.candidates({again!r}, 'answerer', ['{{}}'] * 300)")
+    texts = [json.dumps(mail | {"from": f"+{number}"}) for number in range(300)]
+    mallory.evaluate(f"peers.client.candidates({again!r}, 'answerer', {texts})")
     until(lambda: mallory.evaluate(alices) not in ([], [again]))
+    connections = "[each for each in gc.get_objects() if type(each).__name__ == 'RTCPeerConnection']"
+    assert alice.evaluate(f"len({connections})") <= 60
     bob.evaluate("enter()")
     with_others(alice, "b")
     with_others(bob, "a")

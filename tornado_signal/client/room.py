@@ -25,6 +25,7 @@ __all__ = ["Joined", "Left", "Message", "NameTaken", "Peer", "Room"]
 
 TOPIC = "room/"  # what the topic of a room begins with on the server: no offers are there that `join` could take
 MAX_MAILS = 250  # to one beacon: the server's limits allow twice as many
+MAX_STRANGERS = 50  # that connect to a member before it has seen their beacons
 PAIR_S = 5.0  # for two members to connect, longer with each try
 MAX_TRIES = 4  # after which it does not get longer
 ANSWER_S = 30.0  # for an attempt of the other side
@@ -291,7 +292,9 @@ class Room(Closable):
                 "code": str(code),
             }:
                 member = self._members.get(id) or Member(id, info, mail.get("me"))
-                if id < self.id and attempt not in member.attempts and not self._usurps(member):
+                strangers = sum(each.at == 0 for each in self._members.values())
+                may_come = id in self._members or strangers < MAX_STRANGERS
+                if may_come and id < self.id and attempt not in member.attempts and not self._usurps(member):
                     self._members[id] = member
                     member.code = member.code or Token(code, server)
                     self._connect(member, attempt)
@@ -341,7 +344,7 @@ class Room(Closable):
         if member.peer is not peer:
             return
         member.peer = None
-        if member.code is None:
+        if member.code is None or member.at == 0:
             self._forget(member)
         elif not self._left:
             self._begin(self._lead_again(member))
