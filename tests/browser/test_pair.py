@@ -126,7 +126,7 @@ def test_own_offer_is_taken(server, site, blocking, connect_page):
 
 
 def test_answered_while_taken_back(server, site, blocking, connect_page):
-    """What the other one says at once is heard also if it comes before the server has refused to take the offer back."""
+    """What the other one says at once is heard also if it comes before the offer could not be taken back."""
     alice, bob = connect_page(blocking(server)), connect_page(server)
     alice.evaluate(HELD)
     meet([alice], "strangers")

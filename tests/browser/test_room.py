@@ -223,7 +223,7 @@ def test_the_server_restarts(number, data, start, reached, connect_page):
 
 
 def test_the_next_server(start, connect_page):
-    """Members go over to the next server of their list when theirs is no more, and back, and stay connected meanwhile."""
+    """Members go over to the next server when theirs is no more, and back, and stay connected meanwhile."""
     first, second = start(data="one"), start(data="two")
     alice, bob, carol, dave = (connect_page(second) for _ in range(4))
     urls = ["http://127.0.0.1:9", first.url, second.url]
@@ -296,7 +296,7 @@ def test_what_strangers_do(server, site, connect_page):
     enter(bob, "bob")
     with_others(alice, "bob")
     with_others(bob, "alice")
-    # A beacon in the place of Alice's, which has no secret, does not make Alice believe that its secret is used elsewhere.
+    # A beacon in the place of Alice's, which has no secret, does not mean that a secret of Alice is used elsewhere.
     forged = json.dumps({"id": alice.evaluate("here.id"), "at": time.time() * 1000 + 60_000})
     server.call("/room%2Flobby/offer", {"info": "alice", "offer": forged}, origin=site.origin)
     carol = connect_page(server)
