@@ -1096,6 +1096,7 @@ export async function join(topic, options = {}) {
 async function firstOf(sessions, client, options, servers) {
   const { signal } = servers;
   const { onstep = () => {} } = options;
+  const iceServers = await servers.iceServers(client);
   const links = [];
   let late = false;
   let connection;
@@ -1103,7 +1104,7 @@ async function firstOf(sessions, client, options, servers) {
   const open = new Promise((resolve) => (opened = resolve));
   const attempt = async (session) => {
     onstep("trying", session.info);
-    const link = new Link(client, "answerer", await servers.iceServers(client), options, signal);
+    const link = new Link(client, "answerer", iceServers, options, signal);
     links.push(link);
     try {
       const found = await accept(link, session, servers.tries);
