@@ -123,7 +123,7 @@ async def test_an_empty_topic_that_was_busy(asked, worn):
 
 
 async def test_waiting_at_a_topic_that_was_busy(worn):
-    """Hundreds wait for the listing of such a topic, and one withdrawal wakes them, as quickly as at a new one."""
+    """Hundreds wait for the listing of such a topic: to wake them takes no more CPU than at a new one."""
     took_s = {}
     for topic in (FRESH, "worn"):
         code = await worn.offer(topic)
@@ -132,9 +132,9 @@ async def test_waiting_at_a_topic_that_was_busy(worn):
         async with asyncio.timeout(20):
             while len(worn.store.watches) < 300:  # noqa: ASYNC110 (there is no event for that)
                 await asyncio.sleep(0.01)
-        began_s = time.perf_counter()
+        began_s = time.process_time()
         await worn.post("/withdraw", code=code, side="offerer")
         found = await asyncio.gather(*waiting)
-        took_s[topic] = time.perf_counter() - began_s
+        took_s[topic] = time.process_time() - began_s
         assert all(each["sessions"] == [] for each in found)
     assert took_s["worn"] < 2 * took_s[FRESH] + 0.2
