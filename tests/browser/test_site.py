@@ -1,6 +1,5 @@
 """The site that is made of docs/: without a warning, with what the package says of itself, and from nowhere else."""
 
-import contextlib
 import functools
 import http.server
 import json
@@ -13,8 +12,6 @@ import threading
 from urllib.parse import urljoin, urlsplit
 
 import pytest
-from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
-from support.browsers import until
 from support.documents import pages
 from support.paths import ROOT
 
@@ -104,21 +101,15 @@ def test_commands(site):
 
 def test_a_reader(site, address, profiles):
     """A browser finds a setting by the search, and loads nothing from elsewhere for any page."""
-    page = profiles.open("about:blank")
     asked = set()
+    page = profiles.open("about:blank")
     page.on("request", lambda request: asked.add(request.url))
     for path in site.glob("*.html"):
         page.goto(f"{address}/{path.name}")
-    links = page.locator("a.md-search-result__link[href*='settings.html']")
-
-    def found():
-        """What is typed before the page's scripts are ready is not looked for."""
-        for text in ("", "hold_grace"):
-            page.get_by_placeholder("Search").fill(text)
-        with contextlib.suppress(PlaywrightTimeoutError):
-            return links.first.get_attribute("href", timeout=2000)
-
-    page.goto(urljoin(page.url, until(found)))  # a click may come while the results are drawn again
+    page.goto(f"{address}/index.html", wait_until="networkidle")  # else nothing looks for what is typed
+    page.get_by_placeholder("Search").press_sequentially("hold_grace")
+    link = page.locator("a.md-search-result__link[href*='settings.html']").first.get_attribute("href")
+    page.goto(urljoin(page.url, link))  # a click may come while the results are drawn again
     assert page.locator("h1").inner_text().startswith("Settings")
     assert len(asked) > len(pages())
     assert {urlsplit(each).netloc for each in asked} == {urlsplit(address).netloc}
