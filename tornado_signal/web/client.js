@@ -731,7 +731,12 @@ class Negotiation {
       if (this.#way.leads && (this.#making || connection.signalingState !== "stable")) return;
       this.#seen = of;
       this.#described = false; // what this side has offered is void
-      await connection.setRemoteDescription(description);
+      try {
+        await connection.setRemoteDescription(description);
+      } catch {
+        // After an offer of its own that it had to take back Chromium refuses some of Firefox.
+        return this.#way.refused?.();
+      }
       await connection.setLocalDescription();
       this.#of = of;
       this.#described = true;
@@ -1290,6 +1295,7 @@ class Peer {
       signal,
       leads: link.leads,
       begins: link.leads,
+      refused: () => this.#joined && this.end(), // and another attempt is made
       get direct() {
         return peer.#joined && !peer.#interrupted;
       },
