@@ -50,7 +50,7 @@ def copy(tmp_path):
     """What the site is made of, to be changed."""
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    shutil.copytree(ROOT / "containers", tmp_path / "containers")
+    shutil.copytree(ROOT / "examples/containers", tmp_path / "examples/containers")
     return tmp_path
 
 

@@ -25,9 +25,9 @@ from tornado_signal.settings.sources import load
 pytestmark = [pytest.mark.root, pytest.mark.network, pytest.mark.slow(60)]
 
 ORIGIN = "Origin: https://app.example.com"
-COMPOSE = ("compose.yaml", "containers/compose.cluster.yaml")
+COMPOSE = ("compose.yaml", "examples/containers/compose.cluster.yaml")
 CLUSTER = "tornado-signal-cluster"
-MANIFEST = list(yaml.safe_load_all((ROOT / "containers/kubernetes.yaml").read_text()))
+MANIFEST = list(yaml.safe_load_all((ROOT / "examples/containers/kubernetes.yaml").read_text()))
 OUR_MB = 48  # of the image, beside its base
 START_S = 60
 AT_ONCE = {"TORNADO_SIGNAL_DRAIN_DELAY_MS": "0"}  # for what has no load balancer
