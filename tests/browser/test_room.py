@@ -10,6 +10,8 @@ from support.browsers import Windowed, launch_in, listed, open_connect, until
 from support.command import Server
 from support.networks import Lan, own_network
 
+from tornado_signal.client.names import Identity
+
 pytest_plugins = ["support.browser_fixtures"]
 
 # The bounds are for a busy machine; tests/bench measures.
@@ -27,6 +29,32 @@ ENTER_AT = """
       await new Promise((resolve) => here.addEventListener("join", () => here.peers.size === number && resolve()));
       return performance.now() - began;
     });
+  }
+"""
+# Secrets, sorted by the ids that are made from them: of two members the first one leads.
+SECRETS = sorted(("of one member", "of another one"), key=lambda secret: Identity("", None, secret).id)
+# Connections which are counted: how many there are, and the most there were.
+COUNTED = """
+  (() => {
+    window.there = window.most = 0;
+    window.Counted = class extends RTCPeerConnection {
+      constructor(...options) {
+        super(...options);
+        most = Math.max(most, there += 1);
+      }
+      close() {
+        if (this.signalingState !== "closed") there -= 1;
+        super.close();
+      }
+    };
+  })()
+"""
+# List beacons of members that are not there.
+FAKE = """
+  async (ids) => {
+    const server = new client.SignalClient();
+    const offers = ids.map((id) => JSON.stringify({id, at: 1}));
+    await Promise.all(offers.map((offer) => server.offer("room/lobby", {info: "mallory", offer})));
   }
 """
 
@@ -487,34 +515,76 @@ def test_much_mail(server, site, connect_page):
         assert happened(page, "leave", "error") == []
 
 
+def test_many_that_are_not_there(server, connect_page):
+    """Beside hundreds of beacons behind which there is nothing, two that are there meet, without much waiting."""
+    pages = [connect_page(server) for _ in range(3)]
+    for page, info, secret in zip(pages[:2], "ab", reversed(SECRETS), strict=True):
+        pages[2].evaluate(FAKE, [f"~{info}{number}" for number in range(300)])  # which every member leads
+        page.evaluate(COUNTED)
+        page.evaluate(f"enter('lobby', {{info: '{info}', secret: '{secret}', RTCPeerConnection: Counted}})")
+        until(lambda page=page: page.evaluate("there") == 50)
+    with_others(pages[0], "b")
+    with_others(pages[1], "a")
+    for page in pages[:2]:
+        assert page.evaluate("most") <= 60
+        assert happened(page, "close", "leave") == []
+
+
 def test_mail_of_many_strangers(server, site, connect_page):
-    """What sends offers in the names of hundreds makes a member make no connection for most, and changes nothing."""
+    """What sends offers in the names of hundreds, listed or not, makes a member make few connections at once."""
     alice, bob = connect_page(server), connect_page(server)
-    alice.evaluate(
-        """() => {
-          window.made = 0;
-          const Counted = class extends RTCPeerConnection {
-            constructor(...options) { super(...options); made += 1; }
-          };
-          enter("lobby", {info: "alice", me: "Alice", RTCPeerConnection: Counted});
-        }"""
-    )
+    leads, follows = SECRETS
+    alice.evaluate(COUNTED)
+    alice.evaluate(f"enter('lobby', {{info: 'alice', me: 'Alice', secret: '{follows}', RTCPeerConnection: Counted}})")
+    names = [[f"{batch}-{number}" for number in range(100)] for batch in range(6)]
+    bob.evaluate(FAKE, names[0] + names[1])
     description = {"type": "offer", "sdp": "x"}
     mail = {"code": {}, "info": {}, "connection": "c", "of": 1, "description": description}
     seen = set()
+
+    def alices():
+        found = listed(server, site.origin, "room%2Flobby")
+        return {each["code"] for each in found if each["info"] == "alice"}
+
     for batch in range(6):
-        (code,) = until(lambda: {each["code"] for each in listed(server, site.origin, "room%2Flobby")} - seen)
-        mails = [json.dumps({**mail, "from": f"{batch}-{number}"}) for number in range(100)]
+        (code,) = until(lambda: alices() - seen)
+        mails = [json.dumps({**mail, "from": name}) for name in names[batch]]
         fields = {"code": code, "side": "answerer", "candidates": mails}
         assert server.call("/answer", fields, origin=site.origin)[0] == 200
         if batch % 3 == 2:
             seen.add(code)  # there will be another one
-    until(lambda: seen.isdisjoint(each["code"] for each in listed(server, site.origin, "room%2Flobby")))
-    enter(bob, "bob")
+    until(lambda: not alices() & seen)
+    enter(bob, "bob", secret=leads)
     with_others(alice, "bob")
     with_others(bob, "alice")
-    assert alice.evaluate("made") <= 60
+    assert alice.evaluate("most") <= 60
     assert happened(alice, "error", "close", "leave") == []
+
+
+def test_no_more_connections(server, connect_page):
+    """When a browser makes no more connections that is told, and those that come meanwhile are connected later."""
+    alice, bob, carol = (connect_page(server) for _ in range(3))
+    leads, follows = SECRETS
+    enter(alice, "alice", secret=leads)
+    enter(bob, "bob")
+    with_others(alice, "bob")
+    # As many as Chromium makes; those that are closed count until it frees them.
+    alice.evaluate("() => { try { for (;;) new RTCPeerConnection().close(); } catch {} }")
+    enter(carol, "carol", secret=follows)
+    with_others(alice, "bob", "carol")
+    with_others(carol, "alice", "bob")
+    (error, *_) = happened(alice, "error", "close", "leave")
+    assert "Cannot create so many PeerConnections" in error[1]
+    assert {name for name, *_ in happened(alice, "error", "close", "leave")} == {"error"}
+
+
+def test_connections_that_can_never_be_made(server, connect_page):
+    """What is thrown for the first connection is told, and is the end."""
+    alice, bob = connect_page(server), connect_page(server)
+    leads, follows = SECRETS
+    enter(bob, "bob", secret=follows)
+    alice.evaluate(f"enter('lobby', {{secret: '{leads}', prepare() {{ throw new Error('no camera'); }}}})")
+    until(lambda: happened(alice) == [["error", "no camera", None], ["close", None, None]])
 
 
 def test_what_can_never_work(server, connect_page):

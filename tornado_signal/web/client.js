@@ -35,7 +35,8 @@ const BESIDE_MS = 1500; // about: then another one is tried beside a peer that s
 const AGAIN_MS = 2000; // in which a peer that was taken is listed again
 const LOST_MS = 15_000; // of an interruption, after which another connection is made
 const MAX_MAILS = 250; // to one beacon: the server's limits allow twice as many
-const MAX_STRANGERS = 50; // that connect to a member before it has seen their beacons: a page may have 500 connections
+const MAX_ATTEMPTS = 50; // at once that a room begins, and as many that others do: a page may have 500 connections
+const MUCH = 2 ** 26; // bytes that make a browser look for what it can free
 const MAX_BATCH = 100;
 const MAX_NAME = 256;
 const MAX_PEERS = 100; // of a listing
@@ -617,8 +618,16 @@ async function list(client, topic, fields) {
   return { code, keep };
 }
 
-const newConnection = (iceServers, { rtc, RTCPeerConnection = globalThis.RTCPeerConnection }) =>
-  new RTCPeerConnection({ iceServers, ...rtc });
+function newConnection(iceServers, { rtc, RTCPeerConnection = globalThis.RTCPeerConnection, prepare }) {
+  const connection = new RTCPeerConnection({ iceServers, ...rtc });
+  try {
+    prepare?.(connection);
+  } catch (error) {
+    connection.close();
+    throw error;
+  }
+  return connection;
+}
 
 /** Keep what arrives before anybody can listen; the function that is returned hands it over after this turn. */
 function keepMessages(channel) {
@@ -828,7 +837,6 @@ class Link {
       if (connection.connectionState === "connected") clearTimeout(this.#silent);
       if (connection.connectionState === "failed") this.fail(new Error("There is no way to the other peer"));
     });
-    options.prepare?.(connection);
   }
 
   get signal() {
@@ -1321,7 +1329,6 @@ class Peer {
       if (this.#interrupted) this.#again(LOST_MS);
     });
     for (const stream of streams) this.add(stream);
-    options.prepare?.(connection);
     this.#wait();
   }
 
@@ -1517,7 +1524,10 @@ class Room extends EventTarget {
   id;
   listed = false;
   peers = new Map();
-  #members = new Map(); // by id: {id, name, code, at, createdAt, info, connection, tries, peer}
+  #members = new Map(); // by id: {id, name, code, at, createdAt, info, connection, tries, resting, peer}
+  #attempts = new Map(); // the peers that have not joined yet, the oldest first: their links
+  #works = false; // whether there has been a peer
+  #paused = false; // because one could not be made
   #streams = new Set();
   #topic;
   #options;
@@ -1695,8 +1705,8 @@ class Room extends EventTarget {
     this.#members.set(id, member);
     // It has another one now, or this is a copy of it.
     if (at < member.at || (at === member.at && createdAt > member.createdAt)) return;
-    Object.assign(member, { name: me, code, at, createdAt, info });
-    if (!member.peer) return this.#begin(member);
+    Object.assign(member, { name: me, code, at, createdAt, info, resting: false });
+    if (!member.peer) return this.#begin();
     member.peer.info = info;
     member.peer.post();
   }
@@ -1710,48 +1720,70 @@ class Room extends EventTarget {
     }
   }
 
-  #forget({ id, name }) {
+  #forget({ id }) {
     this.#members.delete(id);
-    // Another member may have wanted its name.
-    if (name) for (const member of this.#members.values()) this.#begin(member);
+    this.#begin(); // another member may have wanted its name
   }
 
-  /** Whether this is not the member that has its name. */
-  #usurps({ name, id }) {
-    if (!name) return false;
-    if (name === this.#options.me) return true;
-    const owner = [...this.#members.values()].find((each) => each.name === name && (each.code || each.peer));
-    return owner !== undefined && owner.id !== id;
+  /** A function that tells whether a member is not the one that has its name: that which had it first. */
+  #usurpers() {
+    const owners = new Map();
+    for (const { name, id, code, peer } of this.#members.values()) {
+      if ((code || peer) && !owners.has(name)) owners.set(name, id);
+    }
+    return ({ name, id }) => name && (name === this.#options.me || (owners.get(name) ?? id) !== id);
   }
 
   async #take(text) {
     const { from, me, info, code, connection, ...mail } = await this.#read(text, "from", this.id);
     if (!from || from === this.id || this.#stop.signal.aborted) return;
-    const strangers = [...this.#members.values()].filter(({ at }) => !at).length;
-    const stranger = strangers < MAX_STRANGERS && { id: from, name: me, info: String(info), tries: 0 };
-    const member = this.#members.get(from) || stranger;
-    if (!member) return;
+    const member = this.#members.get(from) ?? { id: from, name: me, info: String(info), tries: 0 };
     const first = from < this.id && mail.description?.type === "offer" && mail.of === 1;
-    if (first && member.connection !== connection && !this.#usurps(member)) {
-      this.#members.set(from, member);
+    const another = member.connection !== connection && this.#attempts.get(member.peer)?.late !== false;
+    if (first && another && !this.#usurpers()(member) && this.#admits(false)) {
       member.code ??= String(code);
       this.#connect(member, connection);
+      if (member.peer) this.#members.set(from, member);
     }
     if (member.connection === connection) member.peer?.take(mail);
   }
 
-  #begin(member) {
-    const begins = this.id < member.id && member.code && !member.peer && !this.#usurps(member);
-    if (begins) this.#connect(member, random(4));
+  /** Begin attempts with those that this member leads, first with those that it has tried least. */
+  #begin() {
+    while (!this.#stop.signal.aborted) {
+      const usurps = this.#usurpers();
+      let next;
+      let least = Infinity;
+      for (const member of this.#members.values()) {
+        const waits = this.id < member.id && member.code && !member.peer && !member.resting;
+        const rank = member.tries + Math.random();
+        if (waits && rank < least && !usurps(member)) [next, least] = [member, rank];
+      }
+      if (!next || !this.#admits(true)) return;
+      if (!next.peer) this.#connect(next, random(4)); // what has ended may have made another one begin
+    }
+  }
+
+  /**
+   * Whether one more attempt may begin: anything can be listed, or offer, in any number of names. One that has had its
+   * time ends for it: what is really there has joined by then.
+   */
+  #admits(leads) {
+    const alike = () => [...this.#attempts].filter(([, link]) => link.leads === leads);
+    if (this.#paused) return false;
+    if (alike().length >= MAX_ATTEMPTS) alike().find(([, { late }]) => late)?.[0].end();
+    return alike().length < MAX_ATTEMPTS;
   }
 
   /** Begin an attempt, in the place of another one. */
   #connect(member, connection) {
     const room = this;
     const before = member.peer;
+    const times = Math.min(4, (member.tries += 1)); // longer each time: it may be the machine that is slow
     const link = {
       leads: this.id < member.id,
-      ms: PAIR_MS * Math.min(4, (member.tries += 1)), // longer each time: it may be the machine that is slow
+      ms: PAIR_MS * times,
+      late: false,
       iceServers: this.#iceServers,
       get listed() {
         return member.code;
@@ -1760,8 +1792,10 @@ class Room extends EventTarget {
       tell: (name, fields) => this.#tell(name, fields),
       joined(peer) {
         member.tries = 0;
+        room.#attempts.delete(peer);
         room.peers.set(member.id, peer);
         room.#tell("join", { peer });
+        room.#begin();
       },
       unreachable() {
         const error = new Error(`There is no way to ${member.name ?? member.info}`);
@@ -1769,23 +1803,46 @@ class Room extends EventTarget {
       },
       ended: (peer, joined) => this.#ended(member, peer, joined),
     };
+    try {
+      member.peer = new Peer(member, link, this.#streams, this.#options);
+    } catch (error) {
+      if (!this.#works) throw error; // it never will
+      // Chromium has 500, and counts those that are closed until it frees them: when there is much to be freed.
+      new ArrayBuffer(MUCH);
+      this.#tell("error", { error });
+      this.#paused = true;
+      this.#later(PAUSE_MS, () => (this.#paused = false));
+      return;
+    }
+    this.#works = true;
+    this.#attempts.set(member.peer, link);
+    this.#later(BESIDE_MS * times, () => (link.late = true));
     member.connection = connection;
-    member.peer = new Peer(member, link, this.#streams, this.#options);
     before?.giveUp();
   }
 
+  /** Do something after a pause; then another attempt may begin. */
+  #later(ms, act) {
+    sleep(0, this.#stop.signal, ms).then(
+      () => {
+        act();
+        this.#begin();
+      },
+      () => {}, // the room was left
+    );
+  }
+
   #ended(member, peer, joined) {
+    this.#attempts.delete(peer);
     if (joined) {
       this.peers.delete(member.id);
       this.#tell("leave", { peer });
     }
     if (member.peer !== peer) return;
     member.peer = undefined;
-    if (!member.code || !member.at) this.#forget(member);
-    else sleep(PAUSE_MS, this.#stop.signal).then(
-      () => this.#members.get(member.id) === member && this.#begin(member),
-      () => {},
-    );
+    if (!member.code || !member.at) return this.#forget(member);
+    member.resting = true;
+    this.#later(PAUSE_MS * (0.5 + Math.random()), () => (member.resting = false));
   }
 
   /** Send mail to a member; whether it was taken, or there is nothing more to be done about it. */
