@@ -10,9 +10,17 @@ import pytest
 from support.browsers import launch_in, open_connect, until
 from support.command import Server
 
+from tornado_signal.client.names import Identity
+
 pytest_plugins = ["support.browser_fixtures", "support.networks"]
 
 ORIGIN = "http://localhost:8000"  # of the pages; names need a secure context
+# Secrets, sorted by the ids that are made from them: of two members the first one leads.
+SECRETS = sorted(("of one member", "of another one"), key=lambda secret: Identity("", None, secret).id)
+# How many connections a program has.
+CONNECTIONS = """len([
+    each for each in gc.get_objects() if type(each).__name__ == "RTCPeerConnection" and each.signalingState != "closed"
+])"""
 # Each line of standard input is an expression; what it comes to goes out as JSON.
 PROGRAM = """
 import ast, asyncio, gc, json, secrets, sys
@@ -373,9 +381,27 @@ def test_what_strangers_do(python):
     texts = [json.dumps(mail | {"from": f"+{number}"}) for number in range(300)]
     mallory.evaluate(f"peers.client.candidates({again!r}, 'answerer', {texts})")
     until(lambda: mallory.evaluate(alices) not in ([], [again]))
-    connections = "[each for each in gc.get_objects() if type(each).__name__ == 'RTCPeerConnection']"
-    assert alice.evaluate(f"len({connections})") <= 60
+    assert alice.evaluate(CONNECTIONS) <= 60
     bob.evaluate("enter()")
     with_others(alice, "b")
     with_others(bob, "a")
     assert {name for name, *_ in alice.evaluate("seen") + bob.evaluate("seen")} == {"Joined"}
+
+
+def test_many_that_are_not_there(python):
+    """Beside hundreds of beacons behind which there is nothing, two that are there meet, without much waiting."""
+    members = [python(info) for info in "ab"]
+    mallory = python("m")
+    for number, (member, secret) in enumerate(zip(members, reversed(SECRETS), strict=True)):
+        offers = f"""[
+            peers.client.offer("room/lobby", "m", json.dumps({{"id": f"~{{number}}", "at": 1}}))
+            for number in range({number} * 100, {number} * 100 + 100)
+        ]"""
+        mallory.evaluate(f"len(await asyncio.gather(*{offers}))")
+        member.evaluate(f"enter(secret={secret!r})")
+        until(lambda member=member: member.evaluate(CONNECTIONS) == 50)
+    with_others(members[0], "b")
+    with_others(members[1], "a")
+    for member in members:
+        assert member.evaluate(CONNECTIONS) <= 60
+        assert {name for name, *_ in member.evaluate("seen")} == {"Joined"}

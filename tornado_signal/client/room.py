@@ -6,6 +6,7 @@ What members of a room say to each other is described in the browser module, at 
 import asyncio
 import contextlib
 import itertools
+import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -25,9 +26,10 @@ __all__ = ["Joined", "Left", "Message", "NameTaken", "Peer", "Room"]
 
 TOPIC = "room/"  # what the topic of a room begins with on the server: no offers are there that `join` could take
 MAX_MAILS = 250  # to one beacon: the server's limits allow twice as many
-MAX_STRANGERS = 50  # that connect to a member before it has seen their beacons
+MAX_ATTEMPTS = 50  # at once that a room begins, and as many that others do
 PAIR_S = 5.0  # for two members to connect, longer with each try
 MAX_TRIES = 4  # after which it does not get longer
+LATE_S = 1.5  # after which an attempt ends for another one; longer with each try, too
 ANSWER_S = 30.0  # for an attempt of the other side
 PAUSE_S = 1.0  # between two tries
 
@@ -49,6 +51,7 @@ class Member:
         attempt: the name of the attempt that there is, or was last.
         attempts: all of them.
         peer: the attempt, or connection, that there is.
+        resting: whether the next attempt has to wait.
         listed: whether its beacon is known.
     """
 
@@ -59,6 +62,7 @@ class Member:
         self.attempt = ""
         self.attempts: set[str] = set()
         self.peer: Peer | None = None
+        self.resting = False
         self.listed = asyncio.Event()
         self._code: Token | None = None
 
@@ -113,6 +117,7 @@ class Room(Closable):
         self._ice_servers: list[IceServer] = []
         self._members: dict[str, Member] = {}
         self._attempts: set[Peer] = set()  # until they are closed
+        self._joining: list[Peer] = []  # those that are neither connected nor over, the oldest first
         self._secret = new_secret()
         self._failures = 0  # to have a beacon
         self._code: Token | None = None  # of the beacon
@@ -246,19 +251,23 @@ class Room(Closable):
         if at < member.at or (at == member.at and session["createdAt"] > member.created_at):
             return
         member.code, member.info, member.name = cast(Token, session["code"]), session["info"], name
-        member.at, member.created_at = at, session["createdAt"]
+        member.at, member.created_at, member.resting = at, session["createdAt"], False
         if member.peer is None:
-            self._lead(member)
+            self._lead()
         else:
             member.peer.info = member.info
 
-    def _usurps(self, member: Member) -> bool:
+    def _usurps(self, member: Member, owners: dict[str, str]) -> bool:
         """Whether a member uses the name of another one, which had it before."""
         if member.name is None:
             return False
-        having = (each for each in self._members.values() if each.name == member.name)
-        owner = next((each for each in having if each.code is not None or each.peer is not None), member)
-        return member.name == self._identity.name or owner is not member
+        return member.name == self._identity.name or owners.get(member.name, member.id) != member.id
+
+    @property
+    def _owners(self) -> dict[str, str]:
+        """The ids of the members that had their names first, by these."""
+        having = [each for each in self._members.values() if each.code is not None or each.peer is not None]
+        return {each.name: each.id for each in reversed(having) if each.name is not None}
 
     def _gone(self, code: str) -> None:
         """A beacon is listed no more."""
@@ -274,8 +283,7 @@ class Room(Closable):
         """A member is here no more; another one may have wanted its name."""
         if self._members.get(member.id) is member:
             del self._members[member.id]
-            for each in list(self._members.values()):
-                self._lead(each)
+            self._lead()
 
     def _take(self, text: str, server: str) -> None:
         """There is mail."""
@@ -292,9 +300,9 @@ class Room(Closable):
                 "code": str(code),
             }:
                 member = self._members.get(id) or Member(id, info, mail.get("me"))
-                strangers = sum(each.at == 0 for each in self._members.values())
-                may_come = id in self._members or strangers < MAX_STRANGERS
-                if may_come and id < self.id and attempt not in member.attempts and not self._usurps(member):
+                another = attempt not in member.attempts and (member.peer not in self._joining or member.peer.late)
+                first = id < self.id and not self._usurps(member, self._owners)
+                if first and another and self._admits(leads=False):
                     self._members[id] = member
                     member.code = member.code or Token(code, server)
                     self._connect(member, attempt)
@@ -302,17 +310,42 @@ class Room(Closable):
         if known is not None and known.peer is not None and known.attempt == mail.get("connection"):
             known.peer.take(mail)
 
-    def _lead(self, member: Member) -> None:
-        """Begin a connection to a member that waits for it."""
-        begins = self.id < member.id and member.code is not None and member.peer is None
-        if begins and not self._usurps(member) and not self._left:
-            self._connect(member, secrets.token_urlsafe(12))
+    def _lead(self) -> None:
+        """Begin connections to members that wait for it, first to those with the fewest tries."""
+        while not self._left:
+            owners = self._owners
+            waiting = [
+                each
+                for each in self._members.values()
+                if self.id < each.id and each.code is not None and each.peer is None and not each.resting
+                if not self._usurps(each, owners)
+            ]
+            if not waiting or not self._admits(leads=True):
+                return
+            member = min(waiting, key=lambda each: each.tries + random.random())
+            if member.peer is None:  # what has ended may have made another one begin
+                self._connect(member, secrets.token_urlsafe(12))
+
+    def _admits(self, *, leads: bool) -> bool:
+        """Whether one more attempt may begin: anything can be listed, or offer, in any number of names.
+
+        One that has had its time ends for it: what is really there has joined by then.
+        """
+        alike = [each for each in self._joining if each.leads == leads]
+        if len(alike) < MAX_ATTEMPTS:
+            return True
+        late = next((each for each in alike if each.late), None)
+        if late is None:
+            return False
+        late.end()
+        return self._admits(leads=leads)
 
     def _connect(self, member: Member, attempt: str) -> None:
         """Begin an attempt, in the place of what there is."""
         before = member.peer
         leads = self.id < member.id
         member.tries += 1
+        times = min(MAX_TRIES, member.tries)
         member.attempt = attempt
         member.attempts.add(attempt)
         member.peer = Peer(
@@ -321,12 +354,15 @@ class Room(Closable):
             member.name,
             self._ice_servers,
             leads,
-            PAIR_S * min(MAX_TRIES, member.tries) if leads else ANSWER_S,
+            PAIR_S * times if leads else ANSWER_S,
+            LATE_S * times,
             lambda mail: self._post(member, {"connection": attempt, **mail}),
             self._tell,
+            self._lead,
             lambda peer: self._ended(member, peer),
         )
         self._attempts.add(member.peer)
+        self._joining.append(member.peer)
         if before is not None:
             before.end()
 
@@ -335,18 +371,23 @@ class Room(Closable):
         if isinstance(event, Joined):
             self._members[peer.id].tries = 0
             self.peers[peer.id] = peer
+            self._joining.remove(peer)
+            self._lead()
         elif isinstance(event, Left) and self.peers.get(peer.id) is peer:
             del self.peers[peer.id]
         self._events.put_nowait(event)
 
     def _ended(self, member: Member, peer: Peer) -> None:
         self._begin(self._close(peer))
+        if peer in self._joining:
+            self._joining.remove(peer)
         if member.peer is not peer:
             return
         member.peer = None
         if member.code is None or member.at == 0:
             self._forget(member)
         elif not self._left:
+            member.resting = True
             self._begin(self._lead_again(member))
 
     async def _close(self, peer: Peer) -> None:
@@ -357,8 +398,8 @@ class Room(Closable):
         await asyncio.sleep(back_off_s(0, PAUSE_S))
         with contextlib.suppress(APIError):  # then with the servers that there were
             self._ice_servers = await self._ask_ice_servers()
-        if self._members.get(member.id) is member:
-            self._lead(member)
+        member.resting = False
+        self._lead()
 
     async def _post(self, member: Member, mail: Fields) -> None:
         """Send mail to a member, as soon as its beacon is known."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from .link import add_candidate, fields_of, finish, new_connection, take
 from .types import Fields, IceServer
 
+OFFER_S = 15.0  # to find this side's addresses, and to send them
+
 
 class Peer:
     """Another member of a room, and the connection to it.
@@ -23,8 +25,10 @@ class Peer:
         ice_servers: for the connection.
         leads: whether this side does.
         patience_s: how long the other side may say nothing until the data channel is open.
+        late_s: after how long an attempt is `late`.
         post: a function that takes what is to be sent to the other side through the server, and waits until it is.
         tell: a function that is told what happens, once `Joined` at the most, and then `Left` in any case.
+        is_late: a function that is told that this attempt is `late`.
         ended: a function that is told that this attempt or connection is over.
 
     Attributes:
@@ -33,6 +37,8 @@ class Peer:
         name: likewise; None if it has none.
         connection: aiortc's connection.
         channel: its data channel, for messages.
+        leads: see above.
+        late: whether another attempt may take the place of this one.
     """
 
     def __init__(
@@ -43,16 +49,19 @@ class Peer:
         ice_servers: list[IceServer],
         leads: bool,
         patience_s: float,
+        late_s: float,
         post: Callable[[Fields], Awaitable[None]],
         tell: Callable[["Joined | Left | Message"], None],
+        is_late: Callable[[], None],
         ended: Callable[["Peer"], None],
     ) -> None:
         self.id, self.info, self.name = id, info, name
         self.connection = new_connection(ice_servers)
         self.channel = self.connection.createDataChannel("room", negotiated=True, id=0)
         self._negotiation = self.connection.createDataChannel("negotiation", negotiated=True, id=1)
-        self._leads, self._patience_s = leads, patience_s
-        self._post, self._tell, self._on_end = post, tell, ended
+        self.leads, self.late = leads, False
+        self._patience_s, self._late_s = patience_s, late_s
+        self._post, self._tell, self._on_late, self._on_end = post, tell, is_late, ended
         self._joined = False
         self._over, self._closed = asyncio.Event(), asyncio.Event()
         self._offers = 0  # the largest number of an offer of the other side
@@ -105,6 +114,10 @@ class Peer:
         if not self._joined:
             self._timer = asyncio.get_running_loop().call_later(self._patience_s, self.end)
 
+    def _be_late(self) -> None:
+        self.late = True
+        self._on_late()
+
     def _stop_waiting(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -132,12 +145,14 @@ class Peer:
     async def _negotiate(self) -> None:
         """Offer, or wait for an offer, then use what comes, one after the other."""
         try:
-            if self._leads:
-                await self.connection.setLocalDescription(await self.connection.createOffer())
-                await self._send(1)
+            if self.leads:
+                async with asyncio.timeout(OFFER_S):
+                    await self.connection.setLocalDescription(await self.connection.createOffer())
+                    await self._send(1)
         except Exception:  # as below
             return self.end()
         self._wait()
+        asyncio.get_running_loop().call_later(self._late_s, self._be_late)
         while True:
             mail = await self._inbox.get()
             # From a stranger, and aiortc has no one error for what it refuses.

@@ -1807,10 +1807,10 @@ class Room extends EventTarget {
       member.peer = new Peer(member, link, this.#streams, this.#options);
     } catch (error) {
       if (!this.#works) throw error; // it never will
-      // Chromium has 500, and counts those that are closed until it frees them: when there is much to be freed.
-      new ArrayBuffer(MUCH);
       this.#tell("error", { error });
-      this.#paused = true;
+      // Chromium has 500, and counts those that are closed until it frees them: when there is much to be freed. What is
+      // not used at all bundlers leave out.
+      this.#paused = new ArrayBuffer(MUCH).byteLength > 0;
       this.#later(PAUSE_MS, () => (this.#paused = false));
       return;
     }
