@@ -650,8 +650,9 @@ function keepMessages(channel) {
 
 /**
  * What is negotiated on one RTCPeerConnection, by "perfect negotiation": either side may offer at any time, and of two
- * offers at once that of the side that leads stands. What is sent is `{description, of, candidates}`: a description is
- * the `of`th offer of its side, or answers that of the other.
+ * offers at once one stands: after it has taken back its own Chromium cannot use every offer of another browser, so that
+ * Firefox, which can, does so; else that of the side that leads. What is sent is `{description, of, candidates}`: a
+ * description is the `of`th offer of its side, or answers that of the other.
  *
  * It goes over a data channel, which both sides make with the same number, when `way` says that it is `direct`. Before
  * that, if the other side is `listed`, over `send`, which tells whether it was taken. `signal` ends it.
@@ -737,14 +738,15 @@ class Negotiation {
     const connection = this.#connection;
     if (description?.type === "offer") {
       if (!(of > this.#seen)) return; // it comes twice, or late
-      if (this.#way.leads && (this.#making || connection.signalingState !== "stable")) return;
+      const [own, other] = [connection.localDescription, description].map((each) => /^o=mozilla/m.test(each?.sdp));
+      const stands = own === other ? this.#way.leads : other;
+      if (stands && (this.#making || connection.signalingState !== "stable")) return;
       this.#seen = of;
       this.#described = false; // what this side has offered is void
       try {
         await connection.setRemoteDescription(description);
       } catch {
-        // After an offer of its own that it had to take back Chromium refuses some of Firefox.
-        return this.#way.refused?.();
+        return this.#way.refused?.(); // from here on Chromium does nothing more
       }
       await connection.setLocalDescription();
       this.#of = of;
