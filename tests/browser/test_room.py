@@ -394,6 +394,23 @@ def test_names(server, reached, connect_page):
     assert happened(bob, "error") == [["error", "Another page is in this room with the same secret", None]]
 
 
+def test_names_in_firefox(server, site, connect_page, firefox):
+    """Firefox, which does not tell the public key of a secret, has the same id with it as others, and a name."""
+    chromium = connect_page(server)
+    firefox.goto(f"{site.origin}/connect?{server.url}")
+    until(lambda: firefox.evaluate("window.ready"))
+    enter(chromium, "c", me="Bob", secret="of Bob, and of nothing else")
+    for number in range(2):  # of either sign
+        secret = f"of Ada, and of nothing else, {number}"
+        enter(firefox, "f", me="Ada", secret=secret)
+        with_others(chromium, "f")
+        assert names(chromium) == {Identity("", None, secret).id: "Ada"}
+        with_others(firefox, "c")
+        assert [*names(firefox).values()] == ["Bob"]
+        firefox.evaluate("here.leave()")
+        with_others(chromium)
+
+
 def test_what_is_no_name(server, connect_page):
     """An empty name is none, for any number of members; one that is too long, or no text, is told at once."""
     pages = [connect_page(server) for _ in range(2)]

@@ -1469,15 +1469,45 @@ const unbase64 = (text) =>
   Uint8Array.from(atob(text.replace(/[-_]/g, (sign) => (sign === "-" ? "+" : "/"))), (byte) => byte.charCodeAt());
 const utf8 = (text) => new TextEncoder().encode(text);
 
+// PKCS #8 of a key of 32 bytes; the last byte of its algorithm tells Ed25519 from X25519.
+const privateKey = (name, bytes, uses) => {
+  const before = unbase64(name === "Ed25519" ? "MC4CAQAwBQYDK2VwBCIEIA==" : "MC4CAQAwBQYDK2VuBCIEIA==");
+  return crypto.subtle.importKey("pkcs8", new Uint8Array([...before, ...bytes]), name, true, uses);
+};
+
 /** What a member with a secret signs with: Ed25519. Its id is the public key. */
 class Identity {
   static async of(secret) {
     const { subtle } = crypto;
     if (!subtle) throw new Error("A name needs a page that came over HTTPS, or from localhost");
     const seed = new Uint8Array(await subtle.digest("SHA-256", utf8(`tornado-signal room\n${secret}`)));
-    const before = unbase64("MC4CAQAwBQYDK2VwBCIEIA=="); // what PKCS #8 has before such a key
-    const key = await subtle.importKey("pkcs8", new Uint8Array([...before, ...seed]), "Ed25519", true, ["sign"]);
-    return Object.assign(new Identity(), { key, id: `@${(await subtle.exportKey("jwk", key)).x}` });
+    const identity = Object.assign(new Identity(), { key: await privateKey("Ed25519", seed, ["sign"]) });
+    const x = await subtle.exportKey("jwk", identity.key).then(
+      (jwk) => jwk.x,
+      () => identity.#publicKey(seed),
+    );
+    return Object.assign(identity, { id: `@${x}` });
+  }
+
+  /** Firefox does not tell the public key. That of X25519 has the same point, on another curve and without its sign. */
+  async #publicKey(seed) {
+    const { subtle } = crypto;
+    const scalar = (await subtle.digest("SHA-512", seed)).slice(0, 32);
+    const own = await privateKey("X25519", new Uint8Array(scalar), ["deriveBits"]);
+    const base = await subtle.importKey("raw", Uint8Array.of(9, ...Array(31).fill(0)), "X25519", false, []);
+    const bits = new Uint8Array(await subtle.deriveBits({ name: "X25519", public: base }, own, 256));
+    const u = bits.reduceRight((sum, byte) => sum * 256n + BigInt(byte), 0n);
+    const p = 2n ** 255n - 19n;
+    let y = u - 1n + p;
+    // Divided by u + 1: times its power of p - 2.
+    for (let power = p - 2n, factor = u + 1n; power; power >>= 1n, factor = factor ** 2n % p) {
+      if (power & 1n) y = (y * factor) % p;
+    }
+    const signature = await this.sign("");
+    for (const sign of [0n, 2n ** 255n]) {
+      const x = base64(Array.from({ length: 32 }, (_, place) => Number(((y + sign) >> BigInt(8 * place)) & 255n)));
+      if (await Identity.signed(`@${x}`, signature, "")) return x;
+    }
   }
 
   async sign(text) {
