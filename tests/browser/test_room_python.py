@@ -67,7 +67,7 @@ def others():
 async def main():
     global peers, seen, tracks
     seen, tracks = [], []
-    async with Peers(sys.argv[1], sys.argv[2], info=sys.argv[3]) as peers:
+    async with Peers(sys.argv[1].split(), sys.argv[2], info=sys.argv[3]) as peers:
         while line := await asyncio.to_thread(sys.stdin.readline):
             code = compile(json.loads(line), "a test", "eval", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             found = eval(code)
@@ -80,8 +80,8 @@ asyncio.run(main())
 class Program:
     """A Python program with a `Peers` that does what a test says; what happens in the room is in `seen`."""
 
-    def __init__(self, enter, server, info):
-        command = [*enter, sys.executable, "-W", "error", "-c", PROGRAM, server.url, ORIGIN, info]
+    def __init__(self, enter, urls, info):
+        command = [*enter, sys.executable, "-W", "error", "-c", PROGRAM, " ".join(urls), ORIGIN, info]
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         self.process = subprocess.Popen(command, text=True, **pipes)
 
@@ -121,11 +121,11 @@ def server(inside):
 
 @pytest.fixture
 def python(network, server):
-    """A function that starts a program, by its info."""
+    """A function that starts a program, by its info; its servers are in the order of preference."""
     with contextlib.ExitStack() as stack:
 
-        def starting(info):
-            program = Program(network, server, info)
+        def starting(info, urls=(server.url,)):
+            program = Program(network, urls, info)
             stack.callback(program.end)
             return program
 
@@ -309,6 +309,27 @@ def test_the_server_restarts(number, data, inside, server, python):
     c.evaluate("enter()")
     for info, each in zip("abc", (a, b, c), strict=True):
         with_others(each, *({*"abc"} - {info}))
+        assert "Left" not in [name for name, *_ in each.evaluate("seen")]
+
+
+def test_the_next_server(inside, server, python):
+    """Members go over to the next server when theirs is no more, and back, and stay connected meanwhile."""
+    second = inside("another")
+    urls = ["http://192.0.2.1:9", server.url, second.url]
+    a, b, c, d = (python(info, urls) for info in "abcd")
+    for each in (a, b, c):
+        each.evaluate("setattr(sys.modules['tornado_signal.client.servers'], 'BETTER_S', 0.5)")
+        each.evaluate("setattr(peers.client, 'patience_s', 1)")
+    a.evaluate("enter()")
+    b.evaluate("enter()")
+    with_others(a, "b")
+    server.stop()
+    c.evaluate("enter()")
+    with_others(c, "a", "b")
+    inside(port=server.url.rpartition(":")[2])
+    d.evaluate("enter()")
+    with_others(d, "a", "b", "c")
+    for each in (a, b, c):
         assert "Left" not in [name for name, *_ in each.evaluate("seen")]
 
 

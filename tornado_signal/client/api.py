@@ -61,6 +61,10 @@ class SignalClient(Closable):
     def patience_s(self, patience_s: float) -> None:
         self._servers.patience_s = patience_s
 
+    async def until_better(self, server: str) -> None:
+        """Wait until a server works again that comes before this one in their order; it is asked first from then on."""
+        await self._servers.until_better(server)
+
     async def version(self) -> str:
         """GET /: the commit that the server was built from."""
         return cast(str, (await self._servers.call("version", {})).found["version"])

@@ -206,7 +206,8 @@ class Room(Closable):
         self._members = {id: member for id, member in self._members.items() if member.peer is not None}
         for member in self._members.values():
             member.code = None
-        await until_first(self._watch(self._code), self._receive(self._code))
+        better = self._client.until_better(self._code.server)  # where those that come now are
+        await until_first(self._watch(self._code), self._receive(self._code), better)
 
     async def _withdraw(self, code: Token | None) -> None:
         if code is not None:

@@ -19,6 +19,7 @@ from .websocket import WebSocket
 
 PAUSE_S = 0.25
 MAX_PAUSE_S = 15.0
+BETTER_S = 30.0  # between two looks whether a server works again
 
 
 def back_off_s(attempt: int, first_s: float = PAUSE_S) -> float:
@@ -60,6 +61,7 @@ class Servers:
         if not urls:
             raise ValueError("no server")
         self.urls = [url.rstrip("/") for url in urls]
+        self._preference = tuple(self.urls)
         self.patience_s = patience_s
         self._origin = origin or "/".join(self.urls[0].split("/")[:3])
         self._tls = functools.cache(httpx.create_ssl_context)
@@ -102,7 +104,8 @@ class Servers:
                     else:
                         raise
                 else:
-                    self._prefer(server)
+                    if at is None:
+                        self._prefer(server)
                     return answer
             assert failure is not None
             pause_s = back_off_s(attempt)
@@ -149,11 +152,22 @@ class Servers:
                         raise
                     failure = error
                     continue
-                self._prefer(server)
+                if at is None:
+                    self._prefer(server)
                 yield server, events
                 return
         assert failure is not None
         raise failure
+
+    async def until_better(self, server: str) -> None:
+        """Wait until a server works again that comes before this one in the order of preference; it is asked first."""
+        before = self._preference[: self._preference.index(server)]
+        while True:
+            await asyncio.sleep(BETTER_S * random.uniform(0.5, 1.5))
+            for each in before:
+                with contextlib.suppress(APIError):
+                    await self._ask(each, "health", {})
+                    return self._prefer(each)
 
     @property
     def only(self) -> str | None:
