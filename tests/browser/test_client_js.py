@@ -21,7 +21,7 @@ pytest_plugins = ["support.browser_fixtures"]
 WEB = Path(tornado_signal.__file__).parent / "web"
 MODULE = (WEB / "client.js").read_text()
 TYPES = (WEB / "client.d.ts").read_text()
-MAX_BYTES = 20_480
+MAX_BYTES = 21_504
 RACE_MS = 20_000  # a peer that is stopped by others gives up then, and not before
 STRANGER = "0123456789abcdef0123456789abcdef"
 
@@ -46,7 +46,7 @@ def names(page):
 
 
 def test_it_is_small_and_needs_nothing():
-    """The module stays under 20 KB as it is sent, and imports nothing."""
+    """The module stays under 21 KB as it is sent, and imports nothing."""
     assert len(gzip.compress(MODULE.encode(), 9)) < MAX_BYTES
     assert not re.search(r"^\s*import\b|\bimport\(", MODULE, re.MULTILINE)
 

@@ -585,7 +585,7 @@ def test_many_that_are_not_there(server, connect_page):
         pages[2].evaluate(FAKE, [f"~{info}{number}" for number in range(300)])  # which every member leads
         page.evaluate(COUNTED)
         page.evaluate(f"enter('lobby', {{info: '{info}', secret: '{secret}', RTCPeerConnection: Counted}})")
-        until(lambda page=page: page.evaluate("there") == 50)
+        until(lambda page=page: page.evaluate("there") >= 50)
     with_others(pages[0], "b")
     with_others(pages[1], "a")
     for page in pages[:2]:

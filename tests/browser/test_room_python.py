@@ -420,7 +420,7 @@ def test_many_that_are_not_there(python):
         ]"""
         mallory.evaluate(f"len(await asyncio.gather(*{offers}))")
         member.evaluate(f"enter(secret={secret!r})")
-        until(lambda member=member: member.evaluate(CONNECTIONS) == 50)
+        until(lambda member=member: member.evaluate(CONNECTIONS) >= 50)
     with_others(members[0], "b")
     with_others(members[1], "a")
     for member in members:

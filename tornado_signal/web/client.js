@@ -36,7 +36,6 @@ const AGAIN_MS = 2000; // in which a peer that was taken is listed again
 const LOST_MS = 15_000; // of an interruption, after which another connection is made
 const MAX_MAILS = 250; // to one beacon: the server's limits allow twice as many
 const MAX_ATTEMPTS = 50; // at once that a room begins, and as many that others do: a page may have 500 connections
-const MUCH = 2 ** 26; // bytes that make a browser look for what it can free
 const MAX_BATCH = 100;
 const MAX_NAME = 256;
 const MAX_PEERS = 100; // of a listing
@@ -622,11 +621,11 @@ function newConnection(iceServers, { rtc, RTCPeerConnection = globalThis.RTCPeer
   const connection = new RTCPeerConnection({ iceServers, ...rtc });
   try {
     prepare?.(connection);
+    return connection;
   } catch (error) {
     connection.close();
     throw error;
   }
-  return connection;
 }
 
 /** Keep what arrives before anybody can listen; the function that is returned hands it over after this turn. */
@@ -650,9 +649,9 @@ function keepMessages(channel) {
 
 /**
  * What is negotiated on one RTCPeerConnection, by "perfect negotiation": either side may offer at any time, and of two
- * offers at once one stands: after it has taken back its own Chromium cannot use every offer of another browser, so that
- * Firefox, which can, does so; else that of the side that leads. What is sent is `{description, of, candidates}`: a
- * description is the `of`th offer of its side, or answers that of the other.
+ * offers at once that of the side that leads stands; but never that of Firefox beside another browser's, since Chromium
+ * cannot always use one after it has taken back its own. What is sent is `{description, of, candidates}`: a description
+ * is the `of`th offer of its side, or answers that of the other.
  *
  * It goes over a data channel, which both sides make with the same number, when `way` says that it is `direct`. Before
  * that, if the other side is `listed`, over `send`, which tells whether it was taken. `signal` ends it.
@@ -1469,11 +1468,9 @@ const unbase64 = (text) =>
   Uint8Array.from(atob(text.replace(/[-_]/g, (sign) => (sign === "-" ? "+" : "/"))), (byte) => byte.charCodeAt());
 const utf8 = (text) => new TextEncoder().encode(text);
 
-// PKCS #8 of a key of 32 bytes; the last byte of its algorithm tells Ed25519 from X25519.
-const privateKey = (name, bytes, uses) => {
-  const before = unbase64(name === "Ed25519" ? "MC4CAQAwBQYDK2VwBCIEIA==" : "MC4CAQAwBQYDK2VuBCIEIA==");
-  return crypto.subtle.importKey("pkcs8", new Uint8Array([...before, ...bytes]), name, true, uses);
-};
+/** A key from PKCS #8, which has a prefix before its bytes. */
+const privateKey = (name, prefix, bytes, use) =>
+  crypto.subtle.importKey("pkcs8", Uint8Array.of(...unbase64(prefix), ...bytes), name, true, [use]);
 
 /** What a member with a secret signs with: Ed25519. Its id is the public key. */
 class Identity {
@@ -1481,33 +1478,27 @@ class Identity {
     const { subtle } = crypto;
     if (!subtle) throw new Error("A name needs a page that came over HTTPS, or from localhost");
     const seed = new Uint8Array(await subtle.digest("SHA-256", utf8(`tornado-signal room\n${secret}`)));
-    const identity = Object.assign(new Identity(), { key: await privateKey("Ed25519", seed, ["sign"]) });
-    const x = await subtle.exportKey("jwk", identity.key).then(
-      (jwk) => jwk.x,
-      () => identity.#publicKey(seed),
-    );
-    return Object.assign(identity, { id: `@${x}` });
+    const identity = new Identity();
+    identity.key = await privateKey("Ed25519", "MC4CAQAwBQYDK2VwBCIEIA==", seed, "sign");
+    const { x } = await subtle.exportKey("jwk", identity.key).catch(() => identity.#publicKey(seed));
+    identity.id = `@${x}`;
+    return identity;
   }
 
-  /** Firefox does not tell the public key. That of X25519 has the same point, on another curve and without its sign. */
+  /** Firefox does not tell the public key. It is that of X25519 on another curve, and with a sign. */
   async #publicKey(seed) {
     const { subtle } = crypto;
-    const scalar = (await subtle.digest("SHA-512", seed)).slice(0, 32);
-    const own = await privateKey("X25519", new Uint8Array(scalar), ["deriveBits"]);
-    const base = await subtle.importKey("raw", Uint8Array.of(9, ...Array(31).fill(0)), "X25519", false, []);
-    const bits = new Uint8Array(await subtle.deriveBits({ name: "X25519", public: base }, own, 256));
+    const hash = await subtle.digest("SHA-512", seed);
+    const key = await privateKey("X25519", "MC4CAQAwBQYDK2VuBCIEIA==", new Uint8Array(hash, 0, 32), "deriveBits");
+    const base = await subtle.importKey("raw", new Uint8Array(32).fill(9, 0, 1), "X25519", true, []);
+    const bits = new Uint8Array(await subtle.deriveBits({ name: "X25519", public: base }, key, 256));
     const u = bits.reduceRight((sum, byte) => sum * 256n + BigInt(byte), 0n);
     const p = 2n ** 255n - 19n;
-    let y = u - 1n + p;
-    // Divided by u + 1: times its power of p - 2.
-    for (let power = p - 2n, factor = u + 1n; power; power >>= 1n, factor = factor ** 2n % p) {
-      if (power & 1n) y = (y * factor) % p;
-    }
-    const signature = await this.sign("");
-    for (const sign of [0n, 2n ** 255n]) {
-      const x = base64(Array.from({ length: 32 }, (_, place) => Number(((y + sign) >> BigInt(8 * place)) & 255n)));
-      if (await Identity.signed(`@${x}`, signature, "")) return x;
-    }
+    let y = u - 1n + p; // divided by u + 1, which is multiplied by its power of p - 2
+    for (let n = p - 2n, power = u + 1n; n; n >>= 1n, power = power ** 2n % p) if (n & 1n) y = (y * power) % p;
+    const bytes = bits.map((_, place) => Number((y >> BigInt(8 * place)) & 255n));
+    if (!(await Identity.signed(`@${base64(bytes)}`, await this.sign(""), ""))) bytes[31] += 128;
+    return { x: base64(bytes) };
   }
 
   async sign(text) {
@@ -1557,7 +1548,7 @@ class Room extends EventTarget {
   listed = false;
   peers = new Map();
   #members = new Map(); // by id: {id, name, code, at, createdAt, info, connection, tries, resting, peer}
-  #attempts = new Map(); // the peers that have not joined yet, the oldest first: their links
+  #attempts = new Map(); // links, by the peers that have not joined
   #works = false; // whether there has been a peer
   #paused = false; // because one could not be made
   #streams = new Set();
@@ -1757,7 +1748,7 @@ class Room extends EventTarget {
     this.#begin(); // another member may have wanted its name
   }
 
-  /** A function that tells whether a member is not the one that has its name: that which had it first. */
+  /** A function that tells whether a member has the name of another one, which had it first. */
   #usurpers() {
     const owners = new Map();
     for (const { name, id, code, peer } of this.#members.values()) {
@@ -1780,26 +1771,19 @@ class Room extends EventTarget {
     if (member.connection === connection) member.peer?.take(mail);
   }
 
-  /** Begin attempts with those that this member leads, first with those that it has tried least. */
+  /** Begin attempts with those that this member leads, the least tried first. */
   #begin() {
     while (!this.#stop.signal.aborted) {
       const usurps = this.#usurpers();
-      let next;
-      let least = Infinity;
-      for (const member of this.#members.values()) {
-        const waits = this.id < member.id && member.code && !member.peer && !member.resting;
-        const rank = member.tries + Math.random();
-        if (waits && rank < least && !usurps(member)) [next, least] = [member, rank];
-      }
-      if (!next || !this.#admits(true)) return;
-      if (!next.peer) this.#connect(next, random(4)); // what has ended may have made another one begin
+      const waits = (each) => this.id < each.id && each.code && !each.peer && !each.resting && !usurps(each);
+      const waiting = [...this.#members.values()].filter(waits);
+      if (!waiting.length || !this.#admits(true)) return;
+      const [next] = shuffled(waiting).sort((a, b) => a.tries - b.tries);
+      if (!next.peer) this.#connect(next, random(4)); // it may have begun meanwhile
     }
   }
 
-  /**
-   * Whether one more attempt may begin: anything can be listed, or offer, in any number of names. One that has had its
-   * time ends for it: what is really there has joined by then.
-   */
+  /** Whether another attempt may begin, of what may be listed in any number; one that has had its time ends for it. */
   #admits(leads) {
     const alike = () => [...this.#attempts].filter(([, link]) => link.leads === leads);
     if (this.#paused) return false;
@@ -1840,9 +1824,8 @@ class Room extends EventTarget {
     } catch (error) {
       if (!this.#works) throw error; // it never will
       this.#tell("error", { error });
-      // Chromium has 500, and counts those that are closed until it frees them: when there is much to be freed. What is
-      // not used at all bundlers leave out.
-      this.#paused = new ArrayBuffer(MUCH).byteLength > 0;
+      // Chromium has 500, and counts those that are closed until it frees them: when there is much to be freed.
+      this.#paused = new ArrayBuffer(2 ** 26).byteLength > 0;
       this.#later(PAUSE_MS, () => (this.#paused = false));
       return;
     }
@@ -1853,15 +1836,13 @@ class Room extends EventTarget {
     before?.giveUp();
   }
 
-  /** Do something after a pause; then another attempt may begin. */
-  #later(ms, act) {
-    sleep(0, this.#stop.signal, ms).then(
-      () => {
-        act();
-        this.#begin();
-      },
-      () => {}, // the room was left
-    );
+  /** Change something after a while; then another attempt may begin. */
+  #later(ms, change) {
+    const begin = () => {
+      change();
+      this.#begin();
+    };
+    sleep(0, this.#stop.signal, ms).then(begin, () => {});
   }
 
   #ended(member, peer, joined) {
