@@ -557,6 +557,22 @@ def test_streams_that_cross(numbers, server, site, connect_page, firefox):
         assert happened(page, "leave", "error") == []
 
 
+def test_an_offer_that_cannot_be_used(server, connect_page):
+    """When a browser cannot use the other one's offer any more, another connection is made, with the streams."""
+    pages = [connect_page(server) for _ in range(2)]
+    together(pages, "lobby")
+    pages[0].evaluate(
+        """() => {
+          const {peerConnection} = [...here.peers.values()][0];
+          peerConnection.setRemoteDescription = () => Promise.reject(new Error("no"));
+        }"""
+    )
+    pages[1].evaluate("here.addStream(picture(200))")
+    until(lambda: happened(pages[0], "stream"))
+    for page in pages:
+        assert [name for name, *_ in happened(page, "join", "leave", "error")] == ["join", "leave", "join"]
+
+
 # What goes wrong.
 
 
