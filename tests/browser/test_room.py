@@ -598,7 +598,7 @@ def test_many_that_are_not_there(server, connect_page):
     """Beside hundreds of beacons behind which there is nothing, two that are there meet, without much waiting."""
     pages = [connect_page(server) for _ in range(3)]
     for page, info, secret in zip(pages[:2], "ab", reversed(SECRETS), strict=True):
-        pages[2].evaluate(FAKE, [f"~{info}{number}" for number in range(300)])  # which every member leads
+        pages[2].evaluate(FAKE, [f"~{info}{number}" for number in range(260)])  # which every member leads
         page.evaluate(COUNTED)
         page.evaluate(f"enter('lobby', {{info: '{info}', secret: '{secret}', RTCPeerConnection: Counted}})")
         until(lambda page=page: page.evaluate("there") >= 50)

@@ -1839,7 +1839,11 @@ class Room extends EventTarget {
 
   /** Chromium has 500 connections, and counts those that are closed until it frees them: when there is much to free. */
   #free() {
-    this.#garbage = new ArrayBuffer(2 ** 26).byteLength; // what is not used at all, bundlers leave out
+    try {
+      this.#garbage = new ArrayBuffer(2 ** 26).byteLength; // what is not used at all, bundlers leave out
+    } catch {
+      // There is little memory: then it frees what it can.
+    }
   }
 
   /** Change something after a while; then another attempt may begin. */
