@@ -213,6 +213,7 @@ def test_leaving(server, reached, site, connect_page):
     alice.evaluate("stop.abort()")
     with_others(bob)
     until(lambda: happened(alice)[-1] == ["close", None, None])
+    until(lambda: [*beacons(server, site).values()] == ["1"])
     alice.evaluate("enter('lobby', {signal: AbortSignal.abort()})")
     assert [*beacons(server, site).values()] == ["1"]
 
