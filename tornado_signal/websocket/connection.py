@@ -1,7 +1,7 @@
 """What one client asks for over its WebSocket, and what it is told."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
@@ -227,8 +227,12 @@ class Connection:
             return
         try:
             if batch:
-                requests = self._in_turns(found)
-                answers = [asyncio.create_task(self._keep(self._respond(each, slot))) async for each in requests]
+                # Each at a turn of its own. Other messages wait: of what is parsed there is not much at a time.
+                answers = []
+                for each in found:
+                    if not await self._turn():
+                        break
+                    answers.append(asyncio.create_task(self._keep(self._respond(each, slot))))
             else:
                 answer = self._respond(found[0], slot)
             self._begin_next()
@@ -236,16 +240,10 @@ class Connection:
         finally:
             slot.release()
 
-    async def _in_turns(self, requests: list[rpc.RpcRequest | bytes]) -> AsyncIterator[rpc.RpcRequest | bytes]:
-        """What is in a batch, each at a turn of its own, until the client is refused.
-
-        Its other messages wait meanwhile: of what is parsed there is not much at a time.
-        """
-        for each in requests:
-            await self.site.queue.turn(self.site.limits.client(self.client_address), next_=True)
-            if self.socket.refused:
-                return
-            yield each
+    async def _turn(self) -> bool:
+        """Wait for the client's next turn; whether it is not refused by then."""
+        await self.site.queue.turn(self.site.limits.client(self.client_address), next_=True)
+        return not self.socket.refused
 
     async def _keep(self, answer: "Awaitable[Response]") -> "Response":
         """A response of a batch, which waits for the others."""
