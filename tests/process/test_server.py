@@ -174,17 +174,23 @@ def test_check(tmp_path):
     assert (tmp_path / "data" / "CURRENT").exists()
 
 
-def test_check_of_a_directory_of_something_else(start, tmp_path):
-    """`--check` refuses a directory with foreign files and changes nothing; what a database leaves is none."""
+def test_a_directory_of_something_else(start, tmp_path):
+    """A directory with foreign files is refused, and nothing in it changes; what a database leaves is none.
+
+    One that holds a database as well is refused by `--check` only.
+    """
     data = tmp_path / "data"
     data.mkdir(mode=0o755)
     names = ["a", "b.txt", "1.ldb.bak", "CURRENT2", ".hidden"]
     for name in names:
         (data / name).touch()
-    done = run("serve", "--check", "--port", 0, cwd=tmp_path)
-    refused(done, "data holds what is not the server's: ", "1.ldb.bak, CURRENT2 and 2 more; choose another --data-dir")
-    assert sorted(each.name for each in data.iterdir()) == sorted(names)
-    assert data.stat().st_mode & 0o777 == 0o755
+    for check in (["--check"], []):
+        done = run("serve", *check, "--port", 0, cwd=tmp_path)
+        refused(
+            done, "data holds what is not the server's: ", "1.ldb.bak, CURRENT2 and 2 more; choose another --data-dir"
+        )
+        assert sorted(each.name for each in data.iterdir()) == sorted(names)
+        assert data.stat().st_mode & 0o777 == 0o755
     for name in names:
         (data / name).unlink()
     shutil.copy(ROOT / "data" / "README.md", data)
@@ -195,6 +201,9 @@ def test_check_of_a_directory_of_something_else(start, tmp_path):
     done = run("serve", "--check", "--port", 0, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\nstore: data, 2 sessions listed in 1 topics\n" in done.stdout
+    (data / "notes").touch()
+    refused(run("serve", "--check", "--port", 0, cwd=tmp_path), "notes; choose another --data-dir")
+    assert len(start().codes()) == 2
 
 
 def test_check_keeps_the_sessions(start, tmp_path):

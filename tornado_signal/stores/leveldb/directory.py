@@ -35,6 +35,7 @@ def open_leveldb(path: Path) -> Any:
 
     Raises:
         DatabaseError: it is taken, damaged, not writable, not ours or of another format; says which.
+        OperatorError: it is the directory of something else.
     """
     try:
         make_private(path)
@@ -72,13 +73,18 @@ def open_leveldb(path: Path) -> Any:
 
 
 def make_private(path: Path) -> None:
-    """Make a directory for a database, for its owner alone; one that is there and holds none becomes so.
+    """Make a directory for a database, for its owner alone; one that is there and empty becomes so.
 
     What a database holds are people's addresses.
+
+    Raises:
+        OperatorError: there is no database in it, but something else: it may be one that others need to read.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not (path / "CURRENT").exists() and path.stat().st_uid == os.geteuid():
-        path.chmod(0o700)
+    if not (path / "CURRENT").exists():
+        files.check_own(path)
+        if path.stat().st_uid == os.geteuid():
+            path.chmod(0o700)
 
 
 def _open(path: Path) -> Any:
