@@ -4,12 +4,14 @@ import contextlib
 import socket
 import time
 from operator import attrgetter
+from pathlib import Path
 
 import pytest
 from support.raw_http import PATIENCE_S, answers, echo_application, read_all, serving
 from tornado import web
 from tornado.iostream import StreamClosedError
 
+from tornado_signal.transport.listener import UNSENT_BYTES
 from tornado_signal.transport.state import Backlog
 
 MOST_BYTES = 8 * 1024 * 1024
@@ -147,6 +149,15 @@ def connect(running, address):
     return client
 
 
+def queued_bytes(port, other):
+    """What the kernel has to send from a port to another one, and what of that is not acknowledged yet."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, here, there, _, queues, *_ = line.split()
+        if [int(each.partition(":")[2], 16) for each in (here, there)] == [port, other]:
+            return int(queues.partition(":")[0], 16)
+    raise AssertionError("there is no such connection")
+
+
 def until(condition):
     """Wait for something that takes a moment."""
     end_s = time.monotonic() + PATIENCE_S
@@ -179,6 +190,16 @@ def test_readers_that_do_not_read(running):
         assert (answer.whole, len(answer.body)) == (True, LARGE_BYTES)
     until(lambda: not running.server.state.connections)
     assert running.call(lambda: (running.server.state.unsent.bytes, running.server.state.unsent._sizes)) == (0, {})
+
+
+def test_what_the_kernel_keeps(running):
+    """Of what a client does not read the kernel keeps little: it has as much for all connections as for hundreds."""
+    with connect(running, "127.0.0.3") as client:
+        client.sendall(large(LARGE_BYTES))
+        until(lambda: running.call(lambda: running.server.state.unsent.bytes))
+        assert 0 < queued_bytes(running.port, client.getsockname()[1]) < 2 * UNSENT_BYTES
+        (answer,) = answers(read_all(client))
+        assert (answer.whole, len(answer.body)) == (True, LARGE_BYTES)
 
 
 def test_who_catches_up_counts_no_more(running):

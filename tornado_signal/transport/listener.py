@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 
 TICK_S: Final = 1.0
 BACKLOG: Final = 4096
+UNSENT_BYTES: Final = 128 << 10  # of a connection in the kernel, beyond what the client has room for
 SILENT_S: Final = 30  # for a client that has gone without a word to acknowledge anything
 ACCEPTED_S: Final = 0.1  # for what the kernel has handed over to become a connection; a few turns of the loop do
 HANDSHAKE_S: Final = 1.0  # the same, over TLS
@@ -44,7 +45,7 @@ class Server:
         """Accept on sockets that listen already."""
         for listening in sockets:
             if listening.family != socket.AF_UNIX:
-                end_half_open(listening)
+                prepare(listening)
             if self.state.tls is None:
                 server = await self._loop.create_server(lambda: Connection(self.state), sock=listening, backlog=BACKLOG)
                 self._listeners.append(server)
@@ -168,8 +169,13 @@ class Server:
             self._loop.call_soon(self._pass, due)
 
 
-def end_half_open(listening: socket.socket) -> None:
-    """Have the kernel end connections whose client is gone without a word; what is accepted inherits this."""
+def prepare(listening: socket.socket) -> None:
+    """Have the kernel end connections whose client is gone without a word, and keep little of what is not sent.
+
+    What is accepted inherits this. Otherwise the kernel takes megabytes for each client that does not read, until it
+    has none left for new connections.
+    """
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, SILENT_S // 3)
