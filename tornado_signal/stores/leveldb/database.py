@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 import queue
 import threading
 import time
@@ -86,7 +87,7 @@ class Database:
         self._group: Group
         self._writing = False
         self._pause: asyncio.Handle | None = None  # until the next group is sent
-        self._sent_s = 0.0
+        self._sent_s = -math.inf  # the clock of the loop begins at the start of the machine
         self._alone = 0  # groups with one change, in succession
         self._measuring: asyncio.TimerHandle
 
