@@ -1,6 +1,7 @@
 """What several test files share: a clock turned by hand, and stores that are proved sound when their test ends."""
 
 import asyncio
+import collections
 import contextlib
 import gc
 import signal
@@ -12,7 +13,7 @@ pytest.register_assert_rewrite("support")  # before any of it is imported
 
 from support.command import Server
 from support.disks import SIZE_MIB, mounted
-from support.paths import TESTS
+from support.needs import require
 from support.stores import ENGINES, HandClock, Under
 
 from tornado_signal.errors import Unavailable
@@ -35,79 +36,56 @@ hypothesis.settings.load_profile("suite")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# The files that take longest begin first, and several others are left to fill the time at the end.
-LONGEST = [
-    "containers",
-    "proxies",
-    "attacks_connections",
-    "systemd_real",
-    "soak",
-    "redis_faults",
-    "redis",
-    "several_servers",
-    "attacks_watching",
-    "workers",
-    "attacks_websockets",
-    "bench",
-    "client_js",
-    "room",
-    "room_python",
-    "pythons",
-    "attacks_store",
-    "client_streams",
-    "full_store",
-    "bindings",
-    "server",
-    "care",
-    "bare_websocket",
-    "demo",
-    "documents",
-    "commands",
-    "rescue",
-    "eventsource",
-    "store_model",
-    "transport_life",
-    "tls_connections",
-    "tls",
-    "store",
-    "openapi",
-    "store_additions",
-    "peers",
-    "packaging",
-    "artefacts",
-    "examples",
-    "client_peers",
-    "client_socket",
-    "crash",
-    "fuzz",
-    "other_peers",
-    "errors_and_routes",
-    "monitoring",
-    "abandoned",
-    "clock_jumps",
-    "waits",
-    "client",
-    "requests",
-    "admin",
-    "leveldb",
-    "listing_state",
-    "streams",
-    "disk_full",
-]
-PLACE = {f"test_{name}.py": place for place, name in enumerate(LONGEST)}
+def pytest_addoption(parser):
+    """How much runs: `tests/run` passes its level on."""
+    parser.addoption(
+        "--level",
+        choices=("default", "all"),
+        help="default: no slow tests; all: every test, and a skipped one fails. Otherwise every chosen test runs.",
+    )
 
 
-def pytest_collection_modifyitems(items):
-    """What tests need shows in their folder and fixtures."""
-    for item in items:
-        if (folder := item.path.relative_to(TESTS).parts[0]) in ("browser", "system"):
-            item.add_marker(folder)
-        if "small_disk" in item.fixturenames:
-            item.add_marker("root")
-        parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if any(parameters.get(name) in ("redis", "redis-cluster") for name in ("engine", "name")):
-            item.add_marker("servers")
-    items.sort(key=lambda item: PLACE.get(item.path.name, len(PLACE)))
+def pytest_collection_modifyitems(config, items):
+    """Leave slow tests to `tests/run all`."""
+    if config.getoption("level") == "default":
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="slow"))
+
+
+def pytest_runtest_setup(item):
+    """Skip a test whose needs are not met."""
+    for mark in item.iter_markers("needs"):
+        require(*mark.args)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """Under `tests/run all` a skipped test fails."""
+    return fail_if_skipped(item.config, (yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """The same for a file that is skipped as a whole."""
+    return fail_if_skipped(collector.config, (yield))
+
+
+def fail_if_skipped(config, report):
+    """Return a report, as a failure if the test was skipped and may not be."""
+    if report.skipped and config.getoption("level") == "all":
+        report.outcome, report.longrepr = "failed", f"`tests/run all` does not allow skips. {report.longrepr[2]}"
+    return report
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Say how to run what was skipped."""
+    if (skipped := terminalreporter.stats.get("skipped")) and config.getoption("level") == "default":
+        terminalreporter.section("skipped")
+        reasons = collections.Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+        for reason, count in reasons.most_common():
+            terminalreporter.write_line(f"{count:5} {reason}")
+        terminalreporter.write_line(f"{len(skipped)} skipped. `tests/run all` installs what they need and runs them.")
 
 
 def pytest_collection_finish():

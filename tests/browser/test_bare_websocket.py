@@ -6,7 +6,6 @@ import signal
 import threading
 from pathlib import Path
 
-import aiohttp
 import pytest
 from bench import npm
 from support.browsers import until
@@ -14,6 +13,8 @@ from support.certificates import make_pair
 from support.node import Node
 from support.paths import TESTS
 from support.proxies import PROXIES
+
+aiohttp = pytest.importorskip("aiohttp")
 
 pytest_plugins = ["support.browser_fixtures"]
 
@@ -194,7 +195,7 @@ def told(client, number):
 
 
 @pytest.mark.parametrize(
-    "client", ["chromium", "firefox", pytest.param("ws", marks=pytest.mark.network), "aiohttp"], indirect=True
+    "client", ["chromium", "firefox", pytest.param("ws", marks=pytest.mark.slow), "aiohttp"], indirect=True
 )
 def test_over_restarts(client, start):
     """Connects, calls, subscribes; after a stop and a kill it goes on where it was, and holds what it has held."""

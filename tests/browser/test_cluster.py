@@ -6,7 +6,7 @@ from support.command import Server
 from support.redis_servers import RedisCluster
 
 pytest_plugins = ["support.browser_fixtures"]
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 REPLICAS = 2  # one takes over, the other has what is written then
 

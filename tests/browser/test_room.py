@@ -294,7 +294,7 @@ def test_the_next_server(start, connect_page):
 
 
 @pytest.mark.slow
-@pytest.mark.root
+@pytest.mark.needs("root")
 def test_networks_change(chromium, tmp_path):
     """Members whose network is away for some seconds, or another one afterwards, lose nothing, and are back soon."""
     with own_network():

@@ -22,7 +22,7 @@ def test_attack(name, tmp_path):
     assert not found, "; ".join(found)
 
 
-@pytest.mark.root
+@pytest.mark.needs("root")
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_small_disk(tmp_path):

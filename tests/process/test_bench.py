@@ -30,7 +30,6 @@ def live(tmp_path):
         yield server
 
 
-@pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_everything(tmp_path):
@@ -104,7 +103,7 @@ def test_other_server(live):
     assert re.search(r"\nbrokered, as given .* +\d", done.stdout)
 
 
-@pytest.mark.network
+@pytest.mark.slow
 def test_life(tmp_path):
     """Every server brokers the same pairs, and its CPU is told for each fifth of the run and each thread."""
     other = f"{sys.executable} -m tornado_signal"

@@ -161,7 +161,6 @@ def test_every_block_is_tried():
     assert [block for block in all_blocks(pages()["README"]) if block not in shown] == []
 
 
-@pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_two_peers_with_curl(installed):
@@ -180,7 +179,6 @@ def test_two_peers_with_curl(installed):
         assert re.fullmatch(expected(pattern), line), line
 
 
-@pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_news_without_polling(installed):
@@ -197,7 +195,6 @@ def test_news_without_polling(installed):
     assert all(any(re.fullmatch(pattern, line) for line in printed) for pattern in wanted)
 
 
-@pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_two_real_peers(installed, tmp_path):
@@ -284,7 +281,6 @@ def test_one_websocket(tmp_path):
         server.end()
 
 
-@pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_from_a_shell(installed):
@@ -299,7 +295,6 @@ def test_from_a_shell(installed):
     assert (checkout / "tornado-signal.1").read_text().startswith(".TH TORNADO-SIGNAL 1 ")
 
 
-@pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_help_check_and_version(installed, tmp_path):

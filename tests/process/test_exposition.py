@@ -145,6 +145,7 @@ def test_listed_origins(server, tmp_path):
     until(lambda: scrape(running.admin_url).families, lambda shown: "tornado_signal_origin_requests" not in shown)
 
 
+@pytest.mark.needs("promtool")
 def test_promtool_has_nothing_to_say(server):
     """Names, types and texts are as Prometheus' own tool wants them."""
     running = server()

@@ -5,10 +5,7 @@ import re
 
 import hypothesis
 import pytest
-import requests
-import schemathesis
 from hypothesis import strategies as st
-from schemathesis import GenerationMode, checks
 from support.command import ORIGIN, Server
 from support.service import declared
 
@@ -16,6 +13,10 @@ from tornado_signal.api.operations import SUBSCRIPTIONS, declare
 from tornado_signal.http import assets, openapi
 from tornado_signal.settings.origins import Origins
 from tornado_signal.settings.settings import Settings
+
+requests = pytest.importorskip("requests")
+schemathesis = pytest.importorskip("schemathesis")
+GenerationMode, checks = schemathesis.GenerationMode, schemathesis.checks
 
 pytest_plugins = ["support.http_fixtures"]
 

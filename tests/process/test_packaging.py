@@ -175,7 +175,7 @@ def test_a_shallow_clone(bare, tmp_path):
     assert captured(tmp_path / "shallow") == (UNTAGGED, commit)
 
 
-@pytest.mark.network
+@pytest.mark.slow
 def test_an_archive(source, tmp_path):
     """`pip install .` of what `git archive` has made, as hosts of repositories do, says version and commit."""
     commit = new_repository(source)
@@ -187,7 +187,7 @@ def test_an_archive(source, tmp_path):
     assert said_by(sys.executable, tmp_path, PYTHONPATH=str(tmp_path / "target")) == [stated, commit]
 
 
-@pytest.mark.network
+@pytest.mark.slow
 def test_installs_from_a_checkout(source, tmp_path):
     """`pip install -e .` and `pip install .` say the commit they were installed at, and have the command."""
     venv.create(tmp_path / "venv", symlinks=True)
@@ -202,7 +202,7 @@ def test_installs_from_a_checkout(source, tmp_path):
     assert os.access(python.with_name("tornado-signal"), os.X_OK)
 
 
-@pytest.mark.network
+@pytest.mark.slow
 def test_an_install_without_history_is_unknown(source, tmp_path):
     """`pip install` of a source without git history says `unknown`, also beside an installation that knows more."""
     run(*PIP, *INSTALL, "--target", tmp_path / "target", source)

@@ -12,7 +12,6 @@ from support.redis_servers import RedisCluster, free_port
 from support.redis_traffic import Publishers, Waiters, ready, topic_in, until
 
 pytest_plugins = ["support.redis_traffic"]
-pytestmark = pytest.mark.servers
 
 
 def refused(redis, *arguments):
@@ -159,7 +158,7 @@ def cluster():
     made.kill()
 
 
-@pytest.mark.slow(40)
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
 def test_a_primary_is_lost(fault, cluster, serve):
     """While a replica takes over, nothing that was acknowledged is lost or doubled, and nothing fails but with 503."""

@@ -8,7 +8,6 @@ from support.caring import done, refused
 from support.command import ORIGIN, run
 from support.redis_traffic import PARTITIONS, Publishers, until
 
-pytestmark = pytest.mark.servers
 pytest_plugins = ["support.redis_traffic"]
 
 OTHER = "https://other.example"

@@ -8,7 +8,7 @@ from support.redis_traffic import LosingProxy, Publishers, Waiters, ready, topic
 
 from tornado_signal.stores.redis import scripts
 
-pytestmark = [pytest.mark.servers, pytest.mark.root]
+pytestmark = pytest.mark.needs("root")
 pytest_plugins = ["support.redis_traffic"]
 
 FAILOVER_S = 2.0  # the least: a node is given up after that

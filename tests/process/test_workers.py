@@ -19,7 +19,6 @@ from support.redis_traffic import in_background, until
 from support.service_manager import told, until_told
 
 pytest_plugins = ["support.service_manager"]
-pytestmark = pytest.mark.servers
 
 WORKERS = 3
 

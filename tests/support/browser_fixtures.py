@@ -8,10 +8,10 @@ import socket
 import subprocess
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 from .browsers import FLAGS, TURN_SECRET, Profiles, Site, until
 from .firefox import Firefox
+from .needs import require
 from .proxies import Blocking
 
 
@@ -29,6 +29,9 @@ def chromium():
 
     It is Chromium's engine without the window around it, for a third of the time; `Windowed` and `launch_in` have all.
     """
+    require("playwright", "chromium-headless-shell")
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         started = {}
 
@@ -119,6 +122,7 @@ def free_port():
 @pytest.fixture
 def coturn(tmp_path, secret_file):
     """Debian's coturn on loopback, which knows the secret: its port, and a function that reads its log."""
+    require("turnserver")
     port = free_port()
     log = tmp_path / "coturn.log"
     options = {

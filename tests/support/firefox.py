@@ -10,6 +10,7 @@ import threading
 from tornado.websocket import websocket_connect
 
 from .browsers import until
+from .needs import require
 
 BOUND_S = 60
 # Peers in one machine that may have no network at all: loopback counts, and addresses are shown as they are.
@@ -33,6 +34,7 @@ class Firefox:
     """
 
     def __init__(self, profile):
+        require("firefox-esr")
         profile.mkdir()
         lines = [f'user_pref("{name}", {json.dumps(value)});\n' for name, value in PREFERENCES.items()]
         (profile / "user.js").write_text("".join(lines))

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from .command import COMMAND
+from .needs import require
 
 BOUND_S = 60
 CLONE_NEWNET = 0x40000000  # of sched.h
@@ -18,6 +19,7 @@ CLONE_NEWNET = 0x40000000  # of sched.h
 @contextlib.contextmanager
 def own_network():
     """Have this thread, and all that it starts, in a network of its own, where there is nothing but loopback."""
+    require("root", "ip")
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
@@ -32,6 +34,7 @@ def own_network():
 @contextlib.contextmanager
 def dropping(*rules):
     """Drop packets in such a network, as nftables describes them."""
+    require("nft")
     chain = "\n".join(f"{rule} drop" for rule in rules)
     table = f"table ip cut {{\nchain input {{\ntype filter hook input priority 0\n{chain}\n}}\n}}\n"
     subprocess.run(["nft", "-f", "-"], input=table, text=True, check=True)
@@ -139,6 +142,7 @@ exec cat
 @pytest.fixture
 def network():
     """A network of its own for processes: the words to put before their commands."""
+    require("namespace", "ip")
     root = os.geteuid() == 0
     unshare = ["unshare", "-n" if root else "-rn", "sh", "-c", NETWORK]
     with subprocess.Popen(unshare, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as namespace:

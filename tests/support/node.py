@@ -4,6 +4,8 @@ import json
 import subprocess
 import urllib.request
 
+from .needs import require
+
 BOUND_S = 30
 # Each line of standard input is an expression; what it comes to goes out as JSON.
 PROGRAM = """
@@ -32,6 +34,7 @@ class Node:
     """
 
     def __init__(self, module):
+        require("node")
         command = ["node", "--input-type=module", "--eval", PROGRAM, module]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 
+from .needs import require
 from .paths import SYSTEMD
 
 BOUND_S = 20
@@ -94,6 +95,7 @@ class Proxy:
     """
 
     def __init__(self, directory, pair, upstream, idle_s=None):
+        require(self.name)
         self.directory = directory
         self.pair = pair
         self.upstream = upstream

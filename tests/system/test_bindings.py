@@ -33,7 +33,6 @@ def tries(python):
     return f"{python.binding}-on-{python.version}" if python else f"nothing-but-{OURS}-here"
 
 
-@pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("python", OTHERS or [None], ids=tries)

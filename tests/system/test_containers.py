@@ -10,10 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import kubernetes_validate
 import pytest
-import yaml
-from compose_spec import PyCompose
 from support.browsers import until
 from support.command import BOUND_S, COMMAND, environment
 from support.containers import BASE, IMAGE, Containers
@@ -22,7 +19,11 @@ from support.paths import ROOT
 from tornado_signal.settings.settings import PREFIX
 from tornado_signal.settings.sources import load
 
-pytestmark = [pytest.mark.root, pytest.mark.network, pytest.mark.slow(60)]
+compose_spec = pytest.importorskip("compose_spec")
+kubernetes_validate = pytest.importorskip("kubernetes_validate")
+yaml = pytest.importorskip("yaml")
+
+pytestmark = [pytest.mark.needs("root"), pytest.mark.slow]
 
 ORIGIN = "Origin: https://app.example.com"
 COMPOSE = ("compose.yaml", "examples/containers/compose.cluster.yaml")
@@ -187,7 +188,7 @@ def test_compose_files(file):
     """They are what the Compose specification allows, and every setting in them is one of the server's."""
     text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (ROOT / file).read_text())  # variables are not set
     found = yaml.safe_load(text)
-    PyCompose.from_json(json.dumps(found)).validate()
+    compose_spec.PyCompose.from_json(json.dumps(found)).validate()
     servers = [each for each in found["services"].values() if each["image"] == "tornado-signal"]
     assert servers
     for each in servers:

@@ -72,7 +72,6 @@ def test_python(server, tmp_path):
     run(sys.executable, "-W", "error", "program.py", server.url, "https://python.example", cwd=tmp_path)
 
 
-@pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_typescript(server, node_modules, tmp_path):

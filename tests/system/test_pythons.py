@@ -11,7 +11,7 @@ from support.documents import pages
 from support.paths import ROOT
 from support.pythons import PROMISED, SETUP, do, installed, required
 
-pytestmark = [pytest.mark.slow, pytest.mark.network]
+pytestmark = pytest.mark.slow
 
 FOUND = installed()
 MINORS = ["3.11", "3.12", "3.13", "3.14"]

@@ -21,7 +21,6 @@ from support.proxies import PROXIES
 from support.redis_servers import RedisServer, free_port
 from support.scraping import scrape
 
-pytestmark = pytest.mark.servers
 
 DRAIN_DELAY_MS = "3000"
 
@@ -222,7 +221,7 @@ def machines(tmp_path):
     made.end()
 
 
-@pytest.mark.slow(20)
+@pytest.mark.slow
 async def test_from_one_server_to_three(machines, behind, start):
     """What the page tells to type works, and what it says that users see while it is done is what they see."""
     nodes, cluster, tried, change = blocks("scaling", "From one server to three", "sh")

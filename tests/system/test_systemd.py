@@ -17,6 +17,8 @@ from tornado_signal.settings import sources as config
 from tornado_signal.stores import watches
 from tornado_signal.transport import listener
 
+pytestmark = pytest.mark.needs("systemd-analyze")
+
 UNIT = SYSTEMD / "tornado-signal.service"
 SOCKET = SYSTEMD / "tornado-signal.socket"
 SCRIPTS = [SYSTEMD / "install", SYSTEMD / "remove"]

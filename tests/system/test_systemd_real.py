@@ -34,7 +34,7 @@ with open("/var/lib/tornado-signal/data/LOCK", "r+") as lock:
     sys.stdin.read()
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.network, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("root"), pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def test_scratch_where_a_file_is_in_the_way(tmp_path):
         pass
 
 
-@pytest.mark.root
+@pytest.mark.needs("root")
 def test_what_root_makes_belongs_to_the_owner(tmp_path):
     """Whatever root made in somebody's directory is theirs afterwards, also if it went wrong; or somebody else's."""
     path, other = tmp_path / "data", tmp_path / "other"

@@ -97,7 +97,7 @@ def test_set_aside(path):
     assert len(names) == 5
 
 
-@pytest.mark.root
+@pytest.mark.needs("root")
 def test_set_aside_in_vain(path, monkeypatch):
     """What cannot be moved, such as a mount point, is said."""
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(path)], check=True)

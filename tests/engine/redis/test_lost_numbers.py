@@ -10,7 +10,6 @@ from tornado_signal.stores.redis.check import flaws
 from tornado_signal.stores.redis.nodes import Acknowledgement
 from tornado_signal.stores.redis.store import RedisStore
 
-pytestmark = pytest.mark.servers
 
 
 @pytest.fixture
