@@ -1,7 +1,4 @@
-"""A self-hosted signaling and topic-discovery server for peer-to-peer applications.
-
-The build backend imports this package before its dependencies are installed: import nothing heavy here.
-"""
+"""A self-hosted signaling and topic-discovery server for peer-to-peer applications."""
 
 try:
     from tornado_signal._version import COMMIT as _commit
@@ -9,7 +6,10 @@ try:
 except ImportError:
     _commit = _version = "unknown"
 
+# Filled in by `git archive`: in an archive of a tag, the version file does not know the commit.
+_archived = "$Format:%H$"
+
 __version__: str = _version
-"""The version of this package, else ``unknown``."""
-COMMIT: str = _commit
-"""The commit this package was built or installed from, else ``unknown`` (Specification 4, GET /)."""
+"""The version of this package, or ``unknown``."""
+COMMIT: str = _archived if _commit == "unknown" and not _archived.startswith("$") else _commit
+"""The commit that this package was built or installed from, or ``unknown``."""
