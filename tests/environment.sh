@@ -76,6 +76,7 @@ apt_install() {
     export DEBIAN_FRONTEND=noninteractive
     local policy=/usr/sbin/policy-rc.d
     if [ ! -e "$policy" ]; then # keeps the packages' services from starting
+        # shellcheck disable=SC2064 # the variable is local, and unset at the exit
         trap "rm -f $policy" EXIT
         printf '#!/bin/sh\nexit 101\n' >"$policy"
         chmod +x "$policy"

@@ -4,13 +4,14 @@ globalThis.connect = async (...how) => {
   const socket = new WebSocket(...how);
   const asked = new Map();
   globalThis.events = [];
-  globalThis.send = data => socket.send(data);
-  globalThis.call = (method, params) => new Promise(resolve => {
-    const id = asked.size + 1;
-    asked.set(id, resolve);
-    send(JSON.stringify({ jsonrpc: "2.0", id, method, params }));
-  });
-  globalThis.ended = new Promise(resolve => {
+  globalThis.send = (data) => socket.send(data);
+  globalThis.call = (method, params) =>
+    new Promise((resolve) => {
+      const id = asked.size + 1;
+      asked.set(id, resolve);
+      send(JSON.stringify({ jsonrpc: "2.0", id, method, params }));
+    });
+  globalThis.ended = new Promise((resolve) => {
     socket.addEventListener("close", ({ code }) => resolve(code));
   });
   socket.addEventListener("message", ({ data }) => {

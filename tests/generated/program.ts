@@ -61,7 +61,10 @@ async function connectTwoPeers(client: Client): Promise<void> {
 async function beRefused(client: Client): Promise<void> {
   const topic = { params: { path: { topic: "lobby" } } };
   const { code } = got(await client.POST("/{topic}/offer", { ...topic, body: { info: "i", offer: "o" } }));
-  for (const [answer, status] of [["first", 200], ["second", 409]] as const) {
+  for (const [answer, status] of [
+    ["first", 200],
+    ["second", 409],
+  ] as const) {
     const { response } = await client.POST("/answer", { body: { code, side: "answerer", answer } });
     same(response.status, status);
   }
@@ -85,7 +88,10 @@ async function askTheServer(client: Client, nobody: Client): Promise<void> {
   same(typeof got(await client.GET("/")).version, "string");
   const { iceServers } = got(await client.GET("/ice-servers"));
   const forPeers: RTCIceServer[] = iceServers;
-  same(forPeers.map(({ urls }) => urls), [["stun:stun.example:3478"], ["turn:turn.example:3478"]]);
+  same(
+    forPeers.map(({ urls }) => urls),
+    [["stun:stun.example:3478"], ["turn:turn.example:3478"]],
+  );
 
   same((await nobody.GET("/health")).error, { error: "Missing or invalid required parameter: Origin" });
   same(got(await nobody.GET("/openapi.json"))["openapi"], "3.1.0");

@@ -21,7 +21,6 @@ from support.proxies import PROXIES
 from support.redis_servers import RedisServer, free_port
 from support.scraping import scrape
 
-
 DRAIN_DELAY_MS = "3000"
 
 

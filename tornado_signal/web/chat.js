@@ -1,7 +1,7 @@
 // The conversation on the demo page: what is said to all, and files with how far they have come.
 
-import { $, make } from "./tile.js";
 import { Talk } from "./talk.js";
+import { $, make } from "./tile.js";
 
 const size = (bytes) => (bytes < 1e6 ? `${Math.ceil(bytes / 1000)} KB` : `${(bytes / 1e6).toFixed(1)} MB`);
 const label = ({ name, size: bytes }) => `${name} (${size(bytes)})`;

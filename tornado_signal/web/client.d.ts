@@ -166,7 +166,9 @@ export interface PeerOptions extends Stoppable, ClientOptions {
   /** Beside the ICE servers that the server names, or in their place. */
   rtc?: RTCConfiguration;
   /** How connections are made: the browser's own unless given. Node.js has none. */
-  RTCPeerConnection?: new (configuration?: RTCConfiguration) => RTCPeerConnection;
+  RTCPeerConnection?: new (
+    configuration?: RTCConfiguration,
+  ) => RTCPeerConnection;
   /** Called with each new connection before it is described: the place to add tracks. */
   prepare?: (connection: RTCPeerConnection) => void;
   onstep?: OnStep;

@@ -374,9 +374,13 @@ class Socket {
 
 const sockets = new Map(); // by the URL of the server
 // A page that goes away has none: then the browser may keep it, and `leave` uses what outlives it.
-globalThis.addEventListener?.("pagehide", () => sockets.forEach((each) => each.end()));
+globalThis.addEventListener?.("pagehide", () => {
+  for (const socket of sockets.values()) socket.end();
+});
 // When the network is back it may be another one, on which nothing comes any more over the old connection.
-globalThis.addEventListener?.("online", () => sockets.forEach((each) => each.end()));
+globalThis.addEventListener?.("online", () => {
+  for (const socket of sockets.values()) socket.end();
+});
 
 function socketTo(url) {
   if (!sockets.has(url)) sockets.set(url, new Socket(url));
@@ -414,7 +418,7 @@ async function request(url, init) {
   const response = await fetch(url, init);
   if (response.ok) return response;
   const { error } = await json(response);
-  const retryAfterMs = parseInt(response.headers.get("Retry-After")) * 1000 || undefined;
+  const retryAfterMs = parseInt(response.headers.get("Retry-After"), 10) * 1000 || undefined;
   throw new SignalError(response.status, error ?? response.statusText, retryAfterMs);
 }
 
@@ -1550,6 +1554,7 @@ class Room extends EventTarget {
   #members = new Map(); // by id: {id, name, code, at, createdAt, info, connection, tries, resting, peer}
   #attempts = new Map(); // links, by the peers that have not joined
   #made = 0; // how many peers there have been
+  // biome-ignore lint/correctness/noUnusedPrivateClassMembers: kept in a field so that bundlers do not drop the allocation
   #garbage;
   #paused = false; // because one could not be made
   #streams = new Set();
@@ -1788,7 +1793,10 @@ class Room extends EventTarget {
   #admits(leads) {
     const alike = () => [...this.#attempts].filter(([, link]) => link.leads === leads);
     if (this.#paused) return false;
-    if (alike().length >= MAX_ATTEMPTS) alike().find(([, { late }]) => late)?.[0].end();
+    if (alike().length >= MAX_ATTEMPTS)
+      alike()
+        .find(([, { late }]) => late)?.[0]
+        .end();
     return alike().length < MAX_ATTEMPTS;
   }
 
@@ -1840,7 +1848,7 @@ class Room extends EventTarget {
   /** Chromium has 500 connections, and counts those that are closed until it frees them: when there is much to free. */
   #free() {
     try {
-      this.#garbage = new ArrayBuffer(2 ** 26).byteLength; // what is not used at all, bundlers leave out
+      this.#garbage = new ArrayBuffer(2 ** 26).byteLength;
     } catch {
       // There is little memory: then it frees what it can.
     }

@@ -132,7 +132,10 @@ async function press(id) {
   $(id).disabled = true;
   try {
     const stream = await open();
-    if (here !== entered) return stream.getTracks().forEach((track) => track.stop()); // it was left meanwhile
+    if (here !== entered) {
+      for (const track of stream.getTracks()) track.stop(); // the room was left in the meantime
+      return;
+    }
     sent.set(id, stream);
     for (const track of stream.getTracks()) track.addEventListener("ended", () => stop(id)); // by the browser
     here.addStream(stream);

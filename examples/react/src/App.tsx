@@ -1,4 +1,4 @@
-import { StrictMode, useState, type FormEvent } from "react";
+import { type FormEvent, StrictMode, useState } from "react";
 import { createRoot } from "react-dom/client";
 import { useRoom } from "./useRoom";
 
@@ -29,7 +29,7 @@ function App() {
       </ul>
       <form onSubmit={submit}>
         <input aria-label="Message" value={text} onChange={({ target }) => setText(target.value)} required />
-        <button>Send</button>
+        <button type="submit">Send</button>
       </form>
     </>
   );

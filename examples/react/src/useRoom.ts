@@ -1,5 +1,5 @@
 import { useEffect, useRef, useState } from "react";
-import { room, type Peer, type Room } from "tornado-signal";
+import { type Peer, type Room, room } from "tornado-signal";
 
 export interface Message {
   from: string;

@@ -11,7 +11,6 @@ from tornado_signal.stores.redis.nodes import Acknowledgement
 from tornado_signal.stores.redis.store import RedisStore
 
 
-
 @pytest.fixture
 def nodes(request):
     """A primary and its replica."""
