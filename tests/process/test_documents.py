@@ -31,7 +31,9 @@ NEEDS_CARE = {
     "tests/soak/run --minutes 30 --peers 2000 --plot soak.svg": ["tests/soak/run", "--help"],
     "tests/hostile/run": ["tests/hostile/run", "--help"],
     "tests/hostile/fuzz --inputs 1000000": ["tests/hostile/fuzz", "--help"],
-    "tests/run fast": ["tests/run", "fast", "--collect-only", "-q"],
+    "tests/run all": ["tests/run", "all", "--version"],
+    "tests/lint": ["bash", "-n", "tests/lint"],
+    "AS=somebody tests/machine tests/run": ["bash", "-n", "tests/machine"],
     "tests/run -k poll -x": ["tests/run", "-k", "poll", "-x", "--collect-only", "-q", "tests/http/test_handlers.py"],
     ".ci/run": ["bash", "-n", ".ci/run"],
     ".venv/bin/mkdocs build": [".venv/bin/mkdocs", "--version"],  # test_site.py does it
