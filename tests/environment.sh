@@ -53,14 +53,15 @@ make_environment() {
     python3 -m venv --clear .venv
 }
 
-# Installs the packages of tests/debian-packages.txt whose programs are missing, as root or through sudo.
+# Installs the packages of some programs of tests/debian-packages.txt that are missing, or of `all`; as root or through sudo.
 install_debian_packages() {
     local program package missing=() as_root=() log
     while read -r program package _; do
-        [[ $program == "#" ]] || [ -e "$program" ] || command -v "$program" >/dev/null || missing+=("$package")
+        [[ $program != "#" && ($1 = all || " $* " == *" $program "*) ]] || continue
+        [ -e "$program" ] || command -v "$program" >/dev/null || missing+=("$package")
     done <tests/debian-packages.txt
     # Debian's own Python, which containers and services run on, needs not be that of the tests.
-    /usr/bin/python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
+    [ "$1" != all ] || /usr/bin/python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     ((${#missing[@]})) || return 0
     command -v apt-get >/dev/null || fail "install these packages of Debian, or your system's equivalents: ${missing[*]}"
     [ "$(id -u)" = 0 ] || as_root=(sudo)

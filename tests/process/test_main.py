@@ -1,6 +1,7 @@
 """The command line: what it prints, and how every way to end becomes an exit status."""
 
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -149,9 +150,10 @@ def test_a_defect_of_the_installed_command(tmp_path):
     assert done.stderr.endswith("ZeroDivisionError: unforeseen\n")
 
 
-def test_main_returns_the_status(tmp_path, monkeypatch, capsys):
+def test_main_returns_the_status(monkeypatch, capsys):
     """`main` takes arguments and returns the status, and reads the environment of the process."""
     monkeypatch.setenv("TORNADO_SIGNAL_PORT", "x")
+    monkeypatch.setattr(os, "umask", lambda mask: None)  # that of later tests stays
     assert main(["serve", "--check"]) == 2
     assert "TORNADO_SIGNAL_PORT" in capsys.readouterr().err
 

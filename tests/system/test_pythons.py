@@ -101,7 +101,7 @@ def test_what_is_tried_is_what_is_promised():
         assert need.groups() == (MINORS[0], MINORS[-1])
     assert re.findall(r"^Programming Language :: Python :: (3\.\d+)$", SETUP["metadata"]["classifiers"], re.M) == MINORS
     assert [each for each in [*MINORS, *BEYOND] if PROMISED.contains(each)] == MINORS
-    for script in ("tests/run", "systemd/install"):
+    for script in ("tests/environment.sh", "systemd/install"):
         (line,) = [each for each in (ROOT / script).read_text().splitlines() if "sys.version_info" in each]
         assert "(3, 11) <= sys.version_info < (3, 15)" in line
         assert f"{MINORS[0]} to {MINORS[-1]}" in line
