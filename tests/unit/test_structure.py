@@ -42,7 +42,6 @@ MAY_IMPORT = {
     "cli": "client errors settings system shtab",
     "__main__": "cli errors maintenance server settings supervisor system package uvloop",
     "__init__": "_version",
-    "_build": "setuptools",
 }
 # What these use of the standard library reads or writes nothing.
 PURE = {
