@@ -8,8 +8,7 @@ from support.stores import TIMEOUT_MS, sweep
 from tornado_signal.session import Reason, Side
 
 
-async def test_many_settle_at_once(store, under, clock):
-    """However many ask at one moment, each session leaves once, and all that ask see that it has."""
+async def test_each_session_expires_once_for_many_readers(store, under, clock):
     one = under(store)
     codes = [await one.create() for _ in range(40)]
     position = await one.knowing()
@@ -21,8 +20,7 @@ async def test_many_settle_at_once(store, under, clock):
 
 
 @pytest.mark.parametrize("settled", [False, True])
-async def test_a_restart(settled, open_store, under, clock):
-    """What has expired leaves after a restart as before it, and what has left stays so."""
+async def test_expired_sessions_leave_once_over_a_restart(settled, open_store, under, clock):
     store = await open_store()
     one = under(store)
     codes = [await one.create() for _ in range(10)]
@@ -38,8 +36,7 @@ async def test_a_restart(settled, open_store, under, clock):
     assert await store.counts() == (0, 0)
 
 
-async def test_an_offer_that_is_no_text(open_store, under):
-    """A lone surrogate, which no request can bring, is refused without a trace."""
+async def test_text_that_cannot_be_encoded_leaves_no_trace(open_store, under):
     store = await open_store()
     one = under(store)
     with pytest.raises(UnicodeEncodeError):

@@ -43,7 +43,6 @@ async def said(one, code, side):
 
 
 async def test_a_session_from_offer_to_answer(store, under, clock):
-    """What is published is listed as it is, what is sent is read, what is answered is listed no more."""
     one = under(store)
     code = await one.create("topic", "info", "offer")
     assert uuid.UUID(bytes=code).version == 4
@@ -67,7 +66,6 @@ async def test_a_session_from_offer_to_answer(store, under, clock):
 
 
 async def test_the_first_answer_stands(store, under):
-    """The same answer again is a retry, another one comes too late, also much later (contract B9)."""
     one = under(store)
     code = await one.create()
     for _ in range(2):
@@ -79,8 +77,7 @@ async def test_the_first_answer_stands(store, under):
 
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("swept", [False, True])
-async def test_expiry_to_the_millisecond(store, under, clock, answered, swept):
-    """Live one millisecond before its expiry in every respect, gone at it in every respect (contract B10)."""
+async def test_expiry_is_exact_to_the_millisecond(store, under, clock, answered, swept):
     one = under(store)
     code = await one.create()
     if answered:
@@ -101,8 +98,7 @@ async def test_expiry_to_the_millisecond(store, under, clock, answered, swept):
     assert await one.codes("fresh") == [fresh]
 
 
-async def test_listing_and_counts_without_any_sweep(store, under, clock):
-    """Listing, counts and totals are exact at each instant, whatever has expired unswept."""
+async def test_listings_and_counts_are_exact_without_any_sweep(store, under, clock):
     one = under(store)
     for number in range(20):
         await one.create(f"topic {number % 4}")
@@ -118,8 +114,7 @@ async def test_listing_and_counts_without_any_sweep(store, under, clock):
     assert (await one.topics(), clock.ms > BEGIN_MS + 3000) == (([], 0), True)
 
 
-async def test_newest_first(store, under, engine, clock):
-    """By creation time, within one millisecond the later-created first (contract B11)."""
+async def test_listings_are_newest_first(store, under, engine, clock):
     one = under(store)
     codes = []
     for _ in range(5):
@@ -133,7 +128,6 @@ async def test_newest_first(store, under, engine, clock):
 
 
 async def test_an_origin_sees_and_reaches_only_its_own(store, under):
-    """The same topics under other origins are other topics, and a code is worth nothing elsewhere."""
     origins = [ORIGIN, OTHER, "null", ORIGIN + "\x00", ORIGIN + "\xff", "https://one.exampl", ""]
     codes = {}
     for origin in origins:
@@ -153,8 +147,7 @@ async def test_an_origin_sees_and_reaches_only_its_own(store, under):
 
 
 @pytest.mark.parametrize("codes", ["random", "content"])
-async def test_what_does_not_exist(open_store, under, codes, engine):
-    """A code that nobody has is not found, and nothing is left behind by asking."""
+async def test_unknown_codes_are_not_found_and_leave_nothing(open_store, under, codes, engine):
     store = await open_store(codes=codes)
     one = under(store)
     assert await gone(*everything(one, uuid.uuid4().bytes), *everything(one, bytes(16)), *everything(one, b"\xff" * 16))
@@ -162,8 +155,7 @@ async def test_what_does_not_exist(open_store, under, codes, engine):
     assert await engine.holds_nothing(store)
 
 
-async def test_pages_of_topics(store, under):
-    """Alphabetical by code point, any page of it, with the total of all (contract B12)."""
+async def test_pages_of_topics_are_alphabetical(store, under):
     one = under(store)
     names = ["é", "e\u0301", "z", "Z", "a", "aa", "\uffff", "\U0001f600", "10", "9", "\x00"]
     for number, name in enumerate(names):
@@ -174,8 +166,7 @@ async def test_pages_of_topics(store, under):
             assert await one.topics(offset, limit) == (expected[offset : offset + limit], len(names))
 
 
-async def test_a_listing_while_it_changes(store, under):
-    """What is answered, added or published during a long listing does no harm: nothing twice, nothing torn."""
+async def test_a_listing_that_changes_meanwhile_is_not_torn(store, under):
     one = under(store)
     codes = [await one.create(info=str(number)) for number in range(150)]
     seen = []
@@ -192,7 +183,6 @@ async def test_a_listing_while_it_changes(store, under):
 @pytest.mark.parametrize("codes", ["random", "content"])
 @pytest.mark.parametrize("waiting", [False, True])
 async def test_two_answers_at_once_have_one_winner(open_store, under, engine, codes, waiting):
-    """Of many answers at one moment one wins, in one process the first; its repetitions succeed, others are told."""
     one = under(await open_store(codes=codes))
     code = await one.create()
     before = asyncio.create_task(one.add(code, OFFERER, "c")) if waiting else one.read(code, OFFERER)
@@ -208,7 +198,6 @@ async def test_two_answers_at_once_have_one_winner(open_store, under, engine, co
 
 
 async def test_many_candidates_at_once_are_all_kept(store, under, engine):
-    """Candidates of both sides at one moment, with an answer among them, are all kept, by one process in order."""
     one = under(store)
     code = await one.create()
     sides = {OFFERER: [f"o{number}" for number in range(300)], ANSWERER: [f"a{number}" for number in range(300)]}
@@ -225,7 +214,6 @@ async def test_many_candidates_at_once_are_all_kept(store, under, engine):
 
 
 async def test_an_answer_comes_through_a_stream_of_candidates(store, under):
-    """While candidates of a session never stop coming, its answer is taken all the same."""
     one = under(store)
     code = await one.create()
     answered = asyncio.Event()
@@ -246,8 +234,7 @@ async def test_an_answer_comes_through_a_stream_of_candidates(store, under):
     assert (await one.read(code, ANSWERER)).description == "answer"
 
 
-async def test_several_candidates_are_one_change(store, under, engine):
-    """Candidates that come together stand together, whoever else sends at that moment."""
+async def test_candidates_of_one_request_stay_together(store, under, engine):
     one = under(store)
     code = await one.create()
     groups = [[f"{group}.{number}" for number in range(5)] for group in range(20)]
@@ -257,8 +244,7 @@ async def test_several_candidates_are_one_change(store, under, engine):
     assert (found if engine.in_order else sorted(found, key=groups.index)) == groups
 
 
-async def test_a_candidate_at_the_moment_of_the_end(store, under, clock, engine):
-    """A change that had to wait for its turn is decided by the request's own time, and a sweep takes it all."""
+async def test_changes_at_the_moment_of_expiry_are_swept(store, under, clock, engine):
     one = under(store)
     code = await one.create()
     clock.ms += TIMEOUT_MS - 1
@@ -276,8 +262,7 @@ async def test_a_candidate_at_the_moment_of_the_end(store, under, clock, engine)
 # Contract B16.
 
 
-async def test_content_codes(open_store, under, engine):
-    """The same offer and topic under one origin is one session, whatever the info; anything else is another one."""
+async def test_the_same_content_is_one_session(open_store, under, engine):
     store = await open_store(codes="content")
     one, other = under(store), under(store, OTHER)
     code = await one.create("topic", "first", "offer")
@@ -291,8 +276,7 @@ async def test_content_codes(open_store, under, engine):
 
 
 @pytest.mark.parametrize("passed_ms", [0, 1, TIMEOUT_MS - 1])
-async def test_an_unanswered_content_is_refreshed(open_store, under, clock, passed_ms):
-    """Published again before its end: a new expiry; code, place, creation, info and candidates stay."""
+async def test_unanswered_content_is_refreshed_by_publishing_again(open_store, under, clock, passed_ms):
     store = await open_store(codes="content")
     one = under(store)
     code = await one.create()
@@ -313,8 +297,7 @@ async def test_an_unanswered_content_is_refreshed(open_store, under, clock, pass
     assert await gone(*everything(one, code))
 
 
-async def test_an_answered_content_is_left_as_it_is(open_store, under, clock):
-    """Published again when it has been answered: the same code, nothing else."""
+async def test_answered_content_is_left_as_it_is(open_store, under, clock):
     store = await open_store(codes="content")
     one = under(store)
     code = await one.create()
@@ -329,8 +312,7 @@ async def test_an_answered_content_is_left_as_it_is(open_store, under, clock):
 
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("swept", [False, True])
-async def test_an_expired_content_begins_anew(open_store, under, clock, engine, answered, swept):
-    """Published again after its end: a new session with the same code and nothing of the old one."""
+async def test_expired_content_is_a_new_session(open_store, under, clock, engine, answered, swept):
     store = await open_store(codes="content")
     one = under(store)
     code = await one.create()
@@ -350,8 +332,7 @@ async def test_an_expired_content_begins_anew(open_store, under, clock, engine, 
     assert await one.topics() == ([("topic", 1)], 1)
 
 
-async def test_content_published_many_times_at_once(open_store, under, engine):
-    """However many publish the same at one moment, with an answer among them, it is one session."""
+async def test_content_published_many_times_at_once_is_one_session(open_store, under, engine):
     one = under(await open_store(codes="content"))
     codes = await asyncio.gather(*[one.create(info=str(number)) for number in range(50)])
     assert len(set(codes)) == 1
@@ -365,8 +346,7 @@ async def test_content_published_many_times_at_once(open_store, under, engine):
 # The sweep.
 
 
-async def test_a_sweep_takes_nothing_too_early(store, under, clock):
-    """A sweep at any time changes nothing that a request could see."""
+async def test_a_sweep_changes_nothing_visible(store, under, clock):
     one = under(store)
     for number in range(30):
         code = await one.create(f"topic {number % 3}")
@@ -378,8 +358,7 @@ async def test_a_sweep_takes_nothing_too_early(store, under, clock):
         assert ([await one.sessions(f"topic {each}") for each in range(3)], await one.topics()) == before
 
 
-async def test_a_sweep_among_requests(open_store, under, clock, engine):
-    """While all kinds of requests go on, and time with them, a sweep without end takes only what has expired."""
+async def test_a_sweep_among_requests_takes_only_what_has_expired(open_store, under, clock, engine):
     store = await open_store(codes="content")
     sweeping = True
 
@@ -418,7 +397,6 @@ async def test_a_sweep_among_requests(open_store, under, clock, engine):
 
 @pytest.mark.parametrize("codes", ["random", "content"])
 async def test_everything_is_there_after_a_restart(open_store, under, clock, codes):
-    """Closed and opened again, a store answers every question as before, and goes on counting where it was."""
     store = await open_store(codes=codes)
 
     async def answers():
@@ -443,8 +421,7 @@ async def test_everything_is_there_after_a_restart(open_store, under, clock, cod
     assert (await under(store).read(published[2], OFFERER)).candidates == [(2, "0"), (3, "1"), (4, "after")]
 
 
-async def test_what_expired_while_it_was_closed(open_store, under, clock, engine):
-    """A store that was closed over the end of its sessions opens with none of them, and sweeps them."""
+async def test_sessions_that_expired_while_closed_are_gone(open_store, under, clock, engine):
     store = await open_store()
     for number in range(100):
         code = await under(store).create(f"topic {number % 3}")
@@ -458,8 +435,7 @@ async def test_what_expired_while_it_was_closed(open_store, under, clock, engine
     assert await holds_nothing(engine, store, clock)
 
 
-async def test_another_timeout_after_a_restart(open_store, under, clock):
-    """A session keeps the timeout that it was made with, also when it is refreshed; new ones have the new one."""
+async def test_sessions_keep_their_timeout_over_a_restart(open_store, under, clock):
     store = await open_store(codes="content")
     old = await under(store).create(offer="old")
     await store.close()
@@ -473,8 +449,7 @@ async def test_another_timeout_after_a_restart(open_store, under, clock):
     assert await under(store).codes() == [old]
 
 
-async def test_after_the_closing_everything_is_unavailable(open_store, under):
-    """A closed store refuses every operation in the same words, and can be closed again."""
+async def test_a_closed_store_is_unavailable(open_store, under):
     store = await open_store()
     one = under(store)
     code = await one.create()
@@ -491,8 +466,7 @@ async def test_after_the_closing_everything_is_unavailable(open_store, under):
     await store.close()
 
 
-async def test_what_was_asked_for_before_the_closing_is_done(open_store, under, engine):
-    """Changes on their way when the store is closed are committed, or refused; none is acknowledged and lost."""
+async def test_changes_before_the_closing_are_committed_or_refused(open_store, under, engine):
     store = await open_store()
     one = under(store)
     code = await one.create()

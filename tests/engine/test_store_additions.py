@@ -27,7 +27,6 @@ async def refused(*operations):
 @pytest.mark.parametrize("answered_after", [0, 1, 3])
 @pytest.mark.parametrize("reopened", [False, True])
 async def test_reading_on_from_every_number(open_store, under, answered_after, reopened):
-    """From each number on: the candidates after it, in order, and always the answer; a restart changes nothing."""
     store = await open_store()
     one = under(store)
     code = await one.create()
@@ -49,8 +48,7 @@ async def test_reading_on_from_every_number(open_store, under, answered_after, r
     assert (await one.read(code, ANSWERER)).last == 4
 
 
-async def test_nobody_misses_what_is_sent_while_they_read(store, under, engine):
-    """Whoever always reads on from the last number gets each thing once, in order, while both sides send at once."""
+async def test_a_reader_gets_each_candidate_once_while_both_sides_send(store, under, engine):
     one = under(store)
     code = await one.create()
     texts = [str(number) for number in range(200)]
@@ -67,8 +65,7 @@ async def test_nobody_misses_what_is_sent_while_they_read(store, under, engine):
     assert since.number == len(texts) + 1
 
 
-async def test_a_position_in_an_earlier_session(open_store, under):
-    """Where codes come from content, a position in the session before is told from one in this."""
+async def test_a_position_of_an_earlier_session_with_the_same_code_is_refused(open_store, under):
     one = under(await open_store(codes="content"))
     code = await one.create()
     before = SessionPosition((await one.read(code, OFFERER)).serial, 1)
@@ -81,8 +78,7 @@ async def test_a_position_in_an_earlier_session(open_store, under):
         await one.read(code, OFFERER, since=before)
 
 
-async def test_candidates_are_all_or_none(store, under, engine):
-    """Of a batch either everything is read or nothing."""
+async def test_batches_are_read_whole_or_not_at_all(store, under, engine):
     one = under(store)
     code = await one.create()
     batches = [[f"{batch}.{number}" for number in range(100)] for batch in range(5)]
@@ -123,7 +119,6 @@ async def held(one, code):
 @pytest.mark.parametrize("wrong", [b"", THEIRS, MINE[:-1], MINE + b"\x00"])
 @pytest.mark.parametrize("reopened", [False, True])
 async def test_a_side_with_a_secret_must_show_it(open_store, under, wrong, reopened):
-    """Whatever is done without the right secret ends like what does not exist, and changes nothing."""
     store = await open_store()
     one = under(store)
     code = await one.create(secret_hash=MINE)
@@ -145,7 +140,6 @@ async def test_a_side_with_a_secret_must_show_it(open_store, under, wrong, reope
 
 
 async def test_a_side_without_a_secret_is_free(store, under):
-    """Who showed no secret at first may show any later; none of them counts from then on."""
     one = under(store)
     code = await one.create()
     await one.add(code, OFFERER, "c", secret_hash=MINE)
@@ -159,7 +153,6 @@ async def test_a_side_without_a_secret_is_free(store, under):
 
 
 async def test_who_answers_first_owns_the_answer(store, under):
-    """Of two answers with different secrets the first stands; its retry needs its secret, another answer too."""
     one = under(store)
     code = await one.create()
     await one.answer(code, "mine", secret_hash=MINE)
@@ -171,8 +164,7 @@ async def test_who_answers_first_owns_the_answer(store, under):
 
 
 @pytest.mark.parametrize("answered", [False, True])
-async def test_content_with_a_secret(open_store, under, clock, answered):
-    """The same content is refreshed only by who owns it; when it has expired it is anybody's (B16, C5)."""
+async def test_content_with_a_secret_belongs_to_its_owner_until_expiry(open_store, under, clock, answered):
     one = under(await open_store(codes="content"))
     code = await one.create(secret_hash=MINE)
     if answered:
@@ -191,7 +183,6 @@ async def test_content_with_a_secret(open_store, under, clock, answered):
 @pytest.mark.parametrize("side", Side)
 @pytest.mark.parametrize("answered", [False, True])
 async def test_a_session_is_withdrawn(store, under, side, answered):
-    """Either side ends it at once, in every respect; nothing of it stays but that it left."""
     one = under(store)
     code, other = await one.create(), await one.create()
     position = await one.knowing()
@@ -206,8 +197,7 @@ async def test_a_session_is_withdrawn(store, under, side, answered):
     assert await one.news(position) == [(code, reason)]
 
 
-async def test_a_withdrawal_with_a_condition(store, under, clock):
-    """With an expiry only a session is withdrawn that is listed and still has it."""
+async def test_a_conditional_withdrawal_needs_a_listed_session_with_that_expiry(store, under, clock):
     one = under(store)
     answered, moved, kept = [await one.create() for _ in range(3)]
     expires_ms = (await one.read(kept, OFFERER)).expires_ms
@@ -221,8 +211,7 @@ async def test_a_withdrawal_with_a_condition(store, under, clock):
     assert await one.codes() == []
 
 
-async def test_a_withdrawal_among_others(store, under):
-    """Of answers, candidates and withdrawals at one moment each succeeds or finds nothing, and it is gone."""
+async def test_concurrent_withdrawals_end_the_session(store, under):
     one = under(store)
     for number in range(10):
         code = await one.create()
@@ -235,8 +224,7 @@ async def test_a_withdrawal_among_others(store, under):
     assert (await one.codes(), await one.topics()) == ([], ([], 0))
 
 
-async def test_withdrawn_content_begins_anew(open_store, under):
-    """The same content published after a withdrawal is a new session, listed again, without its old candidates."""
+async def test_withdrawn_content_is_a_new_session(open_store, under):
     one = under(await open_store(codes="content"))
     code = await one.create(info="first")
     await one.add(code, OFFERER, "c")
@@ -250,7 +238,6 @@ async def test_withdrawn_content_begins_anew(open_store, under):
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("passed_ms", [0, 1, TIMEOUT_MS - 1])
 async def test_a_session_is_refreshed(store, under, clock, side, answered, passed_ms):
-    """It lives its timeout from now on, listed where it was, counted once, and swept in time."""
     one = under(store)
     code = await one.create()
     other = await one.create()
@@ -270,7 +257,6 @@ async def test_a_session_is_refreshed(store, under, clock, side, answered, passe
 
 
 async def test_a_session_that_is_only_refreshed_is_counted(store, under, clock):
-    """However long nothing else is published under its origin."""
     code = await under(store).create()
     for _ in range(5):
         clock.ms += TIMEOUT_MS - 1
@@ -282,7 +268,6 @@ async def test_a_session_that_is_only_refreshed_is_counted(store, under, clock):
 
 
 async def test_an_expired_session_is_not_refreshed(store, under, clock):
-    """At its expiry it is too late, swept or not."""
     one = under(store)
     code = await one.create()
     clock.ms += TIMEOUT_MS
@@ -292,8 +277,7 @@ async def test_an_expired_session_is_not_refreshed(store, under, clock):
 
 
 @pytest.mark.parametrize("codes", ["random", "content"])
-async def test_a_lifetime_of_its_own(open_store, under, clock, codes):
-    """An offer lives as long as it asked for, also from each refresh on; the others as long as configured."""
+async def test_an_offer_keeps_the_lifetime_it_asked_for(open_store, under, clock, codes):
     store = await open_store(codes=codes)
     one = under(store)
     usual, short = await one.create(offer="usual"), await one.create(offer="short", ttl_ms=10)
@@ -313,8 +297,7 @@ async def test_a_lifetime_of_its_own(open_store, under, clock, codes):
 # What has happened to a listing (C2, C3).
 
 
-async def test_the_events_of_a_topic(store, under, clock):
-    """What has left and why, then what has come; not what did both since, nor what has come and has expired."""
+async def test_events_are_departures_then_arrivals(store, under, clock):
     one = under(store)
     codes = [await one.create() for _ in range(4)]
     begun = await one.events(await one.begin())
@@ -339,8 +322,7 @@ async def test_the_events_of_a_topic(store, under, clock):
     assert await one.news(expired[0][0]) == [expired[1][1:]]
 
 
-async def test_what_was_never_announced_does_not_leave(store, under, clock):
-    """A reader is told that a session has gone if it has been told of it, wherever it was cut off in the listing."""
+async def test_only_announced_sessions_are_reported_as_gone(store, under, clock):
     one = under(store)
     codes = [await one.create() for _ in range(6)]
     await one.answer(codes[0])  # before the reader begins
@@ -357,8 +339,7 @@ async def test_what_was_never_announced_does_not_leave(store, under, clock):
         assert known == set(codes[2::2])
 
 
-async def test_what_has_expired_leaves_before_anything_is_told(store, under, clock):
-    """A reader that begins after the end of a session, swept or not, is told nothing of it."""
+async def test_a_reader_that_begins_after_an_expiry_hears_nothing_of_it(store, under, clock):
     one = under(store)
     await one.create()
     clock.ms += TIMEOUT_MS
@@ -367,8 +348,7 @@ async def test_what_has_expired_leaves_before_anything_is_told(store, under, clo
     assert await one.news(position) == []
 
 
-async def test_a_refresh_that_crosses_the_old_expiry(store, under, clock):
-    """A reader that begins between the old expiry and the end of the refresh is told of a session that lives on."""
+async def test_a_refresh_across_the_old_expiry_is_consistent_with_events(store, under, clock):
     one = under(store)
     code = await one.create()
     clock.ms += TIMEOUT_MS - 1
@@ -380,8 +360,7 @@ async def test_a_refresh_that_crosses_the_old_expiry(store, under, clock):
     assert told == ([] if type(refreshed) is SessionNotFound else [(code, None)])
 
 
-async def test_the_events_of_other_topics_and_origins(store, under):
-    """Nothing of another topic or origin is told, also if its name begins or is begun."""
+async def test_events_of_other_topics_and_origins_are_not_reported(store, under):
     names = ["", "a", "a\x00", "a\x00\xff", "ab", "b"]
     under_origins = [under(store, origin) for origin in (ORIGIN, OTHER, ORIGIN + "\x00")]
     expected = {}
@@ -399,8 +378,7 @@ async def test_the_events_of_other_topics_and_origins(store, under):
 
 
 @pytest.mark.parametrize("swept", [False, True])
-async def test_content_that_begins_anew_leaves_before_it_comes(open_store, under, clock, swept):
-    """A reader of the events keeps the new session: it comes after the old one with its code has gone."""
+async def test_new_content_comes_after_the_old_has_left(open_store, under, clock, swept):
     store = await open_store(codes="content")
     one = under(store)
     code = await one.create()
@@ -412,8 +390,7 @@ async def test_content_that_begins_anew_leaves_before_it_comes(open_store, under
     assert await one.news(position) == [(code, Reason.EXPIRED), (code, None)]
 
 
-async def test_departures_are_forgotten_in_time(store, under, clock):
-    """What has left is told for as long as a session lives, then forgotten, and what comes is told."""
+async def test_departures_are_forgotten_after_the_timeout(store, under, clock):
     one = under(store)
     code = await one.create()
     position = await one.knowing()
@@ -430,7 +407,6 @@ async def test_departures_are_forgotten_in_time(store, under, clock):
 
 
 async def test_events_survive_a_restart(open_store, under):
-    """From every position on the same is told after a restart, by its text; nothing new takes an old position."""
     store = await open_store()
     one = under(store)
     begun = await one.begin()
@@ -454,8 +430,7 @@ async def test_events_survive_a_restart(open_store, under):
     assert (event, position not in told) == ([new, None], True)
 
 
-async def test_positions_of_another_store(open_store, under):
-    """A position says whose it is: another store knows nothing of it, and damaged ones are none."""
+async def test_positions_of_another_store_are_recognised(open_store, under):
     store, other = await open_store(), await open_store("other")
     one = under(store)
     await one.create()
@@ -473,8 +448,7 @@ async def test_positions_of_another_store(open_store, under):
                 getattr(store, parse)(damaged)
 
 
-async def test_what_an_origin_may_have(open_store, under, engine, clock):
-    """So many sessions and topics, over all its topics, and so many of a topic; what has left or expired makes room."""
+async def test_quotas_of_origins_and_topics(open_store, under, engine, clock):
     store = await open_store(quotas=Quotas(sessions_per_origin=8, sessions_per_topic=3, topics_per_origin=5))
     one, other = under(store), under(store, OTHER)
 
@@ -497,8 +471,7 @@ async def test_what_an_origin_may_have(open_store, under, engine, clock):
     assert len(await filled("new", "newer", "newest")) == 3
 
 
-async def test_other_quotas(open_store, under):
-    """Other quotas count from the moment that they are set, for what is there already, too."""
+async def test_changed_quotas_count_at_once(open_store, under):
     store = await open_store(quotas=Quotas(sessions_per_topic=1, candidates=1))
     one = under(store)
     code = await one.create("topic")
@@ -515,8 +488,7 @@ async def test_other_quotas(open_store, under):
     await one.add(code, OFFERER, "e")
 
 
-async def test_what_a_side_may_hold(open_store, under):
-    """Candidates are refused beyond so many bytes of a side, its description counted; also after a restart."""
+async def test_quota_of_bytes_per_side(open_store, under):
     store = await open_store(quotas=Quotas(side_bytes=1000))
     one = under(store)
     code = await one.create(offer="o" * 600)
@@ -536,8 +508,7 @@ async def test_what_a_side_may_hold(open_store, under):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 7, 100])
-async def test_a_listing_with_a_limit(store, under, clock, engine, monkeypatch, limit):
-    """The newest so many of those that are live, however many steps that takes."""
+async def test_a_limited_listing_has_the_newest(store, under, clock, engine, monkeypatch, limit):
     engine.take_small_steps(monkeypatch)
     one = under(store)
     old = [await one.create() for _ in range(4)]
@@ -549,7 +520,6 @@ async def test_a_listing_with_a_limit(store, under, clock, engine, monkeypatch, 
 
 
 async def test_a_state_tells_listings_apart(store, under, clock):
-    """Each change of who is listed is another state, and nothing else is (C2)."""
     one = under(store)
     states = [await one.state("elsewhere")]
 
@@ -609,8 +579,7 @@ def told(store, engine):
     return told
 
 
-async def test_who_is_told_of_what(store, under, clock, told):
-    """Each change wakes those whom it concerns, of this session, topic and origin only."""
+async def test_each_change_wakes_only_the_watches_concerned(store, under, clock, told):
     one, other = under(store), under(store, OTHER)
     stranger = await one.create("other topic")
     with (
@@ -644,8 +613,7 @@ async def test_who_is_told_of_what(store, under, clock, told):
             assert names == ["topic"]
 
 
-async def test_who_is_told_finds_it(store, under):
-    """When a watch wakes what it is about can be read, in the same turn of the loop."""
+async def test_a_woken_watch_finds_the_change(store, under):
     one = under(store)
     code = await one.create()
     with store.watch_session(ORIGIN, code) as watch:

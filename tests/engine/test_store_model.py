@@ -514,7 +514,6 @@ class Model(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("name", sorted(ENGINES))
 def test_the_store_is_a_dict_that_forgets(name, tmp_path, monkeypatch):
-    """Whatever is done with a store, it answers as a dict would; its steps are made so small that all are taken."""
     ENGINES[name].take_small_steps(monkeypatch)
     settings = SETTINGS if name == "leveldb" else hypothesis.settings(SETTINGS, max_examples=ON_SERVERS)
     run_state_machine_as_test(functools.partial(Model, ENGINES[name], tmp_path), settings=settings)

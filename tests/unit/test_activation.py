@@ -42,7 +42,6 @@ def listening(family=socket.AF_INET):
 
 
 def test_passed_sockets_are_those_that_were_opened(pass_on):
-    """Each passed socket comes with its address, in order, and takes connections; no child inherits it."""
     sockets = [listening(), listening(socket.AF_INET6)]
     addresses = [each.getsockname() for each in sockets]
     public, admin = passed_sockets(pass_on(*sockets))
@@ -65,8 +64,7 @@ def test_passed_sockets_are_those_that_were_opened(pass_on):
         (None, [False, False]),
     ],
 )
-def test_names_tell_them_apart(names, for_admin, pass_on):
-    """Sockets with the name `admin` are the admin listener's, all others the public one's."""
+def test_sockets_named_admin_are_the_admin_listeners(names, for_admin, pass_on):
     sockets = [listening(), listening()]
     addresses = [each.getsockname() for each in sockets]
     public, admin = passed_sockets(pass_on(*sockets, **({} if names is None else {"LISTEN_FDNAMES": names})))
@@ -80,15 +78,13 @@ def test_names_tell_them_apart(names, for_admin, pass_on):
 @pytest.mark.parametrize(
     "variables", [{"LISTEN_PID": "1"}, {"LISTEN_PID": ""}, {"LISTEN_FDS": ""}, {"LISTEN_FDS": "x"}]
 )
-def test_what_was_passed_to_another_process(variables, pass_on):
-    """Sockets that are another process's, or none, are left alone; the environment is cleared all the same."""
+def test_sockets_of_another_process_are_left_alone(variables, pass_on):
     environ = {**pass_on(listening()), **variables, "LISTEN_FDNAMES": "x", "PATH": "/bin"}
     assert passed_sockets(environ) == ([], [])
     assert environ == {"PATH": "/bin"}
 
 
-def test_they_are_passed_once(pass_on):
-    """Asked again, there are none: whoever asked first has them."""
+def test_sockets_are_passed_once(pass_on):
     environ = pass_on(listening())
     public, _ = passed_sockets(environ)
     assert passed_sockets(environ) == ([], [])
@@ -96,8 +92,7 @@ def test_they_are_passed_once(pass_on):
 
 
 @pytest.mark.parametrize("kind", ["a file", "not listening", "datagrams"])
-def test_what_does_not_listen(kind, pass_on):
-    """What is no listening stream socket is refused by number and name, with what to do."""
+def test_descriptors_that_do_not_listen_are_refused(kind, pass_on):
     if kind == "a file":
         wrong = open(os.devnull)  # noqa: SIM115
     else:

@@ -28,21 +28,18 @@ def read(data):
 
 
 @given(entries=ENTRIES, step=st.integers(1, 5))
-def test_what_goes_in_comes_out(entries, step):
-    """A backup holds exactly what it was made of, in the order of the keys, however it was made."""
+def test_a_backup_holds_its_entries_in_order(entries, step):
     data = made(entries, step)
     assert list(unpack(io.BytesIO(data).read)) == sorted(entries.items())
 
 
-def test_golden():
-    """The bytes are those that the module describes: a backup is read by other versions too."""
+def test_golden_bytes_do_not_change():
     assert made({b"a": b"12", b"bb": b""}) == GOLDEN
     assert read(GOLDEN) == {b"a": b"12", b"bb": b""}
 
 
 @given(entries=ENTRIES, data=st.data())
-def test_one_that_was_cut_short(entries, data):
-    """However much is missing at its end, it is refused."""
+def test_a_truncated_backup_is_refused(entries, data):
     whole = made(entries)
     left = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(DamagedBackup, match=r"too soon|does not begin|altered"):
@@ -50,8 +47,7 @@ def test_one_that_was_cut_short(entries, data):
 
 
 @given(entries=ENTRIES, data=st.data())
-def test_one_that_was_altered(entries, data):
-    """Whichever bit is turned, it is refused."""
+def test_a_backup_with_a_flipped_bit_is_refused(entries, data):
     altered = bytearray(made(entries))
     at = data.draw(st.integers(0, 8 * len(altered) - 1))
     altered[at // 8] ^= 1 << at % 8
@@ -60,21 +56,18 @@ def test_one_that_was_altered(entries, data):
 
 
 @given(entries=ENTRIES, more=st.binary(min_size=1, max_size=40))
-def test_one_with_something_behind_it(entries, more):
-    """Nothing may follow."""
+def test_trailing_bytes_are_refused(entries, more):
     with pytest.raises(DamagedBackup, match="altered"):
         read(made(entries) + more)
 
 
 @pytest.mark.parametrize("data", [b"", b"tornado", b"SQLite format 3\0" + bytes(100), MAGIC.replace(b"1", b"2")])
-def test_something_else(data):
-    """What does not begin as a backup of this version is told so."""
+def test_other_files_are_refused(data):
     with pytest.raises(DamagedBackup, match="does not begin as one of this version"):
         read(data)
 
 
-def test_keys_out_of_order():
-    """Keys come once and in their order, also where the sum is right."""
+def test_unordered_or_repeated_keys_are_refused():
     for keys in ((b"b", b"a"), (b"a", b"a")):
         packer = Packer()
         data = packer.begin() + packer.pack((key, b"") for key in keys) + packer.end()
@@ -82,8 +75,7 @@ def test_keys_out_of_order():
             read(data)
 
 
-def test_a_length_without_end():
-    """A length that nothing can have is refused before anything of that size is read."""
+def test_an_impossible_length_is_refused_before_it_is_read():
     asked = []
     stream = io.BytesIO(MAGIC + b"\xff" * 8 + bytes(100))
 
@@ -96,8 +88,7 @@ def test_a_length_without_end():
     assert max(asked) == len(MAGIC)
 
 
-def test_nothing_comes_of_one_that_was_altered():
-    """Whichever bit is another one, no entry is told before that is known."""
+def test_an_altered_backup_yields_no_entry():
     assert dict(verified(io.BytesIO(GOLDEN))) == {b"a": b"12", b"bb": b""}
     for at in range(8 * len(GOLDEN)):
         altered = bytearray(GOLDEN)

@@ -51,16 +51,14 @@ def held():
     return Held()
 
 
-def test_an_empty_database(held):
-    """Where nothing is, everything is 0."""
+def test_an_empty_database_counts_nothing(held):
     numbers = held.census()
     assert (numbers.pop("entries"), numbers.pop("total_bytes")) == (1, 9)
     assert numbers.pop("largest_origins") == numbers.pop("largest_topics") == []
     assert set(numbers.values()) == {0}
 
 
-def test_what_is_counted(held):
-    """Live, answered and expired sessions are told apart, candidates are those of both sides, sizes those of all."""
+def test_sessions_are_counted_by_state_origin_and_topic(held):
     held.add("https://a", "one", candidates=2)
     held.add("https://a", "one", answered=True, candidates=1)
     held.add("https://a", "two", expires_ms=NOW_MS)
@@ -103,8 +101,7 @@ def test_what_is_counted(held):
 
 
 @pytest.mark.parametrize("most", [0, 1, 3, 100])
-def test_the_largest_are_named(held, most):
-    """The totals are of all, whatever is named; named are those with the most sessions, the largest first."""
+def test_the_largest_origins_and_topics_are_named(held, most):
     rng = random.Random(most)
     expected = {}
     for origin in rng.sample(range(1000), 12):
@@ -126,8 +123,7 @@ def test_the_largest_are_named(held, most):
     assert all(by_origin[each["origin"]] == each["sessions"] for each in origins)
 
 
-def test_memory_is_bounded(held):
-    """However many origins and topics there are, no more is kept than what is named."""
+def test_memory_does_not_grow_with_origins_and_topics(held):
     census = Census(NOW_MS, 5)
     for number in range(3000):
         held.add(f"https://{number}", f"topic {number}")

@@ -33,8 +33,7 @@ def gone(reason):
 CREATED = changes.created(ORIGIN, SESSION, "offer")
 
 
-def test_created():
-    """A new session has a head and an offer, is listed, and will expire."""
+def test_a_created_session_is_listed_and_will_expire():
     assert applied(CREATED) == {
         KEY + layout.HEAD: layout.pack_head(SESSION),
         KEY + layout.OFFER: b"offer",
@@ -43,8 +42,7 @@ def test_created():
     }
 
 
-def test_answered():
-    """An answer is added, the listing entry goes and is remembered for a while; nothing else is touched."""
+def test_an_answer_ends_the_listing():
     before = applied(CREATED)
     after = applied(CREATED, changes.answered(ORIGIN, SESSION, ANSWER, LEAVING))
     del before[LISTING]
@@ -55,23 +53,20 @@ def test_answered():
     ("side", "part"), [(Side.OFFERER, layout.OFFER_CANDIDATE), (Side.ANSWERER, layout.ANSWER_CANDIDATE)]
 )
 def test_candidates_are_appended(side, part):
-    """Each candidate gets a key of its own; nothing that was there is written again."""
     change = changes.candidates_added(KEY, side, [(4, "a"), (5, "ö")])
     puts = [(KEY + part + layout.pack_number(4), b"a"), (KEY + part + layout.pack_number(5), "ö".encode())]
     assert change == (puts, [], 0)
 
 
 @pytest.mark.parametrize("expires_ms", [20, 25])
-def test_a_listed_session_is_refreshed(expires_ms):
-    """A refreshed session expires once, at the new time, also if that is the old one, and keeps its place."""
+def test_a_refreshed_session_expires_once_and_keeps_its_place(expires_ms):
     after = SESSION._replace(expires_ms=expires_ms)
     change = changes.refreshed(ORIGIN, SESSION, after, listed=True)
     assert applied(CREATED, change) == applied(changes.created(ORIGIN, after, "offer"))
 
 
 @pytest.mark.parametrize("expires_ms", [20, 25])
-def test_an_answered_session_is_refreshed(expires_ms):
-    """A refreshed session that has been answered does not come back to the listing."""
+def test_a_refreshed_answered_session_stays_unlisted(expires_ms):
     after = SESSION._replace(expires_ms=expires_ms)
     answered = changes.answered(ORIGIN, SESSION, ANSWER, LEAVING)
     refreshed = applied(CREATED, answered, changes.refreshed(ORIGIN, SESSION, after, listed=False))
@@ -81,8 +76,7 @@ def test_an_answered_session_is_refreshed(expires_ms):
 
 
 @pytest.mark.parametrize("reason", [Reason.EXPIRED, Reason.WITHDRAWN])
-def test_left(reason):
-    """A session that leaves the listing is in it no more; who, when and why is kept until a time."""
+def test_a_session_that_leaves_is_remembered_with_the_reason(reason):
     before = applied(CREATED)
     del before[LISTING]
     assert applied(CREATED, changes.left(ORIGIN, SESSION, LEAVING._replace(reason=reason))) == before | gone(reason)
@@ -91,8 +85,7 @@ def test_left(reason):
 @pytest.mark.parametrize(
     "leaving", [changes.left(ORIGIN, SESSION, LEAVING), changes.answered(ORIGIN, SESSION, ANSWER, LEAVING)]
 )
-def test_removed(leaving):
-    """Nothing is left of a removed session but that it was there, answered or not."""
+def test_a_removed_session_leaves_only_its_departure(leaving):
     events = [CREATED, changes.candidates_added(KEY, Side.OFFERER, [(4, "a")]), leaving]
     parts = [key for key in applied(*events) if key.startswith(KEY)]
     assert applied(*events, changes.removed(KEY, SESSION, parts)) == gone(Reason.ANSWERED)
@@ -110,12 +103,10 @@ def test_removed(leaving):
         (changes.together(CREATED, changes.left(ORIGIN, SESSION, LEAVING), CREATED), 1),
     ],
 )
-def test_how_many_are_listed(change, listed):
-    """Each change says by how many entries it makes the listings longer."""
+def test_each_change_counts_listed_sessions(change, listed):
     assert change.listed == listed
 
 
-def test_together():
-    """Several changes as one hold all of their parts, in their order."""
+def test_combined_changes_keep_their_order():
     changed = changes.together(Change([(b"a", b"1")], [b"x"], 1), Change([], []), Change([(b"b", b"2")], [b"y"], -3))
     assert changed == Change([(b"a", b"1"), (b"b", b"2")], [b"x", b"y"], -2)

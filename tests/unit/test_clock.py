@@ -24,8 +24,7 @@ class Machine:
         self.wall_ns += ns + jump_ns
 
 
-def test_it_is_the_wall_clock():
-    """Usually it shows what the wall clock shows, to the millisecond."""
+def test_shows_the_wall_clock_to_the_millisecond():
     machine = Machine()
     clock = machine.clock()
     assert clock.now_ms() == 1_700_000_000_000
@@ -35,16 +34,14 @@ def test_it_is_the_wall_clock():
     assert clock.now_ms() == 1_700_000_000_001
 
 
-def test_it_follows_a_jump_forward():
-    """A wall clock that is put right from behind is followed at once."""
+def test_follows_a_jump_forward():
     machine = Machine()
     clock = machine.clock()
     machine.pass_ns(0, jump_ns=3600 * SECOND_NS)
     assert clock.now_ms() == 1_700_003_600_000
 
 
-def test_it_goes_on_when_the_wall_clock_is_put_back():
-    """After a jump backwards time goes on from where it was, at its usual pace, until the wall clock is ahead again."""
+def test_goes_on_at_its_pace_when_the_wall_clock_is_put_back():
     machine = Machine()
     clock = machine.clock()
     began_ms = clock.now_ms()
@@ -57,8 +54,7 @@ def test_it_goes_on_when_the_wall_clock_is_put_back():
     assert clock.now_ms() == machine.wall_ns // 10**6 == began_ms + 19_000
 
 
-def test_a_pause_between_looking_at_the_clocks_is_not_kept():
-    """Whatever keeps the process from running while it reads the clocks, the time is right again afterwards."""
+def test_a_pause_between_reading_both_clocks_is_not_kept():
     machine = Machine()
     pauses_ns = iter([0, 0, 0, 50_000_000, 50_000_000, 0, 0])  # the first when it is made
 
@@ -73,8 +69,7 @@ def test_a_pause_between_looking_at_the_clocks_is_not_kept():
     assert clock.now_ms() == machine.wall_ns // 10**6
 
 
-def test_it_begins_where_the_store_has_been():
-    """After a restart with a clock that is behind the store, time goes on from the store's newest session."""
+def test_starts_at_the_newest_session_of_the_store():
     machine = Machine()
     clock = machine.clock(floor_ms=1_700_000_005_000)
     assert clock.now_ms() == 1_700_000_005_000
@@ -82,8 +77,7 @@ def test_it_begins_where_the_store_has_been():
     assert clock.now_ms() == 1_700_000_012_000
 
 
-def test_its_date():
-    """The Date of a response is the time that the clock shows, in whole seconds, and changes with it."""
+def test_http_date_follows_the_time():
     machine = Machine(wall_ns=784_111_777 * SECOND_NS)
     clock = machine.clock()
     dates = []
@@ -97,8 +91,7 @@ def test_its_date():
     floor_ms=st.integers(0, 2**41),
     moves=st.lists(st.tuples(st.integers(0, 10**12), st.integers(-(10**15), 10**15)), max_size=20),
 )
-def test_it_never_goes_backwards_and_never_stands_still(floor_ms, moves):
-    """However the wall clock jumps, time never goes slower than it does, and is never behind the wall clock."""
+def test_never_goes_backwards_nor_stands_still(floor_ms, moves):
     machine = Machine()
     clock = machine.clock(floor_ms)
     shown_ms = clock.now_ms()

@@ -295,27 +295,23 @@ def toml(tmp_path):
 
 
 def test_contract_names_and_defaults():
-    """Without a word from the operator every setting that Contract D has is as it says, by its name."""
     settings = settle()
     assert {each.flag: getattr(settings, each.name) for each in SETTINGS if each.flag in CONTRACT_D} == CONTRACT_D
     assert settings == Settings()
 
 
 def test_one_home():
-    """Every field of Settings is a setting, and one that has been loaded cannot be changed."""
     assert [field.name for field in dataclasses.fields(Settings)] == list(BY_NAME)
     with pytest.raises(dataclasses.FrozenInstanceError):
         settle().port = 1
 
 
 def test_every_setting_is_tried():
-    """The tables of these tests leave out no setting, so a new one has to join them."""
     assert {name for name, *_ in VALUES} == set(REFUSED_TEXT) == set(REFUSED_TOML) == set(BY_NAME)
 
 
 @pytest.mark.parametrize(("name", "written", "in_toml", "value"), VALUES)
 def test_every_source(name, written, in_toml, value, toml):
-    """A flag, an environment variable and a line of the file mean the same, and change nothing else."""
     beside = BESIDE.get(name, {}) if value is not None else {}
     expected = dataclasses.replace(Settings(), **{name: value}, **beside)
     env = {BY_NAME[other].variable: str(path) for other, path in beside.items()}
@@ -341,7 +337,6 @@ def test_every_source(name, written, in_toml, value, toml):
     ],
 )
 def test_precedence(sources, port, toml):
-    """A flag wins over the environment, that over the file, that over the default; each setting by itself."""
     argv, env, other = [], {}, {"codes": "random", "durability": "fsync", "address": "127.0.0.1"}
     if "file" in sources:
         argv += ["--config", toml('port = 1\ncodes = "content"\n')]
@@ -356,7 +351,6 @@ def test_precedence(sources, port, toml):
 
 
 def test_take_back(toml):
-    """The words for the defaults take back what a weaker source says."""
     path = toml('allowed_origins = ["http://a"]\ntrusted_proxies = ["::1"]\nadmin_port = 9000\n')
     back = ["--allowed-origins", "any", "--trusted-proxies", "none", "--admin-port", "off"]
     assert settle("--config", path, *back) == Settings()
@@ -364,7 +358,6 @@ def test_take_back(toml):
 
 @pytest.mark.parametrize(("one", "other"), [("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")])
 def test_one_without_the_other(one, other, toml):
-    """Certificate and key come together, from whatever source; one without the other is refused."""
     one, other = BY_NAME[one], BY_NAME[other]
     message = f"{one.flag} = 'a.pem': expected {other.flag} beside it"
     path = toml(f"{one.name} = 'a.pem'\n")
@@ -379,7 +372,6 @@ def test_one_without_the_other(one, other, toml):
 
 
 def test_a_switch_alone():
-    """A switch needs no value on the command line, is taken back by one, and leaves what follows to the others."""
     assert settle("--start-empty-if-damaged").start_empty_if_damaged
     assert settle("--start-empty-if-damaged", "--port", "1") == Settings(start_empty_if_damaged=True, port=1)
     variable = {"TORNADO_SIGNAL_START_EMPTY_IF_DAMAGED": "true"}
@@ -399,7 +391,6 @@ def test_a_switch_alone():
     ],
 )
 def test_unknown_flags(arguments, hint, capsys):
-    """A flag that does not exist is wrong usage, and the command's flag that may be meant is named."""
     with pytest.raises(SystemExit) as exit_:
         PARSER.parse_args(arguments)
     assert exit_.value.code == 2
@@ -409,7 +400,6 @@ def test_unknown_flags(arguments, hint, capsys):
 
 
 def test_some_flags(capsys):
-    """A command that needs few settings has flags for those; the others come from environment and file alone."""
     found = load(PARSER.parse_args(["check", "--data-dir", "x"]), {"TORNADO_SIGNAL_PORT": "1"})
     assert found == Settings(data_dir=Path("x"), port=1)
     for flag in ("--port", "--check"):
@@ -426,24 +416,20 @@ def test_some_flags(capsys):
 
 
 def test_config_flag_wins(tmp_path, toml):
-    """The file that the flag names is read, and the one that the environment names is not."""
     env = {CONFIG_VARIABLE: str(tmp_path / "missing.toml")}
     assert settle("--config", toml("port = 1"), env=env).port == 1
 
 
 def test_empty_file(toml):
-    """An empty file sets nothing."""
     assert settle("--config", toml("# nothing\n")) == Settings()
 
 
 def test_foreign_environment():
-    """The rest of the environment is nobody's business here."""
     assert settle(env={"PORT": "1", "TORNADO_SIGNALS": "x", "tornado_signal_port": "2"}) == Settings()
 
 
 @pytest.mark.parametrize("name", REFUSED_TEXT)
 def test_refused_flag(name, capsys):
-    """A wrong flag is a usage error (exit status 2) that says flag, value and what is allowed."""
     setting = BY_NAME[name]
     for bad in REFUSED_TEXT[name]:
         with pytest.raises(SystemExit) as exit_:
@@ -454,7 +440,6 @@ def test_refused_flag(name, capsys):
 
 @pytest.mark.parametrize("name", REFUSED_TEXT)
 def test_refused_variable(name):
-    """A wrong environment variable is refused by name, with its value and what is allowed."""
     setting = BY_NAME[name]
     for bad in REFUSED_TEXT[name]:
         with pytest.raises(ConfigError) as error:
@@ -465,7 +450,6 @@ def test_refused_variable(name):
 
 @pytest.mark.parametrize("name", REFUSED_TOML)
 def test_refused_key(name, toml):
-    """A wrong line of the file is refused with file, key, value and what is allowed."""
     expected = BY_NAME[name].type.allowed
     for bad in REFUSED_TOML[name]:
         path = toml(f"{name} = {bad}\n")
@@ -477,7 +461,6 @@ def test_refused_key(name, toml):
 
 @pytest.mark.parametrize("flag", ["--prot=1", "--por=1", "--session-timeout=1000", "--session_timeout_ms=1000"])
 def test_unknown_flag(flag, capsys):
-    """An unknown or abbreviated flag is a usage error that names it."""
     with pytest.raises(SystemExit) as exit_:
         settle(flag)
     assert exit_.value.code == 2
@@ -494,7 +477,6 @@ def test_unknown_flag(flag, capsys):
     ],
 )
 def test_unknown_variable(name, hint):
-    """A variable with the prefix and an unknown name is refused, and the nearest name is offered."""
     with pytest.raises(ConfigError) as error:
         settle(env={name: "1"})
     assert str(error.value).startswith(f"environment variable {name} = '1': expected the name of a setting{hint}")
@@ -510,7 +492,6 @@ def test_unknown_variable(name, hint):
     ],
 )
 def test_unknown_key(line, where, hint, toml):
-    """A key that is no setting, with dashes or in a table of its own too, is refused."""
     path = toml(line)
     with pytest.raises(ConfigError) as error:
         settle("--config", path)
@@ -519,7 +500,6 @@ def test_unknown_key(line, where, hint, toml):
 
 
 def test_outvoted_mistake(toml):
-    """A mistake is refused although a stronger source says something else."""
     with pytest.raises(ConfigError, match="TORNADO_SIGNAL_PORT"):
         settle("--port", "1", env={"TORNADO_SIGNAL_PORT": "x"})
     with pytest.raises(ConfigError, match="key port"):
@@ -535,7 +515,6 @@ def test_outvoted_mistake(toml):
     ],
 )
 def test_not_toml(content, reason, toml):
-    """A file that is not TOML is refused with the parser's reason."""
     path = toml(content)
     with pytest.raises(ConfigError) as error:
         settle("--config", path)
@@ -544,7 +523,6 @@ def test_not_toml(content, reason, toml):
 
 @pytest.mark.parametrize(("name", "reason"), [("missing.toml", "No such file"), (".", "Is a directory")])
 def test_unreadable_file(name, reason, tmp_path):
-    """A file that cannot be read is refused with the reason and with who named it."""
     path = str(tmp_path / name)
     for argv, env, where in [
         (["--config", path], {}, "--config"),
@@ -556,7 +534,6 @@ def test_unreadable_file(name, reason, tmp_path):
 
 
 def test_wildcards():
-    """A pattern stands for every subdomain, however deep: not for the name itself, nor another scheme or port."""
     origins = Origins(frozenset({"https://*.a.example", "http://*.b.example:8080", "https://c.example"}))
     allowed = {
         "https://x.a.example": "https://*.a.example",
@@ -590,7 +567,6 @@ def test_wildcards():
 
 
 def test_help(capsys):
-    """`--help` shows each setting with flag, meaning, what is allowed, unit, default and variable."""
     with pytest.raises(SystemExit) as exit_:
         settle("--help")
     assert exit_.value.code == 0
@@ -609,6 +585,5 @@ def test_help(capsys):
 
 
 def test_check_flag():
-    """`--check` is a flag for the command, and no setting."""
     assert PARSER.parse_args(["serve", "--check"]).check
     assert not PARSER.parse_args(["serve"]).check

@@ -36,14 +36,12 @@ def read(scope, cursor, store=STORE):
 
 
 @given(st.binary(), NUMBERS)
-def test_round_trip(about, numbers):
-    """What was formatted is what is parsed."""
+def test_a_formatted_cursor_is_parsed(about, numbers):
     assert read(about, made(about, numbers)) == numbers
 
 
 @given(st.binary(), st.binary(), NUMBERS)
-def test_of_something_else(about, other, numbers):
-    """A cursor of another session or topic is refused."""
+def test_a_cursor_of_another_session_or_topic_is_refused(about, other, numbers):
     if about == other:
         other += b"x"
     with pytest.raises(InvalidParameter, match="since"):
@@ -51,8 +49,7 @@ def test_of_something_else(about, other, numbers):
 
 
 @given(st.binary(), NUMBERS, st.text())
-def test_damaged(about, numbers, text):
-    """A cursor that is not as it was made is refused, whatever has become of it."""
+def test_a_damaged_cursor_is_refused(about, numbers, text):
     good = made(about, numbers)
     for damaged in (text, good + text, text + good, good[: len(text)], good.upper(), good.replace(".", "..")):
         if damaged != good:
@@ -61,27 +58,23 @@ def test_damaged(about, numbers, text):
 
 
 @pytest.mark.parametrize("number", FORGED)
-def test_forged(number):
-    """The tag is no secret: what only looks like a number is refused with the right tag, too."""
+def test_malformed_numbers_with_the_right_tag_are_refused(number):
     for numbers in ([number], [number, "1"], ["1", number], ["1", "1", number], ["1"], ["1", "1", "1"]):
         with pytest.raises(InvalidParameter):
             read(b"about", tagged(b"about", ".".join([STORE, *numbers])))
 
 
 @given(st.binary(), NUMBERS)
-def test_of_another_store(about, numbers):
-    """What another store has counted means nothing here; it is no mistake of the client's."""
+def test_a_cursor_of_another_store_means_nothing(about, numbers):
     assert read(about, made(about, numbers), "ba9876543210") is None
 
 
 @pytest.mark.parametrize("store", ["", "0123456789a", "0123456789AB", "0123456789abc", "0123456789a\n"])
-def test_of_no_store(store):
-    """A cursor says which store has counted."""
+def test_a_cursor_names_its_store(store):
     with pytest.raises(ValueError):
         parse_numbers(STORE, f"{store}.1.1")
 
 
-def test_golden():
-    """Clients keep cursors over a restart, so their form does not change by accident."""
+def test_golden_bytes_do_not_change():
     assert tagged(b"about", "0123456789ab.0") == "0123456789ab.0.aa75bf3d"
     assert made(b"about", (255, 1)) == "0123456789ab.ff.1.68257645"

@@ -13,8 +13,7 @@ encodable = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @given(st.dictionaries(st.sampled_from(["code", "offer", "a\nb"]), encodable))
-def test_events(fields):
-    """Whatever an event says, it is three lines and an empty one, and reads as what was put in."""
+def test_an_event_is_three_lines_and_an_empty_one(fields):
     lines = encode(Event("session", wire.encode(fields), "1.2.ab")).split(b"\n")
     assert lines[:2] == [b"event: session", b"id: 1.2.ab"]
     assert lines[2].startswith(b"data: ")
@@ -22,6 +21,5 @@ def test_events(fields):
     assert (lines[3:], b"\r" in lines[2]) == ([b"", b""], False)
 
 
-def test_nothing_but_a_new_cursor():
-    """What only moves the cursor has no type and no data: an `EventSource` tells nothing of it, and keeps its id."""
+def test_an_event_without_data_is_only_an_id():
     assert encode(Event("", b"", "1.2.ab")) == b"id: 1.2.ab\n\n"

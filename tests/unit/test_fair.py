@@ -38,8 +38,6 @@ async def emptied(queue, turn=lambda: None):
 
 
 def test_clients_take_turns(run):
-    """A client with a thousand things to do delays itself: others that come later have theirs begun next."""
-
     async def test(queue):
         begun = []
         for number in range(1000):
@@ -54,9 +52,7 @@ def test_clients_take_turns(run):
     run(test)
 
 
-def test_one_that_comes_in_the_middle(run):
-    """Whoever comes while others have a thousand things to do waits for one of each of them."""
-
+def test_a_newcomer_waits_for_one_task_of_each_client(run):
     async def test(queue):
         begun = []
         for client in range(10):
@@ -71,9 +67,7 @@ def test_one_that_comes_in_the_middle(run):
     run(test)
 
 
-def test_no_more_than_so_many_in_a_turn(run):
-    """In one turn of the loop at most `MOST` are begun, and as many as that if they take no time."""
-
+def test_a_turn_begins_at_most_the_limit(run):
     async def test(queue):
         begun = []
         for number in range(100):
@@ -88,9 +82,7 @@ def test_no_more_than_so_many_in_a_turn(run):
     run(test)
 
 
-def test_fewer_when_turns_take_long(run):
-    """When the work of a turn takes longer than it is to, less is begun in the next, and later more again."""
-
+def test_slow_turns_begin_fewer_until_they_are_fast_again(run):
     async def test(queue):
         begun = []
         pause_s = 2 * fair.TURN_S
@@ -118,9 +110,7 @@ def test_fewer_when_turns_take_long(run):
     run(test)
 
 
-def test_a_turn(run):
-    """A turn comes in the order in which a client has asked for it, between those of others."""
-
+def test_turns_keep_the_order_of_each_client(run):
     async def test(queue):
         done = []
 
@@ -138,9 +128,7 @@ def test_a_turn(run):
     run(test)
 
 
-def test_a_turn_that_is_cancelled(run):
-    """Who does not wait for its turn any more holds up nobody."""
-
+def test_a_cancelled_turn_holds_up_nobody(run):
     async def test(queue):
         turns = [queue.turn("a") for _ in range(20)]
         for turn in turns[::2]:
@@ -152,9 +140,7 @@ def test_a_turn_that_is_cancelled(run):
     run(test)
 
 
-def test_what_cannot_be_begun(run):
-    """An exception in what is begun is the loop's to report; all else is begun, also what comes later."""
-
+def test_an_exception_does_not_stop_the_queue(run):
     async def test(queue):
         told = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
@@ -173,9 +159,7 @@ def test_what_cannot_be_begun(run):
     run(test)
 
 
-def test_what_is_begun_may_ask_for_more(run):
-    """Work that goes on by itself, a turn at a time, leaves room for others between, and ends."""
-
+def test_work_that_submits_more_leaves_room_for_others(run):
     async def test(queue):
         begun = []
 

@@ -9,8 +9,7 @@ from tornado_signal.errors import OperatorError
 from tornado_signal.stores.leveldb import files
 
 
-def test_scratch_is_beside_and_goes(tmp_path):
-    """Work is done in the same directory, for nobody else to see, and leaves nothing behind, however it ends."""
+def test_scratch_is_private_beside_the_path_and_removed(tmp_path):
     path = tmp_path / "missing" / "data"
     with files.scratch(path) as made:
         assert made.parent == path.parent
@@ -22,8 +21,7 @@ def test_scratch_is_beside_and_goes(tmp_path):
     assert list(path.parent.iterdir()) == []
 
 
-def test_scratch_where_a_file_is_in_the_way(tmp_path):
-    """What cannot be made is said."""
+def test_scratch_under_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("x")
     with (
         pytest.raises(OperatorError, match=r"cannot write beside .*file/data: .*; mend that"),
@@ -33,8 +31,7 @@ def test_scratch_where_a_file_is_in_the_way(tmp_path):
 
 
 @pytest.mark.needs("root")
-def test_what_root_makes_belongs_to_the_owner(tmp_path):
-    """Whatever root made in somebody's directory is theirs afterwards, also if it went wrong; or somebody else's."""
+def test_files_made_by_root_belong_to_the_owner(tmp_path):
     path, other = tmp_path / "data", tmp_path / "other"
     path.mkdir()
     other.mkdir()
@@ -52,8 +49,7 @@ def test_what_root_makes_belongs_to_the_owner(tmp_path):
     assert [(each.stat().st_uid, each.stat().st_gid) for each in (other, other / "deep")] == [(4711, 4712)] * 2
 
 
-def test_the_size_is_that_of_the_files(tmp_path):
-    """Sizes add up, and a file that goes meanwhile harms nobody."""
+def test_size_is_the_sum_of_files_even_while_some_vanish(tmp_path):
     (tmp_path / "a").write_bytes(bytes(100))
     (tmp_path / "b").write_bytes(bytes(11))
     stop = threading.Event()

@@ -35,14 +35,12 @@ LOCAL = (*PROXIES, "unix")
         ("010.0.0.1", False),
     ],
 )
-def test_trusted(address, is_trusted):
-    """An address is trusted if one of the networks holds it, however it is written; what is none, never."""
+def test_only_addresses_of_trusted_networks_are_trusted(address, is_trusted):
     assert trusted(address, PROXIES) is is_trusted
     assert not trusted(address, NOBODY)
 
 
 def test_a_unix_socket_is_trusted_by_name():
-    """Who comes over a Unix socket is trusted if `unix` is named, and nobody else is trusted for that."""
     assert trusted("", ("unix",))
     assert trusted("", LOCAL)
     assert trusted("10.0.0.1", LOCAL)
@@ -86,8 +84,7 @@ def test_a_unix_socket_is_trusted_by_name():
         ("127.0.0.1", "203.0.113.5, " + "0" * 100_000 + "1", "127.0.0.1"),
     ],
 )
-def test_client_address(peer, forwarded_for, client):
-    """The client is the right-most address that is not a trusted proxy; without proxies, the peer."""
+def test_client_is_the_rightmost_untrusted_address(peer, forwarded_for, client):
     headers = {} if forwarded_for is None else {"X-Forwarded-For": forwarded_for}
     assert client_address(peer, headers, PROXIES) == client
     assert client_address(peer, headers, NOBODY) == peer.removeprefix("::ffff:")
@@ -104,15 +101,13 @@ def test_client_address(peer, forwarded_for, client):
         ("127.0.0.1", ("unix",), "127.0.0.1"),
     ],
 )
-def test_the_client_behind_a_unix_socket(peer, proxies, client):
-    """Over a Unix socket the client is whom a trusted proxy names, else nobody in particular; nginx names one, too."""
+def test_client_behind_a_unix_socket(peer, proxies, client):
     headers = {"X-Forwarded-For": "203.0.113.5, 198.51.100.7, unix:, 10.1.1.1"}
     assert client_address(peer, headers, proxies) == client
     assert client_address(peer, {}, proxies) == (peer or "unix")
 
 
-def test_headers_that_come_twice():
-    """Of headers that come more than once the last counts, and in it what was written last."""
+def test_the_last_of_repeated_headers_counts():
     headers = HTTPHeaders({"Host": "h"})
     for name, *values in (
         ("X-Forwarded-For", "203.0.113.5, 203.0.113.6", "198.51.100.7"),
@@ -126,8 +121,7 @@ def test_headers_that_come_twice():
 
 
 @given(st.text(), st.lists(st.sampled_from(["10.1.1.1", "127.0.0.1"]), max_size=3))
-def test_nothing_that_a_client_says_passes_for_another(said, hops):
-    """Whatever a client writes, the address that the outermost proxy saw is the one that counts."""
+def test_a_client_cannot_forge_its_address(said, hops):
     line = ", ".join([said, "198.51.100.7", *hops])
     assert client_address("127.0.0.1", {"X-Forwarded-For": line}, PROXIES) == "198.51.100.7"
     assert client_address("", {"X-Forwarded-For": line + ", unix:"}, LOCAL) == "198.51.100.7"
@@ -156,6 +150,5 @@ def test_nothing_that_a_client_says_passes_for_another(said, hops):
         ("192.0.2.1", {"Host": "exämple.org"}, None),
     ],
 )
-def test_own_origin(peer, headers, origin):
-    """The server's own origin is what the client called it, through a trusted proxy what that one was called."""
+def test_own_origin_is_believed_of_trusted_proxies_only(peer, headers, origin):
     assert own_origin("http", peer, headers, PROXIES) == origin

@@ -113,7 +113,6 @@ class Counts(RuleBasedStateMachine):
 
 
 def test_counts_are_those_of_a_plain_list():
-    """Whatever comes, goes and expires in whatever order, a settled page is exact."""
     run_state_machine_as_test(Counts)
 
 
@@ -123,7 +122,6 @@ def test_counts_are_those_of_a_plain_list():
     st.data(),
 )
 def test_filling_is_adding_one_by_one(topics, now_ms, data):
-    """What was counted all at once answers like what was counted one by one, at any time and for ever after."""
     sessions = [(*name, expires_ms) for name, expiries in topics.items() for expires_ms in expiries]
     filled, added = TopicIndex(), TopicIndex()
     filled.fill(together(sessions))
@@ -144,8 +142,7 @@ def test_filling_is_adding_one_by_one(topics, now_ms, data):
     assert held(filled) == 0
 
 
-def test_filling_with_nothing():
-    """An empty store has no origins."""
+def test_filling_with_nothing_leaves_nothing():
     index = TopicIndex()
     index.fill(iter(()))
     assert (index.origins(), held(index)) == ([], 0)
@@ -153,7 +150,6 @@ def test_filling_with_nothing():
 
 @pytest.mark.parametrize("neighbours", [0, 1])
 def test_a_topic_that_empties_and_fills_again_leaves_nothing(neighbours):
-    """Thousands of sessions one after another under one topic, each answered at once, do not pile up in memory."""
     index = TopicIndex()
     for number in range(neighbours):
         index.add("o", f"other {number}", 10**9)
@@ -166,8 +162,7 @@ def test_a_topic_that_empties_and_fills_again_leaves_nothing(neighbours):
     assert most <= 4 + neighbours * 2
 
 
-def test_topics_that_are_never_used_again_leave_nothing():
-    """Nothing is kept of topics that came and went."""
+def test_topics_that_came_and_went_leave_nothing():
     index = TopicIndex()
     index.add("o", "stays", 10**9)
     for number in range(1000):
@@ -177,7 +172,6 @@ def test_topics_that_are_never_used_again_leave_nothing():
 
 
 def test_settling_is_bounded():
-    """One call takes at most so many topics, and says that there is more."""
     index = TopicIndex()
     for number in range(1000):
         index.add("o", f"topic {number:04}", 5)
@@ -190,7 +184,6 @@ def test_settling_is_bounded():
 
 
 def test_many_sessions_of_one_topic_expire_in_one_step():
-    """However many of a topic's sessions expire at different moments, settling it is one step."""
     index = TopicIndex()
     for number in range(5000):
         index.add("o", "topic", number)
@@ -199,7 +192,6 @@ def test_many_sessions_of_one_topic_expire_in_one_step():
 
 
 def test_an_unknown_origin_has_nothing():
-    """An origin that nobody ever used has no topics, and asking leaves nothing behind."""
     index = TopicIndex()
     assert index.settle("o", 0, 1)
     index.remove("o", "topic", 5)

@@ -83,7 +83,6 @@ PACKED = b"https://o\x00\x00"
     ],
 )
 def test_golden_bytes(made, golden):
-    """Every key and value is what databases already hold; another layout needs another format number."""
     assert made == golden
 
 
@@ -91,7 +90,6 @@ def test_golden_bytes(made, golden):
 @example(b"", b"\x00", b"")
 @example(b"a", b"a\x00", b"\xff")
 def test_components_keep_order_and_come_back(one, other, rest):
-    """Packed strings sort like the strings, come back whole, and none begins another."""
     packed, packed_other = layout.pack_string(one), layout.pack_string(other)
     assert (packed < packed_other) == (one < other)
     assert packed_other.startswith(packed) == (one == other)
@@ -102,8 +100,6 @@ def test_components_keep_order_and_come_back(one, other, rest):
 @example(("o", "", 0, 1), ("o", "\x00", 0, 1))
 @example(("o", "a", 2**64 - 2, 1), ("o", "a\x00", 0, 0))
 def test_listing_is_by_origin_then_topic_then_newest(one, other):
-    """Listing keys sort by origin, topic, creation, latest first, and lie between their prefix and its stop only."""
-
     def key(origin, topic, created_ms, serial):
         return layout.pack_listing_key(origin, Session(bytes(16), topic, "", created_ms, 0, 0, serial))
 
@@ -122,8 +118,6 @@ def test_listing_is_by_origin_then_topic_then_newest(one, other):
 @given(st.tuples(origins, topics, st.booleans(), numbers), st.tuples(origins, topics, st.booleans(), numbers))
 @example(("o", "", False, 1), ("o", "\x00", False, 1))
 def test_leavers_are_by_origin_then_topic_then_order(one, other):
-    """Keys of leavers sort by origin, topic, kind and serial; a scan since a serial has only later ones of a topic."""
-
     def key(origin, topic, expired, serial):
         return layout.pack_departure_prefix(origin, topic, expired=expired) + layout.pack_number(serial)
 
@@ -139,7 +133,6 @@ def test_leavers_are_by_origin_then_topic_then_order(one, other):
 
 @given(origins, codes, origins, codes, st.sampled_from(list(Side)), numbers)
 def test_a_session_reaches_no_other(origin, code, other_origin, other_code, side, serial):
-    """No key of one session lies in the range of another one's, nor one side's news in the other side's."""
     prefix = layout.pack_session_prefix(origin, code)
     key = layout.pack_session_prefix(other_origin, other_code) + layout.CANDIDATE[side] + layout.pack_number(serial)
     same = (origin, code) == (other_origin, other_code)
@@ -152,7 +145,6 @@ def test_a_session_reaches_no_other(origin, code, other_origin, other_code, side
 
 
 def test_parts_of_a_session_in_their_order():
-    """A session reads head, offer, its candidates, answer, its candidates; and nothing after its end."""
     offerer, answerer = layout.CANDIDATE[Side.OFFERER], layout.CANDIDATE[Side.ANSWERER]
     parts = [layout.HEAD, layout.OFFER, *(offerer + layout.pack_number(n) for n in (0, 255, 256, 2**64 - 1))]
     parts += [layout.ANSWER, *(answerer + layout.pack_number(n) for n in (0, 2**64 - 1)), layout.AFTER_SESSION]
@@ -161,15 +153,13 @@ def test_parts_of_a_session_in_their_order():
 
 @given(st.binary(max_size=40), numbers, numbers)
 def test_expiry_is_by_time_and_ends_at_now(key, expires_ms, now_ms):
-    """The scan for what has expired ends before what has not, and every key comes back."""
     packed = layout.pack_expiry_key(expires_ms, key)
     assert layout.unpack_expiry_key(packed) == (expires_ms, key)
     assert (packed < layout.pack_expired_stop(now_ms)) == (expires_ms <= now_ms)
 
 
 @given(sessions)
-def test_values_come_back(session):
-    """A session's head and its listing entry hold all that was put in, also of 256 astral characters."""
+def test_session_values_come_back(session):
     assert layout.unpack_head(session.code, layout.pack_head(session)) == session
     assert layout.unpack_listing_value(layout.pack_listing_value(session)) == (session.code, session.expires_ms)
     assert layout.unpack_head_access(layout.pack_head(session)) == (
@@ -183,26 +173,22 @@ def test_values_come_back(session):
 
 
 @given(st.builds(StoreCounters, numbers, numbers, numbers), st.builds(Answer, topics, numbers, hashes))
-def test_marks_and_answers_come_back(mark, answer):
-    """A mark and an answer hold all that was put in."""
+def test_counters_and_answers_come_back(mark, answer):
     assert layout.unpack_counters(layout.pack_counters(mark)) == mark
     assert layout.unpack_answer(layout.pack_answer(answer)) == answer
 
 
 def test_the_longest_head_comes_back():
-    """A topic of 256 and an info of 1024 characters of four bytes each fit."""
     session = Session(os.urandom(16), "\U0010ffff" * 256, "\U0010ffff" * 1024, 1, 2, 3, 4, HASH)
     assert layout.unpack_head(session.code, layout.pack_head(session)) == session
 
 
 @given(st.lists(topics, unique=True, max_size=6))
 def test_topics_sort_by_code_point(names):
-    """The order of topics on disk is the alphabetical order of contract B12."""
     assert sorted(names, key=lambda name: layout.pack_listing_prefix("o", name)) == sorted(names)
 
 
-def test_tables_do_not_meet():
-    """Each table has a first byte of its own."""
+def test_each_table_has_its_own_first_byte():
     tables = [
         layout.FORMAT_KEY,
         layout.IDENTITY_KEY,
@@ -230,7 +216,6 @@ def test_tables_do_not_meet():
     ],
 )
 def test_other_formats_are_refused(value, said):
-    """What this version cannot read is refused with the directory's name and what to do."""
     with pytest.raises(DatabaseError, match=said) as refused:
         layout.check_format(value, "/some/where")
     assert "/some/where" in str(refused.value)
@@ -238,5 +223,4 @@ def test_other_formats_are_refused(value, said):
 
 
 def test_own_format_is_taken():
-    """The format that this version writes is the one that it reads."""
     layout.check_format(layout.pack_number(layout.FORMAT), "/some/where")

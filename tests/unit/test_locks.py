@@ -27,7 +27,6 @@ def waiting(locks, appends, key=KEY):
 
 @pytest.mark.parametrize(("first", "second", "together"), [(0, 0, False), (0, 1, False), (1, 0, False), (1, 1, True)])
 async def test_only_appends_join_appends(io_loop, first, second, together):
-    """A change waits for the one before it unless both only append."""
     locks = SessionLocks()
     locks.hold([KEY], appends=bool(first))
     task = waiting(locks, bool(second))
@@ -41,7 +40,6 @@ async def test_only_appends_join_appends(io_loop, first, second, together):
 
 
 async def test_other_sessions_are_not_waited_for(io_loop):
-    """A change of one session does not hold up another one."""
     locks = SessionLocks()
     locks.hold([KEY])
     await locks.acquire(OTHER)
@@ -49,7 +47,6 @@ async def test_other_sessions_are_not_waited_for(io_loop):
 
 
 async def test_an_exclusive_change_waits_for_every_append(io_loop):
-    """The last of several appends makes way, not the first."""
     locks = SessionLocks()
     for _ in range(3):
         locks.hold([KEY], appends=True)
@@ -61,8 +58,7 @@ async def test_an_exclusive_change_waits_for_every_append(io_loop):
     await task
 
 
-async def test_exclusive_changes_go_one_by_one_in_the_order_of_their_coming(io_loop):
-    """Of many that wait, one goes at a time, the first to come first."""
+async def test_exclusive_changes_go_one_by_one_in_order(io_loop):
     locks = SessionLocks()
     locks.hold([KEY])
     order = []
@@ -80,8 +76,7 @@ async def test_exclusive_changes_go_one_by_one_in_the_order_of_their_coming(io_l
     await asyncio.gather(*tasks)
 
 
-async def test_an_unbroken_stream_of_appends_does_not_shut_others_out(io_loop):
-    """An answer gets the lock also while candidates of its session never stop coming."""
+async def test_a_stream_of_appends_does_not_shut_out_an_exclusive_change(io_loop):
     locks = SessionLocks()
     locks.hold([KEY], appends=True)
     exclusive = waiting(locks, False)
@@ -98,8 +93,7 @@ async def test_an_unbroken_stream_of_appends_does_not_shut_others_out(io_loop):
     await asyncio.gather(*appends)
 
 
-async def test_what_has_waited_is_not_overtaken_on_the_way(io_loop):
-    """Between the release and the moment that the first in line goes on, a newcomer does not slip in."""
+async def test_a_newcomer_does_not_overtake_the_first_in_line(io_loop):
     locks = SessionLocks()
     locks.hold([KEY])
     first = waiting(locks, False)
@@ -112,8 +106,7 @@ async def test_what_has_waited_is_not_overtaken_on_the_way(io_loop):
     await newcomer
 
 
-async def test_what_changes_nothing_makes_way(io_loop):
-    """A waiter that has the lock and holds nothing does not hold up the next, nor leave anything behind."""
+async def test_a_waiter_that_holds_nothing_makes_way(io_loop):
     locks = SessionLocks()
     locks.hold([KEY])
     idle = [asyncio.create_task(locks.acquire(KEY, appends=appends)) for appends in (False, True, True, False)]
@@ -128,7 +121,6 @@ async def test_what_changes_nothing_makes_way(io_loop):
 
 
 async def test_several_sessions_are_held_and_released_together(io_loop):
-    """What the sweep holds in one step is free again after one release."""
     locks = SessionLocks()
     locks.hold([KEY, OTHER])
     tasks = [waiting(locks, False), waiting(locks, True, OTHER)]
@@ -139,8 +131,7 @@ async def test_several_sessions_are_held_and_released_together(io_loop):
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_what_gives_up_waiting_harms_no_other(io_loop, late):
-    """A waiter that is cancelled, also in the moment it gets the lock, leaves it to the others."""
+async def test_a_cancelled_waiter_leaves_the_lock_to_others(io_loop, late):
     locks = SessionLocks()
     locks.hold([KEY])
     tasks = [waiting(locks, False) for _ in range(3)]

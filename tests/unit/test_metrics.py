@@ -22,15 +22,13 @@ BOUNDS = (0.5, 1.0, 2.0)
         (2.1, [0, 0, 0, 1]),
     ],
 )
-def test_an_end_belongs_to_its_range(value, counts):
-    """A value that is an upper end is not more than it (Prometheus: less or equal)."""
+def test_a_bucket_includes_its_upper_bound(value, counts):
     histogram = Histogram(BOUNDS)
     histogram.observe(value)
     assert (histogram.counts, histogram.sum) == (counts, value)
 
 
-def test_requests_by_kind_and_by_pattern():
-    """Requests are counted by pattern, method and status, and those of a pattern can be had together."""
+def test_requests_are_counted_by_kind_and_by_pattern():
     requests = Durations(BOUNDS)
     requests["/a", "GET", 200].observe(0.1)
     requests["/a", "GET", 200].observe(5.0)
@@ -49,8 +47,7 @@ def test_requests_by_kind_and_by_pattern():
     assert by_pattern["/a"].sum == pytest.approx(6.6)
 
 
-async def test_a_loop_that_is_held_up():
-    """The time for which one callback keeps the loop is seen."""
+async def test_a_blocked_loop_is_measured():
     seconds = RequestMetrics().loop_lag
     lag = Lag(seconds)
     deadline_s = time.monotonic() + 20

@@ -14,8 +14,7 @@ ALICE = Identity(TOPIC, "Alice 世界", "of Alice")
 READER = Identity(TOPIC, None, None)
 
 
-def test_ids():
-    """A secret always gives the same id, whatever the name and the topic; without one each is another."""
+def test_an_id_depends_on_the_secret_alone():
     assert ALICE.id == Identity("room/other", None, "of Alice").id == ID
     assert Identity(TOPIC, None, "of Bob").id != ID
     plain = {Identity(TOPIC, None, None).id for _ in range(10)}
@@ -23,8 +22,7 @@ def test_ids():
     assert not any(each.startswith("@") for each in plain)
 
 
-def test_with_and_without_a_secret():
-    """What is said arrives, with the name if there is one; without a secret it is JSON, and its name does not count."""
+def test_a_name_needs_a_secret_to_arrive():
     beacon = ALICE.seal({"id": ALICE.id, "at": 1})
     assert beacon[86] == "{"
     assert READER.unseal(beacon, "id") == {"id": ID, "at": 1, "me": "Alice 世界"}
@@ -68,21 +66,18 @@ MAIL = ALICE.seal({"from": ID}, "x")
         '{"from":' * 50_000,
     ],
 )
-def test_what_is_not_signed(text):
-    """Nothing is heard of a member that has not said it itself, to this one in this room; nor of what is nonsense."""
+def test_unsigned_or_malformed_messages_are_ignored(text):
     assert READER.unseal(text, "from", "x") is None
     assert READER.unseal(MAIL, "from", "x") is not None
 
 
 @pytest.mark.parametrize("name", [7, None, "", "x" * 257, "😀" * 129])
-def test_what_is_no_name(name):
-    """Something else than a text of one to 256 characters, as JavaScript counts them, is not a name."""
+def test_invalid_names_are_dropped(name):
     sealed = Identity(TOPIC, None, "of Alice").seal({"from": ID, "me": name}, "x")
     assert READER.unseal(sealed, "from", "x") == {"from": ID}
 
 
-def test_names_that_cannot_be():
-    """A name needs a secret, and has a limit."""
+def test_an_identity_refuses_a_name_without_secret_or_too_long():
     with pytest.raises(ValueError, match="a name needs a secret"):
         Identity(TOPIC, "Alice", None)
     with pytest.raises(ValueError, match="one to 256 characters"):

@@ -23,8 +23,7 @@ def manager(request, tmp_path, monkeypatch):
         yield listening, address
 
 
-def test_each_message(manager):
-    """Each state is one datagram in the words of sd_notify, with its status."""
+def test_each_state_is_one_datagram(manager):
     listening, address = manager
     notifier = Notifier({"NOTIFY_SOCKET": address})
     for tell, lines in [
@@ -36,8 +35,7 @@ def test_each_message(manager):
         assert listening.recv(4096).decode().split("\n") == lines
 
 
-def test_reloading_says_when_it_began(manager):
-    """The beginning of a reload comes with the monotonic time, by which the manager tells it from an earlier one."""
+def test_reloading_carries_the_monotonic_time(manager):
     listening, address = manager
     before = time.monotonic_ns() // 1000
     Notifier({"NOTIFY_SOCKET": address}).reloading()
@@ -46,8 +44,7 @@ def test_reloading_says_when_it_began(manager):
     assert before <= int(second.removeprefix("MONOTONIC_USEC=")) <= time.monotonic_ns() // 1000
 
 
-def test_without_a_manager_nothing_is_said():
-    """A process that nobody listens to says nothing, and is watched by nobody."""
+def test_nothing_is_sent_without_a_manager():
     notifier = Notifier(dict(WATCHDOG))
     assert (notifier.listening, notifier.watchdog_s) == (False, None)
     notifier.ready("")
@@ -67,30 +64,26 @@ def test_without_a_manager_nothing_is_said():
         ({"WATCHDOG_PID": str(os.getpid())}, None),
     ],
 )
-def test_watchdog(asked, watchdog_s):
-    """The watchdog is fed twice as often as it asks for, if it asks this process, and the status told no less often."""
+def test_watchdog_interval_and_pause(asked, watchdog_s):
     notifier = Notifier({"NOTIFY_SOCKET": "@nobody", **asked})
     assert notifier.watchdog_s == watchdog_s
     assert notifier.pause_s(60) == (watchdog_s / 2 if watchdog_s else 60)
     assert notifier.pause_s(0.1) == 0.1
 
 
-def test_what_is_for_this_process_alone_is_taken():
-    """The processes that this one may start are not to speak for it."""
+def test_variables_are_not_inherited():
     environ = {"NOTIFY_SOCKET": "@nobody", **WATCHDOG, "PATH": "/bin"}
     Notifier(environ)
     assert environ == {"PATH": "/bin"}
 
 
-def test_a_manager_that_is_gone(caplog):
-    """A manager that cannot be reached is a line in the log, and no reason to end."""
+def test_a_missing_manager_is_logged(caplog):
     Notifier({"NOTIFY_SOCKET": "/nowhere/notify"}).ready("")
     (record,) = caplog.records
     assert record.getMessage() == "cannot tell the service manager READY=1: [Errno 2] No such file or directory"
 
 
-def test_a_manager_that_does_not_read(manager, caplog, monkeypatch):
-    """A manager that does not read holds the process up for a bounded time."""
+def test_a_manager_that_does_not_read_blocks_for_a_bounded_time(manager, caplog, monkeypatch):
     monkeypatch.setattr(notify, "SEND_S", 0.1)
     notifier = Notifier({"NOTIFY_SOCKET": manager[1]})
     began_s = time.monotonic()

@@ -14,8 +14,7 @@ PARTITIONS = Partitions("test:", 4)
 
 
 @pytest.mark.parametrize("key", [b"", b"plain", b"a{tag}b", b"{}empty", b"{open", b"{a}{b}", b"x}{y}", "ü{é}".encode()])
-def test_slots(key):
-    """A key has the slot that every other client finds."""
+def test_key_slots_are_those_of_other_clients(key):
     assert key_slot(key) == known_slot(key)
 
 
@@ -30,8 +29,7 @@ def counting(quotas, sizes):
     return OriginCounts(PARTITIONS, read, quotas), reads
 
 
-async def test_far_from_the_quota(monkeypatch):
-    """What is published far from a quota never waits for other partitions, which may be away."""
+async def test_far_from_the_quota_nothing_waits_for_other_partitions(monkeypatch):
     monkeypatch.setattr(random, "randrange", lambda stop: 0)
     away = asyncio.Event()
 
@@ -51,8 +49,7 @@ async def test_far_from_the_quota(monkeypatch):
     await counts.close()
 
 
-async def test_near_the_quota():
-    """What is published near a quota knows what the other partitions hold."""
+async def test_near_the_quota_other_partitions_are_known():
     counts, reads = counting(Quotas(sessions_per_origin=20, topics_per_origin=20), [(4, 1)] * 4)
     first, second, *_ = PARTITIONS.all("o")
     await counts.note("o", first, 5, 1)
@@ -63,8 +60,7 @@ async def test_near_the_quota():
     assert reads == ["o"]
 
 
-async def test_one_after_the_other(monkeypatch):
-    """The less a quota leaves, the sooner the others are read again."""
+async def test_the_less_is_left_the_sooner_others_are_read(monkeypatch):
     monkeypatch.setattr("tornado_signal.stores.redis.counts.FRESH_S", 0)
     counts, reads = counting(Quotas(sessions_per_origin=100, topics_per_origin=200), [(5, 1)] * 4)
     first, *_ = PARTITIONS.all("o")

@@ -16,26 +16,22 @@ ORIGIN = "https://one.example"
 
 @pytest.mark.parametrize(("now_ms", "live"), [(0, True), (999, True), (1000, False), (1001, False)])
 def test_live_until_the_millisecond_of_expiry(now_ms, live):
-    """A session is live as long as now is before its expiry."""
     session = Session(bytes(16), "topic", "info", created_ms=0, expires_ms=1000, timeout_ms=1000, serial=1)
     assert session.live(now_ms) is live
 
 
 def test_each_side_has_another():
-    """The two sides are each other's other, and are called as in the specification."""
     assert (Side("offerer").other, Side("answerer").other) == (Side.ANSWERER, Side.OFFERER)
     assert len(Side) == 2
 
 
 @pytest.mark.parametrize(("current", "answer", "first"), [(None, "a", True), ("a", "a", False)])
 def test_the_first_answer_and_its_retry_are_taken(current, answer, first):
-    """The first answer changes a session, the same one sent again does not."""
     assert changes_answer(current and Answer(current, 5), answer) is first
 
 
 @pytest.mark.parametrize("current", ["a", "A", "", "b "])
 def test_another_answer_is_refused(current):
-    """Once there is an answer no other one is taken."""
     with pytest.raises(AlreadyAnswered):
         changes_answer(Answer(current, 1, b"hash"), "b")
 
@@ -43,19 +39,16 @@ def test_another_answer_is_refused(current):
 @pytest.mark.parametrize(
     ("description_number", "numbers", "last"), [(0, [], 0), (1, [], 1), (0, [1, 2], 2), (3, [1, 2], 3), (2, [1, 3], 3)]
 )
-def test_the_last_of_the_news(description_number, numbers, last):
-    """How far news go is the greatest of their numbers, wherever the answer stands among the candidates."""
+def test_last_is_the_greatest_number_of_the_news(description_number, numbers, last):
     assert News(None, description_number, [(number, "c") for number in numbers], 5, 9).last == last
 
 
 def test_reasons_never_change():
-    """The values are on disk, the names are what clients see (contract C3)."""
     reasons = [(reason.value, reason.name.lower()) for reason in Reason]
     assert reasons == [(1, "answered"), (2, "expired"), (3, "withdrawn")]
 
 
-def test_secrets_are_kept_as_hashes():
-    """What is kept of a secret is its SHA-256, and nothing of none (contract C5)."""
+def test_secrets_are_kept_as_sha256():
     assert hash_secret("ö" * 16) == hashlib.sha256("ö".encode() * 16).digest()
     assert hash_secret(None) == b""
 
@@ -70,14 +63,12 @@ def test_secrets_are_kept_as_hashes():
         ("one secret of mine", None, False),
     ],
 )
-def test_who_may_act(kept, shown, may):
-    """Who showed a secret must show it again; who showed none is free."""
+def test_only_the_same_secret_owns_a_side(kept, shown, may):
     assert owns(hash_secret(kept), hash_secret(shown)) is may
 
 
 @given(texts, texts)
-def test_a_secret_owns_nothing_of_another(one, other):
-    """A hash, or the beginning of one, is no secret, and only the same secret is."""
+def test_neither_another_secret_nor_the_hash_owns_a_side(one, other):
     kept = hash_secret(one)
     assert owns(kept, hash_secret(other)) == (one == other)
     assert not any(owns(kept, kept[:length]) for length in range(32))
@@ -92,12 +83,10 @@ def test_a_secret_owns_nothing_of_another(one, other):
     ],
 )
 def test_content_codes_never_change(origin, topics, offer, code):
-    """Golden codes: peers of another version, or after an update, have to arrive at the same."""
     assert uuid.UUID(bytes=content_code(origin, topics, offer)) == uuid.UUID(code)
 
 
-def test_content_code_is_what_its_description_says():
-    """The code is the SHA-256 of the parts, each behind its length, with the bits that RFC 9562 wants."""
+def test_content_code_is_sha256_of_length_prefixed_parts():
     parts = [b"https://one.example", b"a", b"b", b"offer"]
     digest = hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
     number = int.from_bytes(digest[:16], "big") & ~(0xF << 76) & ~(0x3 << 62) | 0x8 << 76 | 0x2 << 62
@@ -106,7 +95,6 @@ def test_content_code_is_what_its_description_says():
 
 @given(origin=texts, topics=st.lists(texts, max_size=4), offer=texts, data=st.data())
 def test_content_code_is_a_version_8_uuid_whatever_the_order_of_the_topics(origin, topics, offer, data):
-    """Every content code is a UUID of version 8, and the order in which the topics come is no part of it."""
     code = content_code(origin, topics, offer)
     parsed = uuid.UUID(bytes=code)
     assert (parsed.version, parsed.variant) == (8, uuid.RFC_4122)
@@ -118,7 +106,6 @@ parts = st.tuples(texts, st.lists(texts, min_size=1, max_size=3).map(sorted), te
 
 @given(one=parts, other=parts)
 def test_different_content_has_different_codes(one, other):
-    """Two contents have the same code only if they are the same."""
     assert (content_code(*one) == content_code(*other)) == (one == other)
 
 
@@ -132,6 +119,5 @@ def test_different_content_has_different_codes(one, other):
         (("a", ["b\x00"], "d"), ("a", ["b"], "\x00d")),
     ],
 )
-def test_parts_do_not_run_together(one, other):
-    """Where one part ends and the next begins matters."""
+def test_content_code_separates_its_parts(one, other):
     assert content_code(*one) != content_code(*other)

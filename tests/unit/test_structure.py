@@ -132,8 +132,7 @@ def allowed(name):
 
 
 @pytest.mark.parametrize("path", FILES, ids=module)
-def test_every_file_imports_what_the_picture_allows(path):
-    """No file knows more of the package, or of other packages, than its folder's line of the table says."""
+def test_every_file_imports_only_what_the_table_allows(path):
     name = room(module(path))
     beyond = set(rooms(path)) - allowed(name)
     assert not beyond, f"{name} must not import {sorted(beyond)}"
@@ -143,16 +142,14 @@ def test_every_file_imports_what_the_picture_allows(path):
         assert not called & IO_BUILTINS
 
 
-def test_the_table_has_no_line_too_many():
-    """Every line of the table stands for a file or folder that is there, and every word of it for something used."""
+def test_the_table_has_no_superfluous_line():
     assert {room(name) for name in MODULES} == set(MAY_IMPORT)
     for name in MAY_IMPORT:
         used = {each for path in FILES if room(module(path)) == name for each in rooms(path)}
         assert allowed(name) <= used, f"{name} does not need {sorted(allowed(name) - used)}"
 
 
-def test_no_circles():
-    """No two folders need each other, nor do two files, in whatever folder, and be it for types alone."""
+def test_no_import_cycles():
     graphlib.TopologicalSorter(
         {name: {each[1:] for each in allowed(name) if each[0] == "."} for name in MAY_IMPORT}
     ).prepare()

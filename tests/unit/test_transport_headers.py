@@ -12,8 +12,7 @@ VALUES = st.sampled_from(["", "1", "a,b", "value", "\u00e4"])
 
 
 @given(st.lists(st.tuples(NAMES, VALUES)), NAMES)
-def test_as_tornados(pairs, asked):
-    """Whatever comes, in whatever case, once or more often, is found as in Tornado's `HTTPHeaders`."""
+def test_headers_behave_as_tornados(pairs, asked):
     ours, theirs = Headers([(name.lower().encode(), value.encode("latin-1")) for name, value in pairs]), HTTPHeaders()
     for name, value in pairs:
         theirs.add(name, value)
@@ -28,16 +27,14 @@ def test_as_tornados(pairs, asked):
         assert ours[asked] == theirs[asked]
 
 
-def test_blanks():
-    """Blanks around a value are no part of it, nor of the values of a name that came twice."""
+def test_trailing_blanks_are_stripped():
     headers = Headers([(b"a", b"1 \t"), (b"b", b"2 "), (b"b", b"3 ")])
     assert list(headers.get_all()) == [("A", "1"), ("B", "2"), ("B", "3")]
     assert headers["b"] == "2,3"
 
 
 @pytest.mark.parametrize("name", ["Host", "\u0141", ""])
-def test_what_did_not_come(name):
-    """A name that did not come, or could not, is a KeyError, as in every mapping."""
+def test_missing_names_are_key_errors(name):
     headers = Headers([(b"x", b"")])
     assert name not in headers
     with pytest.raises(KeyError):

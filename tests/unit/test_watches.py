@@ -30,8 +30,6 @@ def soon():
 
 
 def test_a_change_between_opening_and_waiting_counts(run):
-    """What changes before the wait begins ends it at once."""
-
     async def test(all_watches):
         with all_watches.watch(b"k") as watch:
             all_watches.changed(b"k")
@@ -45,8 +43,6 @@ def test_a_change_between_opening_and_waiting_counts(run):
 
 
 def test_only_the_key_that_changed_wakes(run):
-    """Who watches another key sleeps on."""
-
     async def test(all_watches):
         with all_watches.watch(b"a") as a, all_watches.watch(b"b") as b:
             waits = [asyncio.ensure_future(watch.wait(soon())) for watch in (a, b)]
@@ -60,9 +56,7 @@ def test_only_the_key_that_changed_wakes(run):
     run(test)
 
 
-def test_a_wait_ends_in_time(run):
-    """Time-outs are kept to within a tick or two, each by its own time."""
-
+def test_a_wait_times_out_within_a_few_ticks(run):
     async def test(all_watches):
         loop = asyncio.get_running_loop()
         began_s = 0
@@ -83,9 +77,7 @@ def test_a_wait_ends_in_time(run):
     run(test)
 
 
-def test_thousands_are_woken_in_turns_of_the_loop(run):
-    """One change that ten thousand wait for lets the loop turn hundreds of times meanwhile."""
-
+def test_thousands_are_woken_over_many_turns_of_the_loop(run):
     async def test(all_watches):
         woken = 0
 
@@ -111,8 +103,6 @@ def test_thousands_are_woken_in_turns_of_the_loop(run):
 
 
 def test_the_end_wakes_all_and_lets_nobody_wait(run):
-    """Draining ends every wait, also those that would begin after it."""
-
     async def test(all_watches):
         opened = [all_watches.watch(bytes([n])) for n in range(100)]
         waits = [asyncio.ensure_future(watch.wait(soon())) for watch in opened]
@@ -128,9 +118,7 @@ def test_the_end_wakes_all_and_lets_nobody_wait(run):
     run(test)
 
 
-def test_the_end_of_thousands_takes_its_time(run):
-    """Those who wait at the end are woken over time, a few in each turn of the loop, and in time."""
-
+def test_the_end_wakes_thousands_at_a_bounded_rate(run):
     async def test(all_watches):
         loop = asyncio.get_running_loop()
         woken_s = []
@@ -160,8 +148,7 @@ def test_the_end_of_thousands_takes_its_time(run):
     run(test)
 
 
-def test_the_end_is_bounded(run, monkeypatch):
-    """However many wait, the end does not take longer than it may."""
+def test_the_end_takes_a_bounded_time(run, monkeypatch):
     monkeypatch.setattr(watches, "END_PER_S", 100)
     monkeypatch.setattr(watches, "END_S", 0.4)
 
@@ -179,8 +166,6 @@ def test_the_end_is_bounded(run, monkeypatch):
 
 
 def test_a_cancelled_wait_leaves_nothing(run):
-    """Who is cancelled while waiting is neither woken nor kept."""
-
     async def test(all_watches):
         async def wait():
             with all_watches.watch(b"k") as watch:
@@ -211,8 +196,6 @@ async def turns_until(done):
 
 
 def test_a_lone_watch_is_woken_at_once(run):
-    """While thousands of another key are being woken, a key that one waits for wakes it in the same turn."""
-
     async def test(all_watches):
         with contextlib.ExitStack() as opened:
             many = [opened.enter_context(all_watches.watch(b"many")) for _ in range(5000)]
@@ -232,8 +215,6 @@ def test_a_lone_watch_is_woken_at_once(run):
 
 
 def test_keys_take_turns(run):
-    """A key that a few wait for is through in a few turns of the loop, however many are to be woken before it."""
-
     async def test(all_watches):
         with contextlib.ExitStack() as opened:
             waits = {
@@ -249,9 +230,7 @@ def test_keys_take_turns(run):
     run(test)
 
 
-def test_a_watch_is_queued_once(run):
-    """However often a key changes, and however many wait for it, as much is to be done as there are watches."""
-
+def test_repeated_changes_queue_a_watch_once(run):
     async def test(all_watches):
         woken = 0
         with contextlib.ExitStack() as opened:
@@ -282,9 +261,7 @@ def test_a_watch_is_queued_once(run):
     run(test)
 
 
-def test_a_change_while_it_is_woken_is_not_lost(run):
-    """A key that changes again while its watches are being woken is told to those that were woken already, too."""
-
+def test_a_change_during_the_waking_is_not_lost(run):
     async def test(all_watches):
         with contextlib.ExitStack() as opened:
             watching = [opened.enter_context(all_watches.watch(b"k")) for _ in range(200)]
@@ -301,8 +278,6 @@ def test_a_change_while_it_is_woken_is_not_lost(run):
 
 
 def test_a_closed_watch_leaves_nothing(run):
-    """A watch that is closed while it is to be woken is forgotten at once, and so is a key that has none left."""
-
     async def test(all_watches):
         watching = [all_watches.watch(b"k") for _ in range(100)]
         others = [all_watches.watch(b"other") for _ in range(100)]

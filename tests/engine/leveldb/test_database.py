@@ -146,16 +146,14 @@ async def turns(count):
         await asyncio.sleep(0)
 
 
-async def test_changes_of_one_moment_share_one_write(held, disk):
-    """What is asked for in one turn of the loop costs one write, in its order."""
+async def test_changes_of_one_turn_share_one_write(held, disk):
     waiters = [held.put(b"a", value=b"%d" % number) for number in range(50)] + [held.put(b"b")]
     assert all(await outcomes(*waiters))
     assert len(disk.writes) == 1
     assert held.db.view.get(b"a") == b"49"
 
 
-async def test_writes_begin_apart_while_changes_come(held, disk, monkeypatch):
-    """What came while one group was written is written a while after that one began, with what came meanwhile."""
+async def test_writes_of_waiting_changes_begin_apart(held, disk, monkeypatch):
     monkeypatch.setattr(database, "GATHER_S", 0.2)
     began_s = time.monotonic()
     with held_up(disk):
@@ -169,8 +167,7 @@ async def test_writes_begin_apart_while_changes_come(held, disk, monkeypatch):
     assert len(disk.writes) == 2
 
 
-async def test_many_changes_are_written_at_once(held, disk, monkeypatch):
-    """As soon as there are many, a group waits for no more."""
+async def test_a_large_group_does_not_wait(held, disk, monkeypatch):
     monkeypatch.setattr(database, "GATHER_S", 3600)
     await held.put(b"first")
     assert all(await outcomes(*[held.put(b"%d" % number) for number in range(database.GATHER_CHANGES)]))
@@ -182,8 +179,7 @@ async def test_many_changes_are_written_at_once(held, disk, monkeypatch):
     assert len(disk.writes) == 3
 
 
-async def test_changes_one_after_the_other_are_hardly_delayed(held, disk, monkeypatch):
-    """Where waiting has brought no company, it is tried again now and then only."""
+async def test_successive_single_changes_are_hardly_delayed(held, disk, monkeypatch):
     for number in range(database.GATHER_ALONE):
         await held.put(b"%d" % number)
     monkeypatch.setattr(database, "GATHER_S", 3600)
@@ -199,7 +195,6 @@ async def test_changes_one_after_the_other_are_hardly_delayed(held, disk, monkey
 
 
 async def test_changes_that_come_during_a_write_share_the_next(held, disk):
-    """However many come while the disk is busy, they are one more write."""
     with held_up(disk):
         waiters = [held.put(b"first")]
         await turns(3)
@@ -213,7 +208,6 @@ async def test_changes_that_come_during_a_write_share_the_next(held, disk):
 
 @pytest.mark.parametrize("sync", [True, False])
 async def test_durability_reaches_every_write(io_loop, tmp_path, disk, sync):
-    """Under fsync every group is a synced batch, otherwise none is."""
     held = await Held.open(tmp_path / "data", sync=sync)
     for key in (b"a", b"b"):
         await held.put(key)
@@ -222,7 +216,6 @@ async def test_durability_reaches_every_write(io_loop, tmp_path, disk, sync):
 
 
 async def test_nobody_sees_what_is_not_committed(held, disk):
-    """A change shows when it is confirmed, not before."""
     with held_up(disk):
         waiter = held.put(b"a")
         await turns(3)
@@ -233,7 +226,6 @@ async def test_nobody_sees_what_is_not_committed(held, disk):
 
 
 async def test_a_view_ends_with_its_turn_of_the_loop(held):
-    """A view that somebody held on to is refused in words after a commit, and harms nothing when it goes."""
     kept = held.db.view
     await held.put(b"a")
     with pytest.raises(RuntimeError, match="closed"):
@@ -243,14 +235,12 @@ async def test_a_view_ends_with_its_turn_of_the_loop(held):
 
 
 async def test_deletes_come_before_puts(held):
-    """A key that a change deletes and puts is there afterwards."""
     await held.put(b"a", b"b")
     await held.db.commit(Change([(b"a", b"new")], [b"a", b"b"]), lambda ok: None)
     assert (held.keys(), held.db.view.get(b"a")) == ([b"a"], b"new")
 
 
-async def test_settled_is_told_before_the_waiter_goes_on(held):
-    """What is kept in memory is up to date when whoever asked goes on."""
+async def test_settled_is_called_before_the_waiter_goes_on(held):
     order = []
     waiter = held.db.commit(Change([(b"a", b"")], []), lambda ok: order.append(("settled", ok)))
     waiter.add_done_callback(lambda _: order.append("waiter"))
@@ -263,7 +253,6 @@ async def test_settled_is_told_before_the_waiter_goes_on(held):
     "wrong", [Change([(b"x", "text")], []), Change([(b"x", b"y"), (b"z", None)], [b"good"]), Change([], [7])]
 )
 async def test_a_change_that_is_refused_harms_no_other(held, disk, wrong):
-    """A change of a wrong type fails alone, at once and whole, and settles like any other."""
     settled = []
     with held_up(disk):
         before = held.put(b"good")
@@ -275,8 +264,7 @@ async def test_a_change_that_is_refused_harms_no_other(held, disk, wrong):
     assert settled == [False]
 
 
-async def test_who_gives_up_waiting_harms_nobody(held, disk):
-    """A change whose waiter was cancelled is committed all the same, and so are the others."""
+async def test_a_cancelled_waiter_does_not_cancel_its_change(held, disk):
     with held_up(disk):
         waiters = [held.put(b"a"), held.put(b"b")]
         waiters[0].cancel()
@@ -285,8 +273,7 @@ async def test_who_gives_up_waiting_harms_nobody(held, disk):
     assert held.told == [(b"a", True), (b"b", True)]
 
 
-async def test_a_failed_write_fails_everybody_once(held, disk, caplog):
-    """All who share the write and all who came during it are refused, reads too, until the database is open again."""
+async def test_a_failed_write_refuses_everything_until_reopened(held, disk, caplog):
     await held.put(b"before")
     held.opened.clear()
     disk.unopenable = True
@@ -316,8 +303,7 @@ async def test_a_failed_write_fails_everybody_once(held, disk, caplog):
     assert str(held.db._path) in caplog.text
 
 
-async def test_failures_one_after_another(held, disk):
-    """Each failure is followed by a reopening, and nothing that was confirmed in between is lost."""
+async def test_repeated_failures_lose_nothing_confirmed(held, disk):
     for number in range(5):
         held.opened.clear()
         disk.failing = True
@@ -335,8 +321,7 @@ def damaged_block():
 
 
 @pytest.mark.parametrize("during", ["nothing", "a write", "a write that fails", "a group on its way"])
-async def test_a_failed_read_ends_the_service_until_it_is_open_again(during, held, disk, caplog):
-    """Whoever meets damage is refused, and so is everybody until the database is open again; it is logged once."""
+async def test_a_failed_read_refuses_everything_until_reopened(during, held, disk, caplog):
     await held.put(b"before")
     held.opened.clear()
     disk.unopenable = True
@@ -372,7 +357,6 @@ async def test_a_failed_read_ends_the_service_until_it_is_open_again(during, hel
 
 @pytest.mark.parametrize("writing", [True, False])
 async def test_closing_after_a_failed_read(io_loop, tmp_path, disk, writing):
-    """The closing comes to its end also when a read has failed, and what was confirmed is there."""
     held = await Held.open(tmp_path / "data")
     with held_up(disk):
         waiters = [held.put(b"a")] if writing else []
@@ -388,8 +372,7 @@ async def test_closing_after_a_failed_read(io_loop, tmp_path, disk, writing):
     await again.db.close()
 
 
-async def test_before_it_is_opened(io_loop, tmp_path):
-    """A database that was never opened has nothing on the disk, refuses everything, and is closed at once."""
+async def test_a_database_that_was_never_opened_refuses_everything(io_loop, tmp_path):
     held = Held(tmp_path / "data")
     assert await outcomes(held.put(b"a")) == [False]
     with pytest.raises(Unavailable):
@@ -399,8 +382,7 @@ async def test_before_it_is_opened(io_loop, tmp_path):
     assert not (tmp_path / "data").exists()
 
 
-async def test_what_is_kept_stays_as_it_was(held):
-    """What is kept does not change with the database, however long it is kept, and several may keep what they like."""
+async def test_a_pinned_snapshot_does_not_change(held):
     await held.put(b"a")
     with held.db.pinned_snapshot() as first:
         await held.put(b"b")
@@ -417,8 +399,7 @@ async def test_what_is_kept_stays_as_it_was(held):
 
 
 @pytest.mark.parametrize("end", ["a failed write", "a failed read", "the closing"])
-async def test_what_is_kept_ends_with_the_database(end, held, disk):
-    """Nobody touches a snapshot of a database that is being closed: what kept one is refused, and leaves in peace."""
+async def test_a_pinned_snapshot_ends_with_the_database(end, held, disk):
     await held.put(b"a")
     with held.db.pinned_snapshot() as view, held.db.pinned_snapshot() as other:
         assert view().get(b"a") == other().get(b"a") == b"value"
@@ -446,8 +427,7 @@ async def test_what_is_kept_ends_with_the_database(end, held, disk):
             assert view().get(b"a") == b"value"
 
 
-async def test_damage_that_shows_later_can_begin_anew(io_loop, tmp_path, monkeypatch, caplog):
-    """With `start_empty` a database that is found damaged when it is reopened is kept aside, and service goes on."""
+async def test_damage_found_on_reopening_can_start_empty(io_loop, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(database, "REOPEN_PAUSE_S", 0.001)
     path = tmp_path / "data"
     held = await Held.open(path, start_empty=True)
@@ -465,7 +445,6 @@ async def test_damage_that_shows_later_can_begin_anew(io_loop, tmp_path, monkeyp
 
 
 async def test_closing_writes_what_was_asked_for(io_loop, tmp_path, disk):
-    """What came before the closing is committed, what comes after is refused, and reads never break."""
     held = await Held.open(tmp_path / "data")
     with held_up(disk):
         before = [held.put(b"a")]
@@ -486,8 +465,7 @@ async def test_closing_writes_what_was_asked_for(io_loop, tmp_path, disk):
     await again.db.close()
 
 
-async def test_reads_during_the_closing_are_refused_in_words(io_loop, tmp_path):
-    """Between the call and the end of the closing a read is served or Unavailable, never an error of the database."""
+async def test_reads_during_the_closing_are_served_or_unavailable(io_loop, tmp_path):
     for _ in range(20):
         held = await Held.open(tmp_path / "data")
         closing = asyncio.create_task(held.db.close())
@@ -499,7 +477,6 @@ async def test_reads_during_the_closing_are_refused_in_words(io_loop, tmp_path):
 
 @pytest.mark.parametrize("unopenable", [False, True])
 async def test_closing_while_a_write_fails(io_loop, tmp_path, disk, unopenable):
-    """The closing comes to its end also when the last write fails, and when the database cannot be opened again."""
     held = await Held.open(tmp_path / "data")
     await held.put(b"kept")
     with held_up(disk):
@@ -517,7 +494,6 @@ async def test_closing_while_a_write_fails(io_loop, tmp_path, disk, unopenable):
 
 
 async def test_closing_while_it_cannot_be_opened(io_loop, tmp_path, disk, monkeypatch):
-    """The closing does not wait for the next try."""
     monkeypatch.setattr(database, "REOPEN_PAUSE_S", 3600)
     held = await Held.open(tmp_path / "data")
     disk.failing = disk.unopenable = True
@@ -527,7 +503,6 @@ async def test_closing_while_it_cannot_be_opened(io_loop, tmp_path, disk, monkey
 
 @pytest.mark.parametrize("first", ["compact", "close", "fail"])
 async def test_closing_and_failing_during_a_compaction(io_loop, tmp_path, disk, first):
-    """Compactions, closings and reopenings wait for each other, and a compaction that comes too late says so."""
     held = await Held.open(tmp_path / "data")
     await asyncio.gather(*[held.put(b"%d" % number, value=bytes(1000)) for number in range(1000)])
     held.opened.clear()
@@ -548,7 +523,6 @@ async def test_closing_and_failing_during_a_compaction(io_loop, tmp_path, disk, 
 
 @pytest.mark.parametrize("tables", [1, 3])
 async def test_a_compaction_gives_back_what_was_deleted(held, tables):
-    """Written and deleted, in memory or long since in tables, an entry takes no space after a compaction."""
     await held.put(b"kept")
     for number in range(tables):
         keys = [b"%d %d" % (number, each) for each in range(1000)]
@@ -565,8 +539,7 @@ async def test_a_compaction_gives_back_what_was_deleted(held, tables):
     assert held.keys() == [b"kept"]
 
 
-async def test_the_size_is_that_of_the_files(held):
-    """The size counts the files, and does not stumble over one that LevelDB deletes meanwhile."""
+async def test_size_is_the_sum_of_files_even_while_some_vanish(held):
     await held.put(b"a", value=os.urandom(100_000))
     assert 100_000 < held.db.size_bytes() < 200_000
     stop = threading.Event()
@@ -592,8 +565,7 @@ async def test_the_size_is_that_of_the_files(held):
 # How not to open: what is done to a directory that holds a database, and what is said then.
 
 
-async def test_the_size_of_a_directory_that_is_moved_aside(held, tmp_path):
-    """Whoever asks while a damaged directory is being replaced is told of none, and nothing fails."""
+async def test_the_size_is_zero_while_the_directory_is_moved_aside(held, tmp_path):
     await held.put(b"a")
     (tmp_path / "data").rename(tmp_path / "aside")
     assert held.db.size_bytes() == 0
@@ -669,8 +641,7 @@ REPAIR = "`tornado-signal repair --data-dir "
         (lambda path: spoil(only(path, "*.ldb"), 0.1), "damaged", REPAIR),
     ],
 )
-async def test_what_cannot_be_opened(io_loop, tmp_path, harm, said, advice):
-    """A directory that cannot be used is refused in one sentence: which, why, and what to do."""
+async def test_unusable_directories_are_refused_with_advice(io_loop, tmp_path, harm, said, advice):
     path = tmp_path / "parent" / "data"
     held = await Held.open(path)
     await asyncio.gather(*[held.put(b"%d" % number, value=os.urandom(40)) for number in range(200)])
@@ -696,7 +667,6 @@ def holder(tmp_path):
 
 
 async def test_in_use_by_another_process(io_loop, tmp_path, holder):
-    """A second process is told that there is a first; when that one has gone the directory is free."""
     path = tmp_path / "data"
     with pytest.raises(DatabaseError, match="in use by another process; stop it, or choose another --data-dir"):
         await Held.open(path)
@@ -705,7 +675,6 @@ async def test_in_use_by_another_process(io_loop, tmp_path, holder):
 
 
 async def test_in_use_by_this_process(io_loop, tmp_path):
-    """The same within one process, and the first one goes on."""
     held = await Held.open(tmp_path / "data")
     with pytest.raises(DatabaseError, match="in use"):
         await Held.open(tmp_path / "data")
@@ -714,8 +683,7 @@ async def test_in_use_by_this_process(io_loop, tmp_path):
     await held.db.close()
 
 
-async def test_a_directory_that_must_not_be_written(io_loop, tmp_path):
-    """Missing permissions are named, and the path."""
+async def test_missing_permissions_are_named(io_loop, tmp_path):
     path = tmp_path / "data"
     tmp_path.chmod(0o500)
     user = os.geteuid()
@@ -730,8 +698,7 @@ async def test_a_directory_that_must_not_be_written(io_loop, tmp_path):
     assert str(path) in str(refused.value)
 
 
-async def test_a_first_start_that_was_cut_short(io_loop, tmp_path):
-    """A database that was killed between its making and its first entry opens like a new one."""
+async def test_a_first_start_that_was_killed_is_completed(io_loop, tmp_path):
     path = tmp_path / "data"
     plyvel.DB(str(path), create_if_missing=True).close()
     held = await Held.open(path)
@@ -744,7 +711,6 @@ async def test_a_first_start_that_was_cut_short(io_loop, tmp_path):
 
 
 async def test_a_first_start_that_was_cut_short_earlier(io_loop, tmp_path):
-    """The same if it was killed before anything but its first description was written."""
     path = tmp_path / "data"
     plyvel.DB(str(path), create_if_missing=True).close()
     for file in path.iterdir():
@@ -757,9 +723,7 @@ async def test_a_first_start_that_was_cut_short_earlier(io_loop, tmp_path):
 
 
 @pytest.mark.parametrize("damaged", [True, False])
-async def test_what_the_load_finds_damaged(io_loop, tmp_path, damaged):
-    """If the load says that the database is damaged, that is said like damage that LevelDB finds."""
-
+async def test_damage_found_by_the_load_is_reported(io_loop, tmp_path, damaged):
     def load(db):
         raise DamagedListing(3, 5) if damaged else plyvel.CorruptionError(b"bad block")
 
@@ -770,8 +734,6 @@ async def test_what_the_load_finds_damaged(io_loop, tmp_path, damaged):
 
 
 async def test_a_load_that_fails_leaves_nothing_behind(io_loop, tmp_path):
-    """If what is kept beside the database cannot be made, the directory is free again."""
-
     def load(db):
         raise ZeroDivisionError
 

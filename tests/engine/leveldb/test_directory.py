@@ -45,8 +45,7 @@ def damage(path):
     (path / "CURRENT").write_bytes(b"nonsense")
 
 
-def test_in_use(path, holder):
-    """It is in use as long as another process has it open, and that one is not disturbed by the question."""
+def test_in_use_while_another_process_has_it_open(path, holder):
     before = sorted((file.name, file.stat().st_ino) for file in path.iterdir())
     assert directory.in_use(path)
     assert sorted((file.name, file.stat().st_ino) for file in path.iterdir()) == before
@@ -57,32 +56,28 @@ def test_in_use(path, holder):
     assert not directory.in_use(path)
 
 
-def test_not_in_use(path, tmp_path):
-    """A stopped one, one that is missing and one that is empty are in nobody's use."""
+def test_stopped_missing_and_empty_directories_are_not_in_use(path, tmp_path):
     (tmp_path / "empty").mkdir()
     assert [directory.in_use(each) for each in (path, tmp_path / "missing", tmp_path / "empty")] == [False] * 3
     with pytest.raises(DatabaseError, match="Not a directory"):
         directory.in_use(path / "CURRENT")
 
 
-def test_opened(path):
-    """One that is there is opened and closed again."""
+def test_opened_closes_the_database(path):
     with directory.opened(path) as db:
         assert not db.closed
     assert db.closed
 
 
 @pytest.mark.parametrize("name", ["missing", "empty"])
-def test_nothing_is_made_to_be_opened(name, tmp_path):
-    """Where there is no database, none is made."""
+def test_opened_creates_no_database(name, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DatabaseError, match=r"there is no database in .*; name its directory with --data-dir"):
         directory.opened(tmp_path / name).__enter__()
     assert [each.name for each in tmp_path.rglob("*")] == ["empty"]
 
 
-def test_set_aside(path):
-    """It is moved, whole, to a name with the time in it; a second one in the same second gets a name of its own."""
+def test_set_aside_moves_to_a_unique_name_with_the_time(path):
     held = sorted(file.name for file in path.iterdir())
     kept = directory.set_aside(path)
     assert sorted(file.name for file in kept.iterdir()) == held
@@ -98,8 +93,7 @@ def test_set_aside(path):
 
 
 @pytest.mark.needs("root")
-def test_set_aside_in_vain(path, monkeypatch):
-    """What cannot be moved, such as a mount point, is said."""
+def test_set_aside_of_a_mount_point_is_refused(path, monkeypatch):
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(path)], check=True)
     try:
         with pytest.raises(DatabaseError, match=r"cannot move .*data to .*busy; move it or its files away"):
@@ -108,8 +102,7 @@ def test_set_aside_in_vain(path, monkeypatch):
         subprocess.run(["umount", str(path)], check=True)
 
 
-def test_a_sound_one_is_not_begun_anew(path):
-    """Only damage lets the service start empty: what is sound, in use or not ours never goes."""
+def test_a_sound_or_foreign_database_is_never_started_empty(path):
     db, loaded = directory.open_sound(path, load, start_empty=True)
     assert loaded == []
     db.put(b"kept", b"")
@@ -123,8 +116,7 @@ def test_a_sound_one_is_not_begun_anew(path):
     assert [each.name for each in path.parent.iterdir()] == ["data"]
 
 
-def test_one_in_use_is_not_begun_anew(path, holder):
-    """Nobody's database is moved from under them, however damaged it looks."""
+def test_a_database_in_use_is_never_started_empty(path, holder):
     (path / "000099.ldb").write_bytes(b"\xff" * 40 + bytes.fromhex("57fb808b247547db"))
     with pytest.raises(DatabaseError, match="in use"):
         directory.open_sound(path, load, start_empty=True)
@@ -132,9 +124,7 @@ def test_one_in_use_is_not_begun_anew(path, holder):
 
 
 @pytest.mark.parametrize("by", ["leveldb", "load"])
-def test_damage_refuses_or_begins_anew(by, path, caplog):
-    """Damage is refused with the command that repairs it; or it is kept aside, in the log, and the rest goes on."""
-
+def test_damage_is_refused_or_started_empty(by, path, caplog):
     def loading(db):
         if by == "load" and db.get(b"old") is not None:
             raise DamagedListing(3, 5)
@@ -159,8 +149,7 @@ def test_damage_refuses_or_begins_anew(by, path, caplog):
     assert (kept / "LOCK").exists()
 
 
-def test_another_identity(path):
-    """Each database has an identity, which stays when it is opened again, until its state is another one's."""
+def test_the_identity_stays_until_it_becomes_another(path):
     identities = []
     for change in (False, False, True, False):
         with directory.opened(path) as db:
@@ -172,8 +161,7 @@ def test_another_identity(path):
     assert len(first) == len(other) == layout.IDENTITY_BYTES
 
 
-def test_what_is_kept_aside_has_no_ballast(path):
-    """A damaged directory is kept for its data, not for the room that its ballast takes."""
+def test_set_aside_removes_the_ballast(path):
     with directory.opened(path):
         (path / files.BALLAST).write_bytes(b"\0" * 1000)
     kept = directory.set_aside(path)
@@ -181,8 +169,7 @@ def test_what_is_kept_aside_has_no_ballast(path):
     assert not (kept / files.BALLAST).exists()
 
 
-def test_compact(path):
-    """What was written and deleted takes no space after a compaction."""
+def test_compact_gives_space_back(path):
     with plyvel.DB(str(path), write_buffer_size=1 << 16, compression=None) as db:
         for number in range(2000):
             db.put(b"%d" % number, bytes(500))

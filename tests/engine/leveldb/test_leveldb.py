@@ -22,8 +22,7 @@ def tables(store):
     return {key[:1] for key in store.database.view.iterator(include_value=False)}
 
 
-async def test_creation_never_goes_backwards(open_store, under, clock):
-    """A clock that is put back, also across a restart, makes nothing older than what there was (contract B11)."""
+async def test_creation_times_never_go_backwards(open_store, under, clock):
     store = await open_store()
     one = under(store)
     codes = [await one.create()]
@@ -42,7 +41,6 @@ async def test_creation_never_goes_backwards(open_store, under, clock):
 
 
 async def test_a_listing_of_many_steps(store, under, clock):
-    """A listing longer than one turn of the loop comes whole and in order, the expired ones in between left out."""
     one = under(store)
     length = 4 * records.LISTING_STEP + 1
     codes = [await one.create() for _ in range(length)]
@@ -58,8 +56,7 @@ async def test_a_listing_of_many_steps(store, under, clock):
     assert await one.codes() == fresh[::-1]
 
 
-async def test_a_listing_passes_over_the_expired_in_turns(store, under, clock, monkeypatch):
-    """Thousands of expired entries, unswept, before a live one do not hold the loop in one turn."""
+async def test_a_listing_skips_expired_entries_in_several_turns(store, under, clock, monkeypatch):
     monkeypatch.setattr(records, "PASSING_STEP", 10)
     one = under(store)
     live = await one.create(ttl_ms=2 * TIMEOUT_MS)
@@ -76,7 +73,6 @@ async def test_a_listing_passes_over_the_expired_in_turns(store, under, clock, m
 
 
 async def test_reading_stops_at_the_last_entry(store, under):
-    """What is known to be the last is not gone beyond: all that was deleted behind it would be passed over."""
     one = under(store)
     code = await one.create()
     await one.add(code, OFFERER, "a", "b")
@@ -102,8 +98,7 @@ async def test_reading_stops_at_the_last_entry(store, under):
     assert len(steps) == 1  # the answer and a candidate
 
 
-async def test_accesses_are_not_kept_for_ever(store, under, monkeypatch):
-    """What is kept of sessions in memory is bounded and goes with them; when it is read again it is the same."""
+async def test_cached_accesses_are_bounded(store, under, monkeypatch):
     monkeypatch.setattr(memory, "ACCESSES_KEPT", 10)
     one = under(store)
     codes = [await one.create() for _ in range(20)]
@@ -123,7 +118,6 @@ async def test_accesses_are_not_kept_for_ever(store, under, monkeypatch):
 
 
 async def test_a_sweep_goes_in_bounded_steps(store, under, clock):
-    """However much has expired, also of one session, a step deletes a bounded number of keys, and in the end all."""
     one = under(store)
     big = await one.create()
     await one.add(big, OFFERER, *map(str, range(3000)))
@@ -147,8 +141,7 @@ async def test_a_sweep_goes_in_bounded_steps(store, under, clock):
     assert tables(store) == {b"F", b"I", b"M"}
 
 
-async def test_a_listing_that_began_before_the_end_of_a_session(store, under, clock):
-    """A long listing goes on as of its own time while the sweep takes what it lists, and finds nothing torn."""
+async def test_a_listing_goes_on_while_the_sweep_deletes(store, under, clock):
     one = under(store)
     big = await one.create(info="big")
     await one.add(big, OFFERER, *map(str, range(5 * expiry.STEP)))
@@ -164,8 +157,7 @@ async def test_a_listing_that_began_before_the_end_of_a_session(store, under, cl
     assert (await one.codes()) == fresh[::-1]
 
 
-async def test_a_sweep_finds_what_expires_earlier_than_what_it_swept(open_store, under, clock):
-    """Also what comes in before the place that the sweep has come to is swept: a clock put back, a shorter timeout."""
+async def test_a_sweep_finds_sessions_that_expire_before_its_place(open_store, under, clock):
     store = await open_store(codes="content")
     one = under(store)
     for number in range(30):
@@ -186,8 +178,7 @@ async def test_a_sweep_finds_what_expires_earlier_than_what_it_swept(open_store,
     assert not tables(store) & {b"S", b"L"}
 
 
-async def test_compaction_gives_the_space_back(store, under, clock):
-    """What was swept takes no space after a compaction, and requests go on during it."""
+async def test_compaction_gives_space_back_while_requests_go_on(store, under, clock):
     one = under(store)
     await asyncio.gather(*[one.create(offer=os.urandom(4000).hex()) for _ in range(3000)])
     clock.ms += 1
@@ -205,7 +196,6 @@ async def test_compaction_gives_the_space_back(store, under, clock):
 
 
 async def test_probing_changes_nothing(store, under):
-    """The readiness probe writes and reads, and no request sees a difference."""
     one = under(store)
     code = await one.create()
     before = list(store.database.view.iterator())
@@ -215,7 +205,6 @@ async def test_probing_changes_nothing(store, under):
 
 
 async def test_a_directory_that_cannot_be_used(io_loop, clock, tmp_path):
-    """A store says like its database why it does not open."""
     (tmp_path / "data").write_text("a file")
     path = tmp_path / "data"
     with pytest.raises(DatabaseError, match=str(path)):
@@ -240,8 +229,7 @@ async def fill(store, count):
 
 
 @pytest.mark.parametrize("count", [1, 2000])
-async def test_damage_of_a_table_is_noticed(io_loop, tmp_path, clock, count):
-    """Wherever eight bytes of a table are wrong, the store does not open, and says why; or it holds all it held."""
+async def test_damage_anywhere_in_a_table_is_refused_or_harmless(io_loop, tmp_path, clock, count):
     options = {"durability": "os"}
     store = await open_leveldb(tmp_path / "sound", clock, **options)
     await fill(store, count)
@@ -270,7 +258,6 @@ async def test_damage_of_a_table_is_noticed(io_loop, tmp_path, clock, count):
 @pytest.mark.parametrize("count", [1, 20])
 @pytest.mark.parametrize("compacted", [False, True])
 async def test_a_directory_without_its_current_file(io_loop, tmp_path, clock, count, compacted):
-    """Where the file is missing that names all others, LevelDB would begin anew and delete them; that is refused."""
     path = tmp_path / "data"
     store = await open_leveldb(path, clock)
     one = Under(store, ORIGIN)
@@ -291,8 +278,7 @@ async def test_a_directory_without_its_current_file(io_loop, tmp_path, clock, co
 
 
 @pytest.mark.parametrize("listed", [0, 1, 3, 2**40])
-async def test_listings_that_are_not_as_long_as_they_were(io_loop, tmp_path, clock, listed):
-    """A store that does not list as many sessions as it did when it was closed is refused, with both numbers."""
+async def test_a_wrong_number_of_listed_sessions_is_refused(io_loop, tmp_path, clock, listed):
     path = tmp_path / "data"
     store = await open_leveldb(path, clock)
     one = Under(store, ORIGIN)
@@ -393,8 +379,7 @@ def harm_order_of_leaving(db, key, session):
         (harm_order_of_leaving, "left before it came"),
     ],
 )
-async def test_a_check_finds_what_does_not_agree(io_loop, tmp_path, clock, under, harm, found):
-    """Each kind of disagreement between the tables fails the check by its name; a sound store passes it."""
+async def test_a_check_finds_each_disagreement(io_loop, tmp_path, clock, under, harm, found):
     store = await open_leveldb(tmp_path / "data", clock)
     await under(store).create("another")
     code = await under(store).create()
@@ -409,8 +394,7 @@ async def test_a_check_finds_what_does_not_agree(io_loop, tmp_path, clock, under
     await store.close()
 
 
-async def test_a_check_finds_counts_that_are_off(io_loop, tmp_path, clock, under):
-    """A count in memory that the listing does not bear out fails the check."""
+async def test_a_check_finds_wrong_counts(io_loop, tmp_path, clock, under):
     store = await open_leveldb(tmp_path / "data", clock)
     await under(store).create()
     store.memory.index.add(ORIGIN, "topic", clock.ms + 1)
@@ -419,8 +403,7 @@ async def test_a_check_finds_counts_that_are_off(io_loop, tmp_path, clock, under
     await store.close()
 
 
-async def test_a_long_absence_is_told_in_steps(store, under, clock, monkeypatch):
-    """However much has happened, others get their turn while it is read, and all of it comes, in order, once."""
+async def test_events_of_a_long_absence_come_in_steps(store, under, clock, monkeypatch):
     one = under(store)
     codes = [await one.create() for _ in range(60)]
     begun = await one.knowing()
@@ -445,8 +428,7 @@ async def test_a_long_absence_is_told_in_steps(store, under, clock, monkeypatch)
     assert steps >= 60 // 7
 
 
-async def test_a_step_ends_at_so_many_bytes(store, under, clock, monkeypatch):
-    """A step of a listing, in either direction, ends once it holds a quarter of a megabyte, with candidates."""
+async def test_a_step_is_bounded_in_bytes(store, under, clock, monkeypatch):
     one = under(store)
     for _ in range(12):
         code = await one.create(offer="o" * 50_000)
@@ -493,8 +475,7 @@ async def test_states_only_go_on(store, under, clock):
     "error", [plyvel.CorruptionError(b"bad block"), ZeroDivisionError()], ids=["leveldb", "defect"]
 )
 @pytest.mark.parametrize("question", ["read", "sessions", "state", "events", "answer", "entries"])
-async def test_an_error_in_the_middle_of_a_question(store, under, monkeypatch, caplog, question, error):
-    """LevelDB's errors are Unavailable, in the log once, and the database is opened again; defects pass as they are."""
+async def test_errors_of_leveldb_are_unavailable_and_defects_pass(store, under, monkeypatch, caplog, question, error):
     one = under(store)
     code = await one.create()
     position = await one.begin()
@@ -529,7 +510,6 @@ async def test_an_error_in_the_middle_of_a_question(store, under, monkeypatch, c
 
 
 async def test_a_position_that_is_yet_to_come(store, under):
-    """After a loss of power under `durability = os` a reader may know more than the store: it begins anew."""
     one = under(store)
     await asyncio.gather(*[one.create() for _ in range(8)])
     for serial, listed, known in [(8, 8, True), (8, 3, True), (9, 9, False), (9, 3, False), (3, 4, False)]:

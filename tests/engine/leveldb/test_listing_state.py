@@ -26,8 +26,7 @@ def stored(store, one, topic):
 
 @pytest.mark.parametrize("kept", [2, 10_000])
 @pytest.mark.parametrize("seed", range(5))
-async def test_it_is_what_is_stored(seed, kept, open_store, under, clock, monkeypatch):
-    """After every change, whatever is kept in memory of it and over restarts, a listing's state is that of the disk."""
+async def test_the_state_is_that_of_the_disk(seed, kept, open_store, under, clock, monkeypatch):
     monkeypatch.setattr(memory, "NEWEST_KEPT", kept)
     rng = random.Random(seed)
     store = await open_store()
@@ -58,8 +57,7 @@ async def test_it_is_what_is_stored(seed, kept, open_store, under, clock, monkey
         assert len(store.memory.newest) <= max(kept, 3)
 
 
-async def test_what_is_forgotten_does_not_come_back(store, under, clock):
-    """A state does not go back to what it was when departures are forgotten, and the next session is news."""
+async def test_a_state_does_not_go_back_when_departures_are_forgotten(store, under, clock):
     one = under(store)
     await one.withdraw(await one.create())
     before = await one.state()
@@ -73,8 +71,7 @@ async def test_what_is_forgotten_does_not_come_back(store, under, clock):
     assert (await one.state()).position > before.position
 
 
-async def test_a_change_that_fails_is_no_news(store, under, monkeypatch):
-    """A listing is what is committed: a serial that was taken in vain is nowhere to be seen."""
+async def test_a_failed_change_leaves_the_state(store, under, monkeypatch):
     one = under(store)
     await one.create()
     before = await one.state()
@@ -114,16 +111,14 @@ async def shortest_s(times, work):
 
 
 @pytest.mark.parametrize("asked", ["state", "sessions"])
-async def test_an_empty_topic_that_was_busy(asked, worn):
-    """The listing of a topic that thousands have left costs about as much as that of a new one, and so its state."""
+async def test_an_empty_topic_that_was_busy_is_as_fast_as_a_new_one(asked, worn):
     one = Under(worn.store, ORIGIN)
     await one.state("worn")  # the first look is at the disk
     took_s = {topic: await shortest_s(20, functools.partial(getattr(one, asked), topic)) for topic in ("worn", FRESH)}
     assert took_s["worn"] < 5 * took_s[FRESH] + 0.0001
 
 
-async def test_waiting_at_a_topic_that_was_busy(worn):
-    """Hundreds wait for the listing of such a topic: to wake them takes no more CPU than at a new one."""
+async def test_waking_at_a_topic_that_was_busy_costs_no_more(worn):
     took_s = {}
     for topic in (FRESH, "worn"):
         code = await worn.offer(topic)

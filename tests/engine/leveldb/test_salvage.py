@@ -76,16 +76,14 @@ def sessions(entries):
     return found
 
 
-def test_nothing_is_lost_of_what_is_whole(sound, tmp_path):
-    """Of a sound database everything is taken over, to the byte."""
+def test_a_sound_database_is_taken_over_to_the_byte(sound, tmp_path):
     said, saved = saved_of(tmp_path, sound)
     assert saved == sound
     assert said == (30, 0)
     assert len(sessions(sound)) == 30
 
 
-def test_derived_entries_are_made_anew(sound, tmp_path):
-    """Listings, expiries of sessions and the mark can all be lost: they follow from the sessions."""
+def test_derived_entries_are_rebuilt(sound, tmp_path):
     lost = {
         key
         for key in sound
@@ -104,8 +102,7 @@ def test_derived_entries_are_made_anew(sound, tmp_path):
 
 
 @given(lost=st.data())
-def test_half_sessions_are_left_out(sound, tmp_path_factory, lost):
-    """Whatever is lost: what lacks head, offer or the answer that it had is left out, the rest is taken over whole."""
+def test_incomplete_sessions_are_left_out(sound, tmp_path_factory, lost):
     keys = lost.draw(st.sets(st.sampled_from(sorted(sound)), max_size=len(sound)))
     left = {key: value for key, value in sound.items() if key not in keys}
     path = tmp_path_factory.mktemp("half")
@@ -126,8 +123,7 @@ def test_half_sessions_are_left_out(sound, tmp_path_factory, lost):
     assert said == (len(kept), len(there) - len(kept))
 
 
-def test_what_was_withdrawn_does_not_come_back(sound, tmp_path):
-    """Entries that LevelDB brings back from the dead are known by who left: a withdrawn session stays away."""
+def test_withdrawn_sessions_do_not_come_back(sound, tmp_path):
     withdrawn = [
         (key, *layout.unpack_departure_value(value))
         for key, value in sound.items()

@@ -62,7 +62,6 @@ def left(store):
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 async def test_a_hundred_thousand_candidates_expire(durability, open_store, under, clock, slow_disk):
-    """Watchers are told first, whatever there is to delete; nothing holds the loop; in the end nothing is left."""
     store = await open_store(durability=durability)
     one = under(store)
     large = [await one.create("large") for _ in range(100)]
@@ -107,8 +106,7 @@ def session_keys(store):
     return list(store.database.view.iterator(prefix=layout.SESSIONS, include_value=False))
 
 
-async def test_it_settles_in_steps(store, under, clock, monkeypatch):
-    """A step ends in time, and the next one goes on where it ended."""
+async def test_settling_goes_in_timed_steps(store, under, clock, monkeypatch):
     one = under(store)
     codes = [await one.create() for _ in range(30)]
     position = await one.knowing()
@@ -122,8 +120,9 @@ async def test_it_settles_in_steps(store, under, clock, monkeypatch):
 
 @pytest.mark.parametrize("change", ["answer", "refresh", "add", "withdraw"])
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-async def test_a_change_in_flight(change, durability, open_store, under, clock, slow_disk):
-    """What began before the expiry ends before anybody is told of it; the others leave with it, and none is lost."""
+async def test_a_change_in_flight_ends_before_the_expiry_is_reported(
+    change, durability, open_store, under, clock, slow_disk
+):
     store = await open_store(durability=durability)
     one = under(store)
     codes = [await one.create() for _ in range(5)]
@@ -161,8 +160,7 @@ async def test_a_change_in_flight(change, durability, open_store, under, clock, 
     assert dict(await one.news(position)).get(middle) == (EXPIRED if change == "refresh" else expected[middle])
 
 
-async def test_a_commit_that_fails_loses_nothing(store, under, clock, monkeypatch):
-    """Whoever settles is refused while the disk fails; afterwards all leave, once each, and are deleted."""
+async def test_failed_commits_lose_no_departure(store, under, clock, monkeypatch):
     one = under(store)
     codes = [await one.create() for _ in range(10)]
     position = await one.knowing()
@@ -186,8 +184,7 @@ async def test_a_commit_that_fails_loses_nothing(store, under, clock, monkeypatc
 
 
 @pytest.mark.parametrize("how", ["settled", "swept"])
-async def test_expiry_does_not_go_back(how, open_store, under, clock):
-    """What has expired stays so over a restart with the clock put back: the store knows how late it was."""
+async def test_expired_sessions_stay_expired_when_the_clock_is_put_back(how, open_store, under, clock):
     store = await open_store()
     one = under(store)
     answered, listed = await one.create(), await one.create()
@@ -207,8 +204,7 @@ async def test_expiry_does_not_go_back(how, open_store, under, clock):
     assert (await one.sessions())[0].session.created_ms >= late_ms
 
 
-async def test_creation_times_do_not_go_back(open_store, under, clock):
-    """A session that comes after others have expired is not older than their end, whatever the clock says."""
+async def test_a_new_session_is_not_older_than_an_expiry(open_store, under, clock):
     store = await open_store()
     one = under(store)
     await one.create()
@@ -222,8 +218,7 @@ async def test_creation_times_do_not_go_back(open_store, under, clock):
 
 
 @pytest.mark.parametrize("change", ["create", "answer", "withdraw"])
-async def test_a_change_that_the_database_does_not_take(change, open_store, under, monkeypatch):
-    """A change that is refused before its write counts nowhere: the next start finds as many sessions as it expects."""
+async def test_a_refused_change_is_not_counted(change, open_store, under, monkeypatch):
     store = await open_store(quotas=Quotas(sessions_per_topic=3))
     one = under(store)
     code = await one.create()

@@ -39,8 +39,7 @@ def fits(space, size):
 # The room itself.
 
 
-def test_something_else_in_the_place_of_the_ballast(place):
-    """What is called like the ballast and is none stays, and the disk is measured all the same."""
+def test_a_directory_in_the_place_of_the_ballast_stays(place):
     (place / files.BALLAST).mkdir()
     space = Space(place, reserve_bytes=64 * MIB)
     space.measure()
@@ -48,8 +47,7 @@ def test_something_else_in_the_place_of_the_ballast(place):
     assert (place / files.BALLAST).is_dir()
 
 
-def test_a_small_disk(place):
-    """Of a small disk a quarter stays free, and half of that is ballast; a larger one keeps what is wanted."""
+def test_reserve_and_ballast_of_a_small_disk(place):
     space = Space(place, reserve_bytes=64 * MIB)
     space.measure()
     assert space.reserve_bytes == SIZE_MIB * MIB // 4
@@ -62,8 +60,7 @@ def test_a_small_disk(place):
     assert (space.reserve_bytes, ballast.stat().st_size) == (MIB, MIB // 2)
 
 
-def test_what_stays_free(place, small_disk):
-    """Others fill the disk: below the reserve nothing is published, and what is free decides, not what was."""
+def test_nothing_is_admitted_below_the_reserve(place, small_disk):
     space = Space(place, reserve_bytes=64 * MIB)
     space.measure()
     assert fits(space, MIB)
@@ -79,8 +76,7 @@ def test_what_stays_free(place, small_disk):
     assert not space.full
 
 
-def test_the_ballast_goes_and_comes(place, small_disk):
-    """It is given up once there is less free than the reserve, and made again when there is plenty."""
+def test_the_ballast_goes_and_comes_with_free_space(place, small_disk):
     space = Space(place, reserve_bytes=64 * MIB)
     space.measure()
     ballast = place / files.BALLAST
@@ -101,8 +97,7 @@ def test_the_ballast_goes_and_comes(place, small_disk):
     assert space.free_bytes == (SIZE_MIB - 30 - 8) * MIB
 
 
-def test_no_reserve(place, small_disk):
-    """Without a reserve there is no ballast, and a disk may be filled up."""
+def test_without_a_reserve_there_is_no_ballast(place, small_disk):
     space = Space(place)
     space.measure()
     assert not (place / files.BALLAST).exists()
@@ -113,9 +108,7 @@ def test_no_reserve(place, small_disk):
 
 
 @pytest.mark.parametrize("name", ["EOPNOTSUPP", "EINVAL", "ENOSPC", "EDQUOT", "EPERM"])
-def test_a_disk_that_reserves_nothing(name, place, monkeypatch):
-    """A filesystem that cannot reserve room for a file has no ballast, and no file is left of it."""
-
+def test_a_filesystem_without_fallocate_has_no_ballast(name, place, monkeypatch):
     def refused(descriptor, offset, size):
         raise OSError(getattr(errno, name), name)
 
@@ -126,16 +119,14 @@ def test_a_disk_that_reserves_nothing(name, place, monkeypatch):
     assert space.free_bytes == SIZE_MIB * MIB
 
 
-def test_a_ballast_that_was_cut_short(place):
-    """What a crash has left of a ballast is made whole."""
+def test_a_truncated_ballast_is_made_whole(place):
     (place / files.BALLAST).write_bytes(b"\0" * 1000)
     space = Space(place, reserve_bytes=64 * MIB)
     space.measure()
     assert (place / files.BALLAST).stat().st_size == 8 * MIB
 
 
-def test_a_directory_that_is_gone(place):
-    """While there is no directory, as when it is moved aside, what was measured before stays, and nothing fails."""
+def test_a_missing_directory_keeps_the_last_measurement(place):
     space = Space(place, reserve_bytes=64 * MIB)
     space.measure()
     before = space.size_bytes, space.free_bytes
@@ -146,8 +137,7 @@ def test_a_directory_that_is_gone(place):
     assert (space.size_bytes, space.free_bytes) == before
 
 
-def test_what_it_may_hold(tmp_path):
-    """Beyond the bound of its size nothing is published; the ballast is not counted."""
+def test_nothing_is_admitted_beyond_the_bound(tmp_path):
     space = Space(tmp_path, most_bytes=10 * MIB, reserve_bytes=MIB)
     (tmp_path / "table").write_bytes(b"\0" * 8 * MIB)
     space.measure()
@@ -161,8 +151,7 @@ def test_what_it_may_hold(tmp_path):
     assert space.capacity_bytes == 10 * MIB
 
 
-def test_between_two_measurements(tmp_path):
-    """What is on its way counts until it is written and measured, and once only."""
+def test_submitted_bytes_count_until_measured(tmp_path):
     space = Space(tmp_path, most_bytes=10 * MIB)
     space.measure()
     space.submitted(6 * MIB)
@@ -179,8 +168,7 @@ def test_between_two_measurements(tmp_path):
     assert not fits(space, 4 * MIB + 1)
 
 
-def test_what_was_never_written(tmp_path):
-    """After a failure nothing is on its way any more."""
+def test_failed_bytes_do_not_count(tmp_path):
     space = Space(tmp_path, most_bytes=10 * MIB)
     space.measure()
     space.submitted(9 * MIB)
@@ -193,8 +181,7 @@ def test_what_was_never_written(tmp_path):
 # In a store.
 
 
-async def test_changes_that_wait_for_their_write_count(open_store, under, tmp_path):
-    """What gathers while a write is slow does not go beyond the bound, however much comes at one moment."""
+async def test_changes_that_wait_for_their_write_are_bounded(open_store, under, tmp_path):
     (tmp_path / "data").mkdir()
     store = await open_store(space=Space(tmp_path / "data", most_bytes=4 * MIB))
     one = under(store)
@@ -205,8 +192,7 @@ async def test_changes_that_wait_for_their_write_count(open_store, under, tmp_pa
     assert {each.retry_after_s for each in refused} == {RETRY_AFTER_S}
 
 
-async def test_a_full_store_and_back(open_store, under, clock, tmp_path):
-    """Offers, answers and candidates are refused; all else goes on; once all has expired there is room again."""
+async def test_a_full_store_refuses_until_sessions_expire(open_store, under, clock, tmp_path):
     (tmp_path / "data").mkdir()
     space = Space(tmp_path / "data", most_bytes=3 * MIB)
     store = await open_store(space=space)
@@ -237,8 +223,7 @@ async def test_a_full_store_and_back(open_store, under, clock, tmp_path):
     await one.answer(code, large)
 
 
-async def test_a_failed_write_is_not_counted_for_ever(open_store, under, tmp_path, monkeypatch):
-    """Once the database is open again, what had been on its way takes no room."""
+async def test_failed_writes_take_no_room(open_store, under, tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     space = Space(tmp_path / "data", most_bytes=10 * MIB)
     store = await open_store(space=space)

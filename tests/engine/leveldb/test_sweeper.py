@@ -40,8 +40,7 @@ async def fill(one, bytes_each=20_000, number=100):
     await asyncio.gather(*[one.create(offer=os.urandom(bytes_each // 2).hex()) for _ in range(number)])
 
 
-async def test_it_deletes_all_that_has_expired(store, under, clock):
-    """One call takes all that has expired, in however many steps, and nothing else."""
+async def test_deletes_all_that_has_expired(store, under, clock):
     one = under(store)
     await asyncio.gather(*[one.create() for _ in range(500)])
     clock.ms += 1
@@ -54,8 +53,7 @@ async def test_it_deletes_all_that_has_expired(store, under, clock):
     assert await store.expiry.sweep(clock.ms) == 0
 
 
-async def test_others_come_in_between(store, under, clock):
-    """While a long sweep goes on, a request waits for a step of it at most."""
+async def test_requests_are_served_during_a_long_sweep(store, under, clock):
     one = under(store)
     await asyncio.gather(*[one.create("old") for _ in range(2000)])
     clock.ms += TIMEOUT_MS
@@ -69,8 +67,7 @@ async def test_others_come_in_between(store, under, clock):
     assert served > 10
 
 
-async def test_it_compacts_once_something_was_swept(store, under, clock, compactions):
-    """The disk shrinks after a sweep that deleted something, and is left alone otherwise."""
+async def test_compacts_once_something_was_swept(store, under, clock, compactions):
     await fill(under(store))
     full = store.database.size_bytes()
     await store.sweeper.sweep()
@@ -85,8 +82,7 @@ async def test_it_compacts_once_something_was_swept(store, under, clock, compact
     assert sum(store.database_metrics.sweeps.counts) == 3
 
 
-async def test_every_session_is_counted_once(store, under, clock):
-    """A session with so much in it that it takes several steps counts like any other; what was swept counts at all."""
+async def test_every_swept_session_is_counted_once(store, under, clock):
     one = under(store)
     large = await one.create()
     for _ in range(5):
@@ -101,8 +97,7 @@ async def test_every_session_is_counted_once(store, under, clock):
     assert await store.counts() == (0, 0)
 
 
-async def test_a_small_store_is_not_worth_a_compaction(store, under, clock, compactions):
-    """Below a megabyte nothing is compacted, but what was swept is remembered until it is worth it."""
+async def test_a_small_store_is_compacted_later(store, under, clock, compactions):
     await fill(under(store), number=20)
     clock.ms += TIMEOUT_MS
     await store.sweeper.sweep()
@@ -112,8 +107,7 @@ async def test_a_small_store_is_not_worth_a_compaction(store, under, clock, comp
     assert compactions == [1]
 
 
-async def test_it_does_not_compact_too_often(store, under, clock, monotonic, compactions):
-    """Between two compactions there is a pause, after which what has been swept meanwhile is made up for."""
+async def test_compactions_keep_a_pause(store, under, clock, monotonic, compactions):
     for passed_s, expected in [(0.0, 1), (59.9, 1), (0.0, 1), (0.1, 2), (59.0, 2)]:
         monotonic[0] += passed_s
         await fill(under(store))
@@ -125,8 +119,7 @@ async def test_it_does_not_compact_too_often(store, under, clock, monotonic, com
     assert compactions == [3]
 
 
-async def test_it_compacts_sooner_while_the_store_is_full(store, under, clock, monotonic, compactions):
-    """When room is short, what has expired gives its own back after seconds."""
+async def test_compactions_pause_less_while_the_store_is_full(store, under, clock, monotonic, compactions):
     for passed_s, most_bytes, expected in [(0.0, UNLIMITED, 1), (5.1, UNLIMITED, 1), (0.0, 1, 2), (4.9, 1, 2)]:
         store.space.most_bytes = UNLIMITED
         await fill(under(store))
@@ -138,7 +131,6 @@ async def test_it_compacts_sooner_while_the_store_is_full(store, under, clock, m
 
 
 async def test_a_long_compaction_is_followed_by_a_long_pause(store, under, clock, monotonic, compactions, monkeypatch):
-    """Compactions take at most a twentieth or so of the time, however long one takes."""
     monkeypatch.setattr(sweeper_module, "COMPACT_PAUSE_S", 1.0)
     compact = store.database.compact
 
@@ -155,8 +147,7 @@ async def test_a_long_compaction_is_followed_by_a_long_pause(store, under, clock
         assert compactions == [expected]
 
 
-async def test_it_asks_the_clock_at_every_step(store, under, clock, monkeypatch):
-    """What expires during a long sweep is taken by the same one."""
+async def test_every_step_of_a_sweep_asks_the_clock(store, under, clock, monkeypatch):
     one = under(store)
     for number in range(200):
         clock.ms = BEGIN_MS + number // 50
@@ -174,8 +165,7 @@ async def test_it_asks_the_clock_at_every_step(store, under, clock, monkeypatch)
     assert left == {b"E", b"F", b"G", b"I", b"M"}  # departures are remembered for a while
 
 
-async def test_what_has_expired_leaves_while_others_sweep(store, under, clock):
-    """Departures do not wait for a compaction; what else there is of the sessions is left to the sweep."""
+async def test_settling_does_not_wait_for_a_sweep(store, under, clock):
     one = under(store)
     position = await one.begin()
     code = await one.create()
@@ -188,8 +178,9 @@ async def test_what_has_expired_leaves_while_others_sweep(store, under, clock):
 
 
 @pytest.mark.parametrize("failing", ["read", "defect"])
-async def test_it_goes_on_by_itself(failing, open_store, under, clock, monkeypatch, caplog):
-    """Once the store is open it sweeps again and again, whatever has failed before; it ends with the store."""
+async def test_sweeps_go_on_after_a_failure_and_end_with_the_store(
+    failing, open_store, under, clock, monkeypatch, caplog
+):
     store = await open_store(sweep_interval_ms=10)
     one = under(store)
     await one.create()
@@ -213,8 +204,7 @@ async def test_it_goes_on_by_itself(failing, open_store, under, clock, monkeypat
     assert not [task for task in asyncio.all_tasks() if "Sweeper" in repr(task.get_coro())]
 
 
-async def test_a_store_that_cannot_serve(open_store, under, clock, caplog):
-    """What cannot be done now is done once the database is open again, without a word more."""
+async def test_sweeps_go_on_after_a_reopening_without_a_warning(open_store, under, clock, caplog):
     store = await open_store(sweep_interval_ms=10)
     one = under(store)
     await one.create()

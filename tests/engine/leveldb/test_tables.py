@@ -21,15 +21,13 @@ def sound(tmp_path_factory):
     return path
 
 
-def test_nothing_is_wrong(sound, tmp_path):
-    """A database is sound, and so is a directory that is empty, missing or somebody else's."""
+def test_sound_empty_missing_and_foreign_directories_are_not_damaged(sound, tmp_path):
     (tmp_path / "server.log").write_text("of somebody else")
     assert [tables.damage(path) for path in (sound, tmp_path, tmp_path / "missing")] == [None, None, None]
 
 
 @pytest.mark.parametrize("name", ["000005.ldb", "000003.log"])
-def test_the_file_that_names_the_others_is_missing(tmp_path, name):
-    """Tables or logs without CURRENT are the remains of a database."""
+def test_tables_or_logs_without_current_are_damage(tmp_path, name):
     (tmp_path / name).touch()
     assert tables.damage(tmp_path) == "there are tables or logs, but no CURRENT"
     (tmp_path / "CURRENT").touch()
@@ -37,8 +35,7 @@ def test_the_file_that_names_the_others_is_missing(tmp_path, name):
 
 
 @pytest.mark.parametrize("left", [0, 1, 47, 48, 100, 1000])
-def test_a_table_that_was_not_finished(sound, tmp_path, left):
-    """What a process was writing when it was killed is LevelDB's to judge: it knows whether it is in use."""
+def test_an_unfinished_table_is_not_damage(sound, tmp_path, left):
     (table,) = sound.glob("*.ldb")
     (tmp_path / "CURRENT").touch()
     (tmp_path / "000007.ldb").write_bytes(table.read_bytes()[:left])
@@ -46,8 +43,7 @@ def test_a_table_that_was_not_finished(sound, tmp_path, left):
 
 
 @pytest.mark.parametrize("left", [0, 47, 48, 1000])
-def test_a_database_with_a_table_that_was_not_finished(sound, tmp_path, left):
-    """A merge that a kill cut short leaves one, and the database opens with all that it had."""
+def test_a_database_opens_with_an_unfinished_table(sound, tmp_path, left):
     path = tmp_path / "data"
     shutil.copytree(sound, path)
     (table,) = path.glob("*.ldb")
@@ -58,8 +54,7 @@ def test_a_database_with_a_table_that_was_not_finished(sound, tmp_path, left):
 
 
 @given(at=st.integers(0, 39), data=st.binary(min_size=1, max_size=8))
-def test_a_footer_that_points_out_of_the_table(sound, tmp_path_factory, at, data):
-    """Whatever bytes come into a footer: a table with places that are not in it is found, no other one."""
+def test_a_footer_that_points_out_of_the_table_is_damage(sound, tmp_path_factory, at, data):
     (table,) = sound.glob("*.ldb")
     body = bytearray(table.read_bytes())
     size = len(body)

@@ -34,7 +34,6 @@ async def open_on(node):
 
 @pytest.mark.parametrize("nodes", KINDS, indirect=True)
 async def test_numbers_that_were_lost_are_not_given_again(nodes, under):
-    """A reader that knows a candidate that was lost gets all that is sent later; quotas count what is there."""
     primary, replica = nodes
     store = await open_on(primary)
     one = under(store)
