@@ -8,8 +8,7 @@ from support.stores import TIMEOUT_MS, sweep
 from tornado_signal.session import Reason, Side
 
 
-async def test_each_session_expires_once_for_many_readers(store, under, clock):
-    one = under(store)
+async def test_each_session_expires_once_for_many_readers(store, one, clock):
     codes = [await one.create() for _ in range(40)]
     position = await one.knowing()
     clock.ms += TIMEOUT_MS

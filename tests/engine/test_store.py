@@ -42,8 +42,7 @@ async def said(one, code, side):
     return news.description, [text for _, text in news.candidates]
 
 
-async def test_a_session_from_offer_to_answer(store, under, clock):
-    one = under(store)
+async def test_a_session_from_offer_to_answer(one, clock):
     code = await one.create("topic", "info", "offer")
     assert uuid.UUID(bytes=code).version == 4
     (listed,) = await one.sessions()
@@ -65,8 +64,7 @@ async def test_a_session_from_offer_to_answer(store, under, clock):
     assert (await one.sessions(), await one.topics()) == ([], ([], 0))
 
 
-async def test_the_first_answer_stands(store, under):
-    one = under(store)
+async def test_the_first_answer_stands(one):
     code = await one.create()
     for _ in range(2):
         await one.answer(code, "first")
@@ -77,8 +75,7 @@ async def test_the_first_answer_stands(store, under):
 
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("swept", [False, True])
-async def test_expiry_is_exact_to_the_millisecond(store, under, clock, answered, swept):
-    one = under(store)
+async def test_expiry_is_exact_to_the_millisecond(store, one, clock, answered, swept):
     code = await one.create()
     if answered:
         await one.answer(code)
@@ -98,8 +95,7 @@ async def test_expiry_is_exact_to_the_millisecond(store, under, clock, answered,
     assert await one.codes("fresh") == [fresh]
 
 
-async def test_listings_and_counts_are_exact_without_any_sweep(store, under, clock):
-    one = under(store)
+async def test_listings_and_counts_are_exact_without_any_sweep(one, clock):
     for number in range(20):
         await one.create(f"topic {number % 4}")
         clock.ms += 100
@@ -114,8 +110,7 @@ async def test_listings_and_counts_are_exact_without_any_sweep(store, under, clo
     assert (await one.topics(), clock.ms > BEGIN_MS + 3000) == (([], 0), True)
 
 
-async def test_listings_are_newest_first(store, under, engine, clock):
-    one = under(store)
+async def test_listings_are_newest_first(store, one, under, engine, clock):
     codes = []
     for _ in range(5):
         codes += [await one.create(), await one.create()]
@@ -155,8 +150,7 @@ async def test_unknown_codes_are_not_found_and_leave_nothing(open_store, under, 
     assert await engine.holds_nothing(store)
 
 
-async def test_pages_of_topics_are_alphabetical(store, under):
-    one = under(store)
+async def test_pages_of_topics_are_alphabetical(one):
     names = ["é", "e\u0301", "z", "Z", "a", "aa", "\uffff", "\U0001f600", "10", "9", "\x00"]
     for number, name in enumerate(names):
         await asyncio.gather(*[one.create(name) for _ in range(number + 1)])
@@ -166,8 +160,7 @@ async def test_pages_of_topics_are_alphabetical(store, under):
             assert await one.topics(offset, limit) == (expected[offset : offset + limit], len(names))
 
 
-async def test_a_listing_that_changes_meanwhile_is_not_torn(store, under):
-    one = under(store)
+async def test_a_listing_that_changes_meanwhile_is_not_torn(store, one):
     codes = [await one.create(info=str(number)) for number in range(150)]
     seen = []
     async for step in store.sessions(ORIGIN, "topic"):
@@ -197,8 +190,7 @@ async def test_two_answers_at_once_have_one_winner(open_store, under, engine, co
     ]
 
 
-async def test_many_candidates_at_once_are_all_kept(store, under, engine):
-    one = under(store)
+async def test_many_candidates_at_once_are_all_kept(one, engine):
     code = await one.create()
     sides = {OFFERER: [f"o{number}" for number in range(300)], ANSWERER: [f"a{number}" for number in range(300)]}
     pairs = zip(*sides.values(), strict=True)
@@ -213,8 +205,7 @@ async def test_many_candidates_at_once_are_all_kept(store, under, engine):
     assert sorted([news.description_number, *(number for number, _ in news.candidates)]) == list(range(1, 302))
 
 
-async def test_an_answer_comes_through_a_stream_of_candidates(store, under):
-    one = under(store)
+async def test_an_answer_comes_through_a_stream_of_candidates(one):
     code = await one.create()
     answered = asyncio.Event()
 
@@ -234,8 +225,7 @@ async def test_an_answer_comes_through_a_stream_of_candidates(store, under):
     assert (await one.read(code, ANSWERER)).description == "answer"
 
 
-async def test_candidates_of_one_request_stay_together(store, under, engine):
-    one = under(store)
+async def test_candidates_of_one_request_stay_together(one, engine):
     code = await one.create()
     groups = [[f"{group}.{number}" for number in range(5)] for group in range(20)]
     await asyncio.gather(*[one.add(code, OFFERER, *group) for group in groups])
@@ -244,8 +234,7 @@ async def test_candidates_of_one_request_stay_together(store, under, engine):
     assert (found if engine.in_order else sorted(found, key=groups.index)) == groups
 
 
-async def test_changes_at_the_moment_of_expiry_are_swept(store, under, clock, engine):
-    one = under(store)
+async def test_changes_at_the_moment_of_expiry_are_swept(store, one, clock, engine):
     code = await one.create()
     clock.ms += TIMEOUT_MS - 1
     early = [one.add(code, OFFERER, "c"), one.answer(code), one.add(code, ANSWERER, "c")]
@@ -346,8 +335,7 @@ async def test_content_published_many_times_at_once_is_one_session(open_store, u
 # The sweep.
 
 
-async def test_a_sweep_changes_nothing_visible(store, under, clock):
-    one = under(store)
+async def test_a_sweep_changes_nothing_visible(store, one, clock):
     for number in range(30):
         code = await one.create(f"topic {number % 3}")
         if number % 4 == 0:

@@ -48,8 +48,7 @@ async def test_reading_on_from_every_number(open_store, under, answered_after, r
     assert (await one.read(code, ANSWERER)).last == 4
 
 
-async def test_a_reader_gets_each_candidate_once_while_both_sides_send(store, under, engine):
-    one = under(store)
+async def test_a_reader_gets_each_candidate_once_while_both_sides_send(one, engine):
     code = await one.create()
     texts = [str(number) for number in range(200)]
     sending = asyncio.gather(*[one.add(code, ANSWERER, text) for text in texts], one.answer(code))
@@ -78,8 +77,7 @@ async def test_a_position_of_an_earlier_session_with_the_same_code_is_refused(op
         await one.read(code, OFFERER, since=before)
 
 
-async def test_batches_are_read_whole_or_not_at_all(store, under, engine):
-    one = under(store)
+async def test_batches_are_read_whole_or_not_at_all(one, engine):
     code = await one.create()
     batches = [[f"{batch}.{number}" for number in range(100)] for batch in range(5)]
     sending = asyncio.gather(*[one.add(code, ANSWERER, *batch) for batch in batches])
@@ -139,8 +137,7 @@ async def test_a_side_with_a_secret_must_show_it(open_store, under, wrong, reope
     assert await refused(leaving)  # it could have, but the offerer has withdrawn it already
 
 
-async def test_a_side_without_a_secret_is_free(store, under):
-    one = under(store)
+async def test_a_side_without_a_secret_is_free(one):
     code = await one.create()
     await one.add(code, OFFERER, "c", secret_hash=MINE)
     await one.add(code, ANSWERER, "c", secret_hash=MINE)  # before its answer: nothing is kept
@@ -152,8 +149,7 @@ async def test_a_side_without_a_secret_is_free(store, under):
         await one.refresh(code, OFFERER, secret_hash=secret_hash)
 
 
-async def test_who_answers_first_owns_the_answer(store, under):
-    one = under(store)
+async def test_who_answers_first_owns_the_answer(one):
     code = await one.create()
     await one.answer(code, "mine", secret_hash=MINE)
     await one.answer(code, "mine", secret_hash=MINE)
@@ -182,8 +178,7 @@ async def test_content_with_a_secret_belongs_to_its_owner_until_expiry(open_stor
 
 @pytest.mark.parametrize("side", Side)
 @pytest.mark.parametrize("answered", [False, True])
-async def test_a_session_is_withdrawn(store, under, side, answered):
-    one = under(store)
+async def test_a_session_is_withdrawn(store, one, under, side, answered):
     code, other = await one.create(), await one.create()
     position = await one.knowing()
     await one.add(code, OFFERER, *map(str, range(500)))
@@ -197,8 +192,7 @@ async def test_a_session_is_withdrawn(store, under, side, answered):
     assert await one.news(position) == [(code, reason)]
 
 
-async def test_a_conditional_withdrawal_needs_a_listed_session_with_that_expiry(store, under, clock):
-    one = under(store)
+async def test_a_conditional_withdrawal_needs_a_listed_session_with_that_expiry(one, clock):
     answered, moved, kept = [await one.create() for _ in range(3)]
     expires_ms = (await one.read(kept, OFFERER)).expires_ms
     await one.answer(answered)
@@ -211,8 +205,7 @@ async def test_a_conditional_withdrawal_needs_a_listed_session_with_that_expiry(
     assert await one.codes() == []
 
 
-async def test_concurrent_withdrawals_end_the_session(store, under):
-    one = under(store)
+async def test_concurrent_withdrawals_end_the_session(one):
     for number in range(10):
         code = await one.create()
         operations = [one.add(code, OFFERER, "c"), one.answer(code), one.add(code, ANSWERER, "c"), one.refresh(code)]
@@ -237,8 +230,7 @@ async def test_withdrawn_content_is_a_new_session(open_store, under):
 @pytest.mark.parametrize("side", Side)
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("passed_ms", [0, 1, TIMEOUT_MS - 1])
-async def test_a_session_is_refreshed(store, under, clock, side, answered, passed_ms):
-    one = under(store)
+async def test_a_session_is_refreshed(store, one, clock, side, answered, passed_ms):
     code = await one.create()
     other = await one.create()
     if answered:
@@ -267,8 +259,7 @@ async def test_a_session_that_is_only_refreshed_is_counted(store, under, clock):
     assert await store.counts() == (1, 1)
 
 
-async def test_an_expired_session_is_not_refreshed(store, under, clock):
-    one = under(store)
+async def test_an_expired_session_is_not_refreshed(store, one, clock):
     code = await one.create()
     clock.ms += TIMEOUT_MS
     assert await refused(one.refresh(code), one.refresh(code, ANSWERER), one.withdraw(code))
@@ -297,8 +288,7 @@ async def test_an_offer_keeps_the_lifetime_it_asked_for(open_store, under, clock
 # What has happened to a listing (C2, C3).
 
 
-async def test_events_are_departures_then_arrivals(store, under, clock):
-    one = under(store)
+async def test_events_are_departures_then_arrivals(one, clock):
     codes = [await one.create() for _ in range(4)]
     begun = await one.events(await one.begin())
     assert [event[1:] for event in begun] == [(code, None) for code in codes]
@@ -322,8 +312,7 @@ async def test_events_are_departures_then_arrivals(store, under, clock):
     assert await one.news(expired[0][0]) == [expired[1][1:]]
 
 
-async def test_only_announced_sessions_are_reported_as_gone(store, under, clock):
-    one = under(store)
+async def test_only_announced_sessions_are_reported_as_gone(one, clock):
     codes = [await one.create() for _ in range(6)]
     await one.answer(codes[0])  # before the reader begins
     told = await one.events(await one.begin())
@@ -339,8 +328,7 @@ async def test_only_announced_sessions_are_reported_as_gone(store, under, clock)
         assert known == set(codes[2::2])
 
 
-async def test_a_reader_that_begins_after_an_expiry_hears_nothing_of_it(store, under, clock):
-    one = under(store)
+async def test_a_reader_that_begins_after_an_expiry_hears_nothing_of_it(store, one, clock):
     await one.create()
     clock.ms += TIMEOUT_MS
     position = await one.begin()
@@ -348,8 +336,7 @@ async def test_a_reader_that_begins_after_an_expiry_hears_nothing_of_it(store, u
     assert await one.news(position) == []
 
 
-async def test_a_refresh_across_the_old_expiry_is_consistent_with_events(store, under, clock):
-    one = under(store)
+async def test_a_refresh_across_the_old_expiry_is_consistent_with_events(one, clock):
     code = await one.create()
     clock.ms += TIMEOUT_MS - 1
     refreshing = asyncio.create_task(one.refresh(code))
@@ -390,8 +377,7 @@ async def test_new_content_comes_after_the_old_has_left(open_store, under, clock
     assert await one.news(position) == [(code, Reason.EXPIRED), (code, None)]
 
 
-async def test_departures_are_forgotten_after_the_timeout(store, under, clock):
-    one = under(store)
+async def test_departures_are_forgotten_after_the_timeout(store, one, clock):
     code = await one.create()
     position = await one.knowing()
     await one.answer(code)
@@ -519,8 +505,7 @@ async def test_a_limited_listing_has_the_newest(store, under, clock, engine, mon
     assert [each.session.code for each in await one.sessions(limit=limit)] == live[:limit]
 
 
-async def test_a_state_tells_listings_apart(store, under, clock):
-    one = under(store)
+async def test_a_state_tells_listings_apart(store, one, under, clock):
     states = [await one.state("elsewhere")]
 
     async def changed():
@@ -613,8 +598,7 @@ async def test_each_change_wakes_only_the_watches_concerned(store, under, clock,
             assert names == ["topic"]
 
 
-async def test_a_woken_watch_finds_the_change(store, under):
-    one = under(store)
+async def test_a_woken_watch_finds_the_change(store, one):
     code = await one.create()
     with store.watch_session(ORIGIN, code) as watch:
         seen = []

@@ -40,8 +40,7 @@ async def test_creation_times_never_go_backwards(open_store, under, clock):
     assert {(each.session.created_ms, each.session.expires_ms) for each in found} == {(BEGIN_MS, BEGIN_MS + TIMEOUT_MS)}
 
 
-async def test_a_listing_of_many_steps(store, under, clock):
-    one = under(store)
+async def test_a_listing_of_many_steps(store, one, clock):
     length = 4 * records.LISTING_STEP + 1
     codes = [await one.create() for _ in range(length)]
     for code in codes[::3]:
@@ -72,8 +71,7 @@ async def test_a_listing_skips_expired_entries_in_several_turns(store, under, cl
     assert turns >= 10
 
 
-async def test_reading_stops_at_the_last_entry(store, under):
-    one = under(store)
+async def test_reading_stops_at_the_last_entry(store, one):
     code = await one.create()
     await one.add(code, OFFERER, "a", "b")
     await one.add(code, ANSWERER, "c")
@@ -117,8 +115,7 @@ async def test_cached_accesses_are_bounded(store, under, monkeypatch):
     assert store.memory.accesses == {}
 
 
-async def test_a_sweep_goes_in_bounded_steps(store, under, clock):
-    one = under(store)
+async def test_a_sweep_goes_in_bounded_steps(store, one, clock):
     big = await one.create()
     await one.add(big, OFFERER, *map(str, range(3000)))
     await one.answer(big)
@@ -141,8 +138,7 @@ async def test_a_sweep_goes_in_bounded_steps(store, under, clock):
     assert tables(store) == {b"F", b"I", b"M"}
 
 
-async def test_a_listing_goes_on_while_the_sweep_deletes(store, under, clock):
-    one = under(store)
+async def test_a_listing_goes_on_while_the_sweep_deletes(store, one, clock):
     big = await one.create(info="big")
     await one.add(big, OFFERER, *map(str, range(5 * expiry.STEP)))
     clock.ms += TIMEOUT_MS - 1
@@ -178,8 +174,7 @@ async def test_a_sweep_finds_sessions_that_expire_before_its_place(open_store, u
     assert not tables(store) & {b"S", b"L"}
 
 
-async def test_compaction_gives_space_back_while_requests_go_on(store, under, clock):
-    one = under(store)
+async def test_compaction_gives_space_back_while_requests_go_on(store, one, clock):
     await asyncio.gather(*[one.create(offer=os.urandom(4000).hex()) for _ in range(3000)])
     clock.ms += 1
     kept = await one.create()
@@ -195,8 +190,7 @@ async def test_compaction_gives_space_back_while_requests_go_on(store, under, cl
     assert store.database.size_bytes() < full / 100
 
 
-async def test_probing_changes_nothing(store, under):
-    one = under(store)
+async def test_probing_changes_nothing(store, one):
     code = await one.create()
     before = list(store.database.view.iterator())
     await store.probe()
@@ -403,8 +397,7 @@ async def test_a_check_finds_wrong_counts(io_loop, tmp_path, clock, under):
     await store.close()
 
 
-async def test_events_of_a_long_absence_come_in_steps(store, under, clock, monkeypatch):
-    one = under(store)
+async def test_events_of_a_long_absence_come_in_steps(store, one, clock, monkeypatch):
     codes = [await one.create() for _ in range(60)]
     begun = await one.knowing()
     for code in codes[:20]:
@@ -428,8 +421,7 @@ async def test_events_of_a_long_absence_come_in_steps(store, under, clock, monke
     assert steps >= 60 // 7
 
 
-async def test_a_step_is_bounded_in_bytes(store, under, clock, monkeypatch):
-    one = under(store)
+async def test_a_step_is_bounded_in_bytes(store, one, clock, monkeypatch):
     for _ in range(12):
         code = await one.create(offer="o" * 50_000)
         await one.add(code, OFFERER, "c" * 50_000)
@@ -475,8 +467,7 @@ async def test_states_only_go_on(store, under, clock):
     "error", [plyvel.CorruptionError(b"bad block"), ZeroDivisionError()], ids=["leveldb", "defect"]
 )
 @pytest.mark.parametrize("question", ["read", "sessions", "state", "events", "answer", "entries"])
-async def test_errors_of_leveldb_are_unavailable_and_defects_pass(store, under, monkeypatch, caplog, question, error):
-    one = under(store)
+async def test_errors_of_leveldb_are_unavailable_and_defects_pass(store, one, monkeypatch, caplog, question, error):
     code = await one.create()
     position = await one.begin()
 
@@ -509,8 +500,7 @@ async def test_errors_of_leveldb_are_unavailable_and_defects_pass(store, under, 
     assert sum("bad block" in record.getMessage() for record in caplog.records) == (not defect)
 
 
-async def test_a_position_that_is_yet_to_come(store, under):
-    one = under(store)
+async def test_a_position_that_is_yet_to_come(store, one):
     await asyncio.gather(*[one.create() for _ in range(8)])
     for serial, listed, known in [(8, 8, True), (8, 3, True), (9, 9, False), (9, 3, False), (3, 4, False)]:
         position = TopicPosition(serial, listed)

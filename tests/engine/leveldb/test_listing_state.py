@@ -57,8 +57,7 @@ async def test_the_state_is_that_of_the_disk(seed, kept, open_store, under, cloc
         assert len(store.memory.newest) <= max(kept, 3)
 
 
-async def test_a_state_does_not_go_back_when_departures_are_forgotten(store, under, clock):
-    one = under(store)
+async def test_a_state_does_not_go_back_when_departures_are_forgotten(store, one, clock):
     await one.withdraw(await one.create())
     before = await one.state()
     clock.ms += TIMEOUT_MS
@@ -71,8 +70,7 @@ async def test_a_state_does_not_go_back_when_departures_are_forgotten(store, und
     assert (await one.state()).position > before.position
 
 
-async def test_a_failed_change_leaves_the_state(store, under, monkeypatch):
-    one = under(store)
+async def test_a_failed_change_leaves_the_state(store, one, monkeypatch):
     await one.create()
     before = await one.state()
 

@@ -106,8 +106,7 @@ def session_keys(store):
     return list(store.database.view.iterator(prefix=layout.SESSIONS, include_value=False))
 
 
-async def test_settling_goes_in_timed_steps(store, under, clock, monkeypatch):
-    one = under(store)
+async def test_settling_goes_in_timed_steps(store, one, clock, monkeypatch):
     codes = [await one.create() for _ in range(30)]
     position = await one.knowing()
     clock.ms += TIMEOUT_MS
@@ -160,8 +159,7 @@ async def test_a_change_in_flight_ends_before_the_expiry_is_reported(
     assert dict(await one.news(position)).get(middle) == (EXPIRED if change == "refresh" else expected[middle])
 
 
-async def test_failed_commits_lose_no_departure(store, under, clock, monkeypatch):
-    one = under(store)
+async def test_failed_commits_lose_no_departure(store, one, clock, monkeypatch):
     codes = [await one.create() for _ in range(10)]
     position = await one.knowing()
     clock.ms += TIMEOUT_MS

@@ -40,8 +40,7 @@ async def fill(one, bytes_each=20_000, number=100):
     await asyncio.gather(*[one.create(offer=os.urandom(bytes_each // 2).hex()) for _ in range(number)])
 
 
-async def test_deletes_all_that_has_expired(store, under, clock):
-    one = under(store)
+async def test_deletes_all_that_has_expired(store, one, clock):
     await asyncio.gather(*[one.create() for _ in range(500)])
     clock.ms += 1
     kept = await one.create()
@@ -53,8 +52,7 @@ async def test_deletes_all_that_has_expired(store, under, clock):
     assert await store.expiry.sweep(clock.ms) == 0
 
 
-async def test_requests_are_served_during_a_long_sweep(store, under, clock):
-    one = under(store)
+async def test_requests_are_served_during_a_long_sweep(store, one, clock):
     await asyncio.gather(*[one.create("old") for _ in range(2000)])
     clock.ms += TIMEOUT_MS
     sweeping = asyncio.create_task(store.sweeper.sweep())
@@ -82,8 +80,7 @@ async def test_compacts_once_something_was_swept(store, under, clock, compaction
     assert sum(store.database_metrics.sweeps.counts) == 3
 
 
-async def test_every_swept_session_is_counted_once(store, under, clock):
-    one = under(store)
+async def test_every_swept_session_is_counted_once(store, one, clock):
     large = await one.create()
     for _ in range(5):
         await one.add(large, Side.OFFERER, *map(str, range(100)))
@@ -147,8 +144,7 @@ async def test_a_long_compaction_is_followed_by_a_long_pause(store, under, clock
         assert compactions == [expected]
 
 
-async def test_every_step_of_a_sweep_asks_the_clock(store, under, clock, monkeypatch):
-    one = under(store)
+async def test_every_step_of_a_sweep_asks_the_clock(store, one, clock, monkeypatch):
     for number in range(200):
         clock.ms = BEGIN_MS + number // 50
         await one.create()
@@ -165,8 +161,7 @@ async def test_every_step_of_a_sweep_asks_the_clock(store, under, clock, monkeyp
     assert left == {b"E", b"F", b"G", b"I", b"M"}  # departures are remembered for a while
 
 
-async def test_settling_does_not_wait_for_a_sweep(store, under, clock):
-    one = under(store)
+async def test_settling_does_not_wait_for_a_sweep(store, one, clock):
     position = await one.begin()
     code = await one.create()
     (arrival,) = await one.events(position)
