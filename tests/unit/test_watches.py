@@ -5,23 +5,29 @@ import contextlib
 import gc
 
 import pytest
-import uvloop
 
 from tornado_signal.stores import watches
 from tornado_signal.stores.watches import Watches
 
 
 @pytest.fixture
-def run():
-    """Run a coroutine function with fresh watches, on a loop of its own."""
+def all_watches(io_loop):
+    """Fresh watches, of which none must be left in the end."""
 
-    def run(test):
-        async def started():
-            return await test(Watches())
+    async def make():
+        return Watches()
 
-        return uvloop.run(started())
+    made = io_loop.run_sync(make)
+    yield made
+    assert len(made) == 0
 
-    return run
+
+@pytest.fixture
+def without_gc():
+    """Only what nothing refers to any more goes."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def soon():
@@ -29,157 +35,129 @@ def soon():
     return asyncio.get_running_loop().time() + 30
 
 
-def test_a_change_between_opening_and_waiting_counts(run):
-    async def test(all_watches):
-        with all_watches.watch(b"k") as watch:
-            all_watches.changed(b"k")
-            await asyncio.sleep(0)
-            assert await watch.wait(soon())
-            began_s = asyncio.get_running_loop().time()
-            assert await watch.wait(began_s + 0.1)
-            assert asyncio.get_running_loop().time() >= began_s + 0.1
-
-    run(test)
-
-
-def test_only_the_key_that_changed_wakes(run):
-    async def test(all_watches):
-        with all_watches.watch(b"a") as a, all_watches.watch(b"b") as b:
-            waits = [asyncio.ensure_future(watch.wait(soon())) for watch in (a, b)]
-            await asyncio.sleep(0)
-            all_watches.changed(b"a")
-            assert await waits[0]
-            assert not waits[1].done()
-            b.close()
-            assert not await waits[1]
-
-    run(test)
-
-
-def test_a_wait_times_out_within_a_few_ticks(run):
-    async def test(all_watches):
-        loop = asyncio.get_running_loop()
-        began_s = 0
-
-        async def wait(key, delay_s):
-            with all_watches.watch(key) as watch:
-                assert await watch.wait(began_s + delay_s)
-                return loop.time() - began_s - delay_s
-
-        found = []
-        while not any(max(late_s) < 3 * watches.TICK_S for late_s in found):  # the machine is not late each time
-            assert len(found) < 20, found
-            began_s = loop.time()
-            found.append(await asyncio.gather(wait(b"a", 0.12), wait(b"a", 0.01), wait(b"b", 0.3)))
-            assert min(found[-1]) >= 0
-        assert len(all_watches) == 0
-
-    run(test)
-
-
-def test_thousands_are_woken_over_many_turns_of_the_loop(run):
-    async def test(all_watches):
-        woken = 0
-
-        async def wait():
-            nonlocal woken
-            with all_watches.watch(b"k") as watch:
-                assert await watch.wait(soon())
-                woken += 1
-
-        waiting = asyncio.gather(*(wait() for _ in range(10_000)))
-        await asyncio.sleep(0)
+async def test_a_change_between_opening_and_waiting_counts(all_watches):
+    with all_watches.watch(b"k") as watch:
         all_watches.changed(b"k")
-        most_in_a_turn, before = 0, 0
-        while woken < 10_000:
-            await asyncio.sleep(0)
-            most_in_a_turn = max(most_in_a_turn, woken - before)
-            before = woken
-        assert most_in_a_turn <= 2 * watches.WAKE_STEP
-        await waiting
-        assert len(all_watches) == 0
-
-    run(test)
-
-
-def test_the_end_wakes_all_and_lets_nobody_wait(run):
-    async def test(all_watches):
-        opened = [all_watches.watch(bytes([n])) for n in range(100)]
-        waits = [asyncio.ensure_future(watch.wait(soon())) for watch in opened]
         await asyncio.sleep(0)
-        all_watches.end()
-        assert await asyncio.gather(*waits) == [False] * 100
-        assert not await opened[0].wait(soon())
-        for watch in opened:
-            watch.close()
-            watch.close()
-        assert len(all_watches) == 0
-
-    run(test)
+        assert await watch.wait(soon())
+        began_s = asyncio.get_running_loop().time()
+        assert await watch.wait(began_s + 0.1)
+        assert asyncio.get_running_loop().time() >= began_s + 0.1
 
 
-def test_the_end_wakes_thousands_at_a_bounded_rate(run):
-    async def test(all_watches):
-        loop = asyncio.get_running_loop()
-        woken_s = []
-
-        async def wait():
-            with all_watches.watch(b"k") as watch:
-                assert not await watch.wait(soon() + 60)
-                woken_s.append(loop.time())
-
-        waiting = asyncio.gather(*(wait() for _ in range(18_000)))
+async def test_only_the_key_that_changed_wakes(all_watches):
+    with all_watches.watch(b"a") as a, all_watches.watch(b"b") as b:
+        waits = [asyncio.ensure_future(watch.wait(soon())) for watch in (a, b)]
         await asyncio.sleep(0)
+        all_watches.changed(b"a")
+        assert await waits[0]
+        assert not waits[1].done()
+        b.close()
+        assert not await waits[1]
+
+
+async def test_a_wait_times_out_within_a_few_ticks(all_watches):
+    loop = asyncio.get_running_loop()
+    began_s = 0
+
+    async def wait(key, delay_s):
+        with all_watches.watch(key) as watch:
+            assert await watch.wait(began_s + delay_s)
+            return loop.time() - began_s - delay_s
+
+    found = []
+    while not any(max(late_s) < 3 * watches.TICK_S for late_s in found):  # the machine is not late each time
+        assert len(found) < 20, found
         began_s = loop.time()
-        all_watches.end()
-        all_watches.end()
-        turns = 0
-        while len(woken_s) < 18_000:
-            await asyncio.sleep(0)
-            turns += 1
-        await waiting
-        assert turns > 18_000 / watches.WAKE_STEP / 2
-        late_s = [each - began_s for each in woken_s]
-        most = watches.END_PER_S * watches.TICK_S
-        for tick in range(30):  # nobody is woken before it is due
-            assert sum(late <= tick * watches.TICK_S for late in late_s) <= most * (tick + 1)
-        assert late_s[-1] > 1.5
-
-    run(test)
+        found.append(await asyncio.gather(wait(b"a", 0.12), wait(b"a", 0.01), wait(b"b", 0.3)))
+        assert min(found[-1]) >= 0
 
 
-def test_the_end_takes_a_bounded_time(run, monkeypatch):
+async def test_thousands_are_woken_over_many_turns_of_the_loop(all_watches):
+    woken = 0
+
+    async def wait():
+        nonlocal woken
+        with all_watches.watch(b"k") as watch:
+            assert await watch.wait(soon())
+            woken += 1
+
+    waiting = asyncio.gather(*(wait() for _ in range(10_000)))
+    await asyncio.sleep(0)
+    all_watches.changed(b"k")
+    most_in_a_turn, before = 0, 0
+    while woken < 10_000:
+        await asyncio.sleep(0)
+        most_in_a_turn = max(most_in_a_turn, woken - before)
+        before = woken
+    assert most_in_a_turn <= 2 * watches.WAKE_STEP
+    await waiting
+
+
+async def test_the_end_wakes_all_and_lets_nobody_wait(all_watches):
+    opened = [all_watches.watch(bytes([n])) for n in range(100)]
+    waits = [asyncio.ensure_future(watch.wait(soon())) for watch in opened]
+    await asyncio.sleep(0)
+    all_watches.end()
+    assert await asyncio.gather(*waits) == [False] * 100
+    assert not await opened[0].wait(soon())
+    for watch in opened:
+        watch.close()
+        watch.close()
+
+
+async def test_the_end_wakes_thousands_at_a_bounded_rate(all_watches):
+    loop = asyncio.get_running_loop()
+    woken_s = []
+
+    async def wait():
+        with all_watches.watch(b"k") as watch:
+            assert not await watch.wait(soon() + 60)
+            woken_s.append(loop.time())
+
+    waiting = asyncio.gather(*(wait() for _ in range(18_000)))
+    await asyncio.sleep(0)
+    began_s = loop.time()
+    all_watches.end()
+    all_watches.end()
+    turns = 0
+    while len(woken_s) < 18_000:
+        await asyncio.sleep(0)
+        turns += 1
+    await waiting
+    assert turns > 18_000 / watches.WAKE_STEP / 2
+    late_s = [each - began_s for each in woken_s]
+    most = watches.END_PER_S * watches.TICK_S
+    for tick in range(30):  # nobody is woken before it is due
+        assert sum(late <= tick * watches.TICK_S for late in late_s) <= most * (tick + 1)
+    assert late_s[-1] > 1.5
+
+
+async def test_the_end_takes_a_bounded_time(all_watches, monkeypatch):
     monkeypatch.setattr(watches, "END_PER_S", 100)
     monkeypatch.setattr(watches, "END_S", 0.4)
-
-    async def test(all_watches):
-        opened = [all_watches.watch(b"k") for _ in range(2000)]
-        waits = [watch.wait(soon()) for watch in opened]
-        began_s = asyncio.get_running_loop().time()
-        all_watches.end()
-        assert not any(await asyncio.gather(*waits))
-        assert 0.3 < asyncio.get_running_loop().time() - began_s < 10  # at that rate it would be 20
-        for watch in opened:
-            watch.close()
-
-    run(test)
+    opened = [all_watches.watch(b"k") for _ in range(2000)]
+    waits = [watch.wait(soon()) for watch in opened]
+    began_s = asyncio.get_running_loop().time()
+    all_watches.end()
+    assert not any(await asyncio.gather(*waits))
+    assert 0.3 < asyncio.get_running_loop().time() - began_s < 10  # at that rate it would be 20
+    for watch in opened:
+        watch.close()
 
 
-def test_a_cancelled_wait_leaves_nothing(run):
-    async def test(all_watches):
-        async def wait():
-            with all_watches.watch(b"k") as watch:
-                await watch.wait(soon())
+async def test_a_cancelled_wait_leaves_nothing(all_watches):
+    async def wait():
+        with all_watches.watch(b"k") as watch:
+            await watch.wait(soon())
 
-        waits = [asyncio.ensure_future(wait()) for _ in range(50)]
-        await asyncio.sleep(0)
-        for waiting in waits:
-            waiting.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
-        assert len(all_watches) == 0
-        all_watches.changed(b"k")
-
-    run(test)
+    waits = [asyncio.ensure_future(wait()) for _ in range(50)]
+    await asyncio.sleep(0)
+    for waiting in waits:
+        waiting.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
+    assert len(all_watches) == 0
+    all_watches.changed(b"k")
 
 
 # Fair between keys.
@@ -195,111 +173,91 @@ async def turns_until(done):
     return turns
 
 
-def test_a_lone_watch_is_woken_at_once(run):
-    async def test(all_watches):
-        with contextlib.ExitStack() as opened:
-            many = [opened.enter_context(all_watches.watch(b"many")) for _ in range(5000)]
-            waits = [watch.wait(soon()) for watch in many]
-            lone = opened.enter_context(all_watches.watch(b"lone"))
-            waiting = lone.wait(soon())
-            all_watches.changed(b"many")
-            await asyncio.sleep(0)
-            all_watches.changed(b"lone")
-            assert waiting.done()
-            assert waiting.result()
-            assert sum(wait.done() for wait in waits) < 100
-            await asyncio.gather(*waits)
-        assert len(all_watches) == 0
-
-    run(test)
+async def test_a_lone_watch_is_woken_at_once(all_watches):
+    with contextlib.ExitStack() as opened:
+        many = [opened.enter_context(all_watches.watch(b"many")) for _ in range(5000)]
+        waits = [watch.wait(soon()) for watch in many]
+        lone = opened.enter_context(all_watches.watch(b"lone"))
+        waiting = lone.wait(soon())
+        all_watches.changed(b"many")
+        await asyncio.sleep(0)
+        all_watches.changed(b"lone")
+        assert waiting.done()
+        assert waiting.result()
+        assert sum(wait.done() for wait in waits) < 100
+        await asyncio.gather(*waits)
 
 
-def test_keys_take_turns(run):
-    async def test(all_watches):
-        with contextlib.ExitStack() as opened:
-            waits = {
-                key: [opened.enter_context(all_watches.watch(key)).wait(soon()) for _ in range(count)]
-                for key, count in {b"many": 10_000, b"more": 10_000, b"few": 5}.items()
-            }
-            for key in waits:
-                all_watches.changed(key)
-            assert await turns_until(lambda: all(wait.done() for wait in waits[b"few"])) <= 3
-            assert sum(wait.done() for wait in waits[b"many"] + waits[b"more"]) < 200
-            await turns_until(lambda: all(wait.done() for key in waits for wait in waits[key]))
-
-    run(test)
+async def test_keys_take_turns(all_watches):
+    with contextlib.ExitStack() as opened:
+        waits = {
+            key: [opened.enter_context(all_watches.watch(key)).wait(soon()) for _ in range(count)]
+            for key, count in {b"many": 10_000, b"more": 10_000, b"few": 5}.items()
+        }
+        for key in waits:
+            all_watches.changed(key)
+        assert await turns_until(lambda: all(wait.done() for wait in waits[b"few"])) <= 3
+        assert sum(wait.done() for wait in waits[b"many"] + waits[b"more"]) < 200
+        await turns_until(lambda: all(wait.done() for key in waits for wait in waits[key]))
 
 
-def test_repeated_changes_queue_a_watch_once(run):
-    async def test(all_watches):
-        woken = 0
-        with contextlib.ExitStack() as opened:
-            watching = [opened.enter_context(all_watches.watch(b"k")) for _ in range(1000)]
+async def test_repeated_changes_queue_a_watch_once(all_watches):
+    woken = 0
+    with contextlib.ExitStack() as opened:
+        watching = [opened.enter_context(all_watches.watch(b"k")) for _ in range(1000)]
 
-            async def wait(watch):
-                nonlocal woken
-                while True:
-                    await watch.wait(soon())
-                    woken += 1
+        async def wait(watch):
+            nonlocal woken
+            while True:
+                await watch.wait(soon())
+                woken += 1
 
-            tasks = [asyncio.ensure_future(wait(watch)) for watch in watching]
-            await asyncio.sleep(0)
-            for _ in range(500):
-                all_watches.changed(b"k")
-            turns = await turns_until(lambda: not all_watches._changed)
-            await asyncio.sleep(0)
-            assert woken == 1000
-            assert turns <= 1000 / watches.WAKE_STEP + 3
-            all_watches.changed(b"k")  # and once more for what changes after that
-            await turns_until(lambda: not all_watches._changed)
-            await asyncio.sleep(0)
-            assert woken == 2000
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    run(test)
-
-
-def test_a_change_during_the_waking_is_not_lost(run):
-    async def test(all_watches):
-        with contextlib.ExitStack() as opened:
-            watching = [opened.enter_context(all_watches.watch(b"k")) for _ in range(200)]
-            waits = [watch.wait(soon()) for watch in watching]
+        tasks = [asyncio.ensure_future(wait(watch)) for watch in watching]
+        await asyncio.sleep(0)
+        for _ in range(500):
             all_watches.changed(b"k")
-            await turns_until(lambda: any(wait.done() for wait in waits))
-            first = next(watch for watch, wait in zip(watching, waits, strict=True) if wait.done())
-            again = first.wait(soon())
-            assert not again.done()
-            all_watches.changed(b"k")
-            await turns_until(lambda: again.done() and all(wait.done() for wait in waits))
+        turns = await turns_until(lambda: not all_watches._changed)
+        await asyncio.sleep(0)
+        assert woken == 1000
+        assert turns <= 1000 / watches.WAKE_STEP + 3
+        all_watches.changed(b"k")  # and once more for what changes after that
+        await turns_until(lambda: not all_watches._changed)
+        await asyncio.sleep(0)
+        assert woken == 2000
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    run(test)
 
-
-def test_a_closed_watch_leaves_nothing(run):
-    async def test(all_watches):
-        watching = [all_watches.watch(b"k") for _ in range(100)]
-        others = [all_watches.watch(b"other") for _ in range(100)]
+async def test_a_change_during_the_waking_is_not_lost(all_watches):
+    with contextlib.ExitStack() as opened:
+        watching = [opened.enter_context(all_watches.watch(b"k")) for _ in range(200)]
         waits = [watch.wait(soon()) for watch in watching]
         all_watches.changed(b"k")
-        all_watches.changed(b"other")
-        await asyncio.sleep(0)
-        for watch in watching:
-            watch.close()
-        assert b"k" not in all_watches._changed
-        assert b"k" not in all_watches._by_key
-        assert [wait.result() for wait in waits].count(False) >= 100 - 2 * watches.WAKE_STEP
-        for watch in others:
-            watch.close()
-        assert (all_watches._changed, all_watches._by_key, all_watches._by_tick) == ({}, {}, {})
-        del watch, watching, others
-        await asyncio.sleep(0)
-        assert not [each for each in gc.get_objects() if isinstance(each, watches.Watch)]
-        assert not all_watches._waking
+        await turns_until(lambda: any(wait.done() for wait in waits))
+        first = next(watch for watch, wait in zip(watching, waits, strict=True) if wait.done())
+        again = first.wait(soon())
+        assert not again.done()
+        all_watches.changed(b"k")
+        await turns_until(lambda: again.done() and all(wait.done() for wait in waits))
 
-    gc.disable()
-    try:
-        run(test)
-    finally:
-        gc.enable()
+
+async def test_a_closed_watch_leaves_nothing(all_watches, without_gc):
+    watching = [all_watches.watch(b"k") for _ in range(100)]
+    others = [all_watches.watch(b"other") for _ in range(100)]
+    waits = [watch.wait(soon()) for watch in watching]
+    all_watches.changed(b"k")
+    all_watches.changed(b"other")
+    await asyncio.sleep(0)
+    for watch in watching:
+        watch.close()
+    assert b"k" not in all_watches._changed
+    assert b"k" not in all_watches._by_key
+    assert [wait.result() for wait in waits].count(False) >= 100 - 2 * watches.WAKE_STEP
+    for watch in others:
+        watch.close()
+    assert (all_watches._changed, all_watches._by_key, all_watches._by_tick) == ({}, {}, {})
+    del watch, watching, others
+    await asyncio.sleep(0)
+    assert not [each for each in gc.get_objects() if isinstance(each, watches.Watch)]
+    assert not all_watches._waking
