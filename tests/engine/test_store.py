@@ -442,13 +442,7 @@ async def test_a_closed_store_is_unavailable(open_store, under):
     one = under(store)
     code = await one.create()
     await asyncio.gather(store.close(), store.close())
-    operations = [
-        one.create(),
-        *everything(one, code),
-        one.sessions(),
-        one.topics(),
-        store.probe(),
-    ]
+    operations = [one.create(), *everything(one, code), one.sessions(), one.topics(), store.probe()]
     results = await asyncio.gather(*operations, return_exceptions=True)
     assert {type(result) for result in results} == {Unavailable}
     await store.close()

@@ -245,13 +245,7 @@ class Model(RuleBasedStateMachine):
             expected = AlreadyAnswered
         assert self.attempt(self.under(origin).answer(code, answer, secret_hash=secret)) is expected
 
-    @rule(
-        name=codes,
-        foreign=foreign,
-        side=sides,
-        texts=st.lists(texts, min_size=1, max_size=12),
-        secret=secrets,
-    )
+    @rule(name=codes, foreign=foreign, side=sides, texts=st.lists(texts, min_size=1, max_size=12), secret=secrets)
     def candidates(self, name, foreign, side, texts, secret):
         """Send candidates, one or several."""
         origin, code = foreign or name[0], name[1]

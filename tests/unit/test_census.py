@@ -70,26 +70,10 @@ def test_sessions_are_counted_by_state_origin_and_topic(held):
     for key, value in held.entries.items():
         if key.startswith(layout.SESSIONS):
             sizes[layout.unpack_session_key(key)[0]] += len(key + value)
-    assert first == {
-        "origin": "https://a",
-        "sessions": 3,
-        "unanswered": 1,
-        "answered": 1,
-        "expired": 1,
-        "candidates": 6,
-        "bytes": sizes["https://a"],
-    }
-    assert second == {
-        "origin": "https://b",
-        "sessions": 2,
-        "unanswered": 1,
-        "answered": 0,
-        "expired": 1,
-        "candidates": 0,
-        "bytes": sizes["https://b"],
-    }
-    for name in ("sessions", "unanswered", "answered", "expired", "candidates", "bytes"):
-        assert numbers[name] == first[name] + second[name]
+    names = ["origin", "sessions", "unanswered", "answered", "expired", "candidates", "bytes"]
+    assert first == dict(zip(names, ["https://a", 3, 1, 1, 1, 6, sizes["https://a"]], strict=True))
+    assert second == dict(zip(names, ["https://b", 2, 1, 0, 1, 0, sizes["https://b"]], strict=True))
+    assert all(numbers[name] == first[name] + second[name] for name in names[1:])
     assert (numbers["origins"], numbers["topics"]) == (2, 2)
     assert numbers["largest_topics"] == [
         {"origin": "https://a", "topic": "one", "unanswered": 1},

@@ -58,21 +58,18 @@ def test_candidates_are_appended(side, part):
     assert change == (puts, [], 0)
 
 
+@pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("expires_ms", [20, 25])
-def test_a_refreshed_session_expires_once_and_keeps_its_place(expires_ms):
-    after = SESSION._replace(expires_ms=expires_ms)
-    change = changes.refreshed(ORIGIN, SESSION, after, listed=True)
-    assert applied(CREATED, change) == applied(changes.created(ORIGIN, after, "offer"))
+def test_a_refreshed_session_expires_once_and_keeps_its_place(expires_ms, answered):
+    def began(session):
+        return [
+            changes.created(ORIGIN, session, "offer"),
+            *[changes.answered(ORIGIN, session, ANSWER, LEAVING)] * answered,
+        ]
 
-
-@pytest.mark.parametrize("expires_ms", [20, 25])
-def test_a_refreshed_answered_session_stays_unlisted(expires_ms):
     after = SESSION._replace(expires_ms=expires_ms)
-    answered = changes.answered(ORIGIN, SESSION, ANSWER, LEAVING)
-    refreshed = applied(CREATED, answered, changes.refreshed(ORIGIN, SESSION, after, listed=False))
-    assert refreshed == applied(
-        changes.created(ORIGIN, after, "offer"), changes.answered(ORIGIN, after, ANSWER, LEAVING)
-    )
+    refreshed = changes.refreshed(ORIGIN, SESSION, after, listed=not answered)
+    assert applied(*began(SESSION), refreshed) == applied(*began(after))
 
 
 @pytest.mark.parametrize("reason", [Reason.EXPIRED, Reason.WITHDRAWN])

@@ -102,7 +102,7 @@ REFUSED_TEXT = {
         *["https://*.*.example", "https://*.a..example", "https://*.a.example/", "https://*.a.example:port"],
     ],
     "trusted_proxies": [
-        *["", "none,::1", "10.0.0.1/8", "10.0.0.0/33", "host", "::1,", "5", "unix:", "unix:/run/a", "none,unix"],
+        *["", "none,::1", "10.0.0.1/8", "10.0.0.0/33", "host", "::1,", "5", "unix:", "unix:/run/a", "none,unix"]
     ],
     "unlimited_addresses": ["", "none,::1", "10.0.0.1/8", "host"],
     "admin_port": ["none", "true"],

@@ -11,21 +11,13 @@ from tornado_signal.system.lag import PAUSE_S, Lag
 BOUNDS = (0.5, 1.0, 2.0)
 
 
-@pytest.mark.parametrize(
-    ("value", "counts"),
-    [
-        (0.0, [1, 0, 0, 0]),
-        (0.5, [1, 0, 0, 0]),
-        (0.6, [0, 1, 0, 0]),
-        (1, [0, 1, 0, 0]),
-        (2.0, [0, 0, 1, 0]),
-        (2.1, [0, 0, 0, 1]),
-    ],
-)
-def test_a_bucket_includes_its_upper_bound(value, counts):
+def test_a_bucket_includes_its_upper_bound():
     histogram = Histogram(BOUNDS)
-    histogram.observe(value)
-    assert (histogram.counts, histogram.sum) == (counts, value)
+    for value, bucket in [(0.0, 0), (0.5, 0), (0.6, 1), (1, 1), (2.0, 2), (2.1, 3)]:
+        counts, total = list(histogram.counts), histogram.sum
+        histogram.observe(value)
+        counts[bucket] += 1
+        assert (histogram.counts, histogram.sum) == (counts, total + value)
 
 
 def test_requests_are_counted_by_kind_and_by_pattern():

@@ -107,8 +107,7 @@ def test_segments_that_do_not_decode_are_refused(segment):
 
 
 @pytest.mark.parametrize(
-    ("values", "number"),
-    [([], 7), (["1"], 1), (["1000"], 1000), (["0012"], 12), ([str(2**53)], 2**53)],
+    ("values", "number"), [([], 7), (["1"], 1), (["1000"], 1000), (["0012"], 12), ([str(2**53)], 2**53)]
 )
 def test_whole_numbers_in_a_query(values, number):
     assert check(PAGE, from_query(PAGE, *values)) == number
@@ -198,8 +197,7 @@ def test_valid_waits_in_a_query(text):
 
 
 @pytest.mark.parametrize(
-    "value",
-    [-1, 61, 60.000001, 1e300, float("nan"), float("inf"), True, False, [], [1], {}, "", "1", "1.5", "\ud800"],
+    "value", [-1, 61, 60.000001, 1e300, float("nan"), float("inf"), True, False, [], [1], {}, "", "1", "1.5", "\ud800"]
 )
 def test_invalid_waits_are_refused(value):
     assert is_refused(WAIT, {"wait": value})
