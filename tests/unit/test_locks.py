@@ -25,6 +25,14 @@ def waiting(locks, appends, key=KEY):
     return asyncio.create_task(wait())
 
 
+@pytest.fixture
+def locks(io_loop):
+    """The locks of some sessions, of which one is held."""
+    made = SessionLocks()
+    made.hold([KEY])
+    return made
+
+
 @pytest.mark.parametrize(("first", "second", "together"), [(0, 0, False), (0, 1, False), (1, 0, False), (1, 1, True)])
 async def test_only_appends_join_appends(io_loop, first, second, together):
     locks = SessionLocks()
@@ -39,9 +47,7 @@ async def test_only_appends_join_appends(io_loop, first, second, together):
     assert not locks.held(KEY)
 
 
-async def test_other_sessions_are_not_waited_for(io_loop):
-    locks = SessionLocks()
-    locks.hold([KEY])
+async def test_other_sessions_are_not_waited_for(locks):
     await locks.acquire(OTHER)
     assert (locks.held(KEY), locks.held(OTHER)) == (True, False)
 
@@ -58,9 +64,7 @@ async def test_an_exclusive_change_waits_for_every_append(io_loop):
     await task
 
 
-async def test_exclusive_changes_go_one_by_one_in_order(io_loop):
-    locks = SessionLocks()
-    locks.hold([KEY])
+async def test_exclusive_changes_go_one_by_one_in_order(locks):
     order = []
 
     async def change(number):
@@ -93,9 +97,7 @@ async def test_a_stream_of_appends_does_not_shut_out_an_exclusive_change(io_loop
     await asyncio.gather(*appends)
 
 
-async def test_a_newcomer_does_not_overtake_the_first_in_line(io_loop):
-    locks = SessionLocks()
-    locks.hold([KEY])
+async def test_a_newcomer_does_not_overtake_the_first_in_line(locks):
     first = waiting(locks, False)
     await turn_of_the_loop()
     locks.release([KEY])
@@ -106,9 +108,7 @@ async def test_a_newcomer_does_not_overtake_the_first_in_line(io_loop):
     await newcomer
 
 
-async def test_a_waiter_that_holds_nothing_makes_way(io_loop):
-    locks = SessionLocks()
-    locks.hold([KEY])
+async def test_a_waiter_that_holds_nothing_makes_way(locks):
     idle = [asyncio.create_task(locks.acquire(KEY, appends=appends)) for appends in (False, True, True, False)]
     task = waiting(locks, False)
     await turn_of_the_loop()
@@ -131,9 +131,7 @@ async def test_several_sessions_are_held_and_released_together(io_loop):
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_a_cancelled_waiter_leaves_the_lock_to_others(io_loop, late):
-    locks = SessionLocks()
-    locks.hold([KEY])
+async def test_a_cancelled_waiter_leaves_the_lock_to_others(locks, late):
     tasks = [waiting(locks, False) for _ in range(3)]
     await turn_of_the_loop()
     if late:

@@ -44,31 +44,10 @@ MAY_IMPORT = {
     "__init__": "_version",
 }
 # What these use of the standard library reads or writes nothing.
-PURE = {
-    "errors",
-    "session",
-    "metrics",
-    "limits.forwarded",
-    "limits.per_address",
-    "api.parameters",
-    "api.wire",
-    "api.schemas",
-    "stores.leveldb.layout",
-    "stores.leveldb.changes",
-}
-PURE_MODULES = {
-    "array",
-    "base64",
-    "bisect",
-    "collections",
-    "dataclasses",
-    "enum",
-    "functools",
-    "hashlib",
-    "heapq",
-    "hmac",
-}
-PURE_MODULES |= {"ipaddress", "itertools", "json", "math", "re", "struct", "typing", "urllib", "zlib"}
+PURE = {"errors", "session", "metrics", "limits.forwarded", "limits.per_address"}
+PURE |= {"api.parameters", "api.wire", "api.schemas", "stores.leveldb.layout", "stores.leveldb.changes"}
+PURE_MODULES = {"array", "base64", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq"}
+PURE_MODULES |= {"hmac", "ipaddress", "itertools", "json", "math", "re", "struct", "typing", "urllib", "zlib"}
 IO_BUILTINS = {"open", "print", "input"}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "_version.py")

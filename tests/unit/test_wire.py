@@ -26,16 +26,7 @@ def outcome(parse, *arguments):
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
-        b" ",
-        b"nonsense",
-        b"{",
-        b"{}x",
-        b"{} {}",
-        b"null",
-        b"[]",
-        b'"text"',
-        b"1",
+        *[b"", b" ", b"nonsense", b"{", b"{}x", b"{} {}", b"null", b"[]", b'"text"', b"1"],
         b'\xef\xbb\xbf\xef\xbb\xbf{"code": "x"}',  # one byte order mark is ignored (RFC 8259, 8.1)
         '{"code": "x"}'.encode("utf-16"),
         b'{"code": "\xff"}',
