@@ -1,7 +1,6 @@
 """The directory of a database: in use or not, damaged or not, moved aside, begun anew."""
 
 import subprocess
-import sys
 import time
 
 import pytest
@@ -10,29 +9,12 @@ from tornado_signal.errors import DamagedDatabase, DamagedListing, DatabaseError
 from tornado_signal.stores.leveldb import directory, files, layout
 from tornado_signal.stores.leveldb.binding import plyvel
 
-HOLDER = """
-import sys
-from tornado_signal.stores.leveldb.binding import plyvel
-db = plyvel.DB(sys.argv[1], create_if_missing=True)
-print("open", flush=True)
-sys.stdin.read()
-"""
-
 
 @pytest.fixture
 def path(tmp_path):
     """A directory with a database of ours."""
     directory.open_leveldb(tmp_path / "data").close()
     return tmp_path / "data"
-
-
-@pytest.fixture
-def holder(path):
-    """Another process that has it open until its standard input ends."""
-    command = [sys.executable, "-c", HOLDER, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"open\n"
-        yield process
 
 
 def load(db):
