@@ -17,6 +17,7 @@ from tornado_signal.stores.leveldb import space as spaces
 from tornado_signal.stores.leveldb.space import RETRY_AFTER_S, Space
 
 MIB = 1 << 20
+RESERVE = 64 * MIB  # more than a quarter of the disk
 
 
 @pytest.fixture
@@ -25,6 +26,13 @@ def place(small_disk):
     path = small_disk / "data"
     path.mkdir()
     return path
+
+
+def measured(path, **options):
+    """The room of a directory, measured."""
+    space = Space(path, **options)
+    space.measure()
+    return space
 
 
 def fits(space, size):
@@ -41,28 +49,24 @@ def fits(space, size):
 
 def test_a_directory_in_the_place_of_the_ballast_stays(place):
     (place / files.BALLAST).mkdir()
-    space = Space(place, reserve_bytes=64 * MIB)
-    space.measure()
+    space = measured(place, reserve_bytes=RESERVE)
     assert space.free_bytes == SIZE_MIB * MIB
     assert (place / files.BALLAST).is_dir()
 
 
 def test_reserve_and_ballast_of_a_small_disk(place):
-    space = Space(place, reserve_bytes=64 * MIB)
-    space.measure()
+    space = measured(place, reserve_bytes=RESERVE)
     assert space.reserve_bytes == SIZE_MIB * MIB // 4
     ballast = place / files.BALLAST
     assert ballast.stat().st_size == ballast.stat().st_blocks * 512 == space.reserve_bytes // 2
     assert space.size_bytes == 0
     assert space.free_bytes == (SIZE_MIB - SIZE_MIB // 8) * MIB
-    space = Space(place, reserve_bytes=MIB)
-    space.measure()
+    space = measured(place, reserve_bytes=MIB)
     assert (space.reserve_bytes, ballast.stat().st_size) == (MIB, MIB // 2)
 
 
 def test_nothing_is_admitted_below_the_reserve(place, small_disk):
-    space = Space(place, reserve_bytes=64 * MIB)
-    space.measure()
+    space = measured(place, reserve_bytes=RESERVE)
     assert fits(space, MIB)
     assert not space.full
     assert not fits(space, 20 * MIB)  # which would be written twice, and again to merge it
@@ -77,8 +81,7 @@ def test_nothing_is_admitted_below_the_reserve(place, small_disk):
 
 
 def test_the_ballast_goes_and_comes_with_free_space(place, small_disk):
-    space = Space(place, reserve_bytes=64 * MIB)
-    space.measure()
+    space = measured(place, reserve_bytes=RESERVE)
     ballast = place / files.BALLAST
     space.give_up_ballast()
     assert ballast.exists()
@@ -97,12 +100,10 @@ def test_the_ballast_goes_and_comes_with_free_space(place, small_disk):
     assert space.free_bytes == (SIZE_MIB - 30 - 8) * MIB
 
 
-def test_without_a_reserve_there_is_no_ballast(place, small_disk):
-    space = Space(place)
-    space.measure()
-    assert not (place / files.BALLAST).exists()
+def test_without_a_reserve_there_is_no_ballast_and_the_disk_may_be_filled(place, small_disk):
     (small_disk / "others").write_bytes(b"\0" * 63 * MIB)
-    space.measure()
+    space = measured(place)
+    assert not (place / files.BALLAST).exists()
     assert fits(space, MIB)
     assert not space.full
 
@@ -113,22 +114,19 @@ def test_a_filesystem_without_fallocate_has_no_ballast(name, place, monkeypatch)
         raise OSError(getattr(errno, name), name)
 
     monkeypatch.setattr(spaces.os, "posix_fallocate", refused)
-    space = Space(place, reserve_bytes=64 * MIB)
-    space.measure()
+    space = measured(place, reserve_bytes=RESERVE)
     assert list(place.iterdir()) == []
     assert space.free_bytes == SIZE_MIB * MIB
 
 
 def test_a_truncated_ballast_is_made_whole(place):
     (place / files.BALLAST).write_bytes(b"\0" * 1000)
-    space = Space(place, reserve_bytes=64 * MIB)
-    space.measure()
+    measured(place, reserve_bytes=RESERVE)
     assert (place / files.BALLAST).stat().st_size == 8 * MIB
 
 
 def test_a_missing_directory_keeps_the_last_measurement(place):
-    space = Space(place, reserve_bytes=64 * MIB)
-    space.measure()
+    space = measured(place, reserve_bytes=RESERVE)
     before = space.size_bytes, space.free_bytes
     files.remove_ballast(place)
     place.rmdir()
@@ -151,9 +149,8 @@ def test_nothing_is_admitted_beyond_the_bound(tmp_path):
     assert space.capacity_bytes == 10 * MIB
 
 
-def test_submitted_bytes_count_until_measured(tmp_path):
-    space = Space(tmp_path, most_bytes=10 * MIB)
-    space.measure()
+def test_submitted_bytes_count_until_they_are_measured_or_failed(tmp_path):
+    space = measured(tmp_path, most_bytes=10 * MIB)
     space.submitted(6 * MIB)
     assert not fits(space, 5 * MIB)
     space.measure()  # nothing is written yet
@@ -166,25 +163,29 @@ def test_submitted_bytes_count_until_measured(tmp_path):
     assert not space.stale
     assert fits(space, 4 * MIB)
     assert not fits(space, 4 * MIB + 1)
-
-
-def test_failed_bytes_do_not_count(tmp_path):
-    space = Space(tmp_path, most_bytes=10 * MIB)
-    space.measure()
-    space.submitted(9 * MIB)
+    space.submitted(3 * MIB)
     assert not fits(space, 2 * MIB)
     space.failed()
     space.measure()
-    assert fits(space, 10 * MIB)
+    assert fits(space, 4 * MIB)
 
 
 # In a store.
 
 
-async def test_changes_that_wait_for_their_write_are_bounded(open_store, under, tmp_path):
-    (tmp_path / "data").mkdir()
-    store = await open_store(space=Space(tmp_path / "data", most_bytes=4 * MIB))
-    one = under(store)
+@pytest.fixture
+def room(tmp_path):
+    """A function that makes the room for a store in the directory `data`, which may hold so many MiB."""
+
+    def make(most_mib):
+        (tmp_path / "data").mkdir()
+        return Space(tmp_path / "data", most_bytes=most_mib * MIB)
+
+    return make
+
+
+async def test_changes_that_wait_for_their_write_are_bounded(open_store, under, room):
+    one = under(await open_store(space=room(4)))
     waiting = [one.create(offer=f"{number} " + "o" * 100_000) for number in range(200)]
     found = await asyncio.gather(*waiting, return_exceptions=True)
     refused = [each for each in found if isinstance(each, Unavailable)]
@@ -192,9 +193,8 @@ async def test_changes_that_wait_for_their_write_are_bounded(open_store, under, 
     assert {each.retry_after_s for each in refused} == {RETRY_AFTER_S}
 
 
-async def test_a_full_store_refuses_until_sessions_expire(open_store, under, clock, tmp_path):
-    (tmp_path / "data").mkdir()
-    space = Space(tmp_path / "data", most_bytes=3 * MIB)
+async def test_a_full_store_refuses_until_sessions_expire(open_store, under, clock, room):
+    space = room(3)
     store = await open_store(space=space)
     one = under(store)
     code = await one.create()
@@ -223,24 +223,18 @@ async def test_a_full_store_refuses_until_sessions_expire(open_store, under, clo
     await one.answer(code, large)
 
 
-async def test_failed_writes_take_no_room(open_store, under, tmp_path, monkeypatch):
-    (tmp_path / "data").mkdir()
-    space = Space(tmp_path / "data", most_bytes=10 * MIB)
-    store = await open_store(space=space)
+async def test_failed_writes_take_no_room(open_store, under, room, monkeypatch):
+    store = await open_store(space=room(10))
     one = under(store)
-    failing = True
-    write = type(store.database._group).write
 
     def failed(group):
-        if failing:
-            raise OSError("No space left on device")
-        write(group)
+        raise OSError("No space left on device")
 
-    monkeypatch.setattr(type(store.database._group), "write", failed)
-    for _ in range(4):
-        with pytest.raises(Unavailable):
-            await one.create(offer="o" * 3 * MIB)
-        while not store.available:  # noqa: ASYNC110 (there is no event for that)
-            await asyncio.sleep(0.01)
-    failing = False
+    with monkeypatch.context() as patch:
+        patch.setattr(type(store.database._group), "write", failed)
+        for _ in range(4):
+            with pytest.raises(Unavailable):
+                await one.create(offer="o" * 3 * MIB)
+            while not store.available:  # noqa: ASYNC110 (there is no event for that)
+                await asyncio.sleep(0.01)
     await one.create(offer="o" * 3 * MIB)

@@ -28,6 +28,19 @@ def compactions(store, monkeypatch):
 
 
 @pytest.fixture
+def filled_and_swept(store, one, clock, monotonic):
+    """A function that passes so many seconds, publishes over a megabyte, lets it expire, and sweeps."""
+
+    async def run(passed_s, **options):
+        monotonic[0] += passed_s
+        await fill(one, **options)
+        clock.ms += TIMEOUT_MS
+        await store.sweeper.sweep()
+
+    return run
+
+
+@pytest.fixture
 def monotonic(monkeypatch):
     """The sweeper's monotonic clock, turned by hand: `monotonic[0] += 1.0`."""
     seconds = [1000.0]
@@ -40,21 +53,13 @@ async def fill(one, bytes_each=20_000, number=100):
     await asyncio.gather(*[one.create(offer=os.urandom(bytes_each // 2).hex()) for _ in range(number)])
 
 
-async def test_deletes_all_that_has_expired(store, one, clock):
-    await asyncio.gather(*[one.create() for _ in range(500)])
-    clock.ms += 1
-    kept = await one.create()
-    await store.sweeper.sweep()
-    assert len(await one.codes()) == 501
-    clock.ms += TIMEOUT_MS - 1
-    await store.sweeper.sweep()
-    assert await one.codes() == [kept]
-    assert await store.expiry.sweep(clock.ms) == 0
-
-
-async def test_requests_are_served_during_a_long_sweep(store, one, clock):
+async def test_deletes_all_that_has_expired_while_requests_are_served(store, one, clock):
     await asyncio.gather(*[one.create("old") for _ in range(2000)])
-    clock.ms += TIMEOUT_MS
+    clock.ms += 1
+    kept = await one.create("old")
+    await store.sweeper.sweep()
+    assert len(await one.codes("old")) == 2001
+    clock.ms += TIMEOUT_MS - 1
     sweeping = asyncio.create_task(store.sweeper.sweep())
     served = 0
     while not sweeping.done():
@@ -63,16 +68,17 @@ async def test_requests_are_served_during_a_long_sweep(store, one, clock):
         served += 1
     await sweeping
     assert served > 10
+    assert await one.codes("old") == [kept]
+    assert await store.expiry.sweep(clock.ms) == 0
 
 
-async def test_compacts_once_something_was_swept(store, under, clock, compactions):
-    await fill(under(store))
+async def test_compacts_once_something_was_swept(store, one, clock, compactions):
+    await fill(one)
     full = store.database.size_bytes()
     await store.sweeper.sweep()
     assert compactions == [0]
     clock.ms += TIMEOUT_MS
     await store.sweeper.sweep()
-    assert compactions == [1]
     assert store.database.size_bytes() < full / 10
     await store.sweeper.sweep()
     assert compactions == [1]
@@ -94,32 +100,27 @@ async def test_every_swept_session_is_counted_once(store, one, clock):
     assert await store.counts() == (0, 0)
 
 
-async def test_a_small_store_is_compacted_later(store, under, clock, compactions):
-    await fill(under(store), number=20)
-    clock.ms += TIMEOUT_MS
-    await store.sweeper.sweep()
+async def test_a_small_store_is_compacted_later(store, one, filled_and_swept, compactions):
+    await filled_and_swept(0, number=20)
     assert compactions == [0]
-    await fill(under(store))
+    await fill(one)
     await store.sweeper.sweep()
     assert compactions == [1]
 
 
-async def test_compactions_keep_a_pause(store, under, clock, monotonic, compactions):
+async def test_compactions_keep_a_pause(store, filled_and_swept, monotonic, compactions):
     for passed_s, expected in [(0.0, 1), (59.9, 1), (0.0, 1), (0.1, 2), (59.0, 2)]:
-        monotonic[0] += passed_s
-        await fill(under(store))
-        clock.ms += TIMEOUT_MS
-        await store.sweeper.sweep()
+        await filled_and_swept(passed_s)
         assert compactions == [expected]
     monotonic[0] += 1.0
     await store.sweeper.sweep()
     assert compactions == [3]
 
 
-async def test_compactions_pause_less_while_the_store_is_full(store, under, clock, monotonic, compactions):
+async def test_compactions_pause_less_while_the_store_is_full(store, one, clock, monotonic, compactions):
     for passed_s, most_bytes, expected in [(0.0, UNLIMITED, 1), (5.1, UNLIMITED, 1), (0.0, 1, 2), (4.9, 1, 2)]:
         store.space.most_bytes = UNLIMITED
-        await fill(under(store))
+        await fill(one)
         store.space.most_bytes = most_bytes
         monotonic[0] += passed_s
         clock.ms += TIMEOUT_MS
@@ -127,7 +128,9 @@ async def test_compactions_pause_less_while_the_store_is_full(store, under, cloc
         assert compactions == [expected]
 
 
-async def test_a_long_compaction_is_followed_by_a_long_pause(store, under, clock, monotonic, compactions, monkeypatch):
+async def test_a_long_compaction_is_followed_by_a_long_pause(
+    store, filled_and_swept, monotonic, compactions, monkeypatch
+):
     monkeypatch.setattr(sweeper_module, "COMPACT_PAUSE_S", 1.0)
     compact = store.database.compact
 
@@ -137,10 +140,7 @@ async def test_a_long_compaction_is_followed_by_a_long_pause(store, under, clock
 
     monkeypatch.setattr(store.database, "compact", slow)
     for passed_s, expected in [(0.0, 1), (199.0, 1), (1.0, 2)]:
-        monotonic[0] += passed_s
-        await fill(under(store))
-        clock.ms += TIMEOUT_MS
-        await store.sweeper.sweep()
+        await filled_and_swept(passed_s)
         assert compactions == [expected]
 
 
@@ -172,13 +172,17 @@ async def test_settling_does_not_wait_for_a_sweep(store, one, clock):
     assert sum(store.database_metrics.sweeps.counts) == 0
 
 
-@pytest.mark.parametrize("failing", ["read", "defect"])
+def sweepers():
+    """The tasks of the work in the background."""
+    return [task for task in asyncio.all_tasks() if "Sweeper" in repr(task.get_coro())]
+
+
+@pytest.mark.parametrize("failing", ["nothing", "read", "defect", "database"])
 async def test_sweeps_go_on_after_a_failure_and_end_with_the_store(
     failing, open_store, under, clock, monkeypatch, caplog
 ):
     store = await open_store(sweep_interval_ms=10)
-    one = under(store)
-    await one.create()
+    await under(store).create()
     settle, failed = store.expiry.settle, asyncio.Event()
 
     async def failing_once(now_ms):
@@ -186,26 +190,18 @@ async def test_sweeps_go_on_after_a_failure_and_end_with_the_store(
         failed.set()
         raise plyvel.CorruptionError(b"bad block") if failing == "read" else ZeroDivisionError
 
-    monkeypatch.setattr(store.expiry, "settle", failing_once)
-    await failed.wait()
+    if failing in ("read", "defect"):
+        monkeypatch.setattr(store.expiry, "settle", failing_once)
+        await failed.wait()
+    elif failing == "database":
+        store.database.failed(plyvel.CorruptionError(b"bad block"))
     clock.ms += TIMEOUT_MS
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while store.metrics.swept < 1:  # noqa: ASYNC110 (there is no event for that)
             await asyncio.sleep(0.01)
-    assert store.database_metrics.reopened == (failing == "read")
-    assert ("work in the background failed" in caplog.text) == (failing == "defect")
-    assert len([task for task in asyncio.all_tasks() if "Sweeper" in repr(task.get_coro())]) == 2
+    assert store.database_metrics.reopened == (failing in ("read", "database"))
+    warned = [record for record in caplog.records if record.name == sweeper_module.__name__ and record.levelno > 20]
+    assert ["work in the background failed" in each.getMessage() for each in warned] == [True] * (failing == "defect")
+    assert len(sweepers()) == 2
     await store.close()
-    assert not [task for task in asyncio.all_tasks() if "Sweeper" in repr(task.get_coro())]
-
-
-async def test_sweeps_go_on_after_a_reopening_without_a_warning(open_store, under, clock, caplog):
-    store = await open_store(sweep_interval_ms=10)
-    one = under(store)
-    await one.create()
-    store.database.failed(plyvel.CorruptionError(b"bad block"))
-    clock.ms += TIMEOUT_MS
-    async with asyncio.timeout(30):
-        while store.metrics.swept < 1:  # noqa: ASYNC110 (there is no event for that)
-            await asyncio.sleep(0.01)
-    assert not [record for record in caplog.records if record.name == sweeper_module.__name__ and record.levelno > 20]
+    assert not sweepers()
