@@ -37,7 +37,6 @@ async def holds_nothing(engine, store, clock):
 
 
 async def said(one, code, side):
-    """What one side has sent, without the numbers."""
     news = await one.read(code, side)
     return news.description, [text for _, text in news.candidates]
 

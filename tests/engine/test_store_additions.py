@@ -93,7 +93,6 @@ async def test_batches_are_read_whole_or_not_at_all(one, engine):
 
 
 def as_offerer(one, code, secret_hash):
-    """Everything that is done as the offerer."""
     yield one.add(code, OFFERER, "c", secret_hash=secret_hash)
     yield one.read(code, ANSWERER, secret_hash=secret_hash)
     yield one.refresh(code, OFFERER, secret_hash=secret_hash)
@@ -101,7 +100,6 @@ def as_offerer(one, code, secret_hash):
 
 
 def as_answerer(one, code, secret_hash):
-    """Everything that is done as the answerer."""
     yield one.add(code, ANSWERER, "c", secret_hash=secret_hash)
     yield one.answer(code, secret_hash=secret_hash)
     yield one.read(code, OFFERER, secret_hash=secret_hash)
@@ -110,7 +108,6 @@ def as_answerer(one, code, secret_hash):
 
 
 async def held(one, code):
-    """What a session with both secrets holds."""
     return await one.read(code, OFFERER, secret_hash=THEIRS), await one.read(code, ANSWERER, secret_hash=MINE)
 
 
@@ -439,7 +436,6 @@ async def test_quotas_of_origins_and_topics(open_store, under, engine, clock):
     one, other = under(store), under(store, OTHER)
 
     async def filled(*topics):
-        """How many of these can be published."""
         made = [await asyncio.gather(one.create(topic), return_exceptions=True) for topic in topics]
         return [code for (code,) in made if type(code) is not TooMany]
 

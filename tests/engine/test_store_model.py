@@ -40,7 +40,6 @@ foreign = st.none() | st.sampled_from(ORIGINS)
 
 
 async def await_all(operations):
-    """All of these at once: what each comes to, refusals too."""
     return await asyncio.gather(*operations, return_exceptions=True)
 
 
@@ -56,8 +55,6 @@ class Follower:
 
 @dataclass
 class Expected:
-    """What the model knows of a session."""
-
     topic: str
     info: str
     offer: str
@@ -140,7 +137,6 @@ class Model(RuleBasedStateMachine):
         return sorted(found, key=lambda each: (each[1].created_ms, each[1].place), reverse=True)
 
     def moved(self, origin, topic):
-        """Somebody has come to a topic, or was taken away."""
         self.moves[origin, topic] += 1
         self.touched.add((origin, topic))
 
@@ -199,7 +195,6 @@ class Model(RuleBasedStateMachine):
         secret=secrets,
     )
     def create(self, origin, topic, info, offer, ttl_ms, secret):
-        """Publish something."""
         code = self.engine.code(origin, topic, offer)
         before = self.live(origin, code) if self.by_content else None
         create = self.store.create(origin, topic, info, offer, ttl_ms=ttl_ms, secret_hash=secret)
@@ -232,7 +227,6 @@ class Model(RuleBasedStateMachine):
 
     @rule(name=codes, foreign=foreign, answer=texts, secret=secrets)
     def answer(self, name, foreign, answer, secret):
-        """Answer a session, of the own origin or not, there or not, answered or not."""
         origin, code = foreign or name[0], name[1]
         session = self.admitted(origin, code, Side.ANSWERER, secret)
         expected = None
@@ -247,7 +241,6 @@ class Model(RuleBasedStateMachine):
 
     @rule(name=codes, foreign=foreign, side=sides, texts=st.lists(texts, min_size=1, max_size=12), secret=secrets)
     def candidates(self, name, foreign, side, texts, secret):
-        """Send candidates, one or several."""
         origin, code = foreign or name[0], name[1]
         session = self.admitted(origin, code, side, secret)
         if session:
@@ -258,7 +251,6 @@ class Model(RuleBasedStateMachine):
 
     @rule(name=codes, foreign=foreign, side=sides, secret=secrets)
     def withdraw(self, name, foreign, side, secret):
-        """End a session before its time."""
         origin, code = foreign or name[0], name[1]
         session = self.admitted(origin, code, side, secret)
         if session:
@@ -269,7 +261,6 @@ class Model(RuleBasedStateMachine):
 
     @rule(name=codes, foreign=foreign, side=sides, secret=secrets)
     def refresh(self, name, foreign, side, secret):
-        """Let a session live on, answered or not."""
         origin, code = foreign or name[0], name[1]
         session = self.admitted(origin, code, side, secret)
         staying = self.under(origin).refresh(code, side, secret_hash=secret)
@@ -311,7 +302,6 @@ class Model(RuleBasedStateMachine):
 
     @rule(name=codes, side=sides, since=st.integers(0, 30))
     def read_on(self, name, side, since):
-        """From any number on: what came after it, and whatever describes the side."""
         session = self.live(*name)
         if session:
             shown = {"secret_hash": session.secrets[side.other]}
@@ -322,14 +312,12 @@ class Model(RuleBasedStateMachine):
 
     @rule(name=codes, side=sides, shown=secrets)
     def read_with_some_secret(self, name, side, shown):
-        """Only with the reader's own secret, if there is one."""
         admitted = self.admitted(*name, side.other, shown)
         reading = self.under(name[0]).read(name[1], side, secret_hash=shown)
         assert self.attempt(reading) is (None if admitted else SessionNotFound)
 
     @rule(origin=st.sampled_from(ORIGINS), topic=st.sampled_from(TOPICS), limit=st.integers(1, 5))
     def newest(self, origin, topic, limit):
-        """The newest so many of a listing."""
         found = self.run(self.under(origin).sessions(topic, limit))
         assert [each.session.code for each in found] == [code for code, _ in self.listed(origin, topic)[:limit]]
 
@@ -396,7 +384,6 @@ class Model(RuleBasedStateMachine):
 
     @rule(origin=st.sampled_from(ORIGINS), offset=st.integers(0, 6), limit=st.integers(1, 6))
     def topics(self, origin, offset, limit):
-        """Any page of the topics."""
         expected = self.counts(origin)
         assert self.run(self.under(origin).topics(offset, limit)) == (expected[offset : offset + limit], len(expected))
 
@@ -408,7 +395,6 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def all_is_as_expected(self):
-        """Every listing, count and session is what the dict says."""
         if not hasattr(self, "store"):
             return
         for origin in ORIGINS:
@@ -482,7 +468,6 @@ class Model(RuleBasedStateMachine):
         self.run(self.engine.settled(self.store))
 
     def watch(self, name, opening):
-        """Wait for news, by a new watch if there is none."""
         watch = self.waits[name][0] if name in self.waits else opening(*name)
         self.waits[name] = watch, watch.wait(self.loop.time() + LATER_S)
 

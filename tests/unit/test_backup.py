@@ -16,19 +16,16 @@ GOLDEN = (
 
 
 def made(entries, step=3):
-    """A backup of these entries, made in steps."""
     packer, ordered = Packer(), sorted(entries.items())
     steps = [ordered[at : at + step] for at in range(0, len(ordered), step)]
     return b"".join([packer.begin(), *map(packer.pack, steps), packer.end()])
 
 
 def read(data):
-    """The entries of a backup, as `unpack` finds them."""
     return dict(unpack(io.BytesIO(data).read))
 
 
 def flipped(data, at):
-    """These bytes with one bit turned."""
     altered = bytearray(data)
     altered[at // 8] ^= 1 << at % 8
     return bytes(altered)

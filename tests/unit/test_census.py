@@ -47,7 +47,6 @@ class Held:
 
 @pytest.fixture
 def held():
-    """Entries, none at first but the format."""
     return Held()
 
 

@@ -25,7 +25,6 @@ def applied(*events):
 
 
 def gone(reason):
-    """What is kept of a session that has left."""
     key = layout.pack_departure_prefix(ORIGIN, "topic", expired=reason is Reason.EXPIRED) + layout.pack_number(7)
     return {key: layout.pack_departure_value(SESSION, reason), layout.pack_expiry_key(99, key): b""}
 

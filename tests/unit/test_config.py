@@ -182,13 +182,11 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 def settle(*argv: str, env: dict[str, str] | None = None) -> Settings:
-    """Load the settings as the command does."""
     return load(PARSER.parse_args(["serve", *argv]), env or {})
 
 
 @pytest.fixture
 def toml(tmp_path):
-    """A function that writes a TOML file and returns its path."""
     path = tmp_path / "signal.toml"
 
     def write(content: str | bytes) -> str:
@@ -227,31 +225,18 @@ def test_every_source_means_the_same(name, written, in_toml, value, toml):
     assert settle(env=env | {CONFIG_VARIABLE: path}) == expected
 
 
-@pytest.mark.parametrize(
-    ("sources", "port"),
-    [
-        ("", 3000),
-        ("file", 1),
-        ("environment", 2),
-        ("flag", 3),
-        ("file environment", 2),
-        ("file flag", 3),
-        ("environment flag", 3),
-        ("file environment flag", 3),
-    ],
-)
-def test_flag_wins_over_environment_over_file(sources, port, toml):
-    argv, env, other = [], {}, {"codes": "random", "durability": "fsync", "address": "127.0.0.1"}
-    if "file" in sources:
-        argv += ["--config", toml('port = 1\ncodes = "content"\n')]
-        other["codes"] = "content"
-    if "environment" in sources:
-        env = {"TORNADO_SIGNAL_PORT": "2", "TORNADO_SIGNAL_DURABILITY": "os"}
-        other["durability"] = "os"
-    if "flag" in sources:
-        argv += ["--port", "3", "--address", "::1"]
-        other["address"] = "::1"
-    assert settle(*argv, env=env) == Settings(port=port, **other)
+def test_flag_wins_over_environment_over_file_over_default(toml):
+    path = toml("port = 1\nmax_offer = 1001\nmax_answer = 1001\ncodes = 'content'\n")
+    env = {"TORNADO_SIGNAL_PORT": "2", "TORNADO_SIGNAL_MAX_OFFER": "1002", "TORNADO_SIGNAL_DURABILITY": "os"}
+    by_file = {"max_answer": 1001, "codes": "content"}
+    by_environment = {"max_offer": 1002, "durability": "os"}
+    flags = ["--port", "3", "--address", "::1"]
+    by_flag = {"port": 3, "address": "::1"}
+    assert settle("--config", path) == Settings(port=1, max_offer=1001, **by_file)
+    assert settle(env=env) == Settings(port=2, **by_environment)
+    assert settle("--config", path, env=env) == Settings(port=2, **by_file, **by_environment)
+    assert settle(*flags, env=env) == Settings(**by_environment, **by_flag)
+    assert settle("--config", path, *flags, env=env) == Settings(**by_file, **by_environment, **by_flag)
 
 
 def test_defaults_can_be_restored_by_a_stronger_source(toml):

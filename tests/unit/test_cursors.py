@@ -21,17 +21,14 @@ class Positions:
 
 
 def tagged(scope, text):
-    """A cursor with any text."""
     return format_cursor(Positions(), scope, text)
 
 
 def made(scope, numbers):
-    """A cursor of the store."""
     return tagged(scope, format_numbers(STORE, *numbers))
 
 
 def read(scope, cursor, store=STORE):
-    """What its numbers are."""
     return parse_cursor(lambda text: parse_numbers(store, text), scope, cursor, "since")
 
 

@@ -83,14 +83,12 @@ class Counts(RuleBasedStateMachine):
 
     @rule()
     def count_topics(self):
-        """The number of topics of all origins, once all are settled."""
         for origin in ORIGINS:
             settle(self.index, origin, self.now_ms)
         assert self.index.topic_count == len({session[:2] for session in self.sessions if self.now_ms < session[2]})
 
     @rule(origin=st.sampled_from(ORIGINS), topic=st.sampled_from(TOPICS))
     def counted(self, origin, topic):
-        """One topic's count and next expiry, settled or not."""
         mine = [expires_ms for *of, expires_ms in self.sessions if of == [origin, topic] and self.now_ms < expires_ms]
         assert self.index.counted(origin, topic, self.now_ms) == (len(mine), min(mine, default=None))
 

@@ -26,7 +26,6 @@ WAIT = parameters.WAIT
 
 
 def check(parameter, fields):
-    """The value of a parameter."""
     return parameter.check(fields, CALL)
 
 
@@ -40,12 +39,10 @@ def is_refused(parameter, fields):
 
 
 def from_path(segment):
-    """The field of a path's segment."""
     return {"topic": topic_of(segment)}
 
 
 def from_query(parameter, *texts):
-    """The fields of a query with these values for a parameter."""
     return query_fields(urllib.parse.urlencode([(parameter.name, text) for text in texts]), [parameter])
 
 

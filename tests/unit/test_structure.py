@@ -105,7 +105,6 @@ def rooms(path):
 
 
 def allowed(name):
-    """What the table allows, in the words of `rooms`."""
     own = {*MAY_IMPORT, "package", "_version"}
     return {f".{word}" if word in own else word for word in MAY_IMPORT[name].split()}
 

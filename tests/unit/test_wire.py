@@ -16,7 +16,6 @@ encodable = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 def outcome(parse, *arguments):
-    """What parsing comes to: a value, or the refusal."""
     try:
         return parse(*arguments)
     except InvalidParameter as error:

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,15 +15,19 @@ from tornado_signal.stores.leveldb import database, layout
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.changes import Change
 from tornado_signal.stores.leveldb.database import Database
+from tornado_signal.stores.leveldb.groups import Group
 from tornado_signal.stores.leveldb.space import Space
+
+OWN = [layout.FORMAT_KEY, layout.IDENTITY_KEY]
 
 
 class Disk:
-    """Makes real LevelDB with a thin skin: counts its writes, holds them up, lets them or the opening fail."""
+    """What is under LevelDB: counts its writes, holds them up, lets them or the opening fail."""
+
+    open_leveldb, write_group = plyvel.DB, Group.write
 
     def __init__(self):
-        self.begun = 0
-        self.writes = []
+        self.begun = self.ended = 0
         self.failing = self.unopenable = False
         self.refused = threading.Semaphore(0)
         self.go = threading.Event()
@@ -32,42 +37,15 @@ class Disk:
         if self.unopenable:
             self.refused.release()
             raise plyvel.IOError(b"No space left on device")
-        return Skin(self, _REAL_DB(*arguments, **options))
+        return Disk.open_leveldb(*arguments, **options)
 
-
-class Skin:
-    """A LevelDB on such a disk."""
-
-    def __init__(self, disk, real):
-        self._disk, self._real = disk, real
-
-    def __getattr__(self, name):
-        return getattr(self._real, name)
-
-    def write_batch(self, **options):
-        return Batch(self._disk, self._real.write_batch(**options), options)
-
-
-class Batch(Skin):
-    """A batch for such a LevelDB."""
-
-    def __init__(self, disk, real, options):
-        super().__init__(disk, real)
-        self._options = options
-
-    def append(self, other):
-        self._real.append(other._real)
-
-    def write(self):
-        self._disk.begun += 1
-        self._disk.go.wait()
-        self._disk.writes.append(self._options)
-        if self._disk.failing:
+    def write(self, group):
+        self.begun += 1
+        self.go.wait()
+        self.ended += 1
+        if self.failing:
             raise plyvel.IOError(b"No space left on device")
-        self._real.write()
-
-
-_REAL_DB = plyvel.DB
+        Disk.write_group(group)
 
 
 @pytest.fixture
@@ -76,6 +54,7 @@ def disk(monkeypatch):
     made = Disk()
     monkeypatch.setattr(database, "GATHER_S", 0)
     monkeypatch.setattr(plyvel, "DB", made.open)
+    monkeypatch.setattr(Group, "write", lambda group: made.write(group))
     monkeypatch.setattr(database, "REOPEN_PAUSE_S", 0.001)
     yield made
     made.go.set()
@@ -106,11 +85,7 @@ class Held:
         return self.db.commit(Change([(key, value) for key in keys], []), lambda ok: self.told.append((keys[0], ok)))
 
     def keys(self):
-        return [
-            key
-            for key in self.db.view.iterator(include_value=False)
-            if key not in (layout.FORMAT_KEY, layout.IDENTITY_KEY)
-        ]
+        return [key for key in self.db.view.iterator(include_value=False) if key not in OWN]
 
 
 @pytest.fixture
@@ -147,16 +122,24 @@ def held_up(disk):
 
 
 async def turns(count):
-    """Let the loop take some."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-async def test_changes_of_one_turn_share_one_write(held, disk):
+async def test_changes_of_one_turn_or_during_a_write_share_one_write(held, disk):
     waiters = [held.put(b"a", value=b"%d" % number) for number in range(50)] + [held.put(b"b")]
     assert all(await outcomes(*waiters))
-    assert len(disk.writes) == 1
+    assert disk.ended == 1
     assert held.db.view.get(b"a") == b"49"
+    with held_up(disk):
+        waiters = [held.put(b"first")]
+        await turns(3)
+        for number in range(50):
+            await asyncio.sleep(0)
+            waiters.append(held.put(b"%d" % number))
+    assert all(await outcomes(*waiters))
+    assert disk.ended == 3
+    assert len(held.keys()) == 53
 
 
 async def test_writes_of_waiting_changes_begin_apart(held, disk, monkeypatch):
@@ -170,7 +153,7 @@ async def test_writes_of_waiting_changes_begin_apart(held, disk, monkeypatch):
     await first
     assert all(await outcomes(second, held.put(b"third")))
     assert time.monotonic() - began_s >= 0.9 * database.GATHER_S  # uvloop counts milliseconds
-    assert len(disk.writes) == 2
+    assert disk.ended == 2
 
 
 async def test_a_large_group_does_not_wait(held, disk, monkeypatch):
@@ -179,10 +162,10 @@ async def test_a_large_group_does_not_wait(held, disk, monkeypatch):
     assert all(await outcomes(*[held.put(b"%d" % number) for number in range(database.GATHER_CHANGES)]))
     late = [held.put(b"late")]
     await turns(3)
-    assert len(disk.writes) == 2
+    assert disk.ended == 2
     late += [held.put(b"%d" % number) for number in range(database.GATHER_CHANGES)]
     assert all(await outcomes(*late))
-    assert len(disk.writes) == 3
+    assert disk.ended == 3
 
 
 async def test_successive_single_changes_are_hardly_delayed(held, disk, monkeypatch):
@@ -193,32 +176,29 @@ async def test_successive_single_changes_are_hardly_delayed(held, disk, monkeypa
         await held.put(b"%d" % number)
     last = held.put(b"last")
     await turns(3)
-    assert len(disk.writes) == database.GATHER_AGAIN
+    assert disk.ended == database.GATHER_AGAIN
     assert not last.done()
     for number in range(database.GATHER_CHANGES):
         held.put(b"%d" % number)
     await last
 
 
-async def test_changes_that_come_during_a_write_share_the_next(held, disk):
-    with held_up(disk):
-        waiters = [held.put(b"first")]
-        await turns(3)
-        for number in range(50):
-            await asyncio.sleep(0)
-            waiters.append(held.put(b"%d" % number))
-    assert all(await outcomes(*waiters))
-    assert len(disk.writes) == 2
-    assert len(held.keys()) == 51
-
-
 @pytest.mark.parametrize("sync", [True, False])
-async def test_durability_reaches_every_write(io_loop, tmp_path, disk, sync):
+async def test_durability_reaches_every_write(io_loop, tmp_path, disk, monkeypatch, sync):
+    batches = []
+
+    def group(db, sync):
+        return Group(
+            SimpleNamespace(write_batch=lambda **options: batches.append(options) or db.write_batch(**options)), sync
+        )
+
+    monkeypatch.setattr(database, "Group", group)
     held = await Held.open(tmp_path / "data", sync=sync)
     for key in (b"a", b"b"):
         await held.put(key)
     await held.db.close()
-    assert disk.writes == [{"sync": sync}] * 2
+    assert disk.ended == 2
+    assert [options for options in batches if options] == [{"sync": sync}] * 3  # the last one was not written
 
 
 async def test_nobody_sees_what_is_not_committed(held, disk):
@@ -240,19 +220,15 @@ async def test_a_view_ends_with_its_turn_of_the_loop(held):
     del kept
 
 
-async def test_deletes_come_before_puts(held):
+async def test_deletes_come_before_puts_and_settled_before_the_waiter(held):
     await held.put(b"a", b"b")
-    await held.db.commit(Change([(b"a", b"new")], [b"a", b"b"]), lambda ok: None)
-    assert (held.keys(), held.db.view.get(b"a")) == ([b"a"], b"new")
-
-
-async def test_settled_is_called_before_the_waiter_goes_on(held):
     order = []
-    waiter = held.db.commit(Change([(b"a", b"")], []), lambda ok: order.append(("settled", ok)))
+    waiter = held.db.commit(Change([(b"a", b"new")], [b"a", b"b"]), lambda ok: order.append(("settled", ok)))
     waiter.add_done_callback(lambda _: order.append("waiter"))
     await waiter
     await asyncio.sleep(0)
     assert order == [("settled", True), "waiter"]
+    assert (held.keys(), held.db.view.get(b"a")) == ([b"a"], b"new")
 
 
 @pytest.mark.parametrize(
@@ -298,7 +274,7 @@ async def test_a_failed_write_refuses_everything_until_reopened(held, disk, capl
     disk.failing = disk.unopenable = False
     await held.opened.wait()
     assert held.keys() == [b"before"]
-    assert held.loads[-1].keys() == {b"before", layout.FORMAT_KEY, layout.IDENTITY_KEY}
+    assert held.loads[-1].keys() == {b"before", *OWN}
     assert await outcomes(held.put(b"after")) == [True]
     assert held.told[-2:] == [(b"during", False), (b"after", True)]
     said = [record.levelname for record in caplog.records if record.name == database.__name__]
@@ -322,7 +298,6 @@ async def test_repeated_failures_lose_nothing_confirmed(held, disk):
 
 
 def damaged_block():
-    """What LevelDB raises where it reads a damaged block."""
     return plyvel.CorruptionError(b"Corruption: block checksum mismatch")
 
 
@@ -354,7 +329,7 @@ async def test_a_failed_read_refuses_everything_until_reopened(during, held, dis
     await held.opened.wait()
     expected = [b"before", b"during"] if during in ("a write", "a group on its way") else [b"before"]
     assert held.keys() == expected
-    assert held.loads[-1].keys() == {*expected, layout.FORMAT_KEY, layout.IDENTITY_KEY}
+    assert held.loads[-1].keys() == {*expected, *OWN}
     assert await outcomes(held.put(b"x")) == [True]
     said = [record.getMessage() for record in caplog.records if record.name == database.__name__]
     assert [line.split()[1] for line in said if line.startswith("a ")][:1] == ["read"]
@@ -394,7 +369,7 @@ async def test_a_pinned_snapshot_does_not_change(held):
             await held.db.commit(Change([], [b"a"]), lambda ok: None)
             await held.db.compact()
             found = [[key for key, _ in view().iterator()] for view in (first, second, lambda: held.db.view)]
-        assert found == [[layout.FORMAT_KEY, layout.IDENTITY_KEY, *keys] for keys in ([b"a"], [b"a", b"b"], [b"b"])]
+        assert found == [[*OWN, *keys] for keys in ([b"a"], [b"a", b"b"], [b"b"])]
         assert first().get(b"a") == b"value"
         with pytest.raises(Unavailable):
             second()
@@ -552,7 +527,6 @@ async def test_the_size_is_zero_while_the_directory_is_moved_aside(held, tmp_pat
 
 
 def only(path, pattern):
-    """The one file of this pattern that is not empty."""
     (found,) = [file for file in path.glob(pattern) if file.stat().st_size]
     return found
 

@@ -12,7 +12,6 @@ from tornado_signal.stores.leveldb.binding import plyvel
 
 @pytest.fixture
 def path(tmp_path):
-    """A directory with a database of ours."""
     directory.open_leveldb(tmp_path / "data").close()
     return tmp_path / "data"
 
@@ -23,7 +22,6 @@ def load(db):
 
 
 def damage(path):
-    """Make LevelDB find it damaged."""
     (path / "CURRENT").write_bytes(b"nonsense")
 
 

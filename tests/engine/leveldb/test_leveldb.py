@@ -199,7 +199,6 @@ async def test_probing_changes_nothing(store, one):
 
 
 def turn_around(file, start):
-    """Turn eight bytes of a file around."""
     data = bytearray(file.read_bytes())
     data[start : start + 8] = bytes(byte ^ 0xFF for byte in data[start : start + 8])
     file.write_bytes(data)

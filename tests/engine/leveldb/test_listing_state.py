@@ -85,7 +85,6 @@ async def test_a_failed_change_leaves_the_state(store, one, monkeypatch):
 
 
 async def shortest_s(times, work):
-    """How long something takes, if nothing comes between."""
     taken = []
     for _ in range(times):
         began_s = time.perf_counter()

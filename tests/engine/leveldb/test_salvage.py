@@ -28,7 +28,6 @@ def sound(tmp_path_factory):
 
 
 def without_identity(db):
-    """All entries but what tells one database from another."""
     return {key: value for key, value in db.iterator() if key != layout.IDENTITY_KEY}
 
 
@@ -67,7 +66,6 @@ def saved_of(path, entries):
 
 
 def sessions(entries):
-    """The parts of each session, by origin and code."""
     found = {}
     for key, value in entries.items():
         if key.startswith(layout.SESSIONS):

@@ -55,7 +55,6 @@ class Stops:
 
 
 def left(store):
-    """The kinds of keys that are there."""
     return {key[:1] for key in store.database.view.iterator(include_value=False)}
 
 
@@ -102,7 +101,6 @@ def one_order(codes, events):
 
 
 def session_keys(store):
-    """The keys of what sessions hold."""
     return list(store.database.view.iterator(prefix=layout.SESSIONS, include_value=False))
 
 

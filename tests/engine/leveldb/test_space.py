@@ -29,14 +29,12 @@ def place(small_disk):
 
 
 def measured(path, **options):
-    """The room of a directory, measured."""
     space = Space(path, **options)
     space.measure()
     return space
 
 
 def fits(space, size):
-    """Whether so many bytes are admitted."""
     try:
         space.admit(size)
     except Unavailable:

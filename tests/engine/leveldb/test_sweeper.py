@@ -173,7 +173,6 @@ async def test_settling_does_not_wait_for_a_sweep(store, one, clock):
 
 
 def sweepers():
-    """The tasks of the work in the background."""
     return [task for task in asyncio.all_tasks() if "Sweeper" in repr(task.get_coro())]
 
 

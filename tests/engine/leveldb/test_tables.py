@@ -12,7 +12,6 @@ from tornado_signal.stores.leveldb.binding import plyvel
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    """A directory with a table."""
     path = tmp_path_factory.mktemp("tables") / "data"
     with plyvel.DB(str(path), create_if_missing=True) as db:
         for number in range(3000):

@@ -13,7 +13,6 @@ from tornado_signal.stores.redis.store import RedisStore
 
 @pytest.fixture
 def nodes(request):
-    """A primary and its replica."""
     primary = RedisServer(request.param, "--repl-diskless-sync-delay", "0")
     replica = RedisServer(request.param, "--replicaof", f"{primary.host} {primary.port}")
     primary.wait(lambda: primary.replicas() == 1)
