@@ -94,21 +94,6 @@ async def test_expiry_is_exact_to_the_millisecond(store, one, clock, answered, s
     assert await one.codes("fresh") == [fresh]
 
 
-async def test_listings_and_counts_are_exact_without_any_sweep(one, clock):
-    for number in range(20):
-        await one.create(f"topic {number % 4}")
-        clock.ms += 100
-    for _ in range(12):
-        live = [number for number in range(20) if clock.ms < BEGIN_MS + 100 * number + TIMEOUT_MS]
-        counts = {f"topic {number}": len([each for each in live if each % 4 == number]) for number in range(4)}
-        expected = [(topic, count) for topic, count in counts.items() if count]
-        assert await one.topics() == (expected, len(expected))
-        for topic, count in counts.items():
-            assert len(await one.sessions(topic)) == count
-        clock.ms += 99
-    assert (await one.topics(), clock.ms > BEGIN_MS + 3000) == (([], 0), True)
-
-
 async def test_listings_are_newest_first(store, one, under, engine, clock):
     codes = []
     for _ in range(5):
@@ -224,15 +209,6 @@ async def test_an_answer_comes_through_a_stream_of_candidates(one):
     assert (await one.read(code, ANSWERER)).description == "answer"
 
 
-async def test_candidates_of_one_request_stay_together(one, engine):
-    code = await one.create()
-    groups = [[f"{group}.{number}" for number in range(5)] for group in range(20)]
-    await asyncio.gather(*[one.add(code, OFFERER, *group) for group in groups])
-    _, kept = await said(one, code, OFFERER)
-    found = [kept[at : at + 5] for at in range(0, len(kept), 5)]
-    assert (found if engine.in_order else sorted(found, key=groups.index)) == groups
-
-
 async def test_changes_at_the_moment_of_expiry_are_swept(store, one, clock, engine):
     code = await one.create()
     clock.ms += TIMEOUT_MS - 1
@@ -286,14 +262,12 @@ async def test_unanswered_content_is_refreshed_by_publishing_again(open_store, u
 
 
 async def test_answered_content_is_left_as_it_is(open_store, under, clock):
-    store = await open_store(codes="content")
-    one = under(store)
+    one = under(await open_store(codes="content"))
     code = await one.create()
     await one.answer(code)
     clock.ms += TIMEOUT_MS - 1
     assert await one.create() == code
-    assert await said(one, code, ANSWERER) == ("answer", [])
-    assert (await one.codes(), await one.topics()) == ([], ([], 0))
+    assert (await one.codes(), await said(one, code, ANSWERER)) == ([], ("answer", []))
     clock.ms += 1
     assert await gone(*everything(one, code))
 
@@ -326,23 +300,16 @@ async def test_content_published_many_times_at_once_is_one_session(open_store, u
     assert len(set(codes)) == 1
     (listed,) = await one.sessions()
     assert listed.session.info == "0" or not engine.in_order
-    await asyncio.gather(*[one.create() for _ in range(10)], one.answer(codes[0]), *[one.create() for _ in range(10)])
+    await asyncio.gather(
+        *[one.create() for _ in range(10)],
+        one.answer(codes[0]),
+        *[one.create() for _ in range(10)],
+    )
     assert (await one.codes(), await one.topics()) == ([], ([], 0))
     assert (await one.read(codes[0], ANSWERER)).description == "answer"
 
 
 # The sweep.
-
-
-async def test_a_sweep_changes_nothing_visible(store, one, clock):
-    for number in range(30):
-        code = await one.create(f"topic {number % 3}")
-        if number % 4 == 0:
-            await one.answer(code)
-        clock.ms += 70
-        before = [await one.sessions(f"topic {each}") for each in range(3)], await one.topics()
-        await sweep(store)
-        assert ([await one.sessions(f"topic {each}") for each in range(3)], await one.topics()) == before
 
 
 async def test_a_sweep_among_requests_takes_only_what_has_expired(open_store, under, clock, engine):
@@ -383,29 +350,28 @@ async def test_a_sweep_among_requests_takes_only_what_has_expired(open_store, un
 
 
 @pytest.mark.parametrize("codes", ["random", "content"])
-async def test_everything_is_there_after_a_restart(open_store, under, clock, codes):
-    store = await open_store(codes=codes)
-
+async def test_everything_is_there_after_a_restart(open_store, under, clock, codes, restarted):
     async def answers():
         one, other = under(store), under(store, OTHER)
         listings = [await each.sessions(topic) for each in (one, other) for topic in AWKWARD]
         reads = [await one.read(code, side) for code in published for side in Side]
         return listings, reads, await one.topics(), await other.topics()
 
-    published = [await under(store).create(topic, "info", f"offer {topic}") for topic in AWKWARD]
+    store = await open_store(codes=codes)
+    one = under(store)
+    published = [await one.create(topic, "info", f"offer {topic}") for topic in AWKWARD]
     for number, code in enumerate(published):
-        await under(store).add(code, OFFERER, *map(str, range(number)))
+        await one.add(code, OFFERER, *map(str, range(number)))
         if number % 2:
-            await under(store).answer(code)
+            await one.answer(code)
     await under(store, OTHER).create("a")
     clock.ms += 1
-    await under(store).create("a", "later", "later")
+    await one.create("a", "later", "later")
     before = await answers()
-    await store.close()
-    store = await open_store(codes=codes)
+    store, one = await restarted(store, codes=codes)
     assert await answers() == before
-    await under(store).add(published[2], OFFERER, "after")
-    assert (await under(store).read(published[2], OFFERER)).candidates == [(2, "0"), (3, "1"), (4, "after")]
+    await one.add(published[2], OFFERER, "after")
+    assert (await one.read(published[2], OFFERER)).candidates == [(2, "0"), (3, "1"), (4, "after")]
 
 
 async def test_sessions_that_expired_while_closed_are_gone(open_store, under, clock, engine):
@@ -422,18 +388,17 @@ async def test_sessions_that_expired_while_closed_are_gone(open_store, under, cl
     assert await holds_nothing(engine, store, clock)
 
 
-async def test_sessions_keep_their_timeout_over_a_restart(open_store, under, clock):
+async def test_sessions_keep_their_timeout_over_a_restart(open_store, under, clock, restarted):
     store = await open_store(codes="content")
     old = await under(store).create(offer="old")
-    await store.close()
-    store = await open_store(codes="content", timeout_ms=TIMEOUT_MS // 4)
+    _, one = await restarted(store, codes="content", timeout_ms=TIMEOUT_MS // 4)
     clock.ms += 100
-    new = await under(store).create(offer="new")
-    assert await under(store).create(offer="old") == old
-    expiries = {listed.session.code: listed.session.expires_ms for listed in await under(store).sessions()}
+    new = await one.create(offer="new")
+    assert await one.create(offer="old") == old
+    expiries = {listed.session.code: listed.session.expires_ms for listed in await one.sessions()}
     assert expiries == {old: clock.ms + TIMEOUT_MS, new: clock.ms + TIMEOUT_MS // 4}
     clock.ms += TIMEOUT_MS // 4
-    assert await under(store).codes() == [old]
+    assert await one.codes() == [old]
 
 
 async def test_a_closed_store_is_unavailable(open_store, under):

@@ -26,7 +26,7 @@ async def refused(*operations):
 
 @pytest.mark.parametrize("answered_after", [0, 1, 3])
 @pytest.mark.parametrize("reopened", [False, True])
-async def test_reading_on_from_every_number(open_store, under, answered_after, reopened):
+async def test_reading_on_from_every_number(open_store, under, answered_after, reopened, restarted):
     store = await open_store()
     one = under(store)
     code = await one.create()
@@ -35,9 +35,7 @@ async def test_reading_on_from_every_number(open_store, under, answered_after, r
         await one.add(code, ANSWERER, text)
     await one.answer(code)
     if reopened:
-        await store.close()
-        store = await open_store()
-        one = under(store)
+        store, one = await restarted(store)
     await one.add(code, ANSWERER, *texts[answered_after:])
     serial = (await one.read(code, ANSWERER)).serial
     numbered = [(at + 1 + (at >= answered_after), text) for at, text in enumerate(texts)]
@@ -113,15 +111,13 @@ async def held(one, code):
 
 @pytest.mark.parametrize("wrong", [b"", THEIRS, MINE[:-1], MINE + b"\x00"])
 @pytest.mark.parametrize("reopened", [False, True])
-async def test_a_side_with_a_secret_must_show_it(open_store, under, wrong, reopened):
+async def test_a_side_with_a_secret_must_show_it(open_store, under, wrong, reopened, restarted):
     store = await open_store()
     one = under(store)
     code = await one.create(secret_hash=MINE)
     await one.answer(code, secret_hash=THEIRS)
     if reopened:
-        await store.close()
-        store = await open_store()
-        one = under(store)
+        store, one = await restarted(store)
     before = await held(one, code)
     assert await refused(*as_offerer(one, code, wrong))
     if wrong != THEIRS:
@@ -214,16 +210,6 @@ async def test_concurrent_withdrawals_end_the_session(one):
     assert (await one.codes(), await one.topics()) == ([], ([], 0))
 
 
-async def test_withdrawn_content_is_a_new_session(open_store, under):
-    one = under(await open_store(codes="content"))
-    code = await one.create(info="first")
-    await one.add(code, OFFERER, "c")
-    await one.withdraw(code)
-    assert await one.create(info="second") == code
-    (listed,) = await one.sessions()
-    assert (listed.session.info, listed.candidates) == ("second", [])
-
-
 @pytest.mark.parametrize("side", Side)
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("passed_ms", [0, 1, TIMEOUT_MS - 1])
@@ -241,8 +227,10 @@ async def test_a_session_is_refreshed(store, one, clock, side, answered, passed_
     live = [other] * (passed_ms == 0) + [code] * (not answered)
     assert await one.codes() == live
     clock.ms += 1
-    assert await refused(one.read(code, OFFERER), one.refresh(code))
-    assert (await one.codes(), await one.topics()) == ([], ([], 0))
+    for _ in range(2):
+        assert await refused(one.read(code, OFFERER), *(act(code, side) for act in (one.refresh, one.withdraw)))
+        assert (await one.codes(), await one.topics()) == ([], ([], 0))
+        await sweep(store)
 
 
 async def test_a_session_that_is_only_refreshed_is_counted(store, under, clock):
@@ -254,14 +242,6 @@ async def test_a_session_that_is_only_refreshed_is_counted(store, under, clock):
     while min(store.now_ms(), store.now_ms()) < clock.ms:  # noqa: ASYNC110 (nothing tells when)
         await asyncio.sleep(0.01)
     assert await store.counts() == (1, 1)
-
-
-async def test_an_expired_session_is_not_refreshed(store, one, clock):
-    code = await one.create()
-    clock.ms += TIMEOUT_MS
-    assert await refused(one.refresh(code), one.refresh(code, ANSWERER), one.withdraw(code))
-    await sweep(store)
-    assert await refused(one.refresh(code), one.refresh(code, ANSWERER), one.withdraw(code))
 
 
 @pytest.mark.parametrize("codes", ["random", "content"])
@@ -389,7 +369,7 @@ async def test_departures_are_forgotten_after_the_timeout(store, one, clock):
     assert await one.news(position) == [(new, None)]
 
 
-async def test_events_survive_a_restart(open_store, under):
+async def test_events_survive_a_restart(open_store, under, restarted):
     store = await open_store()
     one = under(store)
     begun = await one.begin()
@@ -400,9 +380,7 @@ async def test_events_survive_a_restart(open_store, under):
     told += [position for position, *_ in await one.events(told[-1])]
     before = [await one.events(position) for position in told]
     texts = [store.format_position(position) for position in told]
-    await store.close()
-    store = await open_store()
-    one = under(store)
+    store, one = await restarted(store)
     positions = [store.parse_position(text) for text in texts]
     assert positions == told
     for position in positions:
@@ -411,6 +389,49 @@ async def test_events_survive_a_restart(open_store, under):
     new = await one.create()
     ((position, *event),) = await one.events(positions[-1])
     assert (event, position not in told) == ([new, None], True)
+
+
+async def test_each_session_expires_once_for_many_readers(store, one, clock):
+    codes = [await one.create() for _ in range(40)]
+    position = await one.knowing()
+    clock.ms += TIMEOUT_MS
+    found = await asyncio.gather(*[one.news(position) for _ in range(20)])
+    expected = dict.fromkeys(codes, Reason.EXPIRED)
+    assert all((dict(each), len(each)) == (expected, 40) for each in found)
+    assert (await store.counts())[0] == 0
+
+
+@pytest.mark.parametrize("settled", [False, True])
+async def test_expired_sessions_leave_once_over_a_restart(settled, open_store, under, clock, restarted):
+    store = await open_store()
+    one = under(store)
+    codes = [await one.create() for _ in range(10)]
+    position = await one.knowing()
+    clock.ms += TIMEOUT_MS
+    before = await one.news(position) if settled else None
+    store, one = await restarted(store)
+    found = await under(store).news(position)
+    assert (dict(found), len(found)) == (dict.fromkeys(codes, Reason.EXPIRED), 10)
+    assert before in (None, found)
+    await sweep(store)
+    assert await store.counts() == (0, 0)
+
+
+async def test_text_that_cannot_be_encoded_leaves_no_trace(open_store, under, restarted):
+    store = await open_store()
+    one = under(store)
+    with pytest.raises(UnicodeEncodeError):
+        await one.create(offer="\ud800")
+    code = await one.create()
+    with pytest.raises(UnicodeEncodeError):
+        await one.add(code, OFFERER, "good", "\ud800")
+    with pytest.raises(UnicodeEncodeError):
+        await one.answer(code, "\ud800")
+    await one.add(code, OFFERER, "c")
+    await one.answer(code)
+    store, one = await restarted(store)
+    assert (await store.counts())[0] == 0
+    assert (await under(store).read(code, OFFERER)).candidates[-1][1] == "c"
 
 
 async def test_positions_of_another_store_are_recognised(open_store, under):
@@ -470,14 +491,12 @@ async def test_changed_quotas_count_at_once(open_store, under):
     await one.add(code, OFFERER, "e")
 
 
-async def test_quota_of_bytes_per_side(open_store, under):
+async def test_quota_of_bytes_per_side(open_store, under, restarted):
     store = await open_store(quotas=Quotas(side_bytes=1000))
     one = under(store)
     code = await one.create(offer="o" * 600)
     await one.add(code, OFFERER, "c" * 200, "é" * 50)
-    await store.close()
-    store = await open_store(quotas=Quotas(side_bytes=1000))
-    one = under(store)
+    store, one = await restarted(store, quotas=Quotas(side_bytes=1000))
     await one.add(code, OFFERER, "c" * 99)
     with pytest.raises(TooMany) as refused:
         await one.add(code, OFFERER, "cc")

@@ -1,7 +1,6 @@
 """The LevelDB engine's own: steps and turns, the sweep, what is kept in memory, damage, and what a check finds."""
 
 import asyncio
-import os
 import shutil
 
 import pytest
@@ -22,15 +21,14 @@ def tables(store):
     return {key[:1] for key in store.database.view.iterator(include_value=False)}
 
 
-async def test_creation_times_never_go_backwards(open_store, under, clock):
+async def test_creation_times_never_go_backwards(open_store, under, clock, restarted):
     store = await open_store()
     one = under(store)
     codes = [await one.create()]
     clock.ms -= 500
     codes.append(await one.create())
     assert store.memory.created_ms == BEGIN_MS
-    await store.close()
-    store = await open_store()
+    store, one = await restarted(store)
     assert store.memory.created_ms == BEGIN_MS
     one = under(store)
     clock.ms -= 100_000
@@ -153,7 +151,7 @@ async def test_a_listing_goes_on_while_the_sweep_deletes(store, one, clock):
     assert (await one.codes()) == fresh[::-1]
 
 
-async def test_a_sweep_finds_sessions_that_expire_before_its_place(open_store, under, clock):
+async def test_a_sweep_finds_sessions_that_expire_before_its_place(open_store, under, clock, restarted):
     store = await open_store(codes="content")
     one = under(store)
     for number in range(30):
@@ -169,25 +167,8 @@ async def test_a_sweep_finds_sessions_that_expire_before_its_place(open_store, u
         await one.create(offer=f"new {number}")  # as early as the sweep was, with smaller and greater codes
     clock.ms = BEGIN_MS + 2 * TIMEOUT_MS
     await sweep(store)
-    await store.close()
-    store = await open_store(codes="content", timeout_ms=TIMEOUT_MS // 2)
+    store, one = await restarted(store, codes="content", timeout_ms=TIMEOUT_MS // 2)
     assert not tables(store) & {b"S", b"L"}
-
-
-async def test_compaction_gives_space_back_while_requests_go_on(store, one, clock):
-    await asyncio.gather(*[one.create(offer=os.urandom(4000).hex()) for _ in range(3000)])
-    clock.ms += 1
-    kept = await one.create()
-    full = store.database.size_bytes()
-    clock.ms += TIMEOUT_MS - 1
-    await sweep(store)
-    compaction = asyncio.create_task(store.compact())
-    for number in range(50):
-        assert [text for _, text in (await one.read(kept, OFFERER)).candidates] == ["c"] * number
-        await one.add(kept, OFFERER, "c")
-    await compaction
-    assert full > 20_000_000
-    assert store.database.size_bytes() < full / 100
 
 
 async def test_probing_changes_nothing(store, one):
@@ -239,26 +220,6 @@ async def test_damage_anywhere_in_a_table_is_refused_or_harmless(io_loop, tmp_pa
     for path, said in refusals:
         assert (path in said, "\n" in said, "'" in said) == (True, False, False)
         assert f"{path} is damaged (" in said or f"{table.name}: Invalid argument" in said
-
-
-@pytest.mark.parametrize("compacted", [False, True])
-async def test_a_database_without_its_current_file_is_refused_and_left_alone(io_loop, tmp_path, clock, compacted):
-    """LevelDB would begin again and delete all other files."""
-    path = tmp_path / "data"
-    store = await open_leveldb(path, clock)
-    one = Under(store, ORIGIN)
-    codes = await asyncio.gather(*[one.create() for _ in range(20)])
-    if compacted:
-        await store.compact()
-    await store.close()
-    current = (path / "CURRENT").read_bytes()
-    (path / "CURRENT").unlink()
-    with pytest.raises(DatabaseError, match=r"is damaged \(there are tables or logs, but no CURRENT\)"):
-        await open_leveldb(path, clock)
-    (path / "CURRENT").write_bytes(current)
-    store = await open_leveldb(path, clock)
-    assert await Under(store, ORIGIN).codes() == codes[::-1]
-    await store.close()
 
 
 @pytest.mark.parametrize("listed", [0, 1, 3, 2**40])
@@ -427,7 +388,9 @@ async def test_states_only_go_on(store, under, clock):
     "error", [plyvel.CorruptionError(b"bad block"), ZeroDivisionError()], ids=["leveldb", "defect"]
 )
 @pytest.mark.parametrize("question", ["read", "sessions", "state", "events", "answer", "entries"])
-async def test_errors_of_leveldb_are_unavailable_and_defects_pass(store, one, monkeypatch, caplog, question, error):
+async def test_errors_of_leveldb_are_unavailable_and_defects_pass(
+    store, one, monkeypatch, caplog, question, error, until
+):
     code = await one.create()
     position = await one.begin()
 
@@ -453,9 +416,7 @@ async def test_errors_of_leveldb_are_unavailable_and_defects_pass(store, one, mo
     defect = isinstance(error, ZeroDivisionError)
     assert raised.value is error if defect else raised.value.reason == "the database failed"
     assert store.available == defect
-    async with asyncio.timeout(30):
-        while not store.available:  # noqa: ASYNC110 (there is no event for that)
-            await asyncio.sleep(0.01)
+    await until(lambda: store.available)
     await asked()
     assert sum("bad block" in record.getMessage() for record in caplog.records) == (not defect)
 

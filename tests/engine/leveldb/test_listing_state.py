@@ -26,7 +26,7 @@ def stored(store, one, topic):
 
 @pytest.mark.parametrize("kept", [2, 10_000])
 @pytest.mark.parametrize("seed", range(5))
-async def test_the_state_is_that_of_the_disk(seed, kept, open_store, under, clock, monkeypatch):
+async def test_the_state_is_that_of_the_disk(seed, kept, open_store, under, clock, monkeypatch, restarted):
     monkeypatch.setattr(memory, "NEWEST_KEPT", kept)
     rng = random.Random(seed)
     store = await open_store()
@@ -42,9 +42,7 @@ async def test_the_state_is_that_of_the_disk(seed, kept, open_store, under, cloc
             await store.expiry.settle(clock.ms)
             live = {code: each for code, each in live.items() if each[1] > clock.ms}
         elif step == "restart" and rng.random() < 0.2:
-            await store.close()
-            store = await open_store()
-            one = under(store)
+            store, one = await restarted(store)
         elif step in ("answer", "withdraw") and live:
             code = rng.choice(list(live))
             del live[code]
@@ -70,20 +68,6 @@ async def test_a_state_does_not_go_back_when_departures_are_forgotten(store, one
     assert (await one.state()).position > before.position
 
 
-async def test_a_failed_change_leaves_the_state(store, one, monkeypatch):
-    await one.create()
-    before = await one.state()
-
-    def failing(*arguments):
-        raise ValueError("for a test")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(type(store.database._group), "add", failing)
-        with pytest.raises(ValueError, match="for a test"):
-            await one.create()
-    assert await one.state() == before
-
-
 async def shortest_s(times, work):
     taken = []
     for _ in range(times):
@@ -93,7 +77,7 @@ async def shortest_s(times, work):
     return min(taken)
 
 
-async def test_an_empty_topic_that_was_busy_costs_no_more_than_a_new_one(start_service):
+async def test_an_empty_topic_that_was_busy_costs_no_more_than_a_new_one(start_service, until):
     worn = await start_service()
     for _ in range(WITHDRAWN // 300):
         codes = await asyncio.gather(*[worn.store.create(ORIGIN, "worn", "i", "o") for _ in range(300)])
@@ -108,9 +92,7 @@ async def test_an_empty_topic_that_was_busy_costs_no_more_than_a_new_one(start_s
         code = await worn.offer(topic)
         cursor = (await worn.get(f"/{topic}/sessions?wait=0"))["cursor"]
         waiting = [asyncio.create_task(worn.get(f"/{topic}/sessions?wait=20&since={cursor}")) for _ in range(300)]
-        async with asyncio.timeout(20):
-            while len(worn.store.watches) < 300:  # noqa: ASYNC110 (there is no event for that)
-                await asyncio.sleep(0.01)
+        await until(lambda: len(worn.store.watches) == 300)
         began_s = time.process_time()
         await worn.post("/withdraw", code=code, side="offerer")
         found = await asyncio.gather(*waiting)

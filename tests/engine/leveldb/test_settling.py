@@ -157,7 +157,7 @@ async def test_a_change_in_flight_ends_before_the_expiry_is_reported(
     assert dict(await one.news(position)).get(middle) == (EXPIRED if change == "refresh" else expected[middle])
 
 
-async def test_failed_commits_lose_no_departure(store, one, clock, monkeypatch):
+async def test_failed_commits_lose_no_departure(store, one, clock, monkeypatch, until):
     codes = [await one.create() for _ in range(10)]
     position = await one.knowing()
     clock.ms += TIMEOUT_MS
@@ -170,8 +170,7 @@ async def test_failed_commits_lose_no_departure(store, one, clock, monkeypatch):
         for each in (store.expiry.settle(clock.ms), store.expiry.sweep(clock.ms), one.begin()):
             with pytest.raises(Unavailable):
                 await each
-            while not store.available:  # noqa: ASYNC110 (there is no event for that)
-                await asyncio.sleep(0.01)
+            await until(lambda: store.available)
     found = await one.news(position)
     assert found == [(code, EXPIRED) for code in one_order(codes, found)]
     assert len(found) == 10
@@ -214,10 +213,11 @@ async def test_a_new_session_is_not_older_than_an_expiry(open_store, under, cloc
 
 
 @pytest.mark.parametrize("change", ["create", "answer", "withdraw"])
-async def test_a_refused_change_is_not_counted(change, open_store, under, monkeypatch):
+async def test_a_refused_change_is_not_counted(change, open_store, under, monkeypatch, restarted):
     store = await open_store(quotas=Quotas(sessions_per_topic=3))
     one = under(store)
     code = await one.create()
+    before = await one.state()
     add = Group.add
 
     def refusing(group, change, settled, waiter):
@@ -232,9 +232,9 @@ async def test_a_refused_change_is_not_counted(change, open_store, under, monkey
                     "answer": lambda: one.answer(code),
                     "withdraw": lambda: one.withdraw(code),
                 }[change]()
+    assert await one.state() == before
     other = await one.create()
     assert store.memory.listed == 2
     await one.answer(code)
-    await store.close()
-    store = await open_store(quotas=Quotas(sessions_per_topic=3))
+    store, one = await restarted(store, quotas=Quotas(sessions_per_topic=3))
     assert (store.memory.listed, await under(store).codes()) == (1, [other])

@@ -221,7 +221,7 @@ async def test_a_full_store_refuses_until_sessions_expire(open_store, under, clo
     await one.answer(code, large)
 
 
-async def test_failed_writes_take_no_room(open_store, under, room, monkeypatch):
+async def test_failed_writes_take_no_room(open_store, under, room, monkeypatch, until):
     store = await open_store(space=room(10))
     one = under(store)
 
@@ -233,6 +233,5 @@ async def test_failed_writes_take_no_room(open_store, under, room, monkeypatch):
         for _ in range(4):
             with pytest.raises(Unavailable):
                 await one.create(offer="o" * 3 * MIB)
-            while not store.available:  # noqa: ASYNC110 (there is no event for that)
-                await asyncio.sleep(0.01)
+            await until(lambda: store.available)
     await one.create(offer="o" * 3 * MIB)

@@ -178,7 +178,7 @@ def sweepers():
 
 @pytest.mark.parametrize("failing", ["nothing", "read", "defect", "database"])
 async def test_sweeps_go_on_after_a_failure_and_end_with_the_store(
-    failing, open_store, under, clock, monkeypatch, caplog
+    failing, open_store, under, clock, monkeypatch, caplog, until
 ):
     store = await open_store(sweep_interval_ms=10)
     await under(store).create()
@@ -195,9 +195,7 @@ async def test_sweeps_go_on_after_a_failure_and_end_with_the_store(
     elif failing == "database":
         store.database.failed(plyvel.CorruptionError(b"bad block"))
     clock.ms += TIMEOUT_MS
-    async with asyncio.timeout(60):
-        while store.metrics.swept < 1:  # noqa: ASYNC110 (there is no event for that)
-            await asyncio.sleep(0.01)
+    await until(lambda: store.metrics.swept == 1)
     assert store.database_metrics.reopened == (failing in ("read", "database"))
     warned = [record for record in caplog.records if record.name == sweeper_module.__name__ and record.levelno > 20]
     assert ["work in the background failed" in each.getMessage() for each in warned] == [True] * (failing == "defect")

@@ -34,14 +34,6 @@ def test_tables_or_logs_without_current_are_damage(tmp_path, name):
 
 
 @pytest.mark.parametrize("left", [0, 1, 47, 48, 100, 1000])
-def test_an_unfinished_table_is_not_damage(sound, tmp_path, left):
-    (table,) = sound.glob("*.ldb")
-    (tmp_path / "CURRENT").touch()
-    (tmp_path / "000007.ldb").write_bytes(table.read_bytes()[:left])
-    assert tables.damage(tmp_path) is None
-
-
-@pytest.mark.parametrize("left", [0, 47, 48, 1000])
 def test_a_database_opens_with_an_unfinished_table(sound, tmp_path, left):
     path = tmp_path / "data"
     shutil.copytree(sound, path)
