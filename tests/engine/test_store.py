@@ -63,15 +63,6 @@ async def test_a_session_from_offer_to_answer(one, clock):
     assert (await one.sessions(), await one.topics()) == ([], ([], 0))
 
 
-async def test_the_first_answer_stands(one):
-    code = await one.create()
-    for _ in range(2):
-        await one.answer(code, "first")
-        with pytest.raises(AlreadyAnswered):
-            await one.answer(code, "second")
-    assert (await one.read(code, ANSWERER)).description == "first"
-
-
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("swept", [False, True])
 async def test_expiry_is_exact_to_the_millisecond(store, one, clock, answered, swept):
@@ -92,18 +83,6 @@ async def test_expiry_is_exact_to_the_millisecond(store, one, clock, answered, s
     assert await gone(*everything(one, code))
     assert (await one.sessions(), await one.topics()) == ([], ([("fresh", 1)], 1))
     assert await one.codes("fresh") == [fresh]
-
-
-async def test_listings_are_newest_first(store, one, under, engine, clock):
-    codes = []
-    for _ in range(5):
-        codes += [await one.create(), await one.create()]
-        in_order = under(engine.one_process(store))
-        codes += await asyncio.gather(in_order.create(), in_order.create())
-        clock.ms += 1
-    assert await one.codes() == codes[::-1]
-    created = [listed.session.created_ms for listed in await one.sessions()]
-    assert created == [BEGIN_MS + each // 4 for each in reversed(range(20))]
 
 
 async def test_an_origin_sees_and_reaches_only_its_own(store, under):
@@ -239,28 +218,6 @@ async def test_the_same_content_is_one_session(open_store, under, engine):
     assert len({code, *others}) == 4
 
 
-@pytest.mark.parametrize("passed_ms", [0, 1, TIMEOUT_MS - 1])
-async def test_unanswered_content_is_refreshed_by_publishing_again(open_store, under, clock, passed_ms):
-    store = await open_store(codes="content")
-    one = under(store)
-    code = await one.create()
-    await one.add(code, OFFERER, "c")
-    after = await one.create("topic", "info", "a later one")
-    clock.ms += passed_ms
-    assert await one.create("topic", "other info", "offer") == code
-    clock.ms = BEGIN_MS + TIMEOUT_MS - 1
-    assert await one.codes() == [after, code]
-    listed = (await one.sessions())[1]
-    assert (listed.offer, listed.candidates, listed.session.info) == ("offer", ["c"], "info")
-    assert (listed.session.created_ms, listed.session.expires_ms) == (BEGIN_MS, BEGIN_MS + passed_ms + TIMEOUT_MS)
-    clock.ms = BEGIN_MS + passed_ms + TIMEOUT_MS - 1
-    await sweep(store)
-    assert code in await one.codes()
-    clock.ms += 1
-    assert (await one.codes(), await one.topics()) == ([], ([], 0))
-    assert await gone(*everything(one, code))
-
-
 async def test_answered_content_is_left_as_it_is(open_store, under, clock):
     one = under(await open_store(codes="content"))
     code = await one.create()
@@ -347,31 +304,6 @@ async def test_a_sweep_among_requests_takes_only_what_has_expired(open_store, un
 
 
 # The disk.
-
-
-@pytest.mark.parametrize("codes", ["random", "content"])
-async def test_everything_is_there_after_a_restart(open_store, under, clock, codes, restarted):
-    async def answers():
-        one, other = under(store), under(store, OTHER)
-        listings = [await each.sessions(topic) for each in (one, other) for topic in AWKWARD]
-        reads = [await one.read(code, side) for code in published for side in Side]
-        return listings, reads, await one.topics(), await other.topics()
-
-    store = await open_store(codes=codes)
-    one = under(store)
-    published = [await one.create(topic, "info", f"offer {topic}") for topic in AWKWARD]
-    for number, code in enumerate(published):
-        await one.add(code, OFFERER, *map(str, range(number)))
-        if number % 2:
-            await one.answer(code)
-    await under(store, OTHER).create("a")
-    clock.ms += 1
-    await one.create("a", "later", "later")
-    before = await answers()
-    store, one = await restarted(store, codes=codes)
-    assert await answers() == before
-    await one.add(published[2], OFFERER, "after")
-    assert (await one.read(published[2], OFFERER)).candidates == [(2, "0"), (3, "1"), (4, "after")]
 
 
 async def test_sessions_that_expired_while_closed_are_gone(open_store, under, clock, engine):

@@ -7,7 +7,7 @@ import pytest
 from support.stores import BEGIN_MS, TIMEOUT_MS, sweep
 
 from tornado_signal.errors import AlreadyAnswered, OtherSession, SessionNotFound, TooMany
-from tornado_signal.session import News, Reason, SessionPosition, Side, hash_secret
+from tornado_signal.session import Reason, SessionPosition, Side, hash_secret
 from tornado_signal.stores.quotas import Quotas
 
 ORIGIN, OTHER = "https://one.example", "https://two.example"
@@ -22,28 +22,6 @@ async def refused(*operations):
 
 
 # Numbers to read on from (C1).
-
-
-@pytest.mark.parametrize("answered_after", [0, 1, 3])
-@pytest.mark.parametrize("reopened", [False, True])
-async def test_reading_on_from_every_number(open_store, under, answered_after, reopened, restarted):
-    store = await open_store()
-    one = under(store)
-    code = await one.create()
-    texts = ["a", "b", "c"]
-    for text in texts[:answered_after]:
-        await one.add(code, ANSWERER, text)
-    await one.answer(code)
-    if reopened:
-        store, one = await restarted(store)
-    await one.add(code, ANSWERER, *texts[answered_after:])
-    serial = (await one.read(code, ANSWERER)).serial
-    numbered = [(at + 1 + (at >= answered_after), text) for at, text in enumerate(texts)]
-    for since in range(7):
-        later = [(number, text) for number, text in numbered if number > since]
-        expected = News("answer", answered_after + 1, later, BEGIN_MS + TIMEOUT_MS, serial)
-        assert await one.read(code, ANSWERER, since=SessionPosition(serial, since)) == expected
-    assert (await one.read(code, ANSWERER)).last == 4
 
 
 async def test_a_reader_gets_each_candidate_once_while_both_sides_send(one, engine):
@@ -244,24 +222,6 @@ async def test_a_session_that_is_only_refreshed_is_counted(store, under, clock):
     assert await store.counts() == (1, 1)
 
 
-@pytest.mark.parametrize("codes", ["random", "content"])
-async def test_an_offer_keeps_the_lifetime_it_asked_for(open_store, under, clock, codes):
-    store = await open_store(codes=codes)
-    one = under(store)
-    usual, short = await one.create(offer="usual"), await one.create(offer="short", ttl_ms=10)
-    clock.ms += 9
-    assert await one.refresh(short) == clock.ms + 10
-    clock.ms += 9
-    assert await one.codes() == [short, usual]
-    if codes == "content":
-        assert await one.create(offer="short", ttl_ms=500) == short  # keeps the lifetime it was made with
-        clock.ms += 9
-        assert await one.codes() == [short, usual]
-    clock.ms += 1
-    assert await one.codes() == [usual]
-    assert await refused(one.read(short, OFFERER))
-
-
 # What has happened to a listing (C2, C3).
 
 
@@ -287,30 +247,6 @@ async def test_events_are_departures_then_arrivals(one, clock):
     assert await one.news(await one.begin()) == []
     assert await one.news(at[0]) == [event[1:] for event in expired if event[1] == codes[0]]
     assert await one.news(expired[0][0]) == [expired[1][1:]]
-
-
-async def test_only_announced_sessions_are_reported_as_gone(one, clock):
-    codes = [await one.create() for _ in range(6)]
-    await one.answer(codes[0])  # before the reader begins
-    told = await one.events(await one.begin())
-    assert [code for _, code, _ in told] == codes[1:]
-    for code in codes[1::2]:
-        await one.withdraw(code)
-    for cut in range(6):
-        position = told[cut - 1][0] if cut else await one.begin()
-        known = {code for _, code, _ in told[:cut]}
-        for _, code, reason in await one.events(position):
-            assert (code in known) == (reason is not None)
-            known ^= {code}
-        assert known == set(codes[2::2])
-
-
-async def test_a_reader_that_begins_after_an_expiry_hears_nothing_of_it(store, one, clock):
-    await one.create()
-    clock.ms += TIMEOUT_MS
-    position = await one.begin()
-    await sweep(store)
-    assert await one.news(position) == []
 
 
 async def test_a_refresh_across_the_old_expiry_is_consistent_with_events(one, clock):
@@ -506,18 +442,6 @@ async def test_quota_of_bytes_per_side(open_store, under, restarted):
     await one.answer(code, "a" * 1000)  # an answer is never refused for what came before it
     with pytest.raises(TooMany):
         await one.add(code, ANSWERER, "c")
-
-
-@pytest.mark.parametrize("limit", [1, 2, 3, 4, 7, 100])
-async def test_a_limited_listing_has_the_newest(store, under, clock, engine, monkeypatch, limit):
-    engine.take_small_steps(monkeypatch)
-    one = under(store)
-    old = [await one.create() for _ in range(4)]
-    clock.ms += 500
-    codes = [await one.create(ttl_ms=100 if number % 3 == 0 else None) for number in range(9)]
-    clock.ms += 400
-    live = [code for number, code in enumerate(codes) if number % 3][::-1] + old[::-1]
-    assert [each.session.code for each in await one.sessions(limit=limit)] == live[:limit]
 
 
 async def test_a_state_tells_listings_apart(store, one, under, clock):

@@ -80,13 +80,6 @@ def test_content_codes_never_change(origin, topics, offer, code):
     assert uuid.UUID(bytes=content_code(origin, topics, offer)) == uuid.UUID(code)
 
 
-def test_content_code_is_sha256_of_length_prefixed_parts():
-    parts = [b"https://one.example", b"a", b"b", b"offer"]
-    digest = hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
-    number = int.from_bytes(digest[:16], "big") & ~(0xF << 76) & ~(0x3 << 62) | 0x8 << 76 | 0x2 << 62
-    assert int.from_bytes(content_code(ORIGIN, ["b", "a"], "offer"), "big") == number
-
-
 @given(origin=texts, topics=st.lists(texts, max_size=4), offer=texts, data=st.data())
 def test_content_code_is_a_version_8_uuid_whatever_the_order_of_the_topics(origin, topics, offer, data):
     code = content_code(origin, topics, offer)
