@@ -12,15 +12,25 @@ def one(store, under):
 
 
 @pytest.fixture
-def restarted(open_store, under):
-    """A coroutine function that closes a store and opens it again: the store, and as one origin sees it."""
+def opened(open_store, under):
+    """A coroutine function that opens a store: itself, and as one origin sees it."""
 
-    async def restart(store, **options):
+    async def opening(**options):
+        store = await open_store(**options)
+        return store, under(store)
+
+    return opening
+
+
+@pytest.fixture
+def restarted(opened):
+    """A coroutine function that closes a store and opens it again: itself, and as one origin sees it."""
+
+    async def restarting(store, **options):
         await store.close()
-        again = await open_store(**options)
-        return again, under(again)
+        return await opened(**options)
 
-    return restart
+    return restarting
 
 
 @pytest.fixture

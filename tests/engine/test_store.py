@@ -105,9 +105,8 @@ async def test_an_origin_sees_and_reaches_only_its_own(store, under):
 
 
 @pytest.mark.parametrize("codes", ["random", "content"])
-async def test_unknown_codes_are_not_found_and_leave_nothing(open_store, under, codes, engine):
-    store = await open_store(codes=codes)
-    one = under(store)
+async def test_unknown_codes_are_not_found_and_leave_nothing(opened, codes, engine):
+    store, one = await opened(codes=codes)
     assert await gone(*everything(one, uuid.uuid4().bytes), *everything(one, bytes(16)), *everything(one, b"\xff" * 16))
     assert await one.sessions("nowhere") == []
     assert await engine.holds_nothing(store)
@@ -138,8 +137,8 @@ async def test_a_listing_that_changes_meanwhile_is_not_torn(store, one):
 
 @pytest.mark.parametrize("codes", ["random", "content"])
 @pytest.mark.parametrize("waiting", [False, True])
-async def test_two_answers_at_once_have_one_winner(open_store, under, engine, codes, waiting):
-    one = under(await open_store(codes=codes))
+async def test_two_answers_at_once_have_one_winner(opened, engine, codes, waiting):
+    _, one = await opened(codes=codes)
     code = await one.create()
     before = asyncio.create_task(one.add(code, OFFERER, "c")) if waiting else one.read(code, OFFERER)
     await asyncio.sleep(0)
@@ -202,9 +201,6 @@ async def test_changes_at_the_moment_of_expiry_are_swept(store, one, clock, engi
     assert await holds_nothing(engine, store, clock)
 
 
-# Contract B16.
-
-
 async def test_the_same_content_is_one_session(open_store, under, engine):
     store = await open_store(codes="content")
     one, other = under(store), under(store, OTHER)
@@ -218,8 +214,8 @@ async def test_the_same_content_is_one_session(open_store, under, engine):
     assert len({code, *others}) == 4
 
 
-async def test_answered_content_is_left_as_it_is(open_store, under, clock):
-    one = under(await open_store(codes="content"))
+async def test_answered_content_is_left_as_it_is(opened, clock):
+    _, one = await opened(codes="content")
     code = await one.create()
     await one.answer(code)
     clock.ms += TIMEOUT_MS - 1
@@ -231,9 +227,8 @@ async def test_answered_content_is_left_as_it_is(open_store, under, clock):
 
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("swept", [False, True])
-async def test_expired_content_is_a_new_session(open_store, under, clock, engine, answered, swept):
-    store = await open_store(codes="content")
-    one = under(store)
+async def test_expired_content_is_a_new_session(opened, clock, engine, answered, swept):
+    store, one = await opened(codes="content")
     code = await one.create()
     await one.add(code, OFFERER, *map(str, range(500)))
     await one.add(code, ANSWERER, "c")
@@ -251,22 +246,15 @@ async def test_expired_content_is_a_new_session(open_store, under, clock, engine
     assert await one.topics() == ([("topic", 1)], 1)
 
 
-async def test_content_published_many_times_at_once_is_one_session(open_store, under, engine):
-    one = under(await open_store(codes="content"))
+async def test_content_published_many_times_at_once_is_one_session(opened, engine):
+    _, one = await opened(codes="content")
     codes = await asyncio.gather(*[one.create(info=str(number)) for number in range(50)])
     assert len(set(codes)) == 1
     (listed,) = await one.sessions()
     assert listed.session.info == "0" or not engine.in_order
-    await asyncio.gather(
-        *[one.create() for _ in range(10)],
-        one.answer(codes[0]),
-        *[one.create() for _ in range(10)],
-    )
+    await asyncio.gather(*[one.create() for _ in range(10)], one.answer(codes[0]), *[one.create() for _ in range(10)])
     assert (await one.codes(), await one.topics()) == ([], ([], 0))
     assert (await one.read(codes[0], ANSWERER)).description == "answer"
-
-
-# The sweep.
 
 
 async def test_a_sweep_among_requests_takes_only_what_has_expired(open_store, under, clock, engine):
@@ -303,9 +291,6 @@ async def test_a_sweep_among_requests_takes_only_what_has_expired(open_store, un
     assert await holds_nothing(engine, store, clock)
 
 
-# The disk.
-
-
 async def test_sessions_that_expired_while_closed_are_gone(open_store, under, clock, engine):
     store = await open_store()
     for number in range(100):
@@ -333,9 +318,8 @@ async def test_sessions_keep_their_timeout_over_a_restart(open_store, under, clo
     assert await one.codes() == [old]
 
 
-async def test_a_closed_store_is_unavailable(open_store, under):
-    store = await open_store()
-    one = under(store)
+async def test_a_closed_store_is_unavailable(opened):
+    store, one = await opened()
     code = await one.create()
     await asyncio.gather(store.close(), store.close())
     operations = [one.create(), *everything(one, code), one.sessions(), one.topics(), store.probe()]
@@ -344,9 +328,8 @@ async def test_a_closed_store_is_unavailable(open_store, under):
     await store.close()
 
 
-async def test_changes_before_the_closing_are_committed_or_refused(open_store, under, engine):
-    store = await open_store()
-    one = under(store)
+async def test_changes_before_the_closing_are_committed_or_refused(opened, open_store, under, engine):
+    store, one = await opened()
     code = await one.create()
     changes = [asyncio.create_task(one.add(code, OFFERER, str(number))) for number in range(10)]
     await asyncio.sleep(0)

@@ -4,7 +4,7 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from support.stores import BEGIN_MS, TIMEOUT_MS, sweep
+from support.stores import TIMEOUT_MS, sweep
 
 from tornado_signal.errors import AlreadyAnswered, OtherSession, SessionNotFound, TooMany
 from tornado_signal.session import Reason, SessionPosition, Side, hash_secret
@@ -19,9 +19,6 @@ async def refused(*operations):
     """Whether all of these end as what does not exist does."""
     results = await asyncio.gather(*operations, return_exceptions=True)
     return {type(result) for result in results} == {SessionNotFound}
-
-
-# Numbers to read on from (C1).
 
 
 async def test_a_reader_gets_each_candidate_once_while_both_sides_send(one, engine):
@@ -40,8 +37,8 @@ async def test_a_reader_gets_each_candidate_once_while_both_sides_send(one, engi
     assert since.number == len(texts) + 1
 
 
-async def test_a_position_of_an_earlier_session_with_the_same_code_is_refused(open_store, under):
-    one = under(await open_store(codes="content"))
+async def test_a_position_of_an_earlier_session_with_the_same_code_is_refused(opened):
+    _, one = await opened(codes="content")
     code = await one.create()
     before = SessionPosition((await one.read(code, OFFERER)).serial, 1)
     assert (await one.read(code, OFFERER, since=before)).description == "offer"
@@ -65,9 +62,6 @@ async def test_batches_are_read_whole_or_not_at_all(one, engine):
     assert (found if engine.in_order else sorted(found, key=batches.index)) == batches
 
 
-# Ownership (C5).
-
-
 def as_offerer(one, code, secret_hash):
     yield one.add(code, OFFERER, "c", secret_hash=secret_hash)
     yield one.read(code, ANSWERER, secret_hash=secret_hash)
@@ -89,9 +83,8 @@ async def held(one, code):
 
 @pytest.mark.parametrize("wrong", [b"", THEIRS, MINE[:-1], MINE + b"\x00"])
 @pytest.mark.parametrize("reopened", [False, True])
-async def test_a_side_with_a_secret_must_show_it(open_store, under, wrong, reopened, restarted):
-    store = await open_store()
-    one = under(store)
+async def test_a_side_with_a_secret_must_show_it(opened, wrong, reopened, restarted):
+    store, one = await opened()
     code = await one.create(secret_hash=MINE)
     await one.answer(code, secret_hash=THEIRS)
     if reopened:
@@ -131,8 +124,8 @@ async def test_who_answers_first_owns_the_answer(one):
 
 
 @pytest.mark.parametrize("answered", [False, True])
-async def test_content_with_a_secret_belongs_to_its_owner_until_expiry(open_store, under, clock, answered):
-    one = under(await open_store(codes="content"))
+async def test_content_with_a_secret_belongs_to_its_owner_until_expiry(opened, clock, answered):
+    _, one = await opened(codes="content")
     code = await one.create(secret_hash=MINE)
     if answered:
         await one.answer(code)
@@ -142,9 +135,6 @@ async def test_content_with_a_secret_belongs_to_its_owner_until_expiry(open_stor
     clock.ms += TIMEOUT_MS
     assert await one.create(secret_hash=THEIRS) == code
     assert await refused(one.refresh(code, secret_hash=MINE))
-
-
-# Leaving and staying (C6).
 
 
 @pytest.mark.parametrize("side", Side)
@@ -188,41 +178,13 @@ async def test_concurrent_withdrawals_end_the_session(one):
     assert (await one.codes(), await one.topics()) == ([], ([], 0))
 
 
-@pytest.mark.parametrize("side", Side)
-@pytest.mark.parametrize("answered", [False, True])
-@pytest.mark.parametrize("passed_ms", [0, 1, TIMEOUT_MS - 1])
-async def test_a_session_is_refreshed(store, one, clock, side, answered, passed_ms):
+async def test_a_session_that_is_only_refreshed_is_counted(store, one, clock, until):
     code = await one.create()
-    other = await one.create()
-    if answered:
-        await one.answer(code)
-    clock.ms += passed_ms
-    assert await one.refresh(code, side) == clock.ms + TIMEOUT_MS
-    assert await one.codes() == ([other] if answered else [other, code])
-    clock.ms += TIMEOUT_MS - 1
-    await sweep(store)
-    assert (await one.read(code, OFFERER)).expires_ms == clock.ms + 1
-    live = [other] * (passed_ms == 0) + [code] * (not answered)
-    assert await one.codes() == live
-    clock.ms += 1
-    for _ in range(2):
-        assert await refused(one.read(code, OFFERER), *(act(code, side) for act in (one.refresh, one.withdraw)))
-        assert (await one.codes(), await one.topics()) == ([], ([], 0))
-        await sweep(store)
-
-
-async def test_a_session_that_is_only_refreshed_is_counted(store, under, clock):
-    code = await under(store).create()
     for _ in range(5):
         clock.ms += TIMEOUT_MS - 1
-        await under(store).refresh(code)
-    # Each process looks at the nodes' time now and then.
-    while min(store.now_ms(), store.now_ms()) < clock.ms:  # noqa: ASYNC110 (nothing tells when)
-        await asyncio.sleep(0.01)
+        await one.refresh(code)
+    await until(lambda: min(store.now_ms(), store.now_ms()) >= clock.ms)  # processes look at it now and then
     assert await store.counts() == (1, 1)
-
-
-# What has happened to a listing (C2, C3).
 
 
 async def test_events_are_departures_then_arrivals(one, clock):
@@ -278,9 +240,8 @@ async def test_events_of_other_topics_and_origins_are_not_reported(store, under)
 
 
 @pytest.mark.parametrize("swept", [False, True])
-async def test_new_content_comes_after_the_old_has_left(open_store, under, clock, swept):
-    store = await open_store(codes="content")
-    one = under(store)
+async def test_new_content_comes_after_the_old_has_left(opened, clock, swept):
+    store, one = await opened(codes="content")
     code = await one.create()
     position = await one.knowing()
     clock.ms += TIMEOUT_MS
@@ -305,9 +266,8 @@ async def test_departures_are_forgotten_after_the_timeout(store, one, clock):
     assert await one.news(position) == [(new, None)]
 
 
-async def test_events_survive_a_restart(open_store, under, restarted):
-    store = await open_store()
-    one = under(store)
+async def test_events_survive_a_restart(opened, restarted):
+    store, one = await opened()
     begun = await one.begin()
     codes = [await one.create() for _ in range(5)]
     told = [begun, *(position for position, *_ in await one.events(begun))]
@@ -338,24 +298,22 @@ async def test_each_session_expires_once_for_many_readers(store, one, clock):
 
 
 @pytest.mark.parametrize("settled", [False, True])
-async def test_expired_sessions_leave_once_over_a_restart(settled, open_store, under, clock, restarted):
-    store = await open_store()
-    one = under(store)
+async def test_expired_sessions_leave_once_over_a_restart(settled, opened, clock, restarted):
+    store, one = await opened()
     codes = [await one.create() for _ in range(10)]
     position = await one.knowing()
     clock.ms += TIMEOUT_MS
     before = await one.news(position) if settled else None
     store, one = await restarted(store)
-    found = await under(store).news(position)
+    found = await one.news(position)
     assert (dict(found), len(found)) == (dict.fromkeys(codes, Reason.EXPIRED), 10)
     assert before in (None, found)
     await sweep(store)
     assert await store.counts() == (0, 0)
 
 
-async def test_text_that_cannot_be_encoded_leaves_no_trace(open_store, under, restarted):
-    store = await open_store()
-    one = under(store)
+async def test_text_that_cannot_be_encoded_leaves_no_trace(opened, restarted):
+    store, one = await opened()
     with pytest.raises(UnicodeEncodeError):
         await one.create(offer="\ud800")
     code = await one.create()
@@ -367,7 +325,7 @@ async def test_text_that_cannot_be_encoded_leaves_no_trace(open_store, under, re
     await one.answer(code)
     store, one = await restarted(store)
     assert (await store.counts())[0] == 0
-    assert (await under(store).read(code, OFFERER)).candidates[-1][1] == "c"
+    assert (await one.read(code, OFFERER)).candidates[-1][1] == "c"
 
 
 async def test_positions_of_another_store_are_recognised(open_store, under):
@@ -410,9 +368,8 @@ async def test_quotas_of_origins_and_topics(open_store, under, engine, clock):
     assert len(await filled("new", "newer", "newest")) == 3
 
 
-async def test_changed_quotas_count_at_once(open_store, under):
-    store = await open_store(quotas=Quotas(sessions_per_topic=1, candidates=1))
-    one = under(store)
+async def test_changed_quotas_count_at_once(opened):
+    store, one = await opened(quotas=Quotas(sessions_per_topic=1, candidates=1))
     code = await one.create("topic")
     await one.add(code, OFFERER, "c")
     for refused in (one.create("topic"), one.add(code, OFFERER, "d")):
@@ -427,9 +384,8 @@ async def test_changed_quotas_count_at_once(open_store, under):
     await one.add(code, OFFERER, "e")
 
 
-async def test_quota_of_bytes_per_side(open_store, under, restarted):
-    store = await open_store(quotas=Quotas(side_bytes=1000))
-    one = under(store)
+async def test_quota_of_bytes_per_side(opened, restarted):
+    store, one = await opened(quotas=Quotas(side_bytes=1000))
     code = await one.create(offer="o" * 600)
     await one.add(code, OFFERER, "c" * 200, "é" * 50)
     store, one = await restarted(store, quotas=Quotas(side_bytes=1000))
@@ -442,48 +398,6 @@ async def test_quota_of_bytes_per_side(open_store, under, restarted):
     await one.answer(code, "a" * 1000)  # an answer is never refused for what came before it
     with pytest.raises(TooMany):
         await one.add(code, ANSWERER, "c")
-
-
-async def test_a_state_tells_listings_apart(store, one, under, clock):
-    states = [await one.state("elsewhere")]
-
-    async def changed():
-        states.append(await one.state(since=states[-1].position))
-        assert (await one.state(since=states[-1].position)).changed is False
-        assert states[-1].changed == (states[-1].position != states[-2].position)
-        return states[-1].changed
-
-    async def same():
-        return not await changed()
-
-    codes = []
-    for _ in range(3):
-        codes.append(await one.create())
-        assert await changed()
-        clock.ms += 10
-    await one.add(codes[0], OFFERER, "c")
-    await one.refresh(codes[2])
-    await one.create("elsewhere")
-    await under(store, OTHER).create()
-    assert await same()
-    await one.answer(codes[1])
-    assert await changed()
-    await one.refresh(codes[1])
-    await one.withdraw(codes[1])
-    assert await same()
-    assert states[-1].changes_ms == BEGIN_MS + TIMEOUT_MS
-    clock.ms = states[-1].changes_ms
-    assert await changed()
-    await sweep(store)
-    assert await same()
-    assert states[-1].changes_ms == BEGIN_MS + 30 + TIMEOUT_MS
-    await one.withdraw(codes[2])
-    assert await changed()
-    assert states[-1].changes_ms is None
-    assert not (await one.state()).changed  # it is empty
-
-
-# Who is told (C1 to C3).
 
 
 @pytest.fixture

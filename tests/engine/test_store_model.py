@@ -104,8 +104,6 @@ class Model(RuleBasedStateMachine):
         self.touched = set()
         self.waits = {}
 
-    # Helpers
-
     def run(self, operation):
         return self.loop.run_until_complete(operation)
 
@@ -178,8 +176,6 @@ class Model(RuleBasedStateMachine):
         secrets = {Side.OFFERER: secret, Side.ANSWERER: b""}
         session = Expected(topic, info, offer, now_ms, now_ms + timeout_ms, timeout_ms, next(self.places), secrets)
         self.sessions[origin, code] = session
-
-    # What may happen
 
     @initialize(timeout_ms=st.sampled_from(TIMEOUTS_MS), by_content=st.booleans())
     def begin(self, timeout_ms, by_content):
@@ -390,8 +386,6 @@ class Model(RuleBasedStateMachine):
     def counts(self, origin):
         names = [session.topic for _, session in self.listed(origin)]
         return [(name, names.count(name)) for name in sorted(set(names))]
-
-    # What is always so
 
     @invariant()
     def all_is_as_expected(self):

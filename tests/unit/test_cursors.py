@@ -1,5 +1,7 @@
 """Cursors: sequence numbers that know what they are about."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,19 +11,13 @@ from tornado_signal.errors import InvalidParameter
 from tornado_signal.stores.position_text import format_numbers, parse_numbers
 
 STORE = "0123456789ab"
+POSITIONS = SimpleNamespace(format_position=lambda text: text)  # a store whose positions are texts
 NUMBERS = st.tuples(st.integers(0, 2**60 - 1), st.integers(0, 2**60 - 1))
 FORGED = ["", "zz", "-1", "+1", " 1", "1 ", "1_0", "0x1", "01", "F", "٣", "1" + "0" * 15, "f" * 40, "1\n"]
 
 
-class Positions:
-    """What a store makes of positions, from text that is given."""
-
-    def format_position(self, text):
-        return text
-
-
 def tagged(scope, text):
-    return format_cursor(Positions(), scope, text)
+    return format_cursor(POSITIONS, scope, text)
 
 
 def made(scope, numbers):

@@ -4,7 +4,6 @@ from array import array
 from itertools import groupby
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -12,7 +11,6 @@ from tornado_signal.stores.leveldb.topic_index import TopicIndex
 
 ORIGINS = ["https://one.example", "null"]
 TOPICS = ["", "a", "a\x00", "b", "é", "\uffff", "\U0001f600"]
-EXPIRIES = st.lists(st.integers(0, 9), min_size=1, max_size=5)
 STEPS = [1, 2, 500]
 
 
@@ -112,32 +110,6 @@ class Counts(RuleBasedStateMachine):
 
 def test_counts_are_those_of_a_plain_list():
     run_state_machine_as_test(Counts)
-
-
-@given(
-    st.dictionaries(st.tuples(st.sampled_from(ORIGINS), st.sampled_from(TOPICS)), EXPIRIES),
-    st.integers(0, 9),
-    st.data(),
-)
-def test_filling_is_adding_one_by_one(topics, now_ms, data):
-    sessions = [(*name, expires_ms) for name, expiries in topics.items() for expires_ms in expiries]
-    filled, added = TopicIndex(), TopicIndex()
-    filled.fill(together(sessions))
-    for session in data.draw(st.permutations(sessions)):
-        added.add(*session)
-    assert sorted(filled.origins()) == sorted(added.origins())
-    assert held(filled) <= held(added)
-    for origin, topic, expires_ms in data.draw(st.lists(st.sampled_from(sessions))) if sessions else []:
-        for index in (filled, added):
-            index.remove(origin, topic, expires_ms)
-    for at_ms in range(now_ms, 11):
-        for origin in ORIGINS:
-            for topic in TOPICS:
-                assert filled.counted(origin, topic, at_ms) == added.counted(origin, topic, at_ms)
-            for index in (filled, added):
-                settle(index, origin, at_ms, 1)
-            assert filled.page(origin, 0, 99) == added.page(origin, 0, 99)
-    assert held(filled) == 0
 
 
 @pytest.mark.parametrize("neighbours", [0, 1])

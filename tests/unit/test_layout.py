@@ -61,14 +61,8 @@ TOPIC = b"t\xc3\xb6\x00\xff\x00\x00"  # of the session
             b"L" + PACKED + TOPIC + b"\xff" * 7 + b"\xfe" + b"\xff" * 7 + b"\xfc",
         ),
         (layout.pack_listing_value(SESSION), SESSION.code + bytes(6) + b"\x01\x02"),
-        (
-            layout.pack_departure_prefix("https://o", "tö\x00", expired=False),
-            b"G" + PACKED + TOPIC + b"\x00",
-        ),
-        (
-            layout.pack_departure_prefix("https://o", "tö\x00", expired=True),
-            b"G" + PACKED + TOPIC + b"\x01",
-        ),
+        (layout.pack_departure_prefix("https://o", "tö\x00", expired=False), b"G" + PACKED + TOPIC + b"\x00"),
+        (layout.pack_departure_prefix("https://o", "tö\x00", expired=True), b"G" + PACKED + TOPIC + b"\x01"),
         (layout.pack_departure_value(SESSION, Reason.ANSWERED), SESSION.code + bytes(7) + b"\x03" + b"\x01"),
         (layout.pack_departure_value(SESSION, Reason.EXPIRED), SESSION.code + bytes(7) + b"\x03" + b"\x02"),
         (layout.pack_departure_value(SESSION, Reason.WITHDRAWN), SESSION.code + bytes(7) + b"\x03" + b"\x03"),

@@ -21,38 +21,37 @@ def load(db):
     return [key for key in db.iterator(include_value=False) if key not in (layout.FORMAT_KEY, layout.IDENTITY_KEY)]
 
 
-def damage(path):
-    (path / "CURRENT").write_bytes(b"nonsense")
-
-
-def test_in_use_while_another_process_has_it_open(path, holder):
+def test_a_database_in_use_by_another_process_is_left_alone_however_damaged(path, holder):
+    (path / "000099.ldb").write_bytes(b"\xff" * 40 + bytes.fromhex("57fb808b247547db"))
     before = sorted((file.name, file.stat().st_ino) for file in path.iterdir())
     assert directory.in_use(path)
-    assert sorted((file.name, file.stat().st_ino) for file in path.iterdir()) == before
-    for opening in (lambda: directory.set_aside(path), lambda: directory.opened(path).__enter__()):
+    for opening in (
+        lambda: directory.set_aside(path),
+        lambda: directory.opened(path).__enter__(),
+        lambda: directory.open_sound(path, load, start_empty=True),
+    ):
         with pytest.raises(DatabaseError, match="in use by another process; stop it, or choose another --data-dir"):
             opening()
+    assert sorted((file.name, file.stat().st_ino) for file in path.iterdir()) == before
     holder.communicate()
     assert not directory.in_use(path)
 
 
-def test_stopped_missing_and_empty_directories_are_not_in_use(path, tmp_path):
+def test_stopped_missing_and_empty_directories_are_not_in_use_and_none_is_made(path, tmp_path):
     (tmp_path / "empty").mkdir()
-    assert [directory.in_use(each) for each in (path, tmp_path / "missing", tmp_path / "empty")] == [False] * 3
+    missing, empty = tmp_path / "missing", tmp_path / "empty"
+    assert [directory.in_use(each) for each in (path, missing, empty)] == [False] * 3
     with pytest.raises(DatabaseError, match="Not a directory"):
         directory.in_use(path / "CURRENT")
+    for each in (missing, empty):
+        with pytest.raises(DatabaseError, match=r"there is no database in .*; name its directory with --data-dir"):
+            directory.opened(each).__enter__()
+    assert (missing.exists(), list(empty.iterdir())) == (False, [])
 
 
-@pytest.mark.parametrize("name", ["missing", "empty"])
-def test_opened_creates_no_database(name, tmp_path):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DatabaseError, match=r"there is no database in .*; name its directory with --data-dir"):
-        directory.opened(tmp_path / name).__enter__()
-    assert [each.name for each in tmp_path.rglob("*")] == ["empty"]
-
-
-def test_set_aside_moves_to_a_unique_name_with_the_time(path):
+def test_set_aside_moves_all_but_the_ballast_to_a_unique_name_with_the_time(path):
     held = sorted(file.name for file in path.iterdir())
+    (path / files.BALLAST).write_bytes(b"\0" * 1000)
     kept = directory.set_aside(path)
     assert sorted(file.name for file in kept.iterdir()) == held
     assert not path.exists()
@@ -90,13 +89,6 @@ def test_a_sound_or_foreign_database_is_never_started_empty(path):
     assert [each.name for each in path.parent.iterdir()] == ["data"]
 
 
-def test_a_database_in_use_is_never_started_empty(path, holder):
-    (path / "000099.ldb").write_bytes(b"\xff" * 40 + bytes.fromhex("57fb808b247547db"))
-    with pytest.raises(DatabaseError, match="in use"):
-        directory.open_sound(path, load, start_empty=True)
-    assert path.exists()
-
-
 @pytest.mark.parametrize("by", ["leveldb", "load"])
 def test_damage_is_refused_or_started_empty(by, path, caplog):
     def loading(db):
@@ -107,7 +99,7 @@ def test_damage_is_refused_or_started_empty(by, path, caplog):
     with plyvel.DB(str(path)) as db:
         db.put(b"old", b"")
     if by == "leveldb":
-        damage(path)
+        (path / "CURRENT").write_bytes(b"nonsense")
     with pytest.raises(DamagedDatabase) as refused:
         directory.open_sound(path, loading)
     assert f"`tornado-signal repair --data-dir {path}`" in str(refused.value)
@@ -134,14 +126,6 @@ def test_each_opening_finds_the_identity_until_it_becomes_another(path):
     first, again, other, last = identities
     assert first == again != other == last
     assert len(first) == len(other) == layout.IDENTITY_BYTES
-
-
-def test_set_aside_removes_the_ballast(path):
-    with directory.opened(path):
-        (path / files.BALLAST).write_bytes(b"\0" * 1000)
-    kept = directory.set_aside(path)
-    assert (kept / "CURRENT").exists()
-    assert not (kept / files.BALLAST).exists()
 
 
 def test_compact_gives_space_back(path):

@@ -21,16 +21,14 @@ def tables(store):
     return {key[:1] for key in store.database.view.iterator(include_value=False)}
 
 
-async def test_creation_times_never_go_backwards(open_store, under, clock, restarted):
-    store = await open_store()
-    one = under(store)
+async def test_creation_times_never_go_backwards(opened, clock, restarted):
+    store, one = await opened()
     codes = [await one.create()]
     clock.ms -= 500
     codes.append(await one.create())
     assert store.memory.created_ms == BEGIN_MS
     store, one = await restarted(store)
     assert store.memory.created_ms == BEGIN_MS
-    one = under(store)
     clock.ms -= 100_000
     codes.append(await one.create())
     found = await one.sessions()
@@ -151,9 +149,8 @@ async def test_a_listing_goes_on_while_the_sweep_deletes(store, one, clock):
     assert (await one.codes()) == fresh[::-1]
 
 
-async def test_a_sweep_finds_sessions_that_expire_before_its_place(open_store, under, clock, restarted):
-    store = await open_store(codes="content")
-    one = under(store)
+async def test_a_sweep_finds_sessions_that_expire_before_its_place(opened, clock, restarted):
+    store, one = await opened(codes="content")
     for number in range(30):
         await one.create(offer=f"swept {number}")
     refreshed = await one.create(offer="refreshed")
@@ -356,11 +353,7 @@ async def test_a_step_is_bounded_in_bytes(store, one, clock, monkeypatch):
     assert [count for count in oldest_first if count] == [3, 3, 3, 3]
 
 
-async def test_states_only_go_on(store, under, clock):
-    """Also when those by whom a state is told are swept and forgotten, what was told a later one is not misled.
-
-    A waiter takes what has an earlier serial and as many sessions for what it has seen (contract C2).
-    """
+async def test_states_only_go_on_when_those_who_left_are_forgotten(store, under, clock):
     one = under(store)
     stays = await one.create(ttl_ms=TIMEOUT_MS * 10)
     newest = await one.create(ttl_ms=10)

@@ -26,11 +26,10 @@ def stored(store, one, topic):
 
 @pytest.mark.parametrize("kept", [2, 10_000])
 @pytest.mark.parametrize("seed", range(5))
-async def test_the_state_is_that_of_the_disk(seed, kept, open_store, under, clock, monkeypatch, restarted):
+async def test_the_state_is_that_of_the_disk(seed, kept, opened, clock, monkeypatch, restarted):
     monkeypatch.setattr(memory, "NEWEST_KEPT", kept)
     rng = random.Random(seed)
-    store = await open_store()
-    one = under(store)
+    store, one = await opened()
     live = {}
     for _ in range(150):
         step = rng.choice(["create", "create", "create", "answer", "withdraw", "pass", "restart"])

@@ -55,9 +55,8 @@ def left(store):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-async def test_a_hundred_thousand_candidates_expire(durability, open_store, under, clock, slow_disk):
-    store = await open_store(durability=durability)
-    one = under(store)
+async def test_a_hundred_thousand_candidates_expire(durability, opened, clock, slow_disk):
+    store, one = await opened(durability=durability)
     large = [await one.create("large") for _ in range(100)]
     for code in large:
         await asyncio.gather(*[one.add(code, Side.OFFERER, *["c"] * 100) for _ in range(10)])
@@ -112,11 +111,8 @@ async def test_settling_goes_in_timed_steps(store, one, clock, monkeypatch):
 
 @pytest.mark.parametrize("change", ["answer", "refresh", "add", "withdraw"])
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-async def test_a_change_in_flight_ends_before_the_expiry_is_reported(
-    change, durability, open_store, under, clock, slow_disk
-):
-    store = await open_store(durability=durability)
-    one = under(store)
+async def test_a_change_in_flight_ends_before_the_expiry_is_reported(change, durability, opened, clock, slow_disk):
+    store, one = await opened(durability=durability)
     codes = [await one.create() for _ in range(5)]
     position = await one.knowing()
     slow_disk(0.05)
@@ -174,9 +170,8 @@ async def test_failed_commits_lose_no_departure(store, one, clock, monkeypatch, 
 
 
 @pytest.mark.parametrize("how", ["settled", "swept"])
-async def test_expired_sessions_stay_expired_when_the_clock_is_put_back(how, open_store, under, clock):
-    store = await open_store()
-    one = under(store)
+async def test_expired_sessions_stay_expired_when_the_clock_is_put_back(opened, how, open_store, under, clock):
+    store, one = await opened()
     answered, listed = await one.create(), await one.create()
     await one.answer(answered)
     clock.ms += TIMEOUT_MS
@@ -194,9 +189,8 @@ async def test_expired_sessions_stay_expired_when_the_clock_is_put_back(how, ope
     assert (await one.sessions())[0].session.created_ms >= late_ms
 
 
-async def test_a_new_session_is_not_older_than_an_expiry(open_store, under, clock):
-    store = await open_store()
-    one = under(store)
+async def test_a_new_session_is_not_older_than_an_expiry(opened, clock):
+    store, one = await opened()
     await one.create()
     clock.ms += TIMEOUT_MS
     late_ms = clock.ms
@@ -208,9 +202,8 @@ async def test_a_new_session_is_not_older_than_an_expiry(open_store, under, cloc
 
 
 @pytest.mark.parametrize("change", ["create", "answer", "withdraw"])
-async def test_a_refused_change_is_not_counted(change, open_store, under, monkeypatch, restarted):
-    store = await open_store(quotas=Quotas(sessions_per_topic=3))
-    one = under(store)
+async def test_a_refused_change_is_not_counted(change, opened, under, monkeypatch, restarted):
+    store, one = await opened(quotas=Quotas(sessions_per_topic=3))
     code = await one.create()
     before = await one.state()
     arguments = [] if change == "create" else [code]

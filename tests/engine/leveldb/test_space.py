@@ -182,8 +182,8 @@ def room(tmp_path):
     return make
 
 
-async def test_changes_that_wait_for_their_write_are_bounded(open_store, under, room):
-    one = under(await open_store(space=room(4)))
+async def test_changes_that_wait_for_their_write_are_bounded(opened, room):
+    _, one = await opened(space=room(4))
     waiting = [one.create(offer=f"{number} " + "o" * 100_000) for number in range(200)]
     found = await asyncio.gather(*waiting, return_exceptions=True)
     refused = [each for each in found if isinstance(each, Unavailable)]
@@ -191,10 +191,9 @@ async def test_changes_that_wait_for_their_write_are_bounded(open_store, under, 
     assert {each.retry_after_s for each in refused} == {RETRY_AFTER_S}
 
 
-async def test_a_full_store_refuses_until_sessions_expire(open_store, under, clock, room):
+async def test_a_full_store_refuses_until_sessions_expire(opened, clock, room):
     space = room(3)
-    store = await open_store(space=space)
-    one = under(store)
+    store, one = await opened(space=space)
     code = await one.create()
     other = await one.create()
     rng = random.Random(1)
@@ -221,9 +220,8 @@ async def test_a_full_store_refuses_until_sessions_expire(open_store, under, clo
     await one.answer(code, large)
 
 
-async def test_failed_writes_take_no_room(open_store, under, room, monkeypatch, until):
-    store = await open_store(space=room(10))
-    one = under(store)
+async def test_failed_writes_take_no_room(opened, room, monkeypatch, until):
+    store, one = await opened(space=room(10))
 
     def failed(group):
         raise OSError("No space left on device")
