@@ -139,7 +139,6 @@ class Model(RuleBasedStateMachine):
         self.touched.add((origin, topic))
 
     def left(self, origin, code, session):
-        """A session has left its listing, if it was there, by something that was done."""
         self.touched.add((origin, code))
         if session.answer is None:
             self.left_ms[origin, code] = self.clock.ms
@@ -154,7 +153,6 @@ class Model(RuleBasedStateMachine):
         return self.clock.ms < gone_ms + min(TIMEOUTS_MS)
 
     def attempt(self, operation):
-        """What an operation comes to: the type of its refusal, or None."""
         try:
             self.run(operation)
         except (SessionNotFound, AlreadyAnswered) as error:
@@ -162,7 +160,6 @@ class Model(RuleBasedStateMachine):
         return None
 
     def created(self, origin, code, topic, info, offer, ttl_ms=None, secret=b""):
-        """Tell the dict that this has been published."""
         now_ms = self.clock.ms
         before = self.sessions.get((origin, code))
         if before and now_ms < before.expires_ms:
@@ -358,7 +355,6 @@ class Model(RuleBasedStateMachine):
 
     @rule()
     def pass_time_to_the_next_expiry(self):
-        """To the first millisecond at which the next session is gone."""
         self.clock.ms = min(
             (s.expires_ms for s in self.sessions.values() if s.expires_ms > self.clock.ms), default=self.clock.ms
         )
@@ -437,7 +433,6 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def who_watches_is_told(self):
-        """Whoever waits for news of a session or of a topic has been woken if something of it was changed."""
         self.run(self.engine.settled(self.store))
         asleep = {name for name, (_, wait) in self.waits.items() if not wait.done()}
         assert not self.touched & asleep

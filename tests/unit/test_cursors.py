@@ -62,10 +62,10 @@ def test_a_cursor_of_another_store_means_nothing(about, numbers):
     assert read(about, made(about, numbers), "ba9876543210") is None
 
 
-@pytest.mark.parametrize("store", ["", "0123456789a", "0123456789AB", "0123456789abc", "0123456789a\n"])
-def test_a_cursor_names_its_store(store):
-    with pytest.raises(ValueError):
-        parse_numbers(STORE, f"{store}.1.1")
+def test_a_cursor_names_its_store():
+    for store in ("", "0123456789a", "0123456789AB", "0123456789abc", "0123456789a\n"):
+        with pytest.raises(ValueError):
+            parse_numbers(STORE, f"{store}.1.1")
 
 
 def test_golden_bytes_do_not_change():

@@ -38,15 +38,14 @@ def test_a_unix_socket_is_trusted_by_name():
         ("192.0.2.1", None, "192.0.2.1"),
         ("192.0.2.1", "198.51.100.7", "192.0.2.1"),  # not a proxy of ours: not believed
         ("127.0.0.1", None, "127.0.0.1"),
-        ("127.0.0.1", "", "127.0.0.1"),
         ("127.0.0.1", "198.51.100.7", "198.51.100.7"),
         ("127.0.0.1", "203.0.113.5, 198.51.100.7", "198.51.100.7"),  # the client said 203.…, the proxy 198.…
         ("127.0.0.1", "203.0.113.5, 198.51.100.7, 10.1.1.1", "198.51.100.7"),
         ("127.0.0.1", "203.0.113.5,198.51.100.7 ,\t10.1.1.1,10.2.2.2", "198.51.100.7"),
         ("127.0.0.1", "10.1.1.1, 10.2.2.2", "10.1.1.1"),  # proxies all the way
         ("127.0.0.1", "198.51.100.7, nonsense, 10.1.1.1", "10.1.1.1"),
-        ("127.0.0.1", "nonsense", "127.0.0.1"),
-        ("127.0.0.1", ", ,", "127.0.0.1"),
+        *[("127.0.0.1", line, "127.0.0.1") for line in ("", "nonsense", ", ,", f"203.0.113.5, {'0' * 100_000}1")],
+        *[("127.0.0.1", f"203.0.113.5, {hop}", "127.0.0.1") for hop in ("[fe80::1", "10.1.1.1:", "10.1.1.1:123456")],
         ("2001:db8::9", "2001:DB9:0:0::7", "2001:db9::7"),  # one spelling for each
         ("::ffff:127.0.0.1", "198.51.100.7", "198.51.100.7"),
         ("127.0.0.1", "::ffff:198.51.100.7", "198.51.100.7"),
@@ -60,12 +59,8 @@ def test_a_unix_socket_is_trusted_by_name():
         ("127.0.0.1", "203.0.113.5, fe80::1%eth0", "203.0.113.5"),
         ("127.0.0.1", "fec0::1%" + "x" * 20, "fec0::1"),  # whose interface is nobody else's business
         ("127.0.0.1", "203.0.113.5, [127.0.0.1]", "203.0.113.5"),
-        ("127.0.0.1", "203.0.113.5, [fe80::1", "127.0.0.1"),
-        ("127.0.0.1", "203.0.113.5, 10.1.1.1:", "127.0.0.1"),
-        ("127.0.0.1", "203.0.113.5, 10.1.1.1:123456", "127.0.0.1"),
         ("127.0.0.1", "203.0.113.5, unknown, 10.1.1.1", "10.1.1.1"),  # as Squid writes it
         ("127.0.0.1", "203.0.113.5, unix:", "unix"),  # which is not trusted here
-        ("127.0.0.1", "203.0.113.5, " + "0" * 100_000 + "1", "127.0.0.1"),
     ],
 )
 def test_client_is_the_rightmost_untrusted_address(peer, forwarded_for, client):
@@ -126,12 +121,8 @@ def test_a_client_cannot_forge_its_address(said, hops):
         ("10.0.0.1", {"Host": "h", "X-Forwarded-Host": "[2001:db8::1]:8443"}, "http://[2001:db8::1]:8443"),
         ("", {"Host": "h", "X-Forwarded-Proto": "https", "X-Forwarded-Host": "x"}, "http://h"),
         ("192.0.2.1", {}, None),
-        ("192.0.2.1", {"Host": ""}, None),
-        ("192.0.2.1", {"Host": "user@example.org"}, None),
-        ("192.0.2.1", {"Host": "example.org/path"}, None),
-        ("192.0.2.1", {"Host": "example.org:"}, None),
-        ("192.0.2.1", {"Host": "example.org\n"}, None),
-        ("192.0.2.1", {"Host": "exämple.org"}, None),
+        *[("192.0.2.1", {"Host": host}, None) for host in ("", "user@example.org", "example.org/path", "exämple.org")],
+        *[("192.0.2.1", {"Host": host}, None) for host in ("example.org:", "example.org\n")],
     ],
 )
 def test_own_origin_is_believed_of_trusted_proxies_only(peer, headers, origin):

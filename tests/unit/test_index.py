@@ -92,7 +92,6 @@ class Counts(RuleBasedStateMachine):
 
     @rule()
     def fill(self):
-        """Begin again with all that there is, as after a restart."""
         self.index = TopicIndex()
         self.index.fill(together(self.sessions))
 
@@ -102,7 +101,6 @@ class Counts(RuleBasedStateMachine):
         assert live <= set(self.index.origins()) <= set(ORIGINS)
 
     def teardown(self):
-        """When all has expired nothing is kept."""
         for origin in ORIGINS:
             settle(self.index, origin, 10**6)
         assert held(self.index) == 0

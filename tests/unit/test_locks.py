@@ -10,7 +10,6 @@ KEY, OTHER = b"one session", b"another"
 
 
 async def turn_of_the_loop():
-    """Let everything go on that can."""
     for _ in range(5):
         await asyncio.sleep(0)
 

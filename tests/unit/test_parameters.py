@@ -124,11 +124,9 @@ def test_segments_that_do_not_decode_are_refused(segment):
     assert is_refused(parameters.TOPIC, from_path(segment))
 
 
-@pytest.mark.parametrize(
-    ("values", "number"), [([], 7), (["1"], 1), (["1000"], 1000), (["0012"], 12), ([str(2**53)], 2**53)]
-)
-def test_whole_numbers_in_a_query(values, number):
-    assert check(PAGE, from_query(PAGE, *values)) == number
+def test_whole_numbers_in_a_query():
+    for values, number in [([], 7), (["1"], 1), (["1000"], 1000), (["0012"], 12), ([str(2**53)], 2**53)]:
+        assert check(PAGE, from_query(PAGE, *values)) == number
 
 
 @pytest.mark.parametrize("name", ["since", "cursor"])
@@ -155,25 +153,19 @@ def test_batches_keep_order_and_repetitions(texts):
     assert check(parameters.candidates(longest), {"candidates": texts}) == texts
 
 
-@pytest.mark.parametrize(
-    ("value", "ttl_ms"), [(None, None), (1000, 1000), (1001, 1001), (299_999, 299_999), (300_000, 300_000)]
-)
-def test_valid_lifetimes(value, ttl_ms):
-    assert check(TTL, {"ttl": value}) == ttl_ms
+def test_valid_lifetimes():
+    for value in (None, 1000, 1001, 299_999, 300_000):
+        assert check(TTL, {"ttl": value}) == value
     assert check(TTL, {}) is None
 
 
-@pytest.mark.parametrize("value", [0, 60, 0.0, 59.999, -0.0])
-def test_valid_waits(value):
-    assert check(WAIT, {"wait": value}) == value
-    assert type(check(WAIT, {"wait": value})) is float
-    assert check(WAIT, {}) is None
-
-
-@pytest.mark.parametrize("text", ["0", "60", "60.0", "007.50", "0.000000001"])
-def test_valid_waits_in_a_query(text):
-    assert check(WAIT, from_query(WAIT, text)) == float(text)
-    assert check(WAIT, from_query(WAIT)) is None
+def test_valid_waits_in_a_body_and_in_a_query():
+    for value in (0, 60, 0.0, 59.999, -0.0):
+        wait = check(WAIT, {"wait": value})
+        assert (wait, type(wait)) == (value, float)
+    for text in ("0", "60", "60.0", "007.50", "0.000000001"):
+        assert check(WAIT, from_query(WAIT, text)) == float(text)
+    assert check(WAIT, {}) is check(WAIT, from_query(WAIT)) is None
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ def test_key_slots_are_those_of_other_clients(key):
 
 
 def counting(quotas, sizes):
-    """The counts of origins, and how often they were read."""
     reads = []
 
     async def read(origin):

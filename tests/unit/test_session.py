@@ -19,11 +19,6 @@ def test_live_until_the_millisecond_of_expiry():
     assert [session.live(now_ms) for now_ms in (0, 999, 1000, 1001)] == [True, True, False, False]
 
 
-def test_each_side_has_another():
-    assert (Side("offerer").other, Side("answerer").other) == (Side.ANSWERER, Side.OFFERER)
-    assert len(Side) == 2
-
-
 def test_only_the_first_answer_and_its_retry_are_taken():
     assert changes_answer(None, "a")
     assert not changes_answer(Answer("a", 5), "a")
@@ -37,7 +32,8 @@ def test_last_is_the_greatest_number_of_the_news():
         assert News(None, description_number, [(number, "c") for number in numbers], 5, 9).last == last
 
 
-def test_reasons_never_change():
+def test_sides_and_reasons_never_change():
+    assert (Side("offerer").other, Side("answerer").other, len(Side)) == (Side.ANSWERER, Side.OFFERER, 2)
     reasons = [(reason.value, reason.name.lower()) for reason in Reason]
     assert reasons == [(1, "answered"), (2, "expired"), (3, "withdrawn")]
 

@@ -20,7 +20,6 @@ FRESH = "z"  # no keys of the worn one come behind its own
 
 
 def stored(store, one, topic):
-    """The newest serial of a topic by what is on the disk."""
     return records.newest_serial(store.database.view, one.origin, topic)
 
 

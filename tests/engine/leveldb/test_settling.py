@@ -49,10 +49,6 @@ async def stops():
     task.cancel()
 
 
-def left(store):
-    return {key[:1] for key in store.database.view.iterator(include_value=False)}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 async def test_a_hundred_thousand_candidates_expire(durability, opened, clock, slow_disk):
@@ -85,11 +81,11 @@ async def test_a_hundred_thousand_candidates_expire(durability, opened, clock, s
     await sweep(store)
     clock.ms += TIMEOUT_MS
     await sweep(store)
-    assert left(store) <= {layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY}
+    left = set(store.database.view.iterator(include_value=False))
+    assert left <= {layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY}
 
 
 def one_order(codes, events):
-    """These codes in the order of these events: those that expire at one moment leave in any order."""
     assert {code for code, _ in events} == set(codes)
     return [code for code, _ in events]
 

@@ -42,9 +42,6 @@ def fits(space, size):
     return True
 
 
-# The room itself.
-
-
 def test_a_directory_in_the_place_of_the_ballast_stays(place):
     (place / files.BALLAST).mkdir()
     space = measured(place, reserve_bytes=RESERVE)
@@ -166,9 +163,6 @@ def test_submitted_bytes_count_until_they_are_measured_or_failed(tmp_path):
     space.failed()
     space.measure()
     assert fits(space, 4 * MIB)
-
-
-# In a store.
 
 
 @pytest.fixture

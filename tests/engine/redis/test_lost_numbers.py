@@ -22,7 +22,6 @@ def nodes(request):
 
 
 async def open_on(node):
-    """A store on a node, which acknowledges what is in its memory."""
     quotas = Quotas(candidates=4)
     store = RedisStore(
         [(node.host, node.port)], acknowledgement=Acknowledgement("os"), timeout_ms=60_000, quotas=quotas
