@@ -400,6 +400,15 @@ async def test_quota_of_bytes_per_side(opened, restarted):
         await one.add(code, ANSWERER, "c")
 
 
+async def test_a_limited_listing_has_the_newest(one, clock, engine, monkeypatch):
+    engine.take_small_steps(monkeypatch)
+    codes = [await one.create(ttl_ms=100 if number % 3 == 0 else None) for number in range(13)]
+    clock.ms += 100
+    live = [code for number, code in enumerate(codes) if number % 3][::-1]
+    for limit in (1, 2, 3, 4, 7, 100):
+        assert [each.session.code for each in await one.sessions(limit=limit)] == live[:limit]
+
+
 @pytest.fixture
 def told(store, engine):
     """A function that does something, and lists which of the watches it was given were told of a change."""

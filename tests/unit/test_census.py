@@ -45,19 +45,16 @@ class Held:
         return census.end()
 
 
-@pytest.fixture
-def held():
-    return Held()
-
-
-def test_an_empty_database_counts_nothing(held):
+def test_an_empty_database_counts_nothing():
+    held = Held()
     numbers = held.census()
     assert (numbers.pop("entries"), numbers.pop("total_bytes")) == (1, 9)
     assert numbers.pop("largest_origins") == numbers.pop("largest_topics") == []
     assert set(numbers.values()) == {0}
 
 
-def test_sessions_are_counted_by_state_origin_and_topic(held):
+def test_sessions_are_counted_by_state_origin_and_topic():
+    held = Held()
     held.add("https://a", "one", candidates=2)
     held.add("https://a", "one", answered=True, candidates=1)
     held.add("https://a", "two", expires_ms=NOW_MS)
@@ -84,7 +81,8 @@ def test_sessions_are_counted_by_state_origin_and_topic(held):
 
 
 @pytest.mark.parametrize("most", [0, 1, 3, 100])
-def test_the_largest_origins_and_topics_are_named(held, most):
+def test_the_largest_origins_and_topics_are_named(most):
+    held = Held()
     rng = random.Random(most)
     expected = {}
     for origin in rng.sample(range(1000), 12):
@@ -106,7 +104,8 @@ def test_the_largest_origins_and_topics_are_named(held, most):
     assert all(by_origin[each["origin"]] == each["sessions"] for each in origins)
 
 
-def test_memory_does_not_grow_with_origins_and_topics(held):
+def test_memory_does_not_grow_with_origins_and_topics():
+    held = Held()
     census = Census(NOW_MS, 5)
     for number in range(3000):
         held.add(f"https://{number}", f"topic {number}")

@@ -46,9 +46,8 @@ async def test_a_listing_of_many_steps(store, one):
     assert all(0 < len(step) <= records.LISTING_STEP for step in steps)
 
 
-async def test_a_listing_skips_expired_entries_in_several_turns(store, under, clock, monkeypatch):
+async def test_a_listing_skips_expired_entries_in_several_turns(one, clock, monkeypatch):
     monkeypatch.setattr(records, "PASSING_STEP", 10)
-    one = under(store)
     live = await one.create(ttl_ms=2 * TIMEOUT_MS)
     for _ in range(3):
         await asyncio.gather(*[one.create() for _ in range(35)])
@@ -87,9 +86,8 @@ async def test_reading_stops_at_the_last_entry(store, one):
     assert len(steps) == 1  # the answer and a candidate
 
 
-async def test_cached_accesses_are_bounded(store, under, monkeypatch):
+async def test_cached_accesses_are_bounded(store, one, monkeypatch):
     monkeypatch.setattr(memory, "ACCESSES_KEPT", 10)
-    one = under(store)
     codes = [await one.create() for _ in range(20)]
     for text in "abc":
         for code in codes:
@@ -348,8 +346,7 @@ async def test_a_step_is_bounded_in_bytes(store, one, clock, monkeypatch):
     assert [count for count in oldest_first if count] == [3, 3, 3, 3]
 
 
-async def test_states_only_go_on_when_those_who_left_are_forgotten(store, under, clock):
-    one = under(store)
+async def test_states_only_go_on_when_those_who_left_are_forgotten(store, one, clock):
     stays = await one.create(ttl_ms=TIMEOUT_MS * 10)
     newest = await one.create(ttl_ms=10)
     serial, live = seen = (await one.state()).position

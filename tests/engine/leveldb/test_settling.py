@@ -175,9 +175,8 @@ async def test_expired_sessions_stay_expired_when_the_clock_is_put_back(opened, 
     await (store.expiry.settle(clock.ms) if how == "settled" else sweep(store))
     await store.close()
     clock.ms -= TIMEOUT_MS // 2
-    store = await open_store()
+    _, one = await opened()
     assert clock.ms == late_ms
-    one = under(store)
     for code in (answered, listed):
         with pytest.raises(SessionNotFound):
             await one.read(code, Side.OFFERER)

@@ -22,10 +22,8 @@ def nodes(request):
 
 
 async def open_on(node):
-    quotas = Quotas(candidates=4)
-    store = RedisStore(
-        [(node.host, node.port)], acknowledgement=Acknowledgement("os"), timeout_ms=60_000, quotas=quotas
-    )
+    options = {"acknowledgement": Acknowledgement("os"), "timeout_ms": 60_000, "quotas": Quotas(candidates=4)}
+    store = RedisStore([(node.host, node.port)], **options)
     await store.open()
     return store
 
