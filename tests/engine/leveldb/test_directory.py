@@ -66,7 +66,7 @@ def test_set_aside_moves_all_but_the_ballast_to_a_unique_name_with_the_time(path
 
 
 @pytest.mark.needs("root")
-def test_set_aside_of_a_mount_point_is_refused(path, monkeypatch):
+def test_set_aside_of_a_mount_point_is_refused(path):
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(path)], check=True)
     try:
         with pytest.raises(DatabaseError, match=r"cannot move .*data to .*busy; move it or its files away"):

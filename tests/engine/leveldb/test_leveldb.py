@@ -332,7 +332,7 @@ async def test_events_of_a_long_absence_come_in_steps(store, one, clock, monkeyp
     assert steps >= 60 // 7
 
 
-async def test_a_step_is_bounded_in_bytes(store, one, clock, monkeypatch):
+async def test_a_step_is_bounded_in_bytes(store, one):
     for _ in range(12):
         code = await one.create(offer="o" * 50_000)
         await one.add(code, OFFERER, "c" * 50_000)

@@ -166,7 +166,7 @@ async def test_failed_commits_lose_no_departure(store, one, clock, monkeypatch, 
 
 
 @pytest.mark.parametrize("how", ["settled", "swept"])
-async def test_expired_sessions_stay_expired_when_the_clock_is_put_back(opened, how, open_store, under, clock):
+async def test_expired_sessions_stay_expired_when_the_clock_is_put_back(how, opened, clock):
     store, one = await opened()
     answered, listed = await one.create(), await one.create()
     await one.answer(answered)
