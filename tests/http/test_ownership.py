@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from urllib.parse import quote
 
 import pytest
 from support.service import (
@@ -26,71 +27,44 @@ LEAST, MOST = "s" * 16, "😀" * 256
 
 
 async def answered(service, **secrets):
-    """A session with an answer, each side with its secret; its code."""
-    secrets = secrets or SECRETS
-    fields = {"info": "i", "offer": "o"} | ({"secret": secrets["offerer"]} if "offerer" in secrets else {})
-    code = (await service.post("/lobby/offer", **fields))["code"]
-    fields = {"secret": secrets["answerer"]} if "answerer" in secrets else {}
-    await service.post("/answer", code=code, side="answerer", answer="a", **fields)
+    """A session with an answer, each side with its secret if it has one; its code."""
+    shown = {side: {"secret": secret} for side, secret in (secrets or SECRETS).items()}
+    code = (await service.post("/lobby/offer", info="i", offer="o", **shown.get("offerer", {})))["code"]
+    await service.post("/answer", code=code, side="answerer", answer="a", **shown.get("answerer", {}))
     return code
 
 
 # Batches (C4).
 
 
-@pytest.mark.parametrize("count", [1, 2, 99, 100])
 @pytest.mark.parametrize("side", ["offerer", "answerer"])
-async def test_batches(side, count, service):
-    """A batch of 1 to 100 candidates is taken whole, in its order, behind what came before."""
-    code = await service.offer()
-    await service.post("/answer", code=code, side=side, candidate="first")
-    batch = [f"{n % 7}" for n in range(count)]
-    assert await service.post("/answer", code=code, side=side, candidates=batch) == {"success": True}
-    await service.post("/answer", code=code, side=side, candidate="last", candidates=None)
+async def test_a_batch_is_taken_whole_and_in_its_order(side, service):
     other, name = ("answerer", "offerCandidates") if side == "offerer" else ("offerer", "answerCandidates")
-    assert (await service.post("/poll", code=code, side=other))[name] == ["first", *batch, "last"]
+    for count in (1, 2, 99, 100):
+        code = await service.offer()
+        await service.post("/answer", code=code, side=side, candidate="first")
+        batch = [f"{n % 7}" for n in range(count)]
+        assert await service.post("/answer", code=code, side=side, candidates=batch) == {"success": True}
+        await service.post("/answer", code=code, side=side, candidate="last", candidates=None)
+        assert (await service.post("/poll", code=code, side=other))[name] == ["first", *batch, "last"]
 
 
-BAD_BATCHES = [
-    [],
-    ["c"] * 101,
-    "c",
-    {},
-    {"0": "c"},
-    1,
-    True,
-    ["c", ""],
-    ["c", None],
-    ["c", 1],
-    [["c"]],
-    ["c", "\ud800"],
-]
-
-
-@pytest.mark.parametrize("batch", BAD_BATCHES, ids=lambda batch: repr(batch)[:20])
-async def test_bad_batches(batch, service):
-    """A batch with anything wrong in it is 400 `candidates`, and nothing of it is taken."""
+async def test_nothing_of_a_bad_batch_is_taken(service):
     code = await service.offer()
-    for each in (code, NO_SUCH_CODE):
-        body = {"code": each, "side": "offerer", "candidates": batch}
-        assert refused(await service.call("POST", "/answer", body)) == (400, invalid("candidates"))
-    assert (await service.post("/poll", code=code, side="answerer"))["offerCandidates"] == []
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
+    for batch in ([], ["c"] * 101, "c", {"0": "c"}, True, ["c", ""], ["c", None], ["c", "\ud800"]):
+        for each in (code, NO_SUCH_CODE):
+            body = {"code": each, "side": "offerer", "candidates": batch}
+            assert refused(await service.call("POST", "/answer", body)) == (400, invalid("candidates"))
+    for fields in (
         {"candidate": "c", "candidates": ["c"]},
         {"answer": "a", "candidates": ["c"]},
         {"answer": "a", "candidate": "c", "candidates": ["c"]},
         {"answer": None, "candidate": None, "candidates": None},
-    ],
-    ids=lambda fields: "+".join(fields),
-)
-async def test_one_of_three(fields, service):
-    """Exactly one of `answer`, `candidate` and `candidates` must be there; null counts as absent."""
-    body = {"code": await service.offer(), "side": "answerer", **fields}
-    assert refused(await service.call("POST", "/answer", body)) == (400, invalid("answer or candidate"))
+    ):
+        body = {"code": code, "side": "answerer", **fields}
+        assert refused(await service.call("POST", "/answer", body)) == (400, invalid("answer or candidate"))
+    assert (await service.post("/poll", code=code, side="answerer"))["offerCandidates"] == []
+    assert await service.post("/poll", code=code, side="offerer") == {"answer": None, "answerCandidates": []}
 
 
 # Secrets (C5).
@@ -120,17 +94,8 @@ async def raw_answer(service, target, body, origin):
 
 
 @pytest.mark.parametrize(("name", "side"), CASES)
-async def test_the_right_secret(name, side, service):
-    """A side that has shown a secret does everything with it."""
-    path, fields = OPERATIONS[name]
-    code = await answered(service)
-    response = await service.call("POST", path, {"code": code, "side": side, "secret": SECRETS[side], **fields})
-    assert response.status == (409 if name == "another answer" else 200)
-
-
-@pytest.mark.parametrize(("name", "side"), CASES)
-async def test_a_wrong_secret_is_no_session(name, side, service):
-    """Without its secret a side can do nothing, and the answer is that of a session that is not there, to the byte."""
+async def test_a_side_does_everything_with_its_secret_and_nothing_without(name, side, service):
+    """Without the secret the answer is that of a session that is not there, to the byte."""
     path, fields = OPERATIONS[name]
     code = await answered(service)
     body = {"code": code, "side": side, **fields}
@@ -144,11 +109,12 @@ async def test_a_wrong_secret_is_no_session(name, side, service):
     assert await service.post("/poll", **poll) == {"offer": "o", "offerCandidates": []}
     poll = {"code": code, "side": "offerer", "secret": SECRETS["offerer"]}
     assert await service.post("/poll", **poll) == {"answer": "a", "answerCandidates": []}
+    response = await service.call("POST", path, body | {"secret": SECRETS[side]})
+    assert response.status == (409 if name == "another answer" else 200)
 
 
 @pytest.mark.parametrize("side", SECRETS)
-async def test_a_stream_without_its_secret(side, service):
-    """A stream that does not show the secret is answered as one of a missing session, to the byte."""
+async def test_a_stream_without_its_secret_looks_like_one_of_no_session(side, service):
     code = await answered(service)
     missing = await raw_answer(service, f"/events?code={NO_SUCH_CODE}&side={side}", None, ORIGIN)
     for secret in ("", "&secret=" + LEAST):
@@ -156,8 +122,7 @@ async def test_a_stream_without_its_secret(side, service):
     assert await raw_answer(service, f"/events?code={code}&side={side}", None, OTHER) == missing
 
 
-async def test_each_side_for_itself(service):
-    """Each side may have a secret or not; one's secret is not the other's business."""
+async def test_the_secret_of_one_side_is_none_of_the_other(service):
     for secrets in ({"offerer": LEAST}, {"answerer": MOST}):
         code = await answered(service, **secrets)
         for side in SECRETS:
@@ -168,8 +133,7 @@ async def test_each_side_for_itself(service):
             assert (await service.call("POST", "/poll", body)).status == expected
 
 
-async def test_a_secret_where_none_is_kept(service):
-    """A secret that a side did not show at first is not asked for, and showing one later changes nothing."""
+async def test_a_secret_shown_later_changes_nothing(service):
     code = await service.offer()
     await service.post("/answer", code=code, side="answerer", answer="a")
     await service.post("/poll", code=code, side="offerer", secret=LEAST)
@@ -178,49 +142,35 @@ async def test_a_secret_where_none_is_kept(service):
     assert (await service.post("/poll", code=code, side="offerer"))["answerCandidates"] == ["c"]
 
 
-async def test_before_the_answer(service):
-    """Candidates may come before the answer that shows the secret; from the answer on it is needed."""
+async def test_a_secret_counts_from_the_answer_that_shows_it(service):
     code = await service.offer()
     await service.post("/answer", code=code, side="answerer", candidate="c")
-    await service.post("/answer", code=code, side="answerer", answer="a", secret=MOST)
-    body = {"code": code, "side": "answerer", "candidate": "d"}
-    assert refused(await service.call("POST", "/answer", body)) == (404, NOT_FOUND)
+    body = {"code": code, "side": "answerer", "answer": "a"}
+    await service.post("/answer", **body, secret=MOST)
+    await service.post("/answer", **body, secret=MOST)  # a retry
+    for fields in ({"answer": "a"}, {"answer": "b"}, {"answer": None, "candidate": "d"}):
+        assert refused(await service.call("POST", "/answer", body | fields)) == (404, NOT_FOUND)
     assert (await service.post("/poll", code=code, side="offerer"))["answerCandidates"] == ["c"]
 
 
-async def test_an_answer_that_is_sent_again(service):
-    """The retry of an answer must carry its secret; another one's answer does not learn that it came too late."""
-    code = await answered(service)
-    body = {"code": code, "side": "answerer", "answer": "a"}
-    assert await service.post("/answer", **body, secret=SECRETS["answerer"]) == {"success": True}
-    for answer in ("a", "b"):
-        assert refused(await service.call("POST", "/answer", body | {"answer": answer})) == (404, NOT_FOUND)
+async def test_a_bad_secret_is_refused_before_any_session_is_looked_for(service):
+    for secret in ("", "s" * 15, "s" * 257, "😀" * 15, 1, True, {}, ["s" * 16], "s" * 16 + "\ud800"):
+        for path, fields in [*OPERATIONS.values(), ("/lobby/offer", {"info": "i", "offer": "o"})]:
+            body = {"code": NO_SUCH_CODE, "side": "answerer", **fields, "secret": secret}
+            assert refused(await service.call("POST", path, body)) == (400, invalid("secret")), (path, fields)
 
 
-BAD_SECRETS = ["", "s" * 15, "s" * 257, "😀" * 15, 1, True, [], {}, ["s" * 16], "s" * 16 + "\ud800"]
+async def test_a_stream_takes_a_secret_of_any_characters_in_its_query(service):
+    for secret in (LEAST, MOST, "null and \0 void....", "é" * 16):
+        code = await answered(service, offerer=secret, answerer=secret)
+        for side in SECRETS:
+            await service.post("/poll", code=code, side=side, secret=secret)
+            target = f"/events?code={code}&side={side}&secret={quote(secret)}"
+            async with open_stream(service.port, target) as stream:
+                await stream.take()
 
 
-@pytest.mark.parametrize("secret", BAD_SECRETS, ids=lambda secret: repr(secret)[:20])
-async def test_bad_secrets(secret, service):
-    """A secret that is no string of 16 to 256 characters is 400 `secret`, before any session is looked for."""
-    for path, fields in [*OPERATIONS.values(), ("/lobby/offer", {"info": "i", "offer": "o"})]:
-        body = {"code": NO_SUCH_CODE, "side": "answerer", **fields, "secret": secret}
-        assert refused(await service.call("POST", path, body)) == (400, invalid("secret")), (path, fields)
-
-
-@pytest.mark.parametrize("secret", [LEAST, MOST, "null and \0 void....", "é" * 16])
-async def test_good_secrets(secret, service):
-    """Any string of 16 to 256 characters is a secret, in a stream's query too."""
-    code = await answered(service, offerer=secret, answerer=secret)
-    for side in SECRETS:
-        await service.post("/poll", code=code, side=side, secret=secret)
-        encoded = "".join(f"%{byte:02x}" for byte in secret.encode())
-        async with open_stream(service.port, f"/events?code={code}&side={side}&secret={encoded}") as stream:
-            await stream.take()
-
-
-async def test_what_is_kept_of_a_secret(service, tmp_path):
-    """On disk there is the SHA-256 of each secret, and the secret itself nowhere."""
+async def test_the_disk_holds_a_hash_of_a_secret_and_never_the_secret(service, tmp_path):
     code = await answered(service)
     await service.post("/answer", code=code, side="offerer", candidate="c", secret=SECRETS["offerer"])
     body = {"code": code, "side": "offerer", "secret": "a secret that is wrong"}
@@ -235,8 +185,7 @@ async def test_what_is_kept_of_a_secret(service, tmp_path):
     assert b"secret" not in held
 
 
-async def test_the_same_content_by_another(start_service):
-    """Where the same content gives the same code, another one's secret does not get hold of a session."""
+async def test_the_same_content_with_another_secret_gets_no_session(start_service):
     service = await start_service(codes="content")
     offer = {"info": "i", "offer": "o"}
     code = (await service.post("/lobby/offer", **offer, secret=LEAST))["code"]
@@ -253,8 +202,7 @@ async def test_the_same_content_by_another(start_service):
 
 @pytest.mark.parametrize("side", SECRETS)
 @pytest.mark.parametrize("unanswered", [True, False])
-async def test_withdraw(side, unanswered, service):
-    """A withdrawn session is gone for both sides and from every listing, and only that one."""
+async def test_a_withdrawn_session_is_gone_for_both_sides(side, unanswered, service):
     codes = [await service.offer(), await service.offer()]
     if not unanswered:
         await service.post("/answer", code=codes[0], side="answerer", answer="a")
@@ -269,8 +217,7 @@ async def test_withdraw(side, unanswered, service):
     assert await service.topics() == []
 
 
-async def test_withdraw_as_a_page_that_closes_does(service):
-    """`sendBeacon` sends the body as text/plain, and a text as UTF-8 with that said."""
+async def test_a_page_that_closes_withdraws_with_a_body_of_any_type(service):
     for kind in ("text/plain;charset=UTF-8", "text/plain", "application/x-www-form-urlencoded"):
         code = await service.offer()
         body = json.dumps({"code": code, "side": "offerer"}).encode()
@@ -281,7 +228,6 @@ async def test_withdraw_as_a_page_that_closes_does(service):
 
 
 async def test_withdraw_leaves_others_that_end_in_the_same_millisecond(service):
-    """Withdrawing an answered session takes nothing out of the count of those that expire with it."""
     codes = [await service.offer() for _ in range(3)]
     await service.post("/answer", code=codes[0], side="answerer", answer="a")
     assert await service.topics() == [("lobby", 2)]
@@ -293,8 +239,7 @@ async def test_withdraw_leaves_others_that_end_in_the_same_millisecond(service):
     assert await service.topics() == []
 
 
-async def test_withdraw_of_what_is_not_there(service):
-    """Withdrawing or refreshing a session that is missing, expired or another origin's is 404."""
+async def test_a_session_that_is_not_there_is_neither_withdrawn_nor_refreshed(service):
     code = await service.offer()
     for path in ("/withdraw", "/refresh"):
         for body, origin in [
@@ -321,8 +266,7 @@ async def test_withdraw_of_what_is_not_there(service):
 
 @pytest.mark.parametrize("side", SECRETS)
 @pytest.mark.parametrize("unanswered", [True, False])
-async def test_refresh(side, unanswered, service):
-    """A refreshed session lives from now for its timeout, is shown so, and keeps all that it has and its place."""
+async def test_a_refreshed_session_keeps_what_it_has_and_its_place(side, unanswered, service):
     code, newer = await service.offer(), await service.offer()
     if not unanswered:
         await service.post("/answer", code=code, side="answerer", answer="a")
@@ -347,8 +291,7 @@ async def test_refresh(side, unanswered, service):
 
 
 @pytest.mark.parametrize("ttl", [1000, 1001, TIMEOUT_MS - 1, TIMEOUT_MS])
-async def test_ttl(ttl, service):
-    """An offer lives exactly as long as it asked for, and from a refresh on for as long again."""
+async def test_an_offer_lives_as_long_as_it_asked_for_and_again_from_a_refresh_on(ttl, service):
     code = (await service.post("/lobby/offer", info="i", offer="o", ttl=ttl))["code"]
     (listed,) = await service.sessions()
     assert listed["expiresAt"] - listed["createdAt"] == ttl
@@ -358,24 +301,18 @@ async def test_ttl(ttl, service):
     service.clock.ms += ttl - 1
     assert [each["code"] for each in await service.sessions()] == [code]
     service.clock.ms += 1
-    assert await service.sessions() == []
-    assert await service.topics() == []
+    assert (await service.sessions(), await service.topics()) == ([], [])
     assert refused(await service.call("POST", "/refresh", {"code": code, "side": "offerer"})) == (404, NOT_FOUND)
 
 
-BAD_TTLS = [0, -1, 999, TIMEOUT_MS + 1, 10**30, 1000.5, "1000", True, [], {}]
-
-
-@pytest.mark.parametrize("ttl", BAD_TTLS, ids=repr)
-async def test_bad_ttls(ttl, service):
-    """A `ttl` that is no whole number from 1000 up to the configured maximum is 400 `ttl`."""
-    body = {"info": "i", "offer": "o", "ttl": ttl}
-    assert refused(await service.call("POST", "/lobby/offer", body)) == (400, invalid("ttl"))
+async def test_a_bad_ttl_is_refused(service):
+    for ttl in (0, -1, 999, TIMEOUT_MS + 1, 10**30, 1000.5, "1000", True, [], {}):
+        body = {"info": "i", "offer": "o", "ttl": ttl}
+        assert refused(await service.call("POST", "/lobby/offer", body)) == (400, invalid("ttl"))
     assert await service.topics() == []
 
 
-async def test_ttl_of_a_short_configured_maximum(start_service):
-    """The maximum is the configured timeout; null counts as absent."""
+async def test_the_configured_timeout_is_the_longest_ttl(start_service):
     service = await start_service(session_timeout_ms=2000)
     assert refused(await service.call("POST", "/lobby/offer", {"info": "i", "offer": "o", "ttl": 2001}))[0] == 400
     for ttl in (None, 2000):
@@ -383,8 +320,7 @@ async def test_ttl_of_a_short_configured_maximum(start_service):
     assert {each["expiresAt"] for each in await service.sessions()} == {NOW_MS + 2000}
 
 
-async def test_short_lives_are_told_in_their_order(service):
-    """Sessions with lives of their own end each at its time, in listings, counts and streams."""
+async def test_sessions_with_a_ttl_end_each_at_its_time(service):
     codes = {
         ttl: (await service.post("/lobby/offer", info="i", offer="o", ttl=ttl))["code"] for ttl in (3000, 1000, 2000)
     }
