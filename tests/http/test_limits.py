@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import ipaddress
 import json
 import time
@@ -10,7 +11,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.service import NO_SUCH_CODE, ORIGIN, OTHER, Connection, Service, head, invalid, with_origin
+from support.service import NO_SUCH_CODE, ORIGIN, OTHER, Connection, head, invalid, with_origin
 
 from tornado_signal.errors import TooMany, Unavailable
 from tornado_signal.http import application as request
@@ -26,6 +27,8 @@ from tornado_signal.limits.per_address import (
 )
 from tornado_signal.settings.settings import Settings
 
+pytest_plugins = ["support.http_fixtures"]
+
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
 TOO_MANY = {"error": "Too many requests"}
 UNAVAILABLE = {"error": "Service unavailable"}
@@ -40,8 +43,7 @@ def strict(**settings):
 
 
 @given(st.integers(1, 50), st.integers(1, 1000), st.lists(st.integers(0, 3000), max_size=200))
-def test_a_bucket(most, per_s, pauses_ms):
-    """Over any time no more is given out than the bucket held and what came back meanwhile, and not much less."""
+def test_a_bucket_gives_no_more_than_it_held_and_what_came_back(most, per_s, pauses_ms):
     bucket = TokenBucket(most)
     began_ms = now_ms = 1_700_000_000_000
     given = 0
@@ -56,8 +58,7 @@ def test_a_bucket(most, per_s, pauses_ms):
             given += 1
 
 
-def test_clients_are_apart():
-    """Each IPv4 address and each IPv6 /64 has its own tokens; a mapped address is the IPv4 address."""
+def test_each_ipv4_address_and_each_ipv6_64_has_its_own_tokens():
     limits = strict(burst_per_address=2)
     same = [["192.0.2.1", "::ffff:192.0.2.1"], ["192.0.2.2"], ["2001:db8::1", "2001:db8::ffff:1"], ["2001:db8:0:1::1"]]
     for addresses in same:
@@ -66,19 +67,19 @@ def test_clients_are_apart():
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1", "10.1.2.3", "", "not an address"])
-def test_who_has_no_limit(address):
-    """Loopback, trusted proxies and Unix sockets are not clients: others are behind them."""
+def test_loopback_proxies_and_unix_sockets_have_no_limit(address):
     proxies = (ipaddress.ip_network("10.0.0.0/8"),)
-    limits = Limits(Settings(burst_per_address=1, max_waiting_per_address=1, trusted_proxies=proxies))
+    one_each = {"burst_per_address": 1, "max_waiting_per_address": 1, "max_bytes_per_address": 1024}
+    limits = Limits(Settings(**one_each, trusted_proxies=proxies))
     for _ in range(9):
         assert limits.request(address, 0) == 0
         limits.publish(address, 0)
+        limits.store(address, 10_000, 0)
         limits.wait(address)
         assert limits.connected(address, 0) == 0
 
 
-def test_other_settings():
-    """Other limits count at once, with what is open; an address gets them, or gets rid of them, when it has nothing."""
+def test_other_settings_count_at_once_with_what_is_open():
     limits = strict(max_connections_per_address=1, burst_per_address=1)
     address, other = "2001:db8::1", "192.0.2.2"
     assert limits.connected(address, 0) == 0
@@ -116,8 +117,7 @@ def test_other_settings():
     assert limits.connected(other, 0) == 503
 
 
-def test_memory_is_bounded(monkeypatch):
-    """Whatever addresses come, so many are kept; of those that have something open nothing is forgotten."""
+def test_few_clients_are_kept_and_none_with_something_open_is_forgotten(monkeypatch):
     monkeypatch.setattr(limits_module, "CLIENTS_KEPT", 100)
     limits = strict(max_connections_per_address=1)
     assert limits.connected("2001:db8::1", 0) == 0
@@ -132,8 +132,7 @@ def test_memory_is_bounded(monkeypatch):
     assert limits.connected("2001:db8::3", 0) == 0
 
 
-def test_sessions_of_an_address():
-    """An address publishes so many sessions in the lifetime of one, and then one whenever one of them is through."""
+def test_an_address_publishes_so_many_sessions_in_the_lifetime_of_one():
     limits = strict(max_sessions_per_address=10, session_timeout_ms=100_000)
     for _ in range(10):
         limits.publish("192.0.2.1", 0)
@@ -146,8 +145,7 @@ def test_sessions_of_an_address():
         limits.publish("192.0.2.1", 10_001)
 
 
-def test_connections_in_all():
-    """Above the most some are told so, above those nobody is, and each that goes makes room."""
+def test_each_connection_that_goes_makes_room():
     limits = strict(max_connections=5, max_connections_per_address=1000)
     assert [limits.connected(f"192.0.2.{number}", 0) for number in range(5)] == [0] * 5
     others = [f"198.51.100.{number}" for number in range(SPARE_CONNECTIONS)]
@@ -163,7 +161,6 @@ def test_connections_in_all():
 
 
 def test_an_address_with_too_many_takes_no_room_of_others():
-    """Connections beyond those of an address are not counted in all, and a few at a time are told so."""
     limits = strict(max_connections=60, max_connections_per_address=5)
     found = [limits.connected("192.0.2.1", 0) for _ in range(70)]
     assert found == [0] * 5 + [429] * SPARE_CONNECTIONS_PER_CLIENT + [None] * (65 - SPARE_CONNECTIONS_PER_CLIENT)
@@ -171,8 +168,7 @@ def test_an_address_with_too_many_takes_no_room_of_others():
     assert limits.connected("192.0.2.99", 0) == 503
 
 
-def test_connections_of_the_operator():
-    """On the operator's listener so many are served, wherever they are from, and a few more are told."""
+def test_the_operator_has_connections_of_its_own():
     limits = AdminConnectionLimiter()
     assert [limits.connected("127.0.0.1", 0) for _ in range(ADMIN_CONNECTIONS)] == [0] * ADMIN_CONNECTIONS
     others = [limits.connected("", 0) for _ in range(10)]
@@ -183,8 +179,7 @@ def test_connections_of_the_operator():
     assert (limits.connections, limits.refused) == (ADMIN_CONNECTIONS, SPARE_CONNECTIONS_PER_CLIENT)
 
 
-def test_connections_at_once():
-    """An address that opens connections again and again is told of its rate, and then shut out for a while."""
+def test_an_address_that_connects_again_and_again_is_shut_out_for_a_while():
     limits = strict(burst_per_address=10, rate_per_address=1)
     for _ in range(20 + SPARE_ARRIVALS):
         assert limits.connected("192.0.2.1", 0) == 0
@@ -194,8 +189,7 @@ def test_connections_at_once():
     assert limits.connected("192.0.2.1", 1000) == 0
 
 
-def test_bytes_of_an_address():
-    """An address stores so many bytes in the lifetime of a session, all of a request or nothing."""
+def test_an_address_stores_so_many_bytes_all_of_a_request_or_nothing():
     limits = strict(max_bytes_per_address=10_000, session_timeout_ms=100_000)
     limits.store("192.0.2.1", 9_000, 0)
     with pytest.raises(TooMany) as refused:
@@ -206,16 +200,14 @@ def test_bytes_of_an_address():
     limits.store("192.0.2.1", 1_000, 10_000)
 
 
-def test_going_on_after_refusals():
-    """A client that is told to wait, and goes on at more than its rate all the same, is known by that."""
+def test_who_goes_on_above_its_rate_after_refusals_is_known():
     limits = strict(burst_per_address=5, rate_per_address=5)
     assert [limits.goes_on("192.0.2.1", 0) for _ in range(6)] == [False] * 5 + [True]
     assert not limits.goes_on("192.0.2.1", 1000)
     assert not limits.goes_on("127.0.0.1", 1000)
 
 
-def test_waiting():
-    """So many requests wait, of an address and in all; who stops waiting makes room."""
+def test_so_many_requests_of_an_address_and_in_all_wait():
     limits = strict(max_waiting=3, max_waiting_per_address=2)
     limits.wait("192.0.2.1")
     limits.wait("192.0.2.1")
@@ -235,19 +227,9 @@ def test_waiting():
 
 
 @pytest.fixture
-def serving(io_loop, tmp_path):
+def serving(start_service):
     """A coroutine function that starts a service whose clients are on loopback and limited all the same."""
-    started = []
-
-    async def start(**settings):
-        service = Service(tmp_path / str(len(started)), unlimited_addresses=(), **settings)
-        started.append(service)
-        await service.start()
-        return service
-
-    yield start
-    for service in started:
-        io_loop.run_sync(service.stop)
+    return functools.partial(start_service, unlimited_addresses=())
 
 
 async def offer(service, topic="lobby", origin=ORIGIN, **fields):
@@ -261,8 +243,7 @@ def refused(response, status=429):
     return (response.status, response.json) == (status, UNAVAILABLE if status == 503 else TOO_MANY)
 
 
-async def test_rate(serving):
-    """Who asks too often is refused, whatever it asks, until the clock has brought tokens back."""
+async def test_who_asks_too_often_is_refused_until_tokens_are_back(serving):
     service = await serving(rate_per_address=2, burst_per_address=3)
     for path in ("/", "/nothing", "/topics"):
         assert (await service.call("GET", path)).status in (200, 404)
@@ -277,37 +258,32 @@ async def test_rate(serving):
 
 
 @pytest.mark.parametrize(
-    ("setting", "places"),
+    ("setting", "topics", "full", "free"),
     [
-        ("max_sessions_per_topic", [("a", ORIGIN)] * 3),
-        ("max_sessions_per_origin", [("a", ORIGIN), ("b", ORIGIN), ("c", ORIGIN)]),
-        ("max_topics_per_origin", [("a", ORIGIN), ("b", ORIGIN), ("c", ORIGIN)]),
+        ("max_sessions_per_topic", "aaa", "aa", "b"),
+        ("max_sessions_per_origin", "abc", "dd", ""),
+        ("max_topics_per_origin", "abc", "de", "a"),
     ],
 )
-async def test_quotas(serving, setting, places):
-    """What is one too many is refused and changes nothing; other places are free, and who leaves makes room."""
+async def test_what_is_over_a_quota_is_refused_and_changes_nothing(serving, setting, topics, full, free):
     service = await serving(**{setting: 3})
-    made = [(await offer(service, *place)).json["code"] for place in places]
+    made = [(await offer(service, topic)).json["code"] for topic in topics]
     before = (await service.call("GET", "/topics")).json
-    topic = "d" if setting != "max_sessions_per_topic" else "a"
-    assert refused(await offer(service, topic))
+    assert refused(await offer(service, full[0]))
     assert (await service.call("GET", "/topics")).json == before
-    if setting == "max_topics_per_origin":
-        assert (await offer(service, "a")).status == 200
-    if setting == "max_sessions_per_topic":
-        assert (await offer(service, "b")).status == 200
-    assert (await offer(service, topic, OTHER)).status == 200
-    code = made[1]
-    assert (await service.call("POST", "/answer", {"code": code, "side": "answerer", "answer": "a"})).status == 200
-    assert (await offer(service, topic)).status == 200
-    assert refused(await offer(service, topic if setting != "max_topics_per_origin" else "e"))
+    for topic in free:
+        assert (await offer(service, topic)).status == 200
+    assert (await offer(service, full[0], OTHER)).status == 200
+    answer = {"code": made[1], "side": "answerer", "answer": "a"}
+    assert (await service.call("POST", "/answer", answer)).status == 200
+    assert (await offer(service, full[0])).status == 200
+    assert refused(await offer(service, full[1]))
     service.clock.ms += service.settings.session_timeout_ms
-    assert (await offer(service, topic)).status == 200
+    assert (await offer(service, full[0])).status == 200
 
 
 @pytest.mark.parametrize("topics", ["aaaaaaaaaa", "abcdefghij"])
-async def test_quotas_at_one_moment(serving, topics):
-    """However many come at once, as many as may are taken, and the others are refused."""
+async def test_of_many_at_once_as_many_as_may_are_taken(serving, topics):
     service = await serving(max_sessions_per_origin=4)
     found = await asyncio.gather(*(offer(service, topic) for topic in topics))
     assert sorted(response.status for response in found) == [200] * 4 + [429] * 6
@@ -315,8 +291,7 @@ async def test_quotas_at_one_moment(serving, topics):
     assert sum(each["count"] for each in listed) == 4
 
 
-async def test_content_codes_and_quotas(serving):
-    """Publishing the same content again is not one more session."""
+async def test_the_same_content_again_is_no_session_more(serving):
     service = await serving(max_sessions_per_topic=1, codes="content")
     first = await offer(service)
     assert (await offer(service)).json == first.json
@@ -324,11 +299,10 @@ async def test_content_codes_and_quotas(serving):
 
 
 @pytest.mark.parametrize("side", ["offerer", "answerer"])
-async def test_candidates(serving, side):
-    """A side has so many candidates; a batch that goes beyond is refused whole, and the other side has its own."""
+async def test_a_batch_beyond_the_candidates_of_a_side_is_refused_whole(serving, side):
     service = await serving(max_candidates=5)
-    code = (await offer(service)).json["code"]
-    await service.call("POST", "/answer", {"code": code, "side": "answerer", "answer": "a"})
+    code = await service.offer()
+    await service.post("/answer", code=code, side="answerer", answer="a")
 
     async def send(side, *texts):
         return await service.call("POST", "/answer", {"code": code, "side": side, "candidates": texts})
@@ -339,36 +313,66 @@ async def test_candidates(serving, side):
     assert refused(await service.call("POST", "/answer", {"code": code, "side": side, "candidate": "6"}))
     other = {"offerer": "answerer", "answerer": "offerer"}[side]
     assert (await send(other, "1")).status == 200
-    news = (await service.call("POST", "/poll", {"code": code, "side": other})).json
+    news = await service.post("/poll", code=code, side=other)
     assert news[f"{'answer' if side == 'answerer' else 'offer'}Candidates"] == ["1", "2", "3", "4", "5"]
 
 
-async def test_lengths(serving):
-    """What is longer than its setting is refused by its name, in code points; exactly as long is taken."""
+async def test_a_text_longer_than_its_setting_is_refused_by_its_name(serving):
     service = await serving(max_offer=64, max_answer=65, max_candidate=66)
     assert (await offer(service, offer="é" * 65)).json == {"error": invalid("offer")}
     code = (await offer(service, offer="é" * 64)).json["code"]
     fields = {"code": code, "side": "answerer"}
-    for name, value, most in (("candidate", "é", 66), ("candidates", ["é"], 66), ("answer", "é", 65)):
-        long, longer = ([value[0] * most], [value[0] * (most + 1)]) if name == "candidates" else (most, most + 1)
-        long, longer = (long, longer) if name == "candidates" else (value * long, value * longer)
-        response = await service.call("POST", "/answer", fields | {name: longer})
+    for name, make, most in (("candidate", str, 66), ("candidates", lambda text: [text], 66), ("answer", str, 65)):
+        response = await service.call("POST", "/answer", fields | {name: make("é" * (most + 1))})
         assert (response.status, response.json) == (400, {"error": invalid(name)})
-        assert (await service.call("POST", "/answer", fields | {name: long})).status == 200
+        await service.post("/answer", **fields, **{name: make("é" * most)})
 
 
-async def test_body(serving):
-    """The largest body is a setting."""
+async def test_the_largest_body_is_a_setting(serving):
     service = await serving(max_body_bytes=1024)
-    fields = json.dumps({"info": "i", "offer": ""})
-    fits = {"info": "i", "offer": "x" * (1024 - len(fields))}
-    assert (await offer(service, **fits)).status == 200
-    response = await offer(service, offer=fits["offer"] + "x")
+    fits = "x" * (1024 - len(json.dumps({"info": "i", "offer": ""})))
+    assert (await offer(service, offer=fits)).status == 200
+    response = await offer(service, offer=fits + "x")
     assert (response.status, response.json) == (413, {"error": "Request body too large"})
 
 
-async def test_unfinished_bodies(serving, monkeypatch):
-    """What is kept of bodies that are not whole is bounded: one too many is refused, what comes whole is served."""
+async def test_an_address_that_has_stored_its_share_is_refused(serving):
+    service = await serving(max_bytes_per_address=400_000, session_timeout_ms=100_000)
+    code, *_ = [await service.offer(offer="o" * 100_000) for _ in range(3)]
+    # The address counts, not the origin.
+    response = await service.call("POST", "/lobby/offer", {"info": "i", "offer": "o" * 150_000}, origin=OTHER)
+    assert (response.status, response.json) == (429, TOO_MANY)
+    assert 1 <= int(response.headers["Retry-After"]) <= 100
+    answer = {"code": code, "side": "answerer"}
+
+    for fields in ({"answer": "a" * 150_000}, {"candidates": ["c" * 100_000, "d" * 100_000]}):
+        assert refused(await service.call("POST", "/answer", answer | fields))
+    assert len(await service.sessions()) == 3
+    assert (await service.post("/poll", code=code, side="answerer"))["offer"]
+    await service.post("/refresh", code=code, side="offerer")
+    service.clock.ms += 50_000
+    await service.post("/answer", **answer, answer="a" * 150_000)
+
+
+async def test_a_candidate_of_one_byte_counts_with_what_it_takes(serving):
+    service = await serving(max_bytes_per_address=5000)
+    body = {"code": await service.offer(), "side": "offerer", "candidates": ["c"] * 100}
+    assert refused(await service.call("POST", "/answer", body))
+
+
+async def test_candidates_beyond_the_bytes_of_a_side_are_refused(serving):
+    service = await serving(max_side_bytes=10_000)
+    code = await service.offer(offer="o" * 6000)
+    await service.post("/answer", code=code, side="offerer", candidates=["c" * 1000] * 3)
+    body = {"code": code, "side": "offerer", "candidates": ["d", "d" * 1000]}
+    assert refused(await service.call("POST", "/answer", body))
+    news = await service.post("/poll", code=code, side="answerer")
+    assert news["offerCandidates"] == ["c" * 1000] * 3
+    await service.post("/answer", code=code, side="answerer", candidates=["c" * 10_000])
+    await service.post("/answer", code=code, side="answerer", answer="a" * 10_000)
+
+
+async def test_unfinished_bodies_are_bounded_for_all_together(serving, monkeypatch):
     monkeypatch.setattr(request, "MAX_UNFINISHED_BYTES", 100_000)
     service = await serving()
     begun = head("POST", "/lobby/offer", with_origin(ORIGIN, [("Content-Length", "200000")])) + b" " * 60_000
@@ -386,19 +390,18 @@ async def test_unfinished_bodies(serving, monkeypatch):
 
 WAITS = {
     "poll": ("POST", "/poll", {"side": "offerer", "wait": 60}),
-    "listing": ("GET", "/empty/sessions?wait=60", None),
-    "stream": ("GET", "/lobby/events", None),
+    "listing": ("GET", "/empty/sessions?wait=60", {}),
+    "stream": ("GET", "/lobby/events", {}),
 }
 
 
 @pytest.mark.parametrize("kind", WAITS)
 @pytest.mark.parametrize(("setting", "status"), [("max_waiting_per_address", 429), ("max_waiting", 503)])
-async def test_waiting_requests(serving, kind, setting, status):
-    """One waiting request too many is refused; when a client goes, the next one may wait."""
+async def test_one_waiting_request_too_many_is_refused(serving, kind, setting, status):
     service = await serving(**{setting: 2})
     code = (await offer(service)).json["code"]
     method, target, fields = WAITS[kind]
-    data = b"" if fields is None else json.dumps(fields | {"code": code}).encode()
+    data = json.dumps(fields | {"code": code}).encode() if fields else b""
     request = head(method, target, with_origin(ORIGIN, [("Content-Length", str(len(data)))])) + data
     async with service.connect() as first, service.connect() as second:
         for connection in (first, second):
@@ -411,20 +414,15 @@ async def test_waiting_requests(serving, kind, setting, status):
             await third.send(request)
             await until(lambda: len(service.store.watches) == 2)
     await until(lambda: len(service.store.watches) == service.site.limits.waiting == 0)
-
-
-async def test_waiting_that_ends_by_itself(serving):
-    """What has waited is not counted any more."""
-    service = await serving(max_waiting=1)
-    for _ in range(3):
+    for _ in range(3):  # what has waited counts no more
         assert (await service.call("GET", "/empty/sessions?wait=0.001")).status == 200
-    assert (await service.call("POST", "/poll", {"code": NO_SUCH_CODE, "side": "offerer", "wait": 1})).status == 404
+    missing = {"code": NO_SUCH_CODE, "side": "offerer", "wait": 1}
+    assert (await service.call("POST", "/poll", missing)).status == 404
     await until(lambda: service.site.limits.waiting == 0)
 
 
 @pytest.mark.parametrize(("setting", "status"), [("max_connections_per_address", 429), ("max_connections", 503)])
-async def test_connections(serving, setting, status):
-    """The first request on a connection too many is refused in words, and that is its end; then there is room."""
+async def test_the_first_request_on_a_connection_too_many_is_refused_in_words(serving, setting, status):
     service = await serving(**{setting: 2})
     request = head("GET", "/", with_origin(ORIGIN))
     async with service.connect() as first, service.connect() as second:
@@ -449,8 +447,7 @@ async def connect_from(service, address):
     return Connection(*await asyncio.open_connection("127.0.0.1", service.port, local_addr=(address, 0)))
 
 
-async def test_a_connection_too_many_that_is_silent(serving):
-    """It is closed within a second, so that the next one can be told; those that are served may be silent for long."""
+async def test_a_silent_connection_too_many_is_closed_within_a_second(serving):
     service = await serving(max_connections_per_address=1)
     limits = service.site.limits
     request = head("GET", "/", with_origin(ORIGIN))
@@ -469,14 +466,13 @@ async def test_a_connection_too_many_that_is_silent(serving):
     await until(lambda: limits.connections == 0)
 
 
-async def test_a_connection_too_many_that_goes_on(serving):
-    """One that is told, and neither reads nor closes, or that sends byte after byte, is closed within a second too."""
+async def test_a_connection_too_many_that_goes_on_is_closed_too(serving):
     service = await serving(max_connections_per_address=1)
     limits = service.site.limits
     request = head("GET", "/", with_origin(ORIGIN))
-    async with service.connect(), service.connect() as told, service.connect() as slow:
+    async with service.connect(), service.connect() as refused_one, service.connect() as slow:
         await until(lambda: limits.refused == 2)
-        await told.send(request * 1000)
+        await refused_one.send(request * 1000)  # it neither reads nor closes
         for byte in request[:20]:
             await slow.send(bytes([byte]))
             await asyncio.sleep(0.02)
@@ -484,7 +480,6 @@ async def test_a_connection_too_many_that_goes_on(serving):
 
 
 async def test_silent_connections_of_one_address_keep_nobody_out(serving):
-    """Seventy silent connections of one address take no more room than is its, and another is served."""
     service = await serving(max_connections_per_address=5, max_connections=60)
     limits = service.site.limits
     async with contextlib.AsyncExitStack() as ends:
@@ -503,7 +498,6 @@ async def test_silent_connections_of_one_address_keep_nobody_out(serving):
 
 
 async def test_who_goes_on_after_refusals_loses_the_connection(serving):
-    """Beyond its rate a client is told so, and on the same connection; beyond twice its rate that is its last word."""
     service = await serving(rate_per_address=2, burst_per_address=3)
     request = head("GET", "/", with_origin(ORIGIN))
     async with service.connect() as connection:
@@ -523,8 +517,7 @@ async def test_who_goes_on_after_refusals_loses_the_connection(serving):
         assert (response.status, response.headers.get("Connection")) == (200, None)
 
 
-async def test_who_connects_again_and_again(serving):
-    """A storm of connections is ended as it is accepted, after some that were told; other addresses feel nothing."""
+async def test_a_storm_of_connections_is_ended_as_it_is_accepted(serving):
     service = await serving(rate_per_address=1, burst_per_address=3)
     request = head("GET", "/", with_origin(ORIGIN))
     statuses = []
@@ -543,8 +536,7 @@ async def test_who_connects_again_and_again(serving):
     await until(lambda: service.site.limits.connections == 0)
 
 
-async def test_behind_a_proxy(serving):
-    """Clients of a trusted proxy are counted by the address that it names, and the proxy itself is not."""
+async def test_clients_of_a_trusted_proxy_are_counted_by_the_address_that_it_names(serving):
     each = {"burst_per_address": 1, "rate_per_address": 1, "max_connections_per_address": 1}
     service = await serving(trusted_proxies=LOOPBACK, **each)
     for address in ("192.0.2.1", "192.0.2.2"):
