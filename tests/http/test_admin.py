@@ -20,9 +20,6 @@ from tornado_signal.maintenance.backup import unpack
 from tornado_signal.stores.leveldb import layout
 from tornado_signal.stores.leveldb.binding import plyvel
 
-pytest_plugins = ["support.http_fixtures"]
-
-
 GETS = ("/healthz", "/readyz", "/metrics")
 CARE = ("/backup", "/compact")
 

@@ -13,8 +13,6 @@ from tornado_signal.settings.settings import Settings
 from tornado_signal.websocket.asyncapi import make_asyncapi
 from tornado_signal.websocket.connection import make_methods
 
-pytest_plugins = ["support.http_fixtures"]
-
 DOCUMENT = make_asyncapi(declare(Settings()))
 SECRET = "a secret of the offerer"
 

@@ -15,8 +15,6 @@ from tornado.httpclient import AsyncHTTPClient
 from tornado_signal.client import APIError, Event, SignalClient, Token, Unreachable
 from tornado_signal.client.servers import back_off_s
 
-pytest_plugins = ["support.http_fixtures"]
-
 BOUND_S = 20
 SECRET = "s" * 16
 NOBODY = "http://127.0.0.1:1"

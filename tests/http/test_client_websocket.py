@@ -10,8 +10,6 @@ from support.service import NOT_FOUND, ORIGIN
 
 from tornado_signal.client import APIError, Event, SignalClient, Unreachable, events, holds, rpc, websocket
 
-pytest_plugins = ["support.http_fixtures"]
-
 BOUND_S = 20
 SECRET = "s" * 16
 OFFER = ("lobby", "i", "o")

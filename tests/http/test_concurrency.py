@@ -7,8 +7,6 @@ from collections import Counter
 import pytest
 from support.service import ORIGIN, TRANSPORTS, head, refused, with_origin
 
-pytest_plugins = ["support.http_fixtures"]
-
 
 @pytest.fixture(params=["os", "fsync"])
 def durable(request, io_loop, start_service):

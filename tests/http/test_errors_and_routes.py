@@ -27,8 +27,6 @@ from tornado_signal.http.errors import STATUS
 from tornado_signal.settings.origins import Origins
 from tornado_signal.settings.settings import Settings
 
-pytest_plugins = ["support.http_fixtures"]
-
 GET = ("GET", "HEAD", "OPTIONS")
 POST = ("POST", "OPTIONS")
 ROUTES = dict.fromkeys(["/", "/topics", "/health", "/events", "/ice-servers", "/openapi.json"], GET)

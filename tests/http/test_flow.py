@@ -5,8 +5,6 @@ import json
 import pytest
 from support.service import NOT_FOUND, NOW_MS, TIMEOUT_MS, TRANSPORTS, VERSION, head, refused, with_origin
 
-pytest_plugins = ["support.http_fixtures"]
-
 
 @pytest.fixture(params=list(TRANSPORTS))
 def transport(request):

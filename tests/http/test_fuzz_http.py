@@ -8,8 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.service import HOST, ORIGIN, allowed_origin, check_every_response, head, segment, with_origin
 
-pytest_plugins = ["support.http_fixtures"]
-
 fuzzed = settings(
     max_examples=2 * settings().max_examples,
     deadline=None,

@@ -7,8 +7,6 @@ import pytest
 from support.rpc import RpcClient
 from support.service import NO_SUCH_CODE, ORIGIN, head, with_origin
 
-pytest_plugins = ["support.http_fixtures"]
-
 
 @pytest.fixture
 def garbage():

@@ -3,16 +3,7 @@
 import uuid
 
 import pytest
-from support.service import (
-    NOT_FOUND,
-    ORIGIN,
-    OTHER,
-    allowed_origin,
-    refused,
-)
-
-pytest_plugins = ["support.http_fixtures"]
-
+from support.service import NOT_FOUND, ORIGIN, OTHER, allowed_origin, refused
 
 TOPICS = [
     *("lobby", "Lobby", "lobby ", " lobby", "a", "a/b", "a b", "a+b", "a#b", "a%2Fb", "%", "%25", "?", "?x=1&y", "#"),

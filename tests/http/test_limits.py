@@ -27,8 +27,6 @@ from tornado_signal.limits.per_address import (
 )
 from tornado_signal.settings.settings import Settings
 
-pytest_plugins = ["support.http_fixtures"]
-
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
 TOO_MANY = {"error": "Too many requests"}
 UNAVAILABLE = {"error": "Service unavailable"}

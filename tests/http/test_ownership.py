@@ -20,8 +20,6 @@ from support.service import (
 )
 from support.sse import open_stream, told
 
-pytest_plugins = ["support.http_fixtures"]
-
 SECRETS = {"offerer": "the offerer's secret", "answerer": "the answerer's secret 😀"}
 LEAST, MOST = "s" * 16, "😀" * 256
 

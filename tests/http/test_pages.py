@@ -9,8 +9,6 @@ from support.service import ORIGIN, OTHER, allowed_origin, refused
 from tornado_signal.http import assets
 from tornado_signal.settings.origins import Origins
 
-pytest_plugins = ["support.http_fixtures"]
-
 TYPES = {
     "/client.js": "text/javascript; charset=utf-8",
     "/client.d.ts": "application/typescript; charset=utf-8",

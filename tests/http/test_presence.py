@@ -11,8 +11,6 @@ from support.service import NOT_FOUND, ORIGIN, OTHER, invalid
 from tornado_signal.system.clock import Clock
 from tornado_signal.websocket import presence
 
-pytest_plugins = ["support.http_fixtures"]
-
 SECRET = "a secret of the offerer"
 OFFER = {"topic": "lobby", "info": "i", "offer": "o"}
 

@@ -21,8 +21,6 @@ from tornado_signal.http.base import Handler
 from tornado_signal.http.request import Request
 from tornado_signal.transport import connection, exchange
 
-pytest_plugins = ["support.http_fixtures"]
-
 BOUND_S = 20
 ASK = head("GET", "/", with_origin(ORIGIN))
 DEFECT = (500, "Internal server error")

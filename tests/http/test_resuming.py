@@ -13,8 +13,6 @@ from support.sse import BOUND_S, open_stream, told
 
 from tornado_signal.http import streams
 
-pytest_plugins = ["support.http_fixtures"]
-
 
 def forged(cursor, *numbers):
     """A cursor with other numbers and the right tag of the topic `lobby`."""

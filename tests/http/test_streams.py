@@ -14,8 +14,6 @@ from support.sse import open_stream, told
 from tornado_signal import session as sessions
 from tornado_signal.http import streams
 
-pytest_plugins = ["support.http_fixtures"]
-
 SECRET = "a secret of the offerer"
 
 

@@ -19,8 +19,6 @@ from tornado_signal.errors import OperatorError
 from tornado_signal.system.tls import Tls
 from tornado_signal.transport import listener
 
-pytest_plugins = ["support.tls_fixtures"]
-
 HEALTH = f"GET /health HTTP/1.1\r\nHost: x\r\nOrigin: {ORIGIN}\r\n".encode()
 CLOSE = b"Connection: close\r\n"
 HALF = bytes.fromhex("160301020001000100")  # the beginning of a ClientHello that says it is longer

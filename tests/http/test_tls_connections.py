@@ -18,17 +18,9 @@ from tornado_signal.settings.settings import Settings
 from tornado_signal.system.tls import Tls
 from tornado_signal.transport import listener
 
-pytest_plugins = ["support.tls_fixtures"]
-
 CLOSE = b"Connection: close\r\n"
 HALF = bytes.fromhex("160301020001000100")  # the beginning of a ClientHello that says it is longer
 HEALTHY = b"GET / HTTP/1.1\r\nHost: x\r\nOrigin: https://app.example\r\n" + CLOSE + b"\r\n"
-
-
-@pytest.fixture(params=["uvloop", "asyncio"])
-def loop(request):
-    """The event loop under the server."""
-    return request.param
 
 
 @pytest.fixture

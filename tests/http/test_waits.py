@@ -24,8 +24,6 @@ from support.service import (
 
 from tornado_signal.system.clock import Clock
 
-pytest_plugins = ["support.http_fixtures"]
-
 LONG_S = 60  # a wait that something else must end
 BOUND_S = 20  # for that to happen
 

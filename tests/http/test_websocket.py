@@ -31,8 +31,6 @@ from tornado_signal.settings.origins import Origins
 from tornado_signal.transport import listener, websocket
 from tornado_signal.transport.state import Backlog
 
-pytest_plugins = ["support.http_fixtures"]
-
 SECRET = "a secret of the offerer"
 
 
