@@ -12,15 +12,14 @@ import time
 
 import pytest
 from support.certificates import client_context, make_pair, name_of
-from support.command import BOUND_S, ORIGIN, Server, run
+from support.command import BOUND_S, ORIGIN, run
 from support.raw_http import answers, read_all, serving
 
 from tornado_signal.errors import OperatorError
 from tornado_signal.system.tls import Tls
-from tornado_signal.transport import listener
 
 HEALTH = f"GET /health HTTP/1.1\r\nHost: x\r\nOrigin: {ORIGIN}\r\n".encode()
-CLOSE = b"Connection: close\r\n"
+
 HALF = bytes.fromhex("160301020001000100")  # the beginning of a ClientHello that says it is longer
 HUNG_UP = r"UNEXPECTED_EOF|\(EOF\)"  # what a client sees of a server that ends a handshake
 HALVES = 1000
@@ -28,22 +27,12 @@ RELOADS = 20
 
 
 @pytest.fixture
-def descriptors():
-    """As many descriptors as this machine allows, for this process and those that it starts."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-@pytest.fixture
-def server(tmp_path, pair, trusting, descriptors):
+def server(start, pair, trusting, descriptors):
     """The command with TLS."""
-    server = Server("--data-dir", tmp_path / "data", *pair.flags)
+    server = start(*pair.flags)
     server.tls = trusting
     server.port = int(server.url.rpartition(":")[2])
-    yield server
-    server.end()
+    return server
 
 
 def connect(port, context, host="127.0.0.1"):
@@ -87,7 +76,6 @@ def complaints(server):
 
 
 def test_everything_over_tls(server):
-    """The whole service is there, under https in the log, and the server's own origin is an https one."""
     assert re.fullmatch(r"https://127\.0\.0\.1:[1-9][0-9]*", server.url)
     code = server.offer(offer="o" * 200_000)
     assert server.codes() == [code]
@@ -113,45 +101,31 @@ def test_everything_over_tls(server):
     assert complaints(server) == []
 
 
-def test_versions(subtests, server, pairs):
-    """TLS 1.2 and 1.3 are spoken."""
-    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
-        context = client_context(*pairs.values())
-        context.minimum_version = context.maximum_version = version
-        with subtests.test(version.name), connect(server.port, context) as client:
-            assert client.version() == version.name.replace("_", ".")
-            assert ask(client) == 200
-
-
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
-def test_old_versions(server, trusting):
-    """What is older is refused, to a client that would take it."""
-    trusting.minimum_version = ssl.TLSVersion.TLSv1_1
-    trusting.maximum_version = ssl.TLSVersion.TLSv1_1
-    trusting.set_ciphers("ALL:@SECLEVEL=0")
-    with pytest.raises(ssl.SSLError, match=HUNG_UP), connect(server.port, trusting):
+def test_tls_1_2_and_1_3_are_spoken_and_no_protocol_but_http_1_1(subtests, server, pairs):
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        for offered in (["h2", "http/1.1"], ["http/1.1"], ["h2"], []):
+            context = client_context(*pairs.values())
+            context.minimum_version = context.maximum_version = version
+            context.set_alpn_protocols(offered)
+            with subtests.test(f"{version.name} {offered}"), connect(server.port, context) as client:
+                assert client.version() == version.name.replace("_", ".")
+                assert client.selected_alpn_protocol() == ("http/1.1" if "http/1.1" in offered else None)
+                assert ask(client) == 200
+    context = client_context(*pairs.values())
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.raises(ssl.SSLError, match=HUNG_UP), connect(server.port, context):
         pass
 
 
-def test_http_1_1_only(subtests, server, pairs):
-    """Of the protocols that a client offers, HTTP/1.1 is chosen; who offers others is served all the same."""
-    for offered in (["h2", "http/1.1"], ["http/1.1"], ["h2"], []):
-        context = client_context(*pairs.values())
-        context.set_alpn_protocols(offered)
-        with subtests.test(f"{offered}"), connect(server.port, context) as client:
-            assert client.selected_alpn_protocol() == ("http/1.1" if "http/1.1" in offered else None)
-            assert ask(client) == 200
-
-
-def test_over_a_unix_socket(tmp_path, pair, trusting):
-    """TLS can be had over a Unix socket, too."""
-    server = Server("--data-dir", tmp_path / "data", *pair.flags, "--address", f"unix:{tmp_path}/signal.sock")
+def test_tls_over_a_unix_socket(tmp_path, pair, trusting, start):
+    server = start(*pair.flags, "--address", f"unix:{tmp_path}/signal.sock")
     with socket.socket(socket.AF_UNIX) as plain:
         plain.connect(str(tmp_path / "signal.sock"))
         with trusting.wrap_socket(plain, server_hostname="127.0.0.1") as client:
             assert ask(client) == 200
     assert server.stop() == 0
-    server.end()
 
 
 # Certificates that cannot be used.
@@ -210,11 +184,8 @@ def encrypted(pair, pairs):
 BAD = [missing, no_key, a_folder, anothers_key, another_type_of_key, swapped, empty, half_written, encrypted]
 
 
-@pytest.mark.parametrize(
-    ("spoil", "check"), [*((each, ["--check"]) for each in BAD), (missing, []), (anothers_key, [])]
-)
-def test_a_certificate_that_cannot_be_used(spoil, check, pair, pairs, tmp_path):
-    """What cannot be used is refused in one sentence (exit status 1), by `--check` too, before anything is made."""
+@pytest.mark.parametrize(("spoil", "check"), [(missing, []), (anothers_key, []), (encrypted, ["--check"])])
+def test_a_certificate_that_cannot_be_used_is_refused_before_anything_is_made(spoil, check, pair, pairs, tmp_path):
     reason = spoil(pair, pairs).format(**pair._asdict())
     done = run("serve", *check, "--port", 0, "--data-dir", tmp_path / "data", *pair.flags)
     assert (done.returncode, done.stdout) == (1, "")
@@ -223,16 +194,14 @@ def test_a_certificate_that_cannot_be_used(spoil, check, pair, pairs, tmp_path):
     assert not (tmp_path / "data").exists()
 
 
-def test_check_of_good_ones(pair, tmp_path):
-    """`--check` has nothing to say about a certificate that can be used."""
+def test_check_names_a_certificate_and_key_that_can_be_used(pair, tmp_path):
     done = run("serve", "--check", "--port", 0, "--data-dir", tmp_path / "data", *pair.flags)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"certificate and key: {pair.certificate}, {pair.key}\n" in done.stdout
 
 
 @pytest.mark.parametrize("flag", [0, 2])
-def test_one_without_the_other(flag, pair, tmp_path):
-    """A certificate without a key, or a key without a certificate, is wrong usage (exit status 2)."""
+def test_a_certificate_without_a_key_or_a_key_without_one_is_wrong_usage(flag, pair, tmp_path):
     done = run("serve", "--check", "--port", 0, *pair.flags[flag : flag + 2], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"expected {pair.flags[2 - flag]} beside it\n" in done.stderr
@@ -242,8 +211,7 @@ def test_one_without_the_other(flag, pair, tmp_path):
 
 
 @pytest.mark.parametrize("new", ["second", "rsa"])
-def test_a_new_certificate(new, server, pair, pairs, trusting):
-    """After SIGHUP new connections are shown the new certificate; a wait, a stream and idle connections go on."""
+def test_a_new_certificate_is_for_new_connections_and_others_go_on(new, server, pair, pairs, trusting):
     code = server.offer()
     waited, told = [], []
     body = {"code": code, "side": "offerer", "wait": 60}
@@ -270,8 +238,7 @@ def test_a_new_certificate(new, server, pair, pairs, trusting):
     assert complaints(server) == []
 
 
-def test_the_old_certificate_is_gone(server, pair, pairs, trusting):
-    """A client that would only take a key of the old type is not shown the old certificate, but refused."""
+def test_an_old_certificate_of_another_type_is_gone(server, pair, pairs, trusting):
     trusting.maximum_version = ssl.TLSVersion.TLSv1_2
     trusting.set_ciphers("ECDHE+aECDSA")
     assert shown(server.port, trusting) == "first"
@@ -283,8 +250,7 @@ def test_the_old_certificate_is_gone(server, pair, pairs, trusting):
     assert shown(server.port, trusting) == "rsa"
 
 
-def test_a_bad_new_certificate(subtests, server, pair, pairs, trusting):
-    """A certificate that cannot be used is logged, the old one stays, and the next good one is taken."""
+def test_a_bad_new_certificate_is_logged_and_the_old_one_stays(subtests, server, pair, pairs, trusting):
     before = pair.certificate.read_bytes(), pair.key.read_bytes()
     for spoil in BAD:
         with subtests.test(spoil.__name__):
@@ -303,8 +269,7 @@ def test_a_bad_new_certificate(subtests, server, pair, pairs, trusting):
     assert len(complaints(server)) == len(BAD)
 
 
-def test_reading_again_and_again_under_load(server, pair, pairs, trusting):
-    """While certificates come and go, every new connection is served, with one that belongs to its key."""
+def test_certificates_that_come_and_go_disturb_no_new_connection(server, pair, pairs, trusting):
     names, problems, stopping = set(), [], threading.Event()
 
     def knock():
@@ -329,25 +294,17 @@ def test_reading_again_and_again_under_load(server, pair, pairs, trusting):
     assert complaints(server) == []
 
 
-def test_sighup_without_tls(tmp_path):
-    """Without TLS there are settings to read again, and the server goes on."""
-    server = Server("--data-dir", tmp_path / "data")
-    code = server.offer()
-    reload(server, "INFO .* settings read again, applied: nothing new")
-    assert server.codes() == [code]
-    assert server.stop() == 0
-    server.end()
-
-
-@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-def test_a_new_certificate_on_either_loop(loop, pair, pairs, trusting):
-    """The same holds on uvloop and on asyncio's own loop, and for a session that is resumed."""
+def test_a_new_certificate_on_either_loop_and_in_a_resumed_session(loop, pair, pairs, trusting):
     trusting.maximum_version = ssl.TLSVersion.TLSv1_2  # whose sessions can be had at once
     tls = Tls(*pair)
+
+    def served(client):
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        return answers(read_all(client))[0].status == 200
+
     with serving(loop=loop, tls=tls.context) as running:
         with connect(running.port, trusting) as client:
-            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n" + CLOSE + b"\r\n")
-            assert answers(read_all(client))[0].status == 200
+            assert served(client)
             session, name = client.session, name_of(client)
         assert name == "first"
         pair.replace(pairs["rsa"])
@@ -360,41 +317,13 @@ def test_a_new_certificate_on_either_loop(loop, pair, pairs, trusting):
             with trusting.wrap_socket(plain, server_hostname="127.0.0.1", session=resumed) as client:
                 assert client.session_reused == (resumed is not None)
                 assert (name_of(client), client.selected_alpn_protocol()) == (expected, "http/1.1")
-                client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n" + CLOSE + b"\r\n")
-                assert answers(read_all(client))[0].status == 200
+                assert served(client)
 
 
 # Those who do not speak it, or not to the end.
 
 
-def test_plain_http(server):
-    """Who speaks plain HTTP to the TLS port is hung up on, without a line in the log, and others are served."""
-    for request in (HEALTH + b"\r\n", b"\x00" * 100, HALF + b"x" * 1000):
-        with socket.create_connection(("127.0.0.1", server.port), BOUND_S) as client:
-            client.sendall(request)
-            if request.startswith(HALF):
-                client.shutdown(socket.SHUT_WR)
-            assert b"HTTP" not in read_all(client)
-    assert server.call("/health")[0] == 200
-    assert server.stop() == 0
-    assert complaints(server) == []
-
-
-@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-@pytest.mark.parametrize("sent", [b"", HALF])
-def test_a_slow_handshake(sent, loop, pair, trusting, monkeypatch):
-    """A handshake that is not done in time is ended, without a line in the log, and nobody waits for it."""
-    monkeypatch.setattr(listener, "HEAD_S", 0.5)
-    with serving(loop=loop, tls=Tls(*pair).context) as running, running.connect() as slow:
-        slow.sendall(sent)
-        with connect(running.port, trusting) as client:
-            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n" + CLOSE + b"\r\n")
-            assert answers(read_all(client))[0].status == 200
-        assert read_all(slow) == b""
-
-
-def test_a_thousand_half_handshakes(server, trusting):
-    """A thousand clients that begin a handshake and leave it at that hold up nobody, and do not hold up the end."""
+def test_a_thousand_half_handshakes_hold_up_nobody(server, trusting):
     with contextlib.ExitStack() as stack:
         for _ in range(HALVES):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), BOUND_S))
@@ -407,8 +336,7 @@ def test_a_thousand_half_handshakes(server, trusting):
     assert complaints(server) == []
 
 
-def test_no_descriptor_to_accept_with(server, trusting):
-    """When the process has no descriptor left that is said, the loop does not spin, and later all are accepted."""
+def test_without_a_descriptor_left_the_loop_does_not_spin(server, trusting):
     pid = server.process.pid
     allowed = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     with connect(server.port, trusting) as known:

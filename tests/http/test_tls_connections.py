@@ -18,9 +18,8 @@ from tornado_signal.settings.settings import Settings
 from tornado_signal.system.tls import Tls
 from tornado_signal.transport import listener
 
-CLOSE = b"Connection: close\r\n"
 HALF = bytes.fromhex("160301020001000100")  # the beginning of a ClientHello that says it is longer
-HEALTHY = b"GET / HTTP/1.1\r\nHost: x\r\nOrigin: https://app.example\r\n" + CLOSE + b"\r\n"
+HEALTHY = b"GET / HTTP/1.1\r\nHost: x\r\nOrigin: https://app.example\r\nConnection: close\r\n\r\n"
 
 
 @pytest.fixture
@@ -67,8 +66,7 @@ def until(true, limit_s=BOUND_S):
 
 
 @pytest.mark.parametrize("sent", [b"", HALF], ids=["silent", "half"])
-def test_before_the_handshake(sent, limited, limits, trusting):
-    """Connections that have not begun to speak TLS are within the limits, of their address and in all."""
+def test_connections_before_their_handshake_are_within_the_limits(sent, limited, limits, trusting):
     with contextlib.ExitStack() as ends:
         silent = [ends.enter_context(connect_from("127.0.0.3", limited.port)) for _ in range(40)]
         for client in silent:
@@ -103,6 +101,12 @@ def plain(client, trusting):
     """Speak plain HTTP."""
     client.sendall(HEALTHY)
     assert b"HTTP" not in read_all(client)
+
+
+def noise(client, trusting):
+    """Send bytes that are no handshake."""
+    client.sendall(b"\0" * 100)
+    assert read_all(client) == b""
 
 
 def half(client, trusting):
@@ -153,31 +157,37 @@ def overdue(client, trusting):
     assert read_all(client) == b""
 
 
+def half_and_overdue(client, trusting):
+    """The same in the middle of the first message."""
+    client.sendall(HALF)
+    overdue(client, trusting)
+
+
 HANDSHAKES = [
-    *(nothing, plain, half, half_and_reset, half_closed, too_old, distrustful, reset_behind_it, served, overdue),
-    reset,
+    *(nothing, plain, noise, half, half_and_reset, half_closed, too_old, distrustful, reset_behind_it, served, overdue),
+    *(half_and_overdue, reset),
 ]
 
 
 @pytest.mark.parametrize("handshake", HANDSHAKES, ids=lambda each: each.__name__)
-def test_whatever_becomes_of_a_handshake(handshake, limited, limits, trusting, monkeypatch):
-    """However a handshake ends, its connection is not counted any more, and no line is logged."""
-    monkeypatch.setattr(listener, "HEAD_S", 0.3)
-    for _ in range(7):  # more than an address may have at a time
-        with contextlib.closing(connect_from("127.0.0.3", limited.port)) as client:
-            if handshake is reset:
-                reset(client)
-            else:
-                until(lambda: limits.connections == 1)
-                handshake(client, trusting)
-        until(lambda: counted(limits) == (0, 0))
+def test_however_a_handshake_ends_its_connection_counts_no_more(handshake, limited, limits, trusting, monkeypatch):
+    with monkeypatch.context() as impatient:
+        if handshake in (overdue, half_and_overdue):
+            impatient.setattr(listener, "HEAD_S", 0.3)
+        for _ in range(7):  # more than an address may have at a time
+            with contextlib.closing(connect_from("127.0.0.3", limited.port)) as client:
+                if handshake is reset:
+                    reset(client)
+                else:
+                    until(lambda: limits.connections == 1)
+                    handshake(client, trusting)
+            until(lambda: counted(limits) == (0, 0))
     assert status(connect_from("127.0.0.2", limited.port), trusting) == 200
     until(lambda: not limited.server._handshakes and counted(limits) == (0, 0))
     assert status(connect_from("127.0.0.3", limited.port), trusting) == 200
 
 
-def test_many_at_once_that_fail(limited, limits, trusting):
-    """Handshakes that fail while others are refused and others succeed leave the counts as they were."""
+def test_many_handshakes_that_fail_leave_the_counts_as_they_were(limited, limits, trusting):
     waves = [plain, half, half_and_reset, nothing, reset_behind_it]
 
     def attack(number):
@@ -195,8 +205,7 @@ def test_many_at_once_that_fail(limited, limits, trusting):
     assert status(connect_from("127.0.0.2", limited.port), trusting) == 200
 
 
-def test_too_many_are_told_over_tls(limited, limits, trusting):
-    """As many of an address as are told at a time get their 429 over TLS; the rest is closed at once."""
+def test_as_many_as_may_get_their_429_over_tls(limited, limits, trusting):
     with contextlib.ExitStack() as ends:
         for _ in range(5):
             ends.enter_context(connect_from("127.0.0.3", limited.port))
@@ -208,8 +217,7 @@ def test_too_many_are_told_over_tls(limited, limits, trusting):
         assert found == [429] * SPARE_CONNECTIONS_PER_CLIENT + [None] * (10 - SPARE_CONNECTIONS_PER_CLIENT)
 
 
-def test_stopping_in_the_middle_of_handshakes(limited, limits):
-    """A server that stops ends the handshakes that are under way, at once, and none of them is left."""
+def test_a_server_that_stops_ends_handshakes_at_once(limited, limits):
     with contextlib.ExitStack() as ends:
         for number in range(10):
             client = ends.enter_context(connect_from(f"127.0.0.{number + 3}", limited.port))
@@ -221,8 +229,7 @@ def test_stopping_in_the_middle_of_handshakes(limited, limits):
         assert counted(limits) == (0, 0)
 
 
-def test_draining_in_the_middle_of_a_handshake(limited, limits, trusting):
-    """Who was accepted before the server drains has time for its handshake and a request; who comes later has not."""
+def test_who_was_accepted_before_the_drain_has_time_for_its_handshake(limited, limits, trusting):
     with connect_from("127.0.0.3", limited.port) as accepted:
         until(lambda: limits.connections == 1)
         draining = asyncio.run_coroutine_threadsafe(limited.server.accept_no_more(), limited.loop)
@@ -231,7 +238,7 @@ def test_draining_in_the_middle_of_a_handshake(limited, limits, trusting):
             connect_from("127.0.0.3", limited.port)
         secure = trusting.wrap_socket(accepted, server_hostname="127.0.0.1")
         draining.result(BOUND_S)
-        secure.sendall(HEALTHY.replace(CLOSE, b""))
+        secure.sendall(HEALTHY.replace(b"Connection: close\r\n", b""))
         (answer,) = answers(read_all(secure))
         assert (answer.status, answer.headers["connection"]) == (200, "close")
         secure.close()

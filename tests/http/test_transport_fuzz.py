@@ -1,14 +1,12 @@
 """Requests that hypothesis makes up: however they are cut and grouped, and whatever is done to their bytes."""
 
-import contextlib
+import itertools
 import socket
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.raw_http import answers, read_all, serving
-
-from tornado_signal.transport import listener
+from support.raw_http import answers, chopping, read_all, serving
 
 CLOSE = b"GET /end HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 TOKEN = st.text("!#$%&'*+-.^_`|~09azAZ", min_size=1, max_size=12)
@@ -63,74 +61,34 @@ def echoing():
         yield running
 
 
-def told(raw):
-    """Statuses, headers and bodies of what a server has sent."""
-    return [
-        (answer.status, {name: value for name, value in answer.headers.items() if name != "date"}, answer.body)
-        for answer in answers(raw)
-    ]
-
-
 def spoken(running, pieces):
-    """What a server says to pieces that it reads one by one."""
+    """Statuses, headers and bodies of what a server says to pieces that it reads one by one."""
     with running.connect() as client:
         for piece in pieces:
             client.sendall(piece)
-        return told(read_all(client))
+        found = answers(read_all(client))
+    return [(each.status, {**each.headers, "date": None}, each.body) for each in found]
 
 
 @given(data=st.data())
-def test_cut_and_grouped(echoing, data):
-    """Valid requests get the same answers one by one as pipelined, wherever they are cut."""
+def test_requests_get_the_same_answers_however_cut_and_pipelined(echoing, data):
     listed = data.draw(st.lists(requests(), min_size=1, max_size=6))
     alone = [spoken(echoing, [request, CLOSE])[0] for request in listed]
     assert [status for status, *_ in alone] == [200] * len(listed)
     raw = b"".join(listed) + CLOSE
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=20)))
-    with cutting([end - start for start, end in zip([0, *cuts], [*cuts, len(raw)], strict=True)]):
+    sizes = [end - start for start, end in itertools.pairwise([0, *cuts, len(raw)]) if start < end]
+    with chopping(*sizes):
         assert spoken(echoing, [raw])[:-1] == alone
 
 
-@contextlib.contextmanager
-def cutting(sizes):
-    """Connections made in here read pieces of these sizes."""
-    left = [size for size in sizes if size]
-
-    class Cut(listener.Connection):
-        def data_received(self, data):
-            while data:
-                size = min(left[0], len(data))
-                left[0] -= size
-                if not left[0]:
-                    left.pop(0)
-                super().data_received(data[:size])
-                data = data[size:]
-
-    before, listener.Connection = listener.Connection, Cut
-    try:
-        yield
-    finally:
-        listener.Connection = before
-
-
 @settings(max_examples=3 * settings().max_examples)
-@given(raw=mutations())
-def test_broken_bytes(echoing, raw):
-    """Whatever is sent, the server answers in well-formed HTTP and never with 500, ends, and serves the next client."""
-    unharmed(echoing, raw)
-
-
-@given(raw=st.binary(max_size=300))
-def test_noise(echoing, raw):
-    """The same with bytes that were never a request."""
-    unharmed(echoing, raw)
-
-
-def unharmed(running, raw):
-    with running.connect() as client:
+@given(raw=mutations() | st.binary(max_size=300))
+def test_any_bytes_are_answered_in_http_without_a_500(echoing, raw):
+    with echoing.connect() as client:
         client.sendall(raw)
         client.shutdown(socket.SHUT_WR)
         received = read_all(client)
     statuses = [answer.status for answer in answers(received)]
     assert all(status < 500 or status in (501, 505) for status in statuses)
-    assert len(spoken(running, [CLOSE])) == 1
+    assert len(spoken(echoing, [CLOSE])) == 1

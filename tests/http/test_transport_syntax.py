@@ -61,8 +61,7 @@ def by_tornado(tornados, raw: bytes) -> list[tuple]:
 # Each test goes through all requests and names those that fail it: thousands of small tests would take much longer.
 
 
-def test_next_to_tornado(subtests, whole, tornados):
-    """What Tornado refuses is refused, what both take they understand alike, and every exception is in a table."""
+def test_what_tornado_refuses_is_refused_and_every_exception_is_in_a_table(subtests, whole, tornados):
     for name, raw in CORPUS.items():
         with subtests.test(name):
             here, there = whole[name], by_tornado(tornados, raw + LAST)
@@ -80,8 +79,7 @@ def test_next_to_tornado(subtests, whole, tornados):
             assert found is not None or here == there
 
 
-def test_what_becomes_of_it(subtests, whole):
-    """A refusal is JSON with the status in REFUSED and the end; all else is answered, and nothing that it carries."""
+def test_a_refusal_has_its_status_and_is_the_end(subtests, whole):
     for name, answered in whole.items():
         with subtests.test(name):
             *before, last = answered
@@ -98,15 +96,13 @@ def test_what_becomes_of_it(subtests, whole):
                 assert (b'"/last"' in last[2]) == (name not in ENDS)
 
 
-def test_one_byte_at_a_time(subtests, ours, whole):
-    """Arriving byte by byte makes no difference."""
+def test_arriving_byte_by_byte_makes_no_difference(subtests, ours, whole):
     for name, raw in CORPUS.items():
         with subtests.test(name), chopping(1):
             assert seen(ours.exchange(raw + LAST)) == whole[name]
 
 
-def test_split_anywhere(subtests, ours, whole):
-    """Arriving in two pieces, split around every end of a line and in between, makes no difference."""
+def test_arriving_in_two_pieces_makes_no_difference(subtests, ours, whole):
     for name, raw in CORPUS.items():
         if name.startswith("byte "):  # like many others
             continue
@@ -118,8 +114,7 @@ def test_split_anywhere(subtests, ours, whole):
                     assert seen(ours.exchange(raw + LAST)) == whole[name], place
 
 
-def test_behind_a_good_request(subtests, ours, whole):
-    """Arriving right behind other requests makes no difference, and the other requests are answered first."""
+def test_arriving_behind_other_requests_makes_no_difference(subtests, ours, whole):
     for name, raw in CORPUS.items():
         with subtests.test(name):
             found = seen(ours.exchange(GOOD + GOOD + raw + LAST))

@@ -36,6 +36,12 @@ class Slow:
         self.ended = True
 
 
+@pytest.fixture
+def unsent():
+    """The bound of connections that may have 100 bytes unsent."""
+    return Backlog(100, attrgetter("unsent_bytes"))
+
+
 def slow(unsent, **sizes):
     """Connections by address, with so many bytes unsent each; they come in this order."""
     found = {address: [Slow(unsent, address, size) for size in each] for address, each in sizes.items()}
@@ -50,30 +56,23 @@ def ended(found):
     return {address: [one.unsent_bytes for one in each if one.ended] for address, each in found.items()}
 
 
-def test_up_to_the_bound():
-    """As much as is allowed ends nobody, however it came together; one more byte does."""
-    unsent = Backlog(100, attrgetter("unsent_bytes"))
+def test_as_much_as_is_allowed_ends_nobody(unsent):
     found = slow(unsent, a=[60], b=[20])
-    for _ in range(3):
+    for _ in range(4):
         found["b"][0].grow(5)
-    found["b"][0].grow(5)
     assert ended(found) == {"a": [], "b": []}
     found["b"][0].grow(1)
     assert ended(found) == {"a": [60], "b": []}
 
 
-def test_who_has_most_loses_the_largest():
-    """The address with the most loses, its largest first, until there is room again; others keep even larger ones."""
-    unsent = Backlog(100, attrgetter("unsent_bytes"))
+def test_the_address_with_the_most_loses_its_largest_first(unsent):
     found = slow(unsent, many=[10, 14, 12, 11, 13], one=[38])
     assert ended(found) == {"many": [], "one": []}
     found["one"][0].grow(3)
     assert ended(found) == {"many": [14, 13], "one": []}
 
 
-def test_each_time_it_is_whose_turn_it_is():
-    """Once an address has lost enough to have less than another, that other one loses."""
-    unsent = Backlog(100, attrgetter("unsent_bytes"))
+def test_an_address_that_has_lost_enough_loses_no_more(unsent):
     found = slow(unsent, a=[30, 21], b=[30, 19])
     found["b"][1].grow(1)
     assert ended(found) == {"a": [30], "b": []}
@@ -81,9 +80,7 @@ def test_each_time_it_is_whose_turn_it_is():
     assert ended(found) == {"a": [30, 51], "b": []}
 
 
-def test_sizes_are_looked_at_before_anybody_is_ended():
-    """Who has read meanwhile is not ended for what it had when something was last written to it."""
-    unsent = Backlog(100, attrgetter("unsent_bytes"))
+def test_who_has_read_meanwhile_is_not_ended_for_what_it_had(unsent):
     found = slow(unsent, a=[50, 30], b=[15])
     for one in found["a"]:
         one.unsent_bytes = 1
@@ -95,9 +92,7 @@ def test_sizes_are_looked_at_before_anybody_is_ended():
     assert ended(found) == {"a": [], "b": [99]}
 
 
-def test_who_has_caught_up_is_forgotten():
-    """A connection that has caught up, or is over, counts no more; also one that was never counted."""
-    unsent = Backlog(100, attrgetter("unsent_bytes"))
+def test_who_has_caught_up_or_was_never_counted_is_forgotten(unsent):
     found = slow(unsent, a=[90])
     unsent.forget(found["a"][0])
     unsent.forget(found["a"][0])
@@ -107,9 +102,7 @@ def test_who_has_caught_up_is_forgotten():
     assert (unsent.bytes, unsent._sizes) == (0, {})
 
 
-def test_one_alone():
-    """One connection with more than all may have is ended, and nothing is left of it."""
-    unsent = Backlog(100, attrgetter("unsent_bytes"))
+def test_nothing_is_left_of_one_with_more_than_all_may_have(unsent):
     found = slow(unsent, a=[101])
     assert ended(found) == {"a": [101]}
     assert (unsent.bytes, unsent._sizes) == (0, {})
@@ -126,10 +119,10 @@ class Large(web.RequestHandler):
             await self.finish(b"x" * int(self.get_argument("bytes")))
 
 
-@pytest.fixture(params=["uvloop", "asyncio"])
-def running(request):
+@pytest.fixture
+def running(loop):
     """A server whose clients may leave a few megabytes unread."""
-    with serving(lambda: echo_application(("/large", Large)), loop=request.param) as running:
+    with serving(lambda: echo_application(("/large", Large)), loop=loop) as running:
         running.call(setattr, running.server.state, "unsent", Backlog(MOST_BYTES, attrgetter("unsent_bytes")))
         yield running
 
@@ -166,9 +159,7 @@ def until(condition):
         time.sleep(0.005)
 
 
-def test_readers_that_do_not_read(running):
-    """Thirty answers that nobody reads never hold more than is allowed; who reads slowly elsewhere gets all of its."""
-
+def test_answers_that_nobody_reads_hold_no_more_than_is_allowed(running):
     def held():
         return sum(each.unsent_bytes for each in running.server.state.connections)
 
@@ -192,8 +183,7 @@ def test_readers_that_do_not_read(running):
     assert running.call(lambda: (running.server.state.unsent.bytes, running.server.state.unsent._sizes)) == (0, {})
 
 
-def test_what_the_kernel_keeps(running):
-    """Of what a client does not read the kernel keeps little: it has as much for all connections as for hundreds."""
+def test_the_kernel_keeps_little_of_what_a_client_does_not_read(running):
     with connect(running, "127.0.0.3") as client:
         client.sendall(large(LARGE_BYTES))
         until(lambda: running.call(lambda: running.server.state.unsent.bytes))
@@ -202,8 +192,7 @@ def test_what_the_kernel_keeps(running):
         assert (answer.whole, len(answer.body)) == (True, LARGE_BYTES)
 
 
-def test_who_catches_up_counts_no_more(running):
-    """Readers that read all, one after the other, are never ended, however much it is together."""
+def test_readers_that_read_all_are_never_ended(running):
     with contextlib.ExitStack() as ends:
         for _ in range(12):
             client = ends.enter_context(connect(running, "127.0.0.3"))
@@ -215,8 +204,7 @@ def test_who_catches_up_counts_no_more(running):
         assert len(running.server.state.connections) == 12
 
 
-def test_what_is_in_memory_counts(running):
-    """An answer counts whole until its client has taken all of it, since all of it is in memory for so long."""
+def test_an_answer_counts_until_its_client_has_taken_all_of_it(running):
     state = running.server.state
 
     def left():
