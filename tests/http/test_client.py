@@ -46,17 +46,14 @@ class Plain(web.RequestHandler):
         self.url = url
 
     async def get(self):
-        """Pass on a GET without its query."""
         await self.ask(self.request.path)
 
     async def post(self):
-        """Pass on a POST without what the specification does not have."""
         fields = json.loads(self.request.body)
         known = {name: fields[name] for name in fields if name not in ("wait", "since", "secret", "ttl", "candidates")}
         await self.ask(self.request.path, method="POST", body=json.dumps(known))
 
     async def ask(self, path, **request):
-        """Ask the real one."""
         known = path == "/topics" or path.endswith(("/offer", "/answer", "/poll", "/sessions"))
         headers = {"Origin": self.request.headers["Origin"]}
         answer = await AsyncHTTPClient().fetch(
@@ -94,8 +91,7 @@ async def until(iterator, wanted):
 
 
 @pytest.mark.parametrize("topic", ["lobby", "a/b c%2F+?&#é😀", "\0", ".", "..", "x" * 256])
-async def test_a_whole_session(client, topic):
-    """Two peers meet through the client, whatever the topic's name, and every call says what the API says."""
+async def test_two_peers_meet_through_every_call(client, topic):
     code = await client.offer(topic, "alice", "an offer", ttl_ms=5000, secret=SECRET)
     assert (await client.topics())["topics"] == [{"topic": topic, "count": 1}]
     await client.candidates(code, "offerer", ["one", "two"], secret=SECRET)
@@ -118,14 +114,12 @@ async def test_a_whole_session(client, topic):
 
 
 async def test_the_server_itself(client, service):
-    """Version, health and ICE servers are the server's."""
     assert await client.version() == (await service.get("/"))["version"]
     assert await client.health() == {"status": "ok", "timestamp": service.clock.ms}
     assert await client.ice_servers() == await service.get("/ice-servers")
 
 
-async def test_the_origin_of_the_servers_own_pages(service):
-    """Who names no origin has that of a page of the first server."""
+async def test_who_names_no_origin_has_that_of_the_first_server(service):
     url = f"http://127.0.0.1:{service.port}"
     async with SignalClient([url + "/", NOBODY]) as client:
         await client.offer("lobby", "i", "o")
@@ -142,8 +136,7 @@ async def test_the_origin_of_the_servers_own_pages(service):
         (lambda client, code: client.offer("t", "i", "o" * 300_000), 413, "Request body too large"),
     ],
 )
-async def test_refusals(client, call, status, text):
-    """What the server refuses is an error with its status and its words, at once."""
+async def test_a_refusal_has_the_status_and_the_words_of_the_server(client, call, status, text):
     code = await client.offer("lobby", "i", "o")
     await client.answer(code, "an answer")
     await client.answer(code, "an answer")  # a retry
@@ -153,8 +146,7 @@ async def test_refusals(client, call, status, text):
     assert caught.value.taken == (status in (404, 409))
 
 
-async def test_taken_with_secrets(client):
-    """Where the first answerer shows a secret, the second one is told that the session is taken all the same."""
+async def test_an_answered_session_is_taken_for_another_secret_too(client):
     code = await client.offer("lobby", "i", "o", secret=SECRET)
     await client.answer(code, "first", secret="1" * 16)
     with pytest.raises(APIError) as caught:
@@ -162,8 +154,7 @@ async def test_taken_with_secrets(client):
     assert caught.value.taken
 
 
-async def test_news_and_listings(client):
-    """Listings and news come by themselves, each candidate once, and news end when the session does."""
+async def test_listings_and_news_come_by_themselves_until_the_session_ends(client):
     async with aclosing(client.listings("lobby")) as listings:
         assert (await anext(listings)).sessions == []
         later = asyncio.ensure_future(anext(listings))
@@ -182,8 +173,7 @@ async def test_news_and_listings(client):
         await asyncio.wait_for(later, BOUND_S)
 
 
-async def test_a_server_without_the_additions(plain):
-    """With a server that knows only the specification the same calls work, by polling and one by one."""
+async def test_with_a_server_without_the_additions_the_same_calls_work(plain):
     async with SignalClient(plain, ORIGIN, patience_s=0) as client:
         assert await client.ice_servers() is None
         async with aclosing(client.listings("lobby")) as listings:
@@ -203,8 +193,7 @@ async def test_a_server_without_the_additions(plain):
 # Streams.
 
 
-async def test_streams(client, service):
-    """A topic's stream tells who comes and goes, a session's what the other side sends, up to its end."""
+async def test_streams_of_topics_and_sessions(client, service):
     first = await client.offer("lobby", "line\u2028break\x85", "o")
     topic = client.topic_events("lobby")
     assert (await anext(topic)).data["info"] == "line\u2028break\x85"
@@ -225,8 +214,7 @@ async def test_streams(client, service):
 
 
 @pytest.mark.parametrize(("websocket", "number"), [(True, SIGTERM), (False, SIGKILL)])
-async def test_streams_over_a_restart(start, websocket, number):
-    """Both streams go on after the server was ended and started again, with nothing lost and nothing twice."""
+async def test_streams_go_on_over_a_restart_with_nothing_lost_or_doubled(start, websocket, number):
     server = start()
     async with SignalClient(server.url, ORIGIN, websocket=websocket) as client:
         code = await client.offer("lobby", "before", "o")
@@ -256,8 +244,7 @@ BROKEN = [
 ]
 
 
-async def test_a_stream_of_any_shape():
-    """Lines end as they like and text is cut anywhere; only a complete event counts, and so does its id."""
+async def test_only_complete_events_of_a_stream_count_wherever_it_is_cut():
     asked = []
 
     async def answer(reader, writer):
@@ -282,9 +269,7 @@ async def test_a_stream_of_any_shape():
 
 
 @pytest.mark.parametrize(("kind", "body"), [("text/html", "<html>"), ("text/event-stream", "data: <html>\n\n")])
-async def test_no_stream_of_this_api(kind, body):
-    """A stream that is something else fails at once."""
-
+async def test_a_stream_that_is_something_else_fails_at_once(kind, body):
     async def answer(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
@@ -298,8 +283,7 @@ async def test_no_stream_of_this_api(kind, body):
 # Servers that fail.
 
 
-async def test_nobody_is_there():
-    """Without a server there is one sentence that says which and why, at once or after the patience has run out."""
+async def test_without_a_server_one_sentence_says_which_and_why():
     async with SignalClient(NOBODY, ORIGIN, patience_s=0) as client:
         with pytest.raises(Unreachable, match=r"^cannot reach http://127\.0\.0\.1:1: Connection refused$") as caught:
             await client.topics()
@@ -314,8 +298,7 @@ async def test_nobody_is_there():
             await anext(client.topic_events("lobby"))
 
 
-async def test_who_comes_too_often_waits(start):
-    """After a 429 the client tries again when Retry-After says so; without patience it says when that is."""
+async def test_after_a_429_the_client_waits_for_as_long_as_it_says(start):
     server = start("--rate-per-address", 1, "--burst-per-address", 1, "--unlimited-addresses", "192.0.2.1")
     async with SignalClient(server.url, ORIGIN, patience_s=0) as client:
         with pytest.raises(APIError) as caught:  # noqa: PT012 (one of them)
@@ -329,8 +312,7 @@ async def test_who_comes_too_often_waits(start):
         assert time.monotonic() - began_s >= caught.value.retry_after_s * 0.9
 
 
-async def test_what_breaks_in_the_middle():
-    """What may be asked twice is asked again when the server hangs up; an offer is not, it might be there twice."""
+async def test_what_may_be_asked_twice_is_asked_again_when_the_server_hangs_up():
     asked = []
 
     async def hang_up_once(reader, writer):
@@ -360,9 +342,7 @@ async def test_what_breaks_in_the_middle():
         (b"503 x\r\nRetry-After: soon\r\nContent-Length: 0\r\n\r\n", 503, "x", None),
     ],
 )
-async def test_what_is_no_answer_of_this_api(answer, status, text, retry_after_s):
-    """A proxy or another server answers what it likes, and the error says so."""
-
+async def test_an_answer_of_something_else_is_an_error_that_says_so(answer, status, text, retry_after_s):
     async def reply(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 " + answer)
@@ -375,8 +355,7 @@ async def test_what_is_no_answer_of_this_api(answer, status, text, retry_after_s
 
 
 @pytest.mark.parametrize("websocket", [True, False])
-async def test_two_servers(start, websocket):
-    """The first server that works is used; codes and cursors go to the server that they are from, and to no other."""
+async def test_codes_and_cursors_go_to_the_server_that_they_are_from(start, websocket):
     one, two = start(data="one"), start(data="two")
     async with SignalClient([NOBODY, one.url, two.url], ORIGIN, patience_s=0, websocket=websocket) as client:
         code = await client.offer("lobby", "i", "of one")
@@ -413,14 +392,12 @@ async def test_two_servers(start, websocket):
             await client.answer(nowhere, "an answer")
 
 
-def test_tokens():
-    """A token is its text, and remembers its server."""
+def test_a_token_is_its_text_and_remembers_its_server():
     token = Token("abc", "http://one.example")
     assert (token, json.dumps(token), token.server) == ("abc", '"abc"', "http://one.example")
 
 
-def test_back_off():
-    """The pauses grow up to a bound, and are not the same for everybody."""
+def test_the_pauses_grow_up_to_a_bound_and_differ():
     assert all(0.1 < back_off_s(0) < 0.4 for _ in range(50))
     assert all(7 < back_off_s(1000) < 23 for _ in range(50))
     assert len({back_off_s(3) for _ in range(50)}) > 40

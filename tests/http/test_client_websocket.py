@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 from support.certificates import make_pair
-from support.service import NOT_FOUND, ORIGIN
+from support.service import NOT_FOUND, ORIGIN, TIMEOUT_MS
 
 from tornado_signal.client import APIError, Event, SignalClient, Unreachable, events, holds, rpc, websocket
 
@@ -102,7 +102,6 @@ async def say_nothing(writer):
 
 
 def url_of(service):
-    """Where a server is."""
     return f"http://127.0.0.1:{service.port}"
 
 
@@ -113,59 +112,50 @@ def methods(service):
 
 
 async def until(condition):
-    """Wait for what the server does on its own."""
+    """Wait for what the server does on its own; a condition may be a coroutine function."""
     async with asyncio.timeout(BOUND_S):
-        while not await condition():  # noqa: ASYNC110
+        while not (await found if asyncio.iscoroutine(found := condition()) else found):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
-def expiring(service):
-    """A function that tells when the only session of the topic expires; None if there is none."""
-
-    async def found():
-        sessions = await service.sessions()
-        return sessions[0]["expiresAt"] if sessions else None
-
-    return found
+def waiting(service, count):
+    """A condition: so many calls wait at the server."""
+    return lambda: service.site.log.metrics.waiting.total() == count
 
 
-async def until_asked(service):
-    """Wait until something waits at the server."""
+def expires_in(service, lifetime_ms):
+    """A condition: the only session of the topic has so long to live."""
 
-    async def waits():
-        return service.site.log.metrics.waiting.total() > 0
+    async def expires():
+        (session,) = await service.sessions()
+        return session["expiresAt"] == service.clock.ms + lifetime_ms
 
-    await until(waits)
+    return expires
 
 
-async def until_nothing_waits(service):
-    """Wait until nothing waits at the server any more."""
-
-    async def waits_not():
-        return service.site.log.metrics.waiting.total() == 0
-
-    await until(waits_not)
+async def no_sessions(service):
+    """Whether the topic is empty."""
+    return await service.sessions() == []
 
 
 # Which way a call goes.
 
 
-async def test_one_connection(service):
-    """What waits opens it; then everything goes over it, and calls in great number side by side."""
+async def test_what_waits_opens_one_connection_for_everything(service):
     async with Wire(service) as wire, SignalClient(wire.url, ORIGIN, patience_s=0) as client:
         await client.health()
         assert wire.asked == ["/health"]
         listing = client.sessions("lobby", wait_s=30, since=(await client.sessions("lobby", wait_s=0)).cursor)
-        waiting = [asyncio.ensure_future(client.sessions("lobby", wait_s=30)), asyncio.ensure_future(listing)]
+        asked = [asyncio.ensure_future(client.sessions("lobby", wait_s=30)), asyncio.ensure_future(listing)]
         topic = client.topic_events("lobby")
         told = asyncio.ensure_future(anext(topic))
         codes = await asyncio.gather(*(client.offer("lobby", str(number), "o") for number in range(200)))
         assert len(set(codes)) == 200
-        for found in await asyncio.wait_for(asyncio.gather(*waiting), BOUND_S):
+        for found in await asyncio.wait_for(asyncio.gather(*asked), BOUND_S):
             assert {each["code"] for each in found.sessions} <= set(codes)
         assert (await asyncio.wait_for(told, BOUND_S)).data["code"] in codes
         await topic.aclose()
-        await until_nothing_waits(service)
+        await until(waiting(service, 0))
         assert wire.asked == ["/health", "/ws"]
 
 
@@ -173,8 +163,7 @@ REFUSALS = [*map(refusing, (200, 400, 403, 404, 426)), hang_up, say_nothing]
 
 
 @pytest.mark.parametrize("refuse", REFUSALS, ids=[200, 400, 403, 404, 426, "end", "silence"])
-async def test_a_websocket_that_is_refused(service, monkeypatch, refuse):
-    """Everything works over HTTP, and the WebSocket is not tried again."""
+async def test_where_the_websocket_is_refused_everything_works_over_http(service, monkeypatch, refuse):
     monkeypatch.setattr(websocket, "OPEN_S", 0.3)
     async with Wire(service, refuse) as wire, SignalClient(wire.url, ORIGIN, patience_s=0) as client:
         topic = client.topic_events("lobby")
@@ -191,8 +180,7 @@ async def test_a_websocket_that_is_refused(service, monkeypatch, refuse):
         assert "WS" not in methods(service)
 
 
-async def test_a_refusal_that_passes(service):
-    """A proxy whose server is away for a moment has said nothing about WebSockets."""
+async def test_a_proxy_whose_server_is_away_has_said_nothing_about_websockets(service):
     async with Wire(service, refusing(502)) as wire, SignalClient(wire.url, ORIGIN, patience_s=0) as client:
         await client.sessions("lobby", wait_s=0)
         wire.refuse = None
@@ -201,22 +189,20 @@ async def test_a_refusal_that_passes(service):
         assert "WS" in methods(service)
 
 
-async def test_after_an_outage_it_is_tried_again(service):
-    """Where the server itself could not be reached, what was thought of its WebSocket is forgotten."""
+async def test_after_an_outage_the_websocket_is_tried_again(service):
     async with Wire(service, hang_up) as wire, SignalClient(wire.url, ORIGIN, patience_s=0) as client:
         await client.sessions("lobby", wait_s=0)
-        waiting = asyncio.ensure_future(client.sessions("lobby", wait_s=30))
-        await until_asked(service)
+        asked = asyncio.ensure_future(client.sessions("lobby", wait_s=30))
+        await until(waiting(service, 1))
         wire.cut()
         with pytest.raises(Unreachable):
-            await waiting
+            await asked
         wire.refuse = None
         await client.sessions("lobby", wait_s=0)
         assert wire.asked.count("/ws") == 2
 
 
-async def test_nothing_comes_back(service, monkeypatch):
-    """Where only the handshake is let through, the first call fails in time and the next ones go over HTTP."""
+async def test_where_only_the_handshake_is_let_through_calls_go_over_http(service, monkeypatch):
     monkeypatch.setattr(rpc, "ANSWER_S", 0.3)
     async with Wire(service) as wire, SignalClient(wire.url, ORIGIN, patience_s=0) as client:
         wire.open.clear()
@@ -228,8 +214,7 @@ async def test_nothing_comes_back(service, monkeypatch):
         assert wire.asked.count("/ws") == 1
 
 
-async def test_a_connection_that_nothing_uses(service, monkeypatch):
-    """It is closed after a while, and opened again when it is wanted."""
+async def test_a_connection_that_nothing_uses_is_closed_until_it_is_wanted(service, monkeypatch):
     monkeypatch.setattr(rpc, "IDLE_S", 0.05)
     async with Wire(service) as wire, SignalClient(wire.url, ORIGIN, patience_s=0) as client:
         code = await client.offer(*OFFER, hold=True)
@@ -242,25 +227,23 @@ async def test_a_connection_that_nothing_uses(service, monkeypatch):
         assert wire.asked == ["/ws", "/ws"]
 
 
-async def test_what_is_too_long(start_service):
-    """The server's own words come over HTTP; what else is under way goes on, after a new beginning if need be."""
+async def test_what_is_too_long_is_refused_and_the_rest_goes_on(start_service):
     service = await start_service(max_body_bytes=2000)
     async with Wire(service) as wire, SignalClient(wire.url, ORIGIN) as client:
         topic = client.topic_events("lobby")
-        waiting = asyncio.ensure_future(anext(topic))
-        await until_asked(service)
+        later = asyncio.ensure_future(anext(topic))
+        await until(waiting(service, 1))
         for size, connections in ((100_000, 1), (3000, 2)):
             with pytest.raises(APIError, match="413 Request body too large"):
                 await client.offer("lobby", "i", "o" * size, hold=True)
             await client.sessions("lobby", wait_s=0)
             assert wire.asked.count("/ws") == connections
         code = await client.offer(*OFFER, hold=True)
-        assert (await asyncio.wait_for(waiting, BOUND_S)).data["code"] == code
+        assert (await asyncio.wait_for(later, BOUND_S)).data["code"] == code
         await topic.aclose()
 
 
-async def test_more_than_a_connection_may_have(service, monkeypatch):
-    """What is over the server's bounds for a connection goes over HTTP."""
+async def test_what_is_over_the_bounds_of_a_connection_goes_over_http(service, monkeypatch):
     monkeypatch.setattr(rpc, "MAX_SUBSCRIPTIONS", 1)
     monkeypatch.setattr(rpc, "MAX_HELD", 1)
     async with SignalClient(url_of(service), ORIGIN, patience_s=0) as client:
@@ -274,18 +257,17 @@ async def test_more_than_a_connection_may_have(service, monkeypatch):
         assert metrics.waiting == {"/:topic/events": 3}
         for each in topics:
             await each.aclose()
-        await until_nothing_waits(service)
+        await until(waiting(service, 0))
         ended = {method: sum(seconds.counts) for (_, method, _), seconds in metrics.waits.items()}
         assert ended == {"WS": 1, "GET": 2}
 
 
-async def test_a_slow_reader(service, monkeypatch):
-    """A reader that lets events pile up gets all of them all the same, each once."""
+async def test_a_slow_reader_gets_every_event_once(service, monkeypatch):
     monkeypatch.setattr(rpc, "MAX_UNREAD", 10)
     monkeypatch.setattr(events, "RETRY_S", 0.01)
     async with SignalClient(url_of(service), ORIGIN) as client, aclosing(client.topic_events("lobby")) as topic:
         later = asyncio.ensure_future(anext(topic))
-        await until_asked(service)
+        await until(waiting(service, 1))
         codes = [await client.offer("lobby", str(number), "o") for number in range(30)]
         told = [await asyncio.wait_for(later, BOUND_S)]
         while len(told) < 30:
@@ -294,8 +276,7 @@ async def test_a_slow_reader(service, monkeypatch):
         assert sum(service.site.log.metrics.waits["/:topic/events", "WS", 200].counts) >= 1  # it has been ended
 
 
-async def test_through_a_proxy_of_the_client(service, monkeypatch):
-    """The proxy that the environment names for HTTP is the WebSocket's, too."""
+async def test_the_websocket_uses_the_proxy_of_the_environment(service, monkeypatch):
     async with Wire(service) as wire:
         for name in ("http_proxy", "HTTP_PROXY"):
             monkeypatch.setenv(name, wire.url)
@@ -307,8 +288,7 @@ async def test_through_a_proxy_of_the_client(service, monkeypatch):
             assert wire.asked == [f"127.0.0.1:{service.port}"]
 
 
-async def test_over_tls(start, tmp_path, monkeypatch):
-    """The certificates that HTTPS trusts are those that the WebSocket trusts."""
+async def test_the_websocket_trusts_what_https_trusts(start, tmp_path, monkeypatch):
     pair = make_pair(tmp_path)
     server = start(*pair.flags)
     async with SignalClient(server.url, ORIGIN, patience_s=0) as client:
@@ -321,30 +301,25 @@ async def test_over_tls(start, tmp_path, monkeypatch):
         assert await client.version()
 
 
-async def test_news_of_a_server_that_stays_away(service):
-    """News end when the patience does, so that another server may be asked; events go on when it is back."""
+async def test_news_end_with_the_patience_and_events_go_on(service):
     async with Wire(service) as wire, SignalClient(wire.url, ORIGIN, patience_s=0) as client:
         code = await client.offer(*OFFER, hold=True)
         news, told = client.news(code, "offerer"), client.session_events(code, "offerer")
-        waiting = [asyncio.ensure_future(anext(each)) for each in (news, told)]
+        later = [asyncio.ensure_future(anext(each)) for each in (news, told)]
 
-        async def both():
-            return service.site.log.metrics.waiting.total() == 2
-
-        await until(both)
+        await until(waiting(service, 2))
         wire.cut()
         with pytest.raises(Unreachable, match="it hung up"):
-            await asyncio.wait_for(waiting[0], BOUND_S)
+            await asyncio.wait_for(later[0], BOUND_S)
         await client.candidates(code, "answerer", ["one"])
-        assert (await asyncio.wait_for(waiting[1], BOUND_S)).data == {"candidate": "one"}
+        assert (await asyncio.wait_for(later[1], BOUND_S)).data == {"candidate": "one"}
         await told.aclose()
 
 
 # Offers that are held.
 
 
-async def test_held(start_service):
-    """A held offer is gone soon after its client; one that is answered is held no more."""
+async def test_a_held_offer_goes_soon_after_its_client(start_service):
     service = await start_service(hold_grace_ms=100)
     async with SignalClient(url_of(service), ORIGIN) as other, aclosing(other.topic_events("lobby")) as topic:
         async with SignalClient(url_of(service), ORIGIN) as client:
@@ -359,8 +334,7 @@ async def test_held(start_service):
         assert (await other.poll(answered, "offerer")).description == "a"
 
 
-async def test_taken_over(service, monkeypatch):
-    """When the connection breaks, the next one takes held offers over; but not those that were answered."""
+async def test_the_next_connection_takes_over_offers_that_were_not_answered(service, monkeypatch):
     monkeypatch.setattr(holds, "back_off_s", lambda attempt: 0.05)  # the last comes last
     async with Wire(service) as wire, SignalClient(wire.url, ORIGIN) as client:
         answered = [await client.offer("another", "i", "o", hold=True) for _ in range(2)]
@@ -373,77 +347,52 @@ async def test_taken_over(service, monkeypatch):
         last = await client.offer("lobby", "i", "o", secret=SECRET, hold=True)
         service.clock.ms += 1000
         wire.cut()
-        expires_ms = expiring(service)
-
-        async def refreshed():
-            return await expires_ms() == service.clock.ms + 300_000
-
-        await until(refreshed)
+        await until(expires_in(service, TIMEOUT_MS))
         assert [each["code"] for each in await service.sessions()] == [last]
         assert wire.asked == ["/ws", "/ws"]
         await client.withdraw(last, "offerer", secret=SECRET)
-        service.clock.ms += 300_000 - 1000
+        service.clock.ms += TIMEOUT_MS - 1000
         for each in answered:
             with pytest.raises(APIError, match=f"404 {NOT_FOUND}"):
                 await client.poll(each, "offerer")
 
 
-async def test_held_without_a_websocket(service, monkeypatch):
-    """Where there is none an offer is refreshed instead, until it is withdrawn; where one comes, it is held."""
+async def test_without_a_websocket_an_offer_is_refreshed_instead(service, monkeypatch):
     monkeypatch.setattr(holds, "REFRESH_S", 0.05)
-    expires_ms = expiring(service)
-
-    async def refreshed():
-        return await expires_ms() == service.clock.ms + 300_000
-
     async with Wire(service, refusing(502)) as wire, SignalClient(wire.url, ORIGIN) as client:
         code = await client.offer(*OFFER, secret=SECRET, hold=True)
         for _ in range(2):
             service.clock.ms += 1000
-            await until(refreshed)
+            await until(expires_in(service, TIMEOUT_MS))
         assert service.site.log.metrics.held == 0
         wire.refuse = None
-
-        async def held():
-            return service.site.log.metrics.held == 1
-
-        await until(held)
+        await until(lambda: service.site.log.metrics.held == 1)
         await client.withdraw(code, "offerer", secret=SECRET)
-        assert await expires_ms() is None
+        assert await service.sessions() == []
 
 
-async def test_an_offer_that_is_given_up(service):
-    """An offer whose caller has not waited for its code is withdrawn: nothing else ever would."""
+async def test_an_offer_whose_caller_is_gone_is_withdrawn(service):
     async with Wire(service) as wire, SignalClient(wire.url, ORIGIN) as client:
         wire.open.clear()
         asked = asyncio.ensure_future(client.offer(*OFFER, secret=SECRET, hold=True))
-
-        async def published():
-            return service.site.log.metrics.held == 1
-
-        await until(published)
+        await until(lambda: service.site.log.metrics.held == 1)
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asked
         wire.open.set()
-
-        async def withdrawn():
-            return await service.sessions() == []
-
-        await until(withdrawn)
+        await until(lambda: no_sessions(service))
         assert wire.asked == ["/ws"]
 
 
-async def test_a_subscription_that_is_given_up(service):
-    """A stream whose caller goes before it has begun is ended at the server, too."""
+async def test_a_stream_whose_caller_is_gone_ends_at_the_server(service):
     async with Wire(service) as wire, SignalClient(wire.url, ORIGIN) as client:
         wire.open.clear()
         topic = asyncio.ensure_future(anext(client.topic_events("lobby")))
-        await until_asked(service)
+        await until(waiting(service, 1))
         topic.cancel()
         with pytest.raises(asyncio.CancelledError):
             await topic
         wire.open.set()
-        await until_nothing_waits(service)
+        await until(waiting(service, 0))
         assert (await client.sessions("lobby", wait_s=0)).sessions == []
         assert wire.asked == ["/ws"]
