@@ -24,13 +24,11 @@ def payload(name):
     )
 
 
-async def test_it_is_served(service):
-    """GET /asyncapi.json answers the document, also without an Origin."""
+async def test_the_document_is_had_without_an_origin(service):
     assert (await service.call("GET", "/asyncapi.json", origin=None)).json == json.loads(json.dumps(DOCUMENT))
 
 
-def test_it_has_every_method():
-    """Each method is in the document and nothing else is, with its result."""
+def test_the_document_has_every_method_and_nothing_else():
     methods = set(make_methods(declare(Settings())))
     assert set(DOCUMENT["operations"]) == methods | {"event"}
     assert set(DOCUMENT["components"]["messages"]) == {
@@ -42,8 +40,7 @@ def test_it_has_every_method():
 
 
 @pytest.mark.parametrize("secret", [None, SECRET])
-async def test_every_message_is_in_it(secret, service):
-    """Requests, results, errors and events of a session's life are as the document says."""
+async def test_every_message_of_a_session_is_as_the_document_says(secret, service):
     async with RpcClient(f"ws://127.0.0.1:{service.port}/ws", ORIGIN) as client:
 
         async def ask(method, **params):

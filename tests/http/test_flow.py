@@ -6,13 +6,13 @@ import pytest
 from support.service import NOT_FOUND, NOW_MS, TIMEOUT_MS, TRANSPORTS, VERSION, head, refused, with_origin
 
 
-@pytest.fixture(params=list(TRANSPORTS))
+@pytest.fixture(params=TRANSPORTS)
 def transport(request):
     return request.param
 
 
 async def test_typical_flow(service):
-    """Two peers meet under a topic and exchange offer, answer and candidates (specification 4, Typical flow)."""
+    """What the specification calls the typical flow (section 4)."""
     assert await service.get("/") == {"version": VERSION}
     assert await service.get("/topics") == {
         "topics": [],
@@ -48,8 +48,7 @@ async def test_typical_flow(service):
     assert refused(gone) == (404, NOT_FOUND)
 
 
-async def test_flow_on_one_connection(service):
-    """A peer keeps its connection for the whole flow, errors included."""
+async def test_a_peer_keeps_its_connection_for_the_whole_flow(service):
     async with service.connect() as connection:
 
         async def call(method, target, **body):
@@ -72,8 +71,7 @@ async def test_flow_on_one_connection(service):
         assert (await call("GET", "/lobby/sessions")) == (200, {"sessions": []})
 
 
-async def test_several_answerers_choose(service):
-    """An answerer skips its own sessions by `info` and finds the newest of the others first."""
+async def test_an_answerer_finds_the_newest_session_of_others_first(service):
     codes = {name: await service.offer(info=name, offer=f"offer of {name}") for name in ("a", "b", "me", "c")}
     others = [each for each in await service.sessions() if each["info"] != "me"]
     assert [each["info"] for each in others] == ["c", "b", "a"]

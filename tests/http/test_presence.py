@@ -82,13 +82,13 @@ async def test_of_an_offer_taken_over_again_and_again_one_hold_is_kept(start_ser
 
 async def test_another_connection_with_the_secret_takes_an_offer_over(start_service):
     service = await start_service(hold_grace_ms=300)
-    async with open_socket(service) as first:
-        code = await hold(first, secret=SECRET)
-        for params in ({"code": code}, {"code": code, "secret": "a secret that is another"}):
-            assert await first.refused("hold", **params) == (404, NOT_FOUND)
-        async with open_socket(service, OTHER) as stranger:
-            assert await stranger.refused("hold", code=code, secret=SECRET) == (404, NOT_FOUND)
     async with open_socket(service) as second:
+        async with open_socket(service) as first:
+            code = await hold(first, secret=SECRET)
+            for params in ({"code": code}, {"code": code, "secret": "a secret that is another"}):
+                assert await first.refused("hold", **params) == (404, NOT_FOUND)
+            async with open_socket(service, OTHER) as stranger:
+                assert await stranger.refused("hold", code=code, secret=SECRET) == (404, NOT_FOUND)
         service.clock.ms += 1000
         expires_ms = (await second.call("hold", code=code, secret=SECRET))["expiresAt"]
         assert expires_ms == (await service.sessions())[0]["expiresAt"] == service.clock.ms + 300_000

@@ -13,7 +13,8 @@ import sys
 import types
 
 import pytest
-from support.service import ORIGIN, head, refused, with_origin
+from support.rpc import RpcClient
+from support.service import NO_SUCH_CODE, ORIGIN, head, refused, with_origin
 
 from tornado_signal import errors
 from tornado_signal.api import wire
@@ -64,9 +65,7 @@ async def reaches(found, expected):
 # Handlers are coroutines like others (issue 12, 23).
 
 
-async def test_a_timeout(service, handle):
-    """`asyncio.timeout` works in a handler, whether it ends in time or not."""
-
+async def test_a_timeout_works_in_a_handler(service, handle):
     async def get(request):
         async with asyncio.timeout(BOUND_S):
             await asyncio.sleep(0)
@@ -80,9 +79,7 @@ async def test_a_timeout(service, handle):
     assert await service.get("/") == {"task": True}
 
 
-async def test_tasks_within_a_handler(service, handle, defects):
-    """A group of tasks works in a handler: what fails in it ends the others, and is one defect."""
-
+async def test_what_fails_in_a_task_group_of_a_handler_is_one_defect(service, handle, defects):
     async def get(request):
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(asyncio.sleep(0, number)) for number in range(3)]
@@ -105,8 +102,7 @@ async def test_tasks_within_a_handler(service, handle, defects):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_future_that_is_cancelled(when, service, handle, defects):
-    """A handler whose awaited future is cancelled answers 500: nobody waits for ever, and the connection goes on."""
+async def test_a_handler_whose_future_is_cancelled_answers_500(when, service, handle, defects):
     awaited = asyncio.get_running_loop().create_future()
     begun = asyncio.Event()
 
@@ -130,8 +126,6 @@ async def test_a_future_that_is_cancelled(when, service, handle, defects):
 
 
 async def test_draining_waits_for_nobody_who_was_cancelled(service, handle, defects):
-    """A request that ended by a cancellation is not waited for when the server stops."""
-
     async def get(request):
         asyncio.current_task().cancel()
         await asyncio.sleep(BOUND_S)
@@ -145,7 +139,6 @@ async def test_draining_waits_for_nobody_who_was_cancelled(service, handle, defe
 
 @pytest.mark.parametrize("count", [1, 3, 20])
 async def test_a_defect_drops_nobody_else(count, service, handle, defects):
-    """An exception in one handler's first step leaves those alone that came in the same turn of the loop."""
     asked = 0
 
     async def get(request):
@@ -167,8 +160,6 @@ async def test_a_defect_drops_nobody_else(count, service, handle, defects):
 
 
 async def test_a_defect_before_the_first_step(service, monkeypatch, defects):
-    """A request whose work cannot even begin is answered, and holds up no other."""
-
     def begin(request):
         raise ZeroDivisionError
 
@@ -180,8 +171,6 @@ async def test_a_defect_before_the_first_step(service, monkeypatch, defects):
 
 
 async def test_a_refusal_that_cannot_be_sent(service, handle, defects):
-    """If the answer to an error fails in its turn, the connection ends, and nothing waits for the request."""
-
     async def get(request):
         raise errors.MethodNotAllowed(("GET\r\nHeader: of-the-client",))
 
@@ -195,8 +184,7 @@ async def test_a_refusal_that_cannot_be_sent(service, handle, defects):
 KEPT = contextvars.ContextVar("KEPT", default="nothing")
 
 
-async def test_context_variables(service, handle):
-    """What one request sets in its context no other one sees, on the same connection, on others, and meanwhile."""
+async def test_what_a_request_sets_in_its_context_no_other_sees(service, handle):
     met = asyncio.Event()
 
     async def get(request):
@@ -224,14 +212,7 @@ async def test_context_variables(service, handle):
 
 
 def reset(client):
-    """Go away without a word of farewell."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    client.close()
-
-
-def half(client):
-    """Say that nothing more will be sent, and go away then."""
-    client.shutdown(socket.SHUT_WR)
     client.close()
 
 
@@ -249,13 +230,12 @@ KINDS = (connection.Connection, exchange.Exchange, Request, Handler)
 
 
 def left():
-    """By kind, what is there of requests, without looking for garbage, and the large strings that they may hold."""
+    """By kind, what there is of requests, without looking for garbage."""
     found = collections.Counter()
     for each in gc.get_objects():
-        for kind in KINDS:
-            if isinstance(each, kind):
-                found[kind.__name__] += 1
-        if isinstance(each, types.AsyncGeneratorType) and each.ag_frame is not None:
+        if isinstance(each, KINDS):
+            found[type(each).__name__] += 1
+        elif isinstance(each, types.AsyncGeneratorType) and each.ag_frame is not None:
             found[each.ag_code.co_name] += 1
     return found
 
@@ -266,27 +246,31 @@ def rss_bytes():
         return int(statm.read().split()[1]) * 4096
 
 
-@pytest.mark.parametrize("goodbye", [socket.socket.close, half, reset], ids=["close", "half", "reset"])
-@pytest.mark.parametrize(
-    "target", ["/lobby/sessions", "/lobby/sessions?wait=0", "/lobby/events"], ids=["listing", "wait", "stream"]
-)
-async def test_a_client_leaves_in_the_middle(target, goodbye, start_service, without_garbage_collection):
-    """Of a large answer that nobody reads any more nothing stays in memory, also without a garbage collection."""
+async def leave_in_the_middle(service, target, goodbye):
+    """Ask for something large, read its beginning, and go."""
+    loop = asyncio.get_running_loop()
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    await loop.sock_connect(client, ("127.0.0.1", service.port))
+    await loop.sock_sendall(client, head("GET", target, with_origin(ORIGIN)))
+    assert len(await loop.sock_recv(client, 10)) == 10
+    await asyncio.sleep(0.05)
+    goodbye(client)
+
+
+@pytest.mark.parametrize("goodbye", [socket.socket.close, reset], ids=["close", "reset"])
+@pytest.mark.parametrize("target", ["/lobby/sessions", "/lobby/sessions?wait=0", "/lobby/events"])
+async def test_nothing_stays_in_memory_of_an_answer_that_nobody_reads(
+    target, goodbye, start_service, without_garbage_collection
+):
     service = await start_service(max_sessions_per_origin=1000)
     for number in range(60):
         await service.offer(offer=chr(97 + number % 26) * 255_000)
     await reaches(lambda: len(service.site._tasks), 0)
     before, before_bytes = left(), rss_bytes()
     for _ in range(12):
-        client = socket.socket()
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.setblocking(False)
-        loop = asyncio.get_running_loop()
-        await loop.sock_connect(client, ("127.0.0.1", service.port))
-        await loop.sock_sendall(client, head("GET", target, with_origin(ORIGIN)))
-        assert len(await loop.sock_recv(client, 10)) == 10
-        await asyncio.sleep(0.05)
-        goodbye(client)
+        await leave_in_the_middle(service, target, goodbye)
     await reaches(lambda: left() - before, collections.Counter())
     assert len(service.store.watches) == service.site.limits.waiting == 0
     assert rss_bytes() - before_bytes < 40_000_000
@@ -294,8 +278,7 @@ async def test_a_client_leaves_in_the_middle(target, goodbye, start_service, wit
 
 
 @pytest.mark.parametrize("goodbye", [socket.socket.close, reset], ids=["close", "reset"])
-async def test_no_generator_is_left_open(goodbye, service):
-    """The listing that a client has left is closed by its handler, at once: the loop never has to."""
+async def test_the_listing_that_a_client_has_left_is_closed_at_once(goodbye, service):
     for number in range(60):
         await service.offer(offer=chr(97 + number % 26) * 200_000)
     hooks = sys.get_asyncgen_hooks()
@@ -312,15 +295,7 @@ async def test_no_generator_is_left_open(goodbye, service):
     sys.set_asyncgen_hooks(first, last)
     try:
         for _ in range(5):
-            client = socket.socket()
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.setblocking(False)
-            loop = asyncio.get_running_loop()
-            await loop.sock_connect(client, ("127.0.0.1", service.port))
-            await loop.sock_sendall(client, head("GET", "/lobby/sessions", with_origin(ORIGIN)))
-            await loop.sock_recv(client, 10)
-            await asyncio.sleep(0.05)
-            goodbye(client)
+            await leave_in_the_middle(service, "/lobby/sessions", goodbye)
         await reaches(lambda: service.site.running, 0)
         gc.collect()
     finally:
@@ -332,8 +307,6 @@ async def test_no_generator_is_left_open(goodbye, service):
 
 @pytest.mark.parametrize("target", ["/nowhere", "/poll", "/lobby/sessions?wait=x", "/events"])
 async def test_nothing_is_left_of_a_refusal(target, service):
-    """Requests that are refused do not add up: one error that were raised again and again would keep them all."""
-
     async def refuse(count):
         for _ in range(count):
             assert (await service.call("GET", target)).status in (400, 404, 405)
@@ -342,3 +315,65 @@ async def test_nothing_is_left_of_a_refusal(target, service):
 
     few = await refuse(3)
     assert await refuse(20) <= few + 3
+
+
+# What requests and connections leave is freed at once: to look for it would stop the server.
+
+
+@pytest.fixture
+def garbage():
+    """A function that returns the package's objects that only the collector finds."""
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+
+    def find():
+        gc.collect()
+        found = [type(each).__qualname__ for each in gc.garbage if type(each).__module__.startswith("tornado_signal")]
+        gc.garbage.clear()
+        return sorted(found)
+
+    yield find
+    gc.set_debug(0)
+    gc.garbage.clear()
+    gc.enable()
+
+
+async def settled(service):
+    """Wait for the end of all requests, and of the connections' own."""
+    async with asyncio.timeout(30):
+        while service.site.running or service.site.limits.waiting or service.site.limits.connections:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+
+
+async def test_requests_leave_no_garbage(service, garbage):
+    code = await service.offer()
+    for target in ("/health", "/topics", "/lobby/sessions", "/nowhere"):
+        await service.call("GET", target)
+    await service.post("/poll", code=code, side="offerer", wait=0.1)
+    assert (await service.call("POST", "/poll", {"code": NO_SUCH_CODE, "side": "offerer"})).status == 404
+    for target in ("/lobby/events", f"/events?code={code}&side=offerer"):
+        async with service.connect() as connection:
+            await connection.send(head("GET", target, with_origin(ORIGIN)))
+            async with asyncio.timeout(30):
+                while not service.site.limits.waiting:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+    await settled(service)
+    assert garbage() == []
+
+
+async def test_websockets_leave_no_garbage(service, garbage):
+    url = f"ws://127.0.0.1:{service.port}/ws"
+    for aborts in (False, True):
+        async with RpcClient(url, ORIGIN) as client:
+            code = (await client.call("offer", topic="lobby", info="x", offer="x", hold=True))["code"]
+            await client.call("subscribe", topic="lobby")
+            await client.call("subscribe", code=code, side="offerer")
+            await client.call("poll", code=code, side="offerer", wait=0.1)
+            assert "error" in await client.ask("poll", code=NO_SUCH_CODE, side="offerer")
+            await client.call("withdraw", code=code, side="offerer")
+            if aborts:
+                client.socket.transport.abort()
+    await settled(service)
+    assert garbage() == []
