@@ -87,9 +87,6 @@ async def until(iterator, wanted):
     raise AssertionError(found)
 
 
-# Call by call.
-
-
 @pytest.mark.parametrize("topic", ["lobby", "a/b c%2F+?&#é😀", "\0", ".", "..", "x" * 256])
 async def test_two_peers_meet_through_every_call(client, topic):
     code = await client.offer(topic, "alice", "an offer", ttl_ms=5000, secret=SECRET)
@@ -190,9 +187,6 @@ async def test_with_a_server_without_the_additions_the_same_calls_work(plain):
             await client.withdraw(code, "offerer")
 
 
-# Streams.
-
-
 async def test_streams_of_topics_and_sessions(client, service):
     first = await client.offer("lobby", "line\u2028break\x85", "o")
     topic = client.topic_events("lobby")
@@ -278,9 +272,6 @@ async def test_a_stream_that_is_something_else_fails_at_once(kind, body):
     async with listening(answer) as url, SignalClient(url, ORIGIN) as client:
         with pytest.raises(APIError, match="200 the answer is not one of this API"):
             await anext(client.topic_events("lobby"))
-
-
-# Servers that fail.
 
 
 async def test_without_a_server_one_sentence_says_which_and_why():

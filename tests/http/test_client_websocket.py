@@ -46,7 +46,6 @@ class Wire:
         await asyncio.wait_for(asyncio.gather(*self._running), BOUND_S)
 
     def cut(self):
-        """Break every connection."""
         for writer in self._writers:
             writer.transport.abort()
 
@@ -82,8 +81,6 @@ class Wire:
 
 
 def refusing(status):
-    """What answers a handshake with this status."""
-
     async def refuse(writer):
         writer.write(b"HTTP/1.1 %d x\r\nContent-Length: 0\r\n\r\n" % status)
         writer.close()
@@ -92,12 +89,10 @@ def refusing(status):
 
 
 async def hang_up(writer):
-    """Answer a handshake with the end of the connection."""
     writer.close()
 
 
 async def say_nothing(writer):
-    """Leave a handshake without an answer."""
     await writer.wait_closed()
 
 
@@ -106,7 +101,6 @@ def url_of(service):
 
 
 def methods(service):
-    """What the server has been asked with."""
     metrics = service.site.log.metrics
     return {method for _, method, _ in [*metrics.requests, *metrics.waits]}
 
@@ -134,11 +128,7 @@ def expires_in(service, lifetime_ms):
 
 
 async def no_sessions(service):
-    """Whether the topic is empty."""
     return await service.sessions() == []
-
-
-# Which way a call goes.
 
 
 async def test_what_waits_opens_one_connection_for_everything(service):
@@ -314,9 +304,6 @@ async def test_news_end_with_the_patience_and_events_go_on(service):
         await client.candidates(code, "answerer", ["one"])
         assert (await asyncio.wait_for(later[1], BOUND_S)).data == {"candidate": "one"}
         await told.aclose()
-
-
-# Offers that are held.
 
 
 async def test_a_held_offer_goes_soon_after_its_client(start_service):

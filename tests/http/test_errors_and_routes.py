@@ -65,9 +65,6 @@ def without(fields, *names):
     return {name: value for name, value in fields.items() if name not in names}
 
 
-# Routes and methods.
-
-
 def test_the_routes_are_those_of_the_contract():
     paths = set(declared())
     assert {path for path in paths if path.count("/") == 1} == {path for path in ROUTES if path.count("/") == 1}
@@ -141,26 +138,20 @@ async def test_a_query_changes_no_route(service):
 
 # The Origin (contract B1, B14).
 
-NO_ORIGIN = {
-    "missing": [],
-    "empty": [("Origin", "")],
-    "blank": [("Origin", "  ")],
-    "too long": [("Origin", "o" * 513)],
-    "repeated": [("Origin", "https://a.example"), ("Origin", "https://a.example")],
-    "empty and good": [("Origin", ""), ("Origin", "https://a.example")],
-    "empty, same origin": [("Origin", ""), ("Sec-Fetch-Site", "same-origin")],
-    "same site": [("Sec-Fetch-Site", "same-site")],
-    "no site": [("Sec-Fetch-Site", "none")],
-    "cross-site": [("Sec-Fetch-Site", "cross-site")],
-    "a referrer": [("Referer", "https://a.example/")],
-}
+GOOD = ("Origin", "https://a.example")
+NO_ORIGIN = [
+    *([], [("Origin", "")], [("Origin", "  ")], [("Origin", "o" * 513)], [GOOD, GOOD], [("Origin", ""), GOOD]),
+    [("Origin", ""), ("Sec-Fetch-Site", "same-origin")],
+    *([("Sec-Fetch-Site", site)] for site in ("same-site", "none", "cross-site")),
+    [("Referer", "https://a.example/")],
+]
 
 
-@pytest.mark.parametrize("case", NO_ORIGIN)
-async def test_without_one_usable_origin_everything_is_400(case, service):
+@pytest.mark.parametrize("headers", NO_ORIGIN, ids=lambda headers: str(headers)[:40])
+async def test_without_one_usable_origin_everything_is_400(headers, service):
     paths = [*(path for path in ROUTES if path != NEEDS_NO_ORIGIN), "/nowhere"]
     for path, method in itertools.product(paths, ("GET", "POST", "DELETE", "REPORT", "OPTIONS")):
-        response = await service.call(method, path, b"[", origin=None, headers=NO_ORIGIN[case])
+        response = await service.call(method, path, b"[", origin=None, headers=headers)
         assert refused(response) == (400, invalid("Origin")), (method, path)
         assert allowed_origin(response) is None
 
@@ -547,13 +538,11 @@ async def test_one_byte_order_mark_is_taken(service):
 
 
 def offer_of(size):
-    """A body of exactly so many bytes."""
     empty = json.dumps({"info": "i", "offer": ""}).encode()
     return json.dumps({"info": "i", "offer": "o" * (size - len(empty))}).encode()
 
 
 async def chunked(service, target, body, origin=ORIGIN):
-    """POST a body of unknown length."""
     pieces = [body[at : at + 60_000] for at in range(0, len(body), 60_000)]
     framed = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
     response = await service.raw(head("POST", target, with_origin(origin, [("Transfer-Encoding", "chunked")])) + framed)

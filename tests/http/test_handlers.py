@@ -1,9 +1,22 @@
-"""What endpoints answer when all is well: any text, topics, origins, pages, long listings and codes."""
+"""What endpoints answer when all is well: the typical flow, any text, topics, origins, pages, long listings and codes."""
 
+import json
 import uuid
 
 import pytest
-from support.service import NOT_FOUND, ORIGIN, OTHER, allowed_origin, refused
+from support.service import (
+    NOT_FOUND,
+    NOW_MS,
+    ORIGIN,
+    OTHER,
+    TIMEOUT_MS,
+    TRANSPORTS,
+    VERSION,
+    allowed_origin,
+    head,
+    refused,
+    with_origin,
+)
 
 TOPICS = [
     *("lobby", "Lobby", "lobby ", " lobby", "a", "a/b", "a b", "a+b", "a#b", "a%2Fb", "%", "%25", "?", "?x=1&y", "#"),
@@ -16,6 +29,67 @@ TEXTS = ["x", "\0", '"\\\n\u2028', "😀" * 1024, "\x7f\x1f", "é" * 1024, " ", 
 
 def page(number, limit, total, *, more):
     return {"page": number, "limit": limit, "total": total, "hasMore": more}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_typical_flow(service):
+    assert await service.get("/") == {"version": VERSION}
+    assert await service.get("/topics") == {
+        "topics": [],
+        "pagination": {"page": 1, "limit": 100, "total": 0, "hasMore": False},
+    }
+
+    code = (await service.post("/lobby/offer", info="alice", offer="offer of alice"))["code"]
+    listed = {"code": code, "info": "alice", "offer": "offer of alice", "offerCandidates": []}
+    times = {"createdAt": NOW_MS, "expiresAt": NOW_MS + TIMEOUT_MS}
+    assert await service.get("/lobby/sessions") == {"sessions": [listed | times]}
+    assert await service.topics() == [("lobby", 1)]
+    early = await service.post("/poll", code=code, side="offerer")
+    assert early == {"answer": None, "answerCandidates": []}
+
+    await service.post("/answer", code=code, side="offerer", candidate="a1")
+    assert (await service.sessions())[0]["offerCandidates"] == ["a1"]
+
+    done = await service.post("/answer", code=code, side="answerer", answer="answer of bob")
+    assert done == {"success": True}
+    assert await service.sessions() == []
+    assert await service.topics() == []
+
+    await service.post("/answer", code=code, side="answerer", candidate="b1")
+    await service.post("/answer", code=code, side="offerer", candidate="a2")
+    await service.post("/answer", code=code, side="answerer", candidate="b2")
+    for_alice = await service.post("/poll", code=code, side="offerer")
+    assert for_alice == {"answer": "answer of bob", "answerCandidates": ["b1", "b2"]}
+    for_bob = await service.post("/poll", code=code, side="answerer")
+    assert for_bob == {"offer": "offer of alice", "offerCandidates": ["a1", "a2"]}
+
+    service.clock.ms += TIMEOUT_MS
+    gone = await service.call("POST", "/poll", {"code": code, "side": "offerer"})
+    assert refused(gone) == (404, NOT_FOUND)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_peer_keeps_its_connection_for_the_whole_flow(service):
+    async with service.connect() as connection:
+
+        async def call(method, target, **body):
+            data = json.dumps(body).encode() if body else b""
+            headers = with_origin("https://app.example", [("Content-Length", len(data))])
+            await connection.send(head(method, target, headers) + data)
+            response = await connection.receive(method)
+            return response.status, response.body and response.json
+
+        status, found = await call("POST", "/lobby/offer", info="i", offer="o")
+        code = found["code"]
+        assert status == 200
+        assert (await call("GET", "/nowhere"))[0] == 404
+        assert (await call("POST", "/answer", code=code))[0] == 400
+        assert (await call("OPTIONS", "/answer")) == (204, b"")
+        assert (await call("HEAD", "/lobby/sessions")) == (200, b"")
+        assert (await call("DELETE", "/topics"))[0] == 405
+        assert (await call("POST", "/answer", code=code, side="answerer", answer="a"))[0] == 200
+        assert (await call("POST", "/poll", code=code, side="offerer"))[1]["answer"] == "a"
+        assert (await call("GET", "/lobby/sessions")) == (200, {"sessions": []})
 
 
 async def test_each_offer_has_a_random_code(service):
@@ -46,9 +120,6 @@ async def test_codes_count_in_any_case_and_null_as_absent(service):
     await service.post("/answer", code=code, side="answerer", answer="a", candidate=None)
     await service.post("/answer", code=code, side="answerer", answer=None, candidate="c")
     assert await service.post("/poll", code=code, side="offerer") == {"answer": "a", "answerCandidates": ["c"]}
-
-
-# Topics and origins.
 
 
 async def test_topics_are_listed_counted_and_isolated(service):
@@ -104,9 +175,6 @@ async def test_origins_share_nothing(service):
             assert await service.post("/poll", code=code, side=side, origin=origin) == untouched
 
 
-# Pages.
-
-
 async def test_every_page_of_every_limit(service):
     names = sorted(f"t{number}" for number in range(23))
     for name in reversed(names):
@@ -139,9 +207,6 @@ async def test_a_page_has_100_topics_and_at_most_1000(service):
         assert found["pagination"] == page(number, limit, 1005, more=number * limit < 1005), query
 
 
-# Listings.
-
-
 async def test_listings_of_any_length_are_whole_and_newest_first(service):
     for count in (49, 50, 51, 100, 333):
         made = []
@@ -153,9 +218,6 @@ async def test_listings_of_any_length_are_whole_and_newest_first(service):
         assert [(each["code"], each["info"], each["createdAt"]) for each in found] == made
         bare = await service.call("HEAD", f"/{count}/sessions")
         assert (bare.status, bare.body) == (200, b"")
-
-
-# Codes made from content (contract B16).
 
 
 async def test_content_codes_depend_on_origin_topic_and_offer(start_service):

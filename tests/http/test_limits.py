@@ -477,24 +477,6 @@ async def test_a_connection_too_many_that_goes_on_is_closed_too(serving):
         await until(lambda: limits.refused == 0)
 
 
-async def test_silent_connections_of_one_address_keep_nobody_out(serving):
-    service = await serving(max_connections_per_address=5, max_connections=60)
-    limits = service.site.limits
-    async with contextlib.AsyncExitStack() as ends:
-        silent = [await ends.enter_async_context(service.connect()) for _ in range(70)]
-        await until(lambda: limits.connections == 5)
-        for number in range(55):
-            other = await connect_from(service, f"127.0.0.{number // 5 + 2}")
-            ends.callback(other.close)
-            await other.send(head("GET", "/", with_origin(ORIGIN)))
-            assert (await other.receive()).status == 200
-        assert limits.connections == 60
-        ends_of_silent = asyncio.gather(*(connection.reader.read() for connection in silent[5:]))
-        assert set(await asyncio.wait_for(ends_of_silent, 30)) == {b""}
-        assert (limits.connections, limits.refused) == (60, 0)
-    await until(lambda: limits.connections == 0)
-
-
 async def test_who_goes_on_after_refusals_loses_the_connection(serving):
     service = await serving(rate_per_address=2, burst_per_address=3)
     request = head("GET", "/", with_origin(ORIGIN))

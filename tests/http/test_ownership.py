@@ -18,7 +18,7 @@ from support.service import (
     refused,
     with_origin,
 )
-from support.sse import open_stream, told
+from support.sse import open_stream
 
 SECRETS = {"offerer": "the offerer's secret", "answerer": "the answerer's secret 😀"}
 LEAST, MOST = "s" * 16, "😀" * 256
@@ -93,7 +93,6 @@ async def raw_answer(service, target, body, origin):
 
 @pytest.mark.parametrize(("name", "side"), CASES)
 async def test_a_side_does_everything_with_its_secret_and_nothing_without(name, side, service):
-    """Without the secret the answer is that of a session that is not there, to the byte."""
     path, fields = OPERATIONS[name]
     code = await answered(service)
     body = {"code": code, "side": side, **fields}
@@ -129,15 +128,6 @@ async def test_the_secret_of_one_side_is_none_of_the_other(service):
             body = {"code": code, "side": side}
             expected = 404 if side in secrets else 200
             assert (await service.call("POST", "/poll", body)).status == expected
-
-
-async def test_a_secret_shown_later_changes_nothing(service):
-    code = await service.offer()
-    await service.post("/answer", code=code, side="answerer", answer="a")
-    await service.post("/poll", code=code, side="offerer", secret=LEAST)
-    await service.post("/answer", code=code, side="answerer", answer="a", secret=LEAST)
-    await service.post("/answer", code=code, side="answerer", candidate="c")
-    assert (await service.post("/poll", code=code, side="offerer"))["answerCandidates"] == ["c"]
 
 
 async def test_a_secret_counts_from_the_answer_that_shows_it(service):
@@ -183,18 +173,6 @@ async def test_the_disk_holds_a_hash_of_a_secret_and_never_the_secret(service, t
     assert b"secret" not in held
 
 
-async def test_the_same_content_with_another_secret_gets_no_session(start_service):
-    service = await start_service(codes="content")
-    offer = {"info": "i", "offer": "o"}
-    code = (await service.post("/lobby/offer", **offer, secret=LEAST))["code"]
-    assert (await service.post("/lobby/offer", **offer, secret=LEAST))["code"] == code
-    for shown in ({}, {"secret": MOST}):
-        assert refused(await service.call("POST", "/lobby/offer", offer | shown)) == (404, NOT_FOUND)
-    service.clock.ms += TIMEOUT_MS
-    assert (await service.post("/lobby/offer", **offer, secret=MOST))["code"] == code
-    assert refused(await service.call("POST", "/poll", {"code": code, "side": "offerer"})) == (404, NOT_FOUND)
-
-
 # Leaving (C6).
 
 
@@ -223,18 +201,6 @@ async def test_a_page_that_closes_withdraws_with_a_body_of_any_type(service):
         assert (response.status, response.body) == (200, b'{"success":true}')
         assert response.headers["Access-Control-Allow-Origin"] == ORIGIN
         assert await service.topics() == []
-
-
-async def test_withdraw_leaves_others_that_end_in_the_same_millisecond(service):
-    codes = [await service.offer() for _ in range(3)]
-    await service.post("/answer", code=codes[0], side="answerer", answer="a")
-    assert await service.topics() == [("lobby", 2)]
-    await service.post("/withdraw", code=codes[0], side="offerer")
-    assert await service.topics() == [("lobby", 2)]
-    service.clock.ms += TIMEOUT_MS - 1
-    assert await service.topics() == [("lobby", 2)]
-    service.clock.ms += 1
-    assert await service.topics() == []
 
 
 async def test_a_session_that_is_not_there_is_neither_withdrawn_nor_refreshed(service):
@@ -316,18 +282,3 @@ async def test_the_configured_timeout_is_the_longest_ttl(start_service):
     for ttl in (None, 2000):
         await service.post("/lobby/offer", info="i", offer="o", ttl=ttl)
     assert {each["expiresAt"] for each in await service.sessions()} == {NOW_MS + 2000}
-
-
-async def test_sessions_with_a_ttl_end_each_at_its_time(service):
-    codes = {
-        ttl: (await service.post("/lobby/offer", info="i", offer="o", ttl=ttl))["code"] for ttl in (3000, 1000, 2000)
-    }
-    async with open_stream(service.port, "/lobby/events") as stream:
-        await stream.listing()
-        for ttl in (1000, 2000, 3000):
-            service.clock.ms = NOW_MS + ttl
-            left = [code for each, code in codes.items() if each > ttl]
-            assert sorted(each["code"] for each in await service.sessions()) == sorted(left)
-            assert await service.topics() == ([("lobby", len(left))] if left else [])
-            await service.store.expiry.sweep(service.clock.ms)
-            assert told(await stream.take()) == [("gone", codes[ttl], "expired")]

@@ -20,7 +20,6 @@ def open_socket(service, origin=ORIGIN):
 
 
 async def until_listed(service, *codes):
-    """Wait until the topic holds these sessions."""
     async with asyncio.timeout(BOUND_S):
         while await listed(service) != [*codes]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

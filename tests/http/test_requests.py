@@ -39,7 +39,6 @@ def handle(service):
 
 
 def reply(request, fields):
-    """Answer a request."""
     request.respond(wire.encode(fields))
 
 
@@ -56,7 +55,6 @@ def defects(caplog):
 
 
 async def reaches(found, expected):
-    """Wait until `found()` is what is expected; the loop does its work meanwhile."""
     async with asyncio.timeout(BOUND_S):
         while found() != expected:  # noqa: ASYNC110 (objects that go tell nobody)
             await asyncio.sleep(0.01)
@@ -241,7 +239,6 @@ def left():
 
 
 def rss_bytes():
-    """Resident memory of this process."""
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * 4096
 

@@ -34,9 +34,6 @@ def two(io_loop, start_service):
     return io_loop.run_sync(starting)
 
 
-# Another store.
-
-
 @pytest.mark.parametrize("position", ["the end", "within the listing"])
 async def test_a_stream_that_goes_on_at_another_store_begins_again(position, two):
     first, second = two
@@ -109,9 +106,6 @@ async def test_a_session_of_the_same_code_at_another_store_begins_again(start_se
         assert stream.events[1].data["candidate"] == "1 a"
 
 
-# What was never announced, and what was.
-
-
 class Follower:
     """A reader of a topic that is cut off and comes back with its last id; it refuses what is doubled or out of place.
 
@@ -128,7 +122,6 @@ class Follower:
         self._ever = set()
 
     async def cut(self):
-        """Lose the connection, with whatever is on its way."""
         self._stream = None
         await self._ends.aclose()
 

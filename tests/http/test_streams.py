@@ -50,9 +50,6 @@ def step_of(service):
     return come, answer, withdraw, expire
 
 
-# The response.
-
-
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("whose", ["topic", "session"])
 async def test_no_cache_and_no_proxy_keeps_a_stream(whose, method, service, follow):
@@ -194,9 +191,6 @@ async def test_while_the_server_drains_an_event_source_is_cut_off_and_others_get
     request = head("GET", "/lobby/events", with_origin(ORIGIN, [("Accept", "text/event-stream")]))
     assert await service.raw(request, "GET") is None
     assert (await service.call("GET", "/lobby/events")).status == 503
-
-
-# A topic.
 
 
 async def test_a_topic_begins_with_its_listing(service, follow):
@@ -369,9 +363,6 @@ async def test_sessions_that_end_between_pieces_of_a_long_catch_up(service, foll
     assert sorted(gone) == sorted(came[3:-1])
     assert all(found.index(("session", each)) < found.index(("gone", each, "withdrawn")) for each in gone)
     assert len(came) < 121, "it was all on its way already"
-
-
-# A session.
 
 
 async def test_a_session_tells_what_the_other_side_sends(service, follow):

@@ -28,7 +28,6 @@ RELOADS = 20
 
 @pytest.fixture
 def server(start, pair, trusting, descriptors):
-    """The command with TLS."""
     server = start(*pair.flags)
     server.tls = trusting
     server.port = int(server.url.rpartition(":")[2])
@@ -70,9 +69,6 @@ def reload(server, said):
 def complaints(server):
     """What the server has logged that is no ordinary event."""
     return [line for line in server.log if " INFO tornado_signal" not in line]
-
-
-# Handshakes.
 
 
 def test_everything_over_tls(server):
@@ -128,65 +124,47 @@ def test_tls_over_a_unix_socket(tmp_path, pair, trusting, start):
     assert server.stop() == 0
 
 
-# Certificates that cannot be used.
+UNUSABLE = "cannot use the TLS certificate {certificate} with the key {key}: "
+ANOTHERS = UNUSABLE + "the key is another certificate's"
+FOLDER = object()
+BAD = ["no certificate", "no key", "folder", "another's key", "another type", "swapped", "empty", "half", "encrypted"]
 
 
-def missing(pair, pairs):
-    pair.certificate.unlink()
-    return "cannot read the TLS certificate {certificate}: No such file or directory; see --tls-certificate"
-
-
-def no_key(pair, pairs):
-    pair.key.unlink()
-    return "cannot read the TLS key {key}: No such file or directory; see --tls-key"
-
-
-def a_folder(pair, pairs):
-    pair.key.unlink()
-    pair.key.mkdir()
-    return "cannot read the TLS key {key}: Is a directory; see --tls-key"
-
-
-def anothers_key(pair, pairs):
-    pair.key.write_bytes(pairs["second"].key.read_bytes())
-    return "cannot use the TLS certificate {certificate} with the key {key}: the key is another certificate's"
-
-
-def another_type_of_key(pair, pairs):
-    pair.key.write_bytes(pairs["rsa"].key.read_bytes())
-    return "cannot use the TLS certificate {certificate} with the key {key}: the key is another certificate's"
-
-
-def swapped(pair, pairs):
-    certificate = pair.certificate.read_bytes()
-    pair.certificate.write_bytes(pair.key.read_bytes())
-    pair.key.write_bytes(certificate)
-    return "{certificate} holds no certificate as PEM; name a file that does with --tls-certificate"
-
-
-def empty(pair, pairs):
-    pair.key.write_bytes(b"")
-    return "{key} holds no key as PEM; name a file that does with --tls-key"
-
-
-def half_written(pair, pairs):
-    written = pair.certificate.read_bytes()
-    pair.certificate.write_bytes(written[: len(written) // 2])
-    return "cannot use the TLS certificate {certificate} with the key {key}: "
-
-
-def encrypted(pair, pairs):
+def spoil(how, pair, pairs):
+    """Make a certificate or its key unusable; what is said of it."""
+    certificate, key = pair.certificate.read_bytes(), pair.key.read_bytes()
     locked = make_pair(pair.key.parent, "locked", passphrase=b"secret")
-    pair.replace(locked)
-    return "the key {key} is encrypted, and a server cannot ask for its passphrase; remove the passphrase"
+    contents = {
+        "no certificate": (
+            None,
+            key,
+            "cannot read the TLS certificate {certificate}: No such file or directory; see --tls-c",
+        ),
+        "no key": (certificate, None, "cannot read the TLS key {key}: No such file or directory; see --tls-key"),
+        "folder": (certificate, FOLDER, "cannot read the TLS key {key}: Is a directory; see --tls-key"),
+        "another's key": (certificate, pairs["second"].key.read_bytes(), ANOTHERS),
+        "another type": (certificate, pairs["rsa"].key.read_bytes(), ANOTHERS),
+        "swapped": (key, certificate, "{certificate} holds no certificate as PEM; name a file that does with --tls-c"),
+        "empty": (certificate, b"", "{key} holds no key as PEM; name a file that does with --tls-key"),
+        "half": (certificate[: len(certificate) // 2], key, UNUSABLE),
+        "encrypted": (
+            *(each.read_bytes() for each in locked),
+            "the key {key} is encrypted, and a server cannot ask for its passphrase; remove the passphrase",
+        ),
+    }
+    *files, reason = contents[how]
+    for path, content in zip(pair, files, strict=True):
+        path.unlink()
+        if content is FOLDER:
+            path.mkdir()
+        elif content is not None:
+            path.write_bytes(content)
+    return reason.format(**pair._asdict())
 
 
-BAD = [missing, no_key, a_folder, anothers_key, another_type_of_key, swapped, empty, half_written, encrypted]
-
-
-@pytest.mark.parametrize(("spoil", "check"), [(missing, []), (anothers_key, []), (encrypted, ["--check"])])
-def test_a_certificate_that_cannot_be_used_is_refused_before_anything_is_made(spoil, check, pair, pairs, tmp_path):
-    reason = spoil(pair, pairs).format(**pair._asdict())
+@pytest.mark.parametrize(("how", "check"), [("no certificate", []), ("another's key", []), ("encrypted", ["--check"])])
+def test_a_certificate_that_cannot_be_used_is_refused_before_anything_is_made(how, check, pair, pairs, tmp_path):
+    reason = spoil(how, pair, pairs)
     done = run("serve", *check, "--port", 0, "--data-dir", tmp_path / "data", *pair.flags)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"tornado-signal: {reason}")
@@ -205,9 +183,6 @@ def test_a_certificate_without_a_key_or_a_key_without_one_is_wrong_usage(flag, p
     done = run("serve", "--check", "--port", 0, *pair.flags[flag : flag + 2], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"expected {pair.flags[2 - flag]} beside it\n" in done.stderr
-
-
-# Read again.
 
 
 @pytest.mark.parametrize("new", ["second", "rsa"])
@@ -252,9 +227,9 @@ def test_an_old_certificate_of_another_type_is_gone(server, pair, pairs, trustin
 
 def test_a_bad_new_certificate_is_logged_and_the_old_one_stays(subtests, server, pair, pairs, trusting):
     before = pair.certificate.read_bytes(), pair.key.read_bytes()
-    for spoil in BAD:
-        with subtests.test(spoil.__name__):
-            reason = spoil(pair, pairs).format(**pair._asdict())
+    for how in BAD:
+        with subtests.test(how):
+            reason = spoil(how, pair, pairs)
             reload(server, f"ERROR .* what is in use stays: {re.escape(reason)}")
             assert shown(server.port, trusting) == "first"
         if pair.key.is_dir():
@@ -309,7 +284,7 @@ def test_a_new_certificate_on_either_loop_and_in_a_resumed_session(loop, pair, p
         assert name == "first"
         pair.replace(pairs["rsa"])
         tls.reload(*pair)
-        anothers_key(pair, pairs)
+        spoil("another's key", pair, pairs)
         with pytest.raises(OperatorError, match="another certificate's"):
             tls.reload(*pair)
         for resumed, expected in ((None, "rsa"), (session, "first")):
@@ -318,9 +293,6 @@ def test_a_new_certificate_on_either_loop_and_in_a_resumed_session(loop, pair, p
                 assert client.session_reused == (resumed is not None)
                 assert (name_of(client), client.selected_alpn_protocol()) == (expected, "http/1.1")
                 assert served(client)
-
-
-# Those who do not speak it, or not to the end.
 
 
 def test_a_thousand_half_handshakes_hold_up_nobody(server, trusting):
@@ -360,7 +332,6 @@ def test_without_a_descriptor_left_the_loop_does_not_spin(server, trusting):
 
 
 def cpu_s(pid):
-    """How much processor time a process has used."""
     with open(f"/proc/{pid}/stat") as stat:
         fields = stat.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

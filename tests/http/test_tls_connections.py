@@ -38,7 +38,6 @@ def limited(loop, pair, limits):
 
 
 def counted(limits):
-    """How many connections are served, and how many are being told."""
     return limits.connections, limits.refused
 
 
@@ -88,7 +87,6 @@ def test_connections_before_their_handshake_are_within_the_limits(sent, limited,
 
 
 def reset(client):
-    """Close without a farewell."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
 
@@ -98,7 +96,6 @@ def nothing(client, trusting):
 
 
 def plain(client, trusting):
-    """Speak plain HTTP."""
     client.sendall(HEALTHY)
     assert b"HTTP" not in read_all(client)
 
@@ -110,7 +107,6 @@ def noise(client, trusting):
 
 
 def half(client, trusting):
-    """Leave in the middle of the first message."""
     client.sendall(HALF)
 
 
@@ -138,7 +134,6 @@ def too_old(client, trusting):
 
 
 def distrustful(client, trusting):
-    """Do not trust the certificate."""
     assert status(client, ssl.create_default_context()) is None
 
 
@@ -148,12 +143,10 @@ def reset_behind_it(client, trusting):
 
 
 def served(client, trusting):
-    """Do all well."""
     assert status(client, trusting) == 200
 
 
 def overdue(client, trusting):
-    """Wait until the server's patience ends."""
     assert read_all(client) == b""
 
 

@@ -102,7 +102,6 @@ class Sending(web.RequestHandler):
 
 @pytest.fixture
 def echoing(loop):
-    """A server that echoes."""
     with serving(loop=loop) as running:
         yield running
 
@@ -116,9 +115,6 @@ def real(loop):
 
 def send(how, method=b"GET", version=b"HTTP/1.1", headers=b""):
     return method + b" /send?how=" + how.encode() + b" " + version + b"\r\n" + HOST + headers + b"\r\n"
-
-
-# Refusals
 
 
 @pytest.mark.parametrize(
@@ -197,9 +193,6 @@ def test_the_refusal_of_a_body_arrives_whole_although_it_comes(real, framing):
     assert (answer.status, answer.json, answer.whole) == (413, {"error": "Request body too large"}, True)
 
 
-# Expectations
-
-
 @pytest.mark.parametrize("framing", [b"Content-Length: 5", b"Transfer-Encoding: chunked"])
 def test_who_waits_for_100_continue_gets_it(echoing, framing):
     with echoing.connect() as client:
@@ -233,9 +226,6 @@ def test_no_continue_for_a_body_that_is_there_nor_for_http_1_0(echoing, version)
         client.sendall(head + b"hello")
         (answer,) = answers(read_all(client))
     assert answer.json["body"] == "hello"
-
-
-# Framing
 
 
 @pytest.mark.parametrize(
@@ -300,12 +290,8 @@ def test_a_line_break_makes_no_header(loop, how, status):
     assert b"evil" not in received.lower()
 
 
-# TLS
-
-
 @pytest.fixture
 def sending():
-    """A server that sends responses in every way."""
     with serving(lambda: echo_application(("/send", Sending))) as running:
         yield running
 

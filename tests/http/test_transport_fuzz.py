@@ -56,7 +56,6 @@ def mutations(draw):
 
 @pytest.fixture(scope="module")
 def echoing():
-    """A server that echoes."""
     with serving() as running:
         yield running
 

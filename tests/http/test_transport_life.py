@@ -103,7 +103,6 @@ def impatient(monkeypatch):
 
 
 def until(condition):
-    """Wait for something that takes a moment."""
     end_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end_s, "waited in vain"
@@ -128,7 +127,6 @@ def receive(client, size):
 
 
 def reset(client):
-    """Close without a farewell."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
 
@@ -142,12 +140,8 @@ def paths(found):
 
 
 def living():
-    """How many connections and exchanges there are."""
     gc.collect()
     return sum(isinstance(each, Connection | Exchange) for each in gc.get_objects())
-
-
-# Kept alive and pipelined
 
 
 def test_a_connection_is_kept_for_one_request_after_the_other(running):
@@ -248,9 +242,6 @@ def test_bytes_behind_requests_that_wait_are_bounded_for_all_together(running, m
     assert running.call(lambda: running.server.state.read_ahead_bytes) == 0
 
 
-# Slow readers
-
-
 def test_a_slow_reader_pauses_the_handler(running):
     with running.connect() as client:
         client.sendall(STREAM.replace(HOST, HOST + CLOSE))
@@ -311,9 +302,6 @@ def test_a_head_behind_a_slow_reader_has_its_deadline(impatient, running):
         found = answers(read_all(client))
     assert [answer.status for answer in found] == [200, 408]
     assert len(found[0].body) == BLOCKS * len(BLOCK)
-
-
-# Clients that vanish
 
 
 @pytest.mark.parametrize("leave", [socket.socket.close, reset], ids=["closed", "reset"])
@@ -382,9 +370,6 @@ def test_who_closes_its_half_gets_every_answer_and_the_end(running, sent, status
     until(lambda: not running.server.state.connections)
 
 
-# Deadlines
-
-
 @pytest.mark.parametrize(
     ("deadline", "sent", "statuses"),
     [
@@ -450,9 +435,6 @@ def test_a_handler_has_all_the_time_it_wants(impatient, running):
         assert answers(read_all(client))[0].body == b"told"
 
 
-# Stopping
-
-
 def test_a_server_that_stops_answers_what_is_under_way_until_its_limit(running):
     with contextlib.ExitStack() as stack:
         idle, begun, waiting, stuck, streaming = (stack.enter_context(running.connect()) for _ in range(5))
@@ -514,9 +496,6 @@ def test_no_time_is_spent_on_waiting_for_nobody(running):
         client.close()
         leaving.result(PATIENCE_S)
     running.run(running.server.serve_the_rest(60))
-
-
-# In their thousands
 
 
 def test_a_thousand_connections_that_end_in_every_way_leave_nothing_behind(loop):

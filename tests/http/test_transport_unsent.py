@@ -152,7 +152,6 @@ def queued_bytes(port, other):
 
 
 def until(condition):
-    """Wait for something that takes a moment."""
     end_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end_s, "waited in vain"

@@ -54,7 +54,6 @@ class Waiter:
         return response
 
     async def response(self):
-        """The response, whatever it is."""
         return await asyncio.wait_for(self.task, BOUND_S)
 
     async def found(self):
@@ -219,9 +218,6 @@ async def test_a_wait_ends_in_time_with_the_same_cursor(wait, seen, service, pol
     assert waiter.took_s >= wait
 
 
-# Polls: the end of the session, and of the server.
-
-
 @pytest.mark.parametrize("side", ["offerer", "answerer"])
 @pytest.mark.parametrize("answered", [False, True])
 async def test_both_sides_that_wait_are_told_of_a_withdrawal(side, answered, service, poll):
@@ -290,9 +286,6 @@ async def test_when_the_server_drains_waits_are_answered_with_good_cursors(servi
     response = await poll(code, wait=LONG_S).response()
     assert refused(response) == (503, "Service unavailable")
     assert response.headers["Retry-After"]
-
-
-# Cursors.
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -418,24 +411,6 @@ async def test_a_good_cursor_of_an_ended_session_is_404(service, poll):
     assert refused(await poll(code, since=cursor, wait=LONG_S).response()) == (404, NOT_FOUND)
 
 
-@pytest.mark.parametrize("end", ["withdrawn", "expired"])
-async def test_a_cursor_of_an_earlier_session_of_the_same_content_is_refused(end, start_service):
-    service = await start_service(codes="content")
-    code = await service.offer()
-    for n in range(3):
-        await send(service, code, "answerer", candidate=str(n))
-    cursor = (await service.post("/poll", code=code, side="offerer", wait=0))["cursor"]
-    if end == "withdrawn":
-        await service.post("/withdraw", code=code, side="offerer")
-    else:
-        service.clock.ms += TIMEOUT_MS
-    assert await service.offer() == code
-    await send(service, code, "answerer", answer="a")
-    body = {"code": code, "side": "offerer", "since": cursor}
-    assert refused(await service.call("POST", "/poll", body)) == (400, invalid("since"))
-    assert (await service.post("/poll", code=code, side="offerer", wait=LONG_S))["answer"] == "a"
-
-
 async def test_a_wait_that_is_no_number_from_0_to_60_is_refused(service, poll):
     code = await service.offer()
     for wait in (-0.001, 60.001, 1e300, True, "", "5", [], 10**400):
@@ -452,9 +427,6 @@ async def test_bad_or_doubled_parameters_of_a_listing_are_refused(service):
         for value in values:
             response = await service.call("GET", f"/lobby/sessions?{name}={value}")
             assert refused(response) == (400, invalid(name)), value
-
-
-# Listings.
 
 
 async def test_a_listing_waits_only_while_it_is_empty_or_unchanged(service, look):

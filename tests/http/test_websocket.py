@@ -6,6 +6,7 @@ import json
 from operator import attrgetter
 
 import hypothesis
+import jsonschema_rs
 import pytest
 from hypothesis import strategies as st
 from support.rpc import BOUND_S, RpcClient
@@ -25,15 +26,18 @@ from support.service import (
 )
 from websockets.frames import Opcode
 
+from tornado_signal.api.operations import declare
 from tornado_signal.settings.origins import Origins
+from tornado_signal.settings.settings import Settings
 from tornado_signal.transport import listener, websocket
 from tornado_signal.transport.state import Backlog
+from tornado_signal.websocket.asyncapi import make_asyncapi
+from tornado_signal.websocket.connection import make_methods
 
 SECRET = "a secret of the offerer"
 
 
 def open_socket(service, origin=ORIGIN, **options):
-    """A client's connection."""
     return RpcClient(f"ws://127.0.0.1:{service.port}/ws", origin, **options)
 
 
@@ -50,13 +54,9 @@ def ask_at_once(client, method, count):
 
 
 async def until(condition):
-    """Wait for what the server does on its own."""
     async with asyncio.timeout(BOUND_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-
-
-# The handshake.
 
 
 def handshake(**other):
@@ -195,9 +195,6 @@ def test_every_answer_is_that_of_http(calls, tmp_path_factory):
     asyncio.run(both())
 
 
-# Messages.
-
-
 NO_REQUESTS = [
     ("nonsense", -32700, None),
     ("{", -32700, None),
@@ -262,9 +259,6 @@ async def test_a_result_of_megabytes_comes_whole_in_one_message(service):
         assert (await health)["result"]["status"] == "ok"
 
 
-# Subscriptions.
-
-
 async def test_a_subscription_to_a_topic_begins_with_its_listing_and_ends(service):
     first = await service.offer(info="first")
     async with open_socket(service) as client:
@@ -285,6 +279,9 @@ async def test_a_subscription_to_a_topic_begins_with_its_listing_and_ends(servic
         await client.call("subscribe", topic="lobby", since=cursor)
         told = [await client.event() for _ in range(2)]
         assert [(kind, data["code"]) for kind, data, _ in told] == [("gone", second), ("session", third)]
+        service.clock.ms += TIMEOUT_MS
+        await service.store.expiry.sweep(service.clock.ms)
+        assert (await client.event())[:2] == ("gone", {"code": third, "reason": "expired"})
 
 
 async def test_a_subscription_to_a_session_resumes_anywhere(service):
@@ -312,16 +309,6 @@ async def test_a_subscription_to_a_session_resumes_anywhere(service):
         await client.call("withdraw", code=code, side="offerer", secret=SECRET)
         last = [(await client.event())[:2] for _ in range(4)][-1]
         assert last == ("gone", {"code": code, "reason": "withdrawn"})
-
-
-async def test_an_expiry_is_an_event_of_its_topic(service):
-    async with open_socket(service) as client:
-        code = (await client.call("offer", topic="lobby", info="i", offer="o"))["code"]
-        await client.call("subscribe", topic="lobby")
-        await client.event()
-        service.clock.ms += TIMEOUT_MS
-        await service.store.expiry.sweep(service.clock.ms)
-        assert (await client.event())[:2] == ("gone", {"code": code, "reason": "expired"})
 
 
 async def test_a_connection_has_a_hundred_subscriptions(service):
@@ -370,9 +357,6 @@ async def test_between_the_requests_of_a_batch_others_have_their_turns(service):
         assert "result" in await other.ask("health")
         assert len(await asked) == 100
         assert len(turns) >= 101
-
-
-# Limits and ends.
 
 
 async def test_a_frame_that_breaks_the_rules_closes_with_the_code_that_says_so(service):
@@ -572,3 +556,68 @@ async def test_a_silent_client_is_gone_and_one_that_answers_pings_stays(service,
         await until(lambda: service.site.limits.waiting == 1)
         assert (await lively.call("health"))["status"] == "ok"
         silent.socket.transport.abort()
+
+
+DOCUMENT = make_asyncapi(declare(Settings()))
+
+
+# /asyncapi.json is true: of the methods, and of every message that a running server sends.
+
+
+def payload(name):
+    return jsonschema_rs.validator_for(
+        {**DOCUMENT["components"]["messages"][name]["payload"], "components": DOCUMENT["components"]}
+    )
+
+
+async def test_the_document_is_had_without_an_origin(service):
+    assert (await service.call("GET", "/asyncapi.json", origin=None)).json == json.loads(json.dumps(DOCUMENT))
+
+
+def test_the_document_has_every_method_and_nothing_else():
+    methods = set(make_methods(declare(Settings())))
+    assert set(DOCUMENT["operations"]) == methods | {"event"}
+    assert set(DOCUMENT["components"]["messages"]) == {
+        *methods,
+        *(f"{each}Result" for each in methods),
+        "error",
+        "event",
+    }
+
+
+@pytest.mark.parametrize("secret", [None, SECRET])
+async def test_every_message_of_a_session_is_as_the_document_says(secret, service):
+    async with RpcClient(f"ws://127.0.0.1:{service.port}/ws", ORIGIN) as client:
+
+        async def ask(method, **params):
+            request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            assert payload(method).is_valid(request), request
+            response = await client.ask(method, **params)
+            assert payload(f"{method}Result" if "result" in response else "error").is_valid(response), response
+            return response.get("result")
+
+        for method in ("version", "health", "topics", "iceServers"):
+            await ask(method)
+        own = {"secret": secret} if secret else {}
+        await ask("subscribe", topic="lobby")
+        code = (await ask("offer", topic="lobby", info="i", offer="o", hold=True, **own))["code"]
+        owner = {"code": code, "side": "offerer", **own}
+        number = (await ask("subscribe", **owner))["subscription"]
+        await ask("subscribe", code=code, side="answerer")
+        await ask("answer", candidate="c", **owner)
+        await ask("answer", code=code, side="answerer", candidates=["c", "d"])
+        await ask("answer", code=code, side="answerer", answer="a")
+        await ask("sessions", topic="lobby", wait=0)
+        await ask("topics", page=1, limit=2)
+        await ask("poll", **owner)
+        await ask("poll", code=code, side="answerer", wait=0)
+        await ask("poll", code="nonsense", side="answerer")
+        await ask("refresh", **owner)
+        await ask("hold", code=code, **own)
+        await ask("unsubscribe", subscription=number)
+        await ask("withdraw", **owner)
+        kinds = set()
+        while kinds != {None, "session", "offer", "answer", "candidate", "gone"}:
+            params = await asyncio.wait_for(client.events.get(), BOUND_S)
+            assert payload("event").is_valid({"jsonrpc": "2.0", "method": "event", "params": params}), params
+            kinds.add(params.get("type"))
