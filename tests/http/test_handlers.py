@@ -1,6 +1,5 @@
-"""What endpoints answer when all is well: the typical flow, any text, topics, origins, pages, long listings and codes."""
+"""What endpoints answer when all is well: the typical flow, texts, topics, origins, pages, listings and codes."""
 
-import json
 import uuid
 
 import pytest
@@ -13,9 +12,7 @@ from support.service import (
     TRANSPORTS,
     VERSION,
     allowed_origin,
-    head,
     refused,
-    with_origin,
 )
 
 TOPICS = [
@@ -66,30 +63,6 @@ async def test_typical_flow(service):
     service.clock.ms += TIMEOUT_MS
     gone = await service.call("POST", "/poll", {"code": code, "side": "offerer"})
     assert refused(gone) == (404, NOT_FOUND)
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_peer_keeps_its_connection_for_the_whole_flow(service):
-    async with service.connect() as connection:
-
-        async def call(method, target, **body):
-            data = json.dumps(body).encode() if body else b""
-            headers = with_origin("https://app.example", [("Content-Length", len(data))])
-            await connection.send(head(method, target, headers) + data)
-            response = await connection.receive(method)
-            return response.status, response.body and response.json
-
-        status, found = await call("POST", "/lobby/offer", info="i", offer="o")
-        code = found["code"]
-        assert status == 200
-        assert (await call("GET", "/nowhere"))[0] == 404
-        assert (await call("POST", "/answer", code=code))[0] == 400
-        assert (await call("OPTIONS", "/answer")) == (204, b"")
-        assert (await call("HEAD", "/lobby/sessions")) == (200, b"")
-        assert (await call("DELETE", "/topics"))[0] == 405
-        assert (await call("POST", "/answer", code=code, side="answerer", answer="a"))[0] == 200
-        assert (await call("POST", "/poll", code=code, side="offerer"))[1]["answer"] == "a"
-        assert (await call("GET", "/lobby/sessions")) == (200, {"sessions": []})
 
 
 async def test_each_offer_has_a_random_code(service):

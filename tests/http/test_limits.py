@@ -352,13 +352,10 @@ async def test_an_address_that_has_stored_its_share_is_refused(serving):
     await service.post("/answer", **answer, answer="a" * 150_000)
 
 
-async def test_a_candidate_of_one_byte_counts_with_what_it_takes(serving):
+async def test_candidates_beyond_the_bytes_of_a_side_or_an_address_are_refused(serving):
     service = await serving(max_bytes_per_address=5000)
     body = {"code": await service.offer(), "side": "offerer", "candidates": ["c"] * 100}
-    assert refused(await service.call("POST", "/answer", body))
-
-
-async def test_candidates_beyond_the_bytes_of_a_side_are_refused(serving):
+    assert refused(await service.call("POST", "/answer", body))  # each counts with what it takes in the store
     service = await serving(max_side_bytes=10_000)
     code = await service.offer(offer="o" * 6000)
     await service.post("/answer", code=code, side="offerer", candidates=["c" * 1000] * 3)

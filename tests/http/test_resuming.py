@@ -63,7 +63,7 @@ async def test_a_position_that_this_store_has_not_reached_begins_again(beyond, s
         assert stream.marks == 0
 
 
-async def test_a_poll_that_goes_on_at_another_store_gets_everything_at_once(start_service):
+async def test_a_session_that_is_followed_at_another_store_begins_again_at_once(start_service):
     services = [await start_service(codes="content") for _ in range(2)]
     cursors = []
     for number, service in enumerate(services):
@@ -77,6 +77,12 @@ async def test_a_poll_that_goes_on_at_another_store_gets_everything_at_once(star
     assert news["cursor"] == cursors[1]
     news = await services[1].post("/poll", code=code, side="answerer", since=cursors[1], wait=0)
     assert news["offerCandidates"] == []
+    target = f"/events?code={code}&side=answerer"
+    async with open_stream(services[0].port, target) as stream:
+        await stream.take(3)
+    async with open_stream(services[1].port, target, last=stream.last) as stream:
+        assert [each.name for each in await stream.take(3)] == ["offer", "candidate", "candidate"]
+        assert stream.events[1].data["candidate"] == "1 a"
 
 
 async def test_a_listing_with_a_cursor_of_another_store_comes_at_once(two):
@@ -90,20 +96,6 @@ async def test_a_listing_with_a_cursor_of_another_store_comes_at_once(two):
         assert len(found["sessions"]) == count
         assert found["cursor"] != cursor
         assert (await second.get(f"/{topic}/sessions?since={found['cursor']}&wait=0"))["cursor"] == found["cursor"]
-
-
-async def test_a_session_of_the_same_code_at_another_store_begins_again(start_service):
-    services = [await start_service(codes="content") for _ in range(2)]
-    for number, service in enumerate(services):
-        code = await service.offer(offer="the same")
-        await service.post("/answer", code=code, side="offerer", candidates=[f"{number} a"])
-    target = f"/events?code={code}&side=answerer"
-    async with open_stream(services[0].port, target) as stream:
-        await stream.take(2)
-        last = stream.last
-    async with open_stream(services[1].port, target, last=last) as stream:
-        assert [each.name for each in await stream.take(2)] == ["offer", "candidate"]
-        assert stream.events[1].data["candidate"] == "1 a"
 
 
 class Follower:

@@ -124,33 +124,29 @@ def test_tls_over_a_unix_socket(tmp_path, pair, trusting, start):
     assert server.stop() == 0
 
 
-UNUSABLE = "cannot use the TLS certificate {certificate} with the key {key}: "
-ANOTHERS = UNUSABLE + "the key is another certificate's"
 FOLDER = object()
 BAD = ["no certificate", "no key", "folder", "another's key", "another type", "swapped", "empty", "half", "encrypted"]
 
 
 def spoil(how, pair, pairs):
     """Make a certificate or its key unusable; what is said of it."""
-    certificate, key = pair.certificate.read_bytes(), pair.key.read_bytes()
+    certificate, key = (path.read_bytes() for path in pair)
     locked = make_pair(pair.key.parent, "locked", passphrase=b"secret")
+    missing = "No such file or directory; see --tls-"
+    unusable = f"cannot use the TLS certificate {pair.certificate} with the key {pair.key}: "
+    anothers = unusable + "the key is another certificate's"
+    no_pem = "{} holds no {} as PEM; name a file that does with --tls-{}"
+    encrypted = f"the key {pair.key} is encrypted, and a server cannot ask for its passphrase; remove the passphrase"
     contents = {
-        "no certificate": (
-            None,
-            key,
-            "cannot read the TLS certificate {certificate}: No such file or directory; see --tls-c",
-        ),
-        "no key": (certificate, None, "cannot read the TLS key {key}: No such file or directory; see --tls-key"),
-        "folder": (certificate, FOLDER, "cannot read the TLS key {key}: Is a directory; see --tls-key"),
-        "another's key": (certificate, pairs["second"].key.read_bytes(), ANOTHERS),
-        "another type": (certificate, pairs["rsa"].key.read_bytes(), ANOTHERS),
-        "swapped": (key, certificate, "{certificate} holds no certificate as PEM; name a file that does with --tls-c"),
-        "empty": (certificate, b"", "{key} holds no key as PEM; name a file that does with --tls-key"),
-        "half": (certificate[: len(certificate) // 2], key, UNUSABLE),
-        "encrypted": (
-            *(each.read_bytes() for each in locked),
-            "the key {key} is encrypted, and a server cannot ask for its passphrase; remove the passphrase",
-        ),
+        "no certificate": (None, key, f"cannot read the TLS certificate {pair.certificate}: {missing}certificate"),
+        "no key": (certificate, None, f"cannot read the TLS key {pair.key}: {missing}key"),
+        "folder": (certificate, FOLDER, f"cannot read the TLS key {pair.key}: Is a directory; see --tls-key"),
+        "another's key": (certificate, pairs["second"].key.read_bytes(), anothers),
+        "another type": (certificate, pairs["rsa"].key.read_bytes(), anothers),
+        "swapped": (key, certificate, no_pem.format(pair.certificate, "certificate", "certificate")),
+        "empty": (certificate, b"", no_pem.format(pair.key, "key", "key")),
+        "half": (certificate[: len(certificate) // 2], key, unusable),
+        "encrypted": (*(path.read_bytes() for path in locked), encrypted),
     }
     *files, reason = contents[how]
     for path, content in zip(pair, files, strict=True):
@@ -159,7 +155,7 @@ def spoil(how, pair, pairs):
             path.mkdir()
         elif content is not None:
             path.write_bytes(content)
-    return reason.format(**pair._asdict())
+    return reason
 
 
 @pytest.mark.parametrize(("how", "check"), [("no certificate", []), ("another's key", []), ("encrypted", ["--check"])])

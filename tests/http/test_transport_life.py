@@ -144,16 +144,6 @@ def living():
     return sum(isinstance(each, Connection | Exchange) for each in gc.get_objects())
 
 
-def test_a_connection_is_kept_for_one_request_after_the_other(running):
-    with running.connect() as client:
-        for number in range(200):
-            client.sendall(numbered(number))
-            received = b""
-            while not received.endswith(b"}"):
-                received += receive(client, 1)
-            assert paths(answers(received)) == [number]
-
-
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
 def test_a_thousand_pipelined_requests_are_answered_in_their_order(running, at_once):
     requests = [*map(numbered, range(999)), numbered(999, CLOSE)]

@@ -230,7 +230,7 @@ async def test_both_sides_that_wait_are_told_of_a_withdrawal(side, answered, ser
         waiters.append(poll(code, reader, wait=LONG_S, since=cursor))
     await waiting(service, 2)
     await service.post("/withdraw", code=code, side=side)
-    for waiter in waiters:
+    for waiter in (*waiters, poll(code, reader, wait=LONG_S, since=cursor)):
         assert refused(await waiter.response()) == (404, NOT_FOUND)
 
 
@@ -402,13 +402,6 @@ async def test_a_cursor_of_something_else_is_refused(service, poll, look):
         assert refused(response) == (400, invalid("since"))
     assert refused(await look(since=cursor).response()) == (400, invalid("since"))
     assert (await poll(codes[0].upper(), since=cursor).found())["cursor"] == cursor
-
-
-async def test_a_good_cursor_of_an_ended_session_is_404(service, poll):
-    code = await service.offer()
-    cursor = (await poll(code, wait=0).found())["cursor"]
-    await service.post("/withdraw", code=code, side="offerer")
-    assert refused(await poll(code, since=cursor, wait=LONG_S).response()) == (404, NOT_FOUND)
 
 
 async def test_a_wait_that_is_no_number_from_0_to_60_is_refused(service, poll):
