@@ -574,7 +574,7 @@ async def test_origin_and_path_come_before_the_size(service):
     assert refused(await service.call("POST", "/%zz/offer", body)) == (400, invalid("topic"))
 
 
-@pytest.mark.parametrize("path", [*ROUTES, "/nowhere"])
+@pytest.mark.parametrize("path", [*ROUTES, "/nowhere", "/client.js"])
 async def test_a_server_that_stops_answers_503(path, service):
     service.site.draining = True
     for method in ("GET", "POST", "DELETE", "REPORT", "OPTIONS"):
@@ -582,7 +582,7 @@ async def test_a_server_that_stops_answers_503(path, service):
         assert refused(response) == (503, "Service unavailable"), method
         assert int(response.headers["Retry-After"]) >= 1
         assert allowed_origin(response) == ORIGIN
-    without = (503, "Service unavailable") if path == NEEDS_NO_ORIGIN else (400, invalid("Origin"))
+    without = (503, "Service unavailable") if path in (NEEDS_NO_ORIGIN, "/client.js") else (400, invalid("Origin"))
     assert refused(await service.call("GET", path, origin=None)) == without
 
 

@@ -102,7 +102,7 @@ header_names = st.from_regex(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,30}", fullmatch=True
         *("X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"),
     ]
 )
-# These say where a request ends; test_transport is about them.
+# These say where a request ends; the transport's own tests are about them.
 FRAMING = {"host", "origin", "connection", "content-length", "transfer-encoding", "expect", "keep-alive", "upgrade"}
 FRAMING |= {"proxy-connection"}
 FRAMING |= {"proxy-connection", "upgrade"}

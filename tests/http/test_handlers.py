@@ -112,14 +112,6 @@ async def test_topics_are_listed_counted_and_isolated(service):
     assert await service.topics() == [(topic, len(codes[topic])) for topic in sorted(codes)]
 
 
-async def test_a_topic_is_what_its_segment_decodes_to(service):
-    code = await service.offer("a+b~é")
-    for written in ("a+b~%C3%A9", "a%2Bb~%c3%a9", "%61%2b%62%7E%C3%a9"):
-        found = await service.get(f"/{written}/sessions")
-        assert [each["code"] for each in found["sessions"]] == [code], written
-    assert await service.sessions("a b~é") == []
-
-
 ORIGINS = [
     *("https://a.example", "https://a.example:443", "http://a.example", "https://A.example", "https://a.example/"),
     *("null", "o" * 512, "https://\xff\xe9.example", "*", "a, b", "file://", "%00"),

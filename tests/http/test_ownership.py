@@ -32,9 +32,6 @@ async def answered(service, **secrets):
     return code
 
 
-# Batches (C4).
-
-
 @pytest.mark.parametrize("side", ["offerer", "answerer"])
 async def test_a_batch_is_taken_whole_and_in_its_order(side, service):
     other, name = ("answerer", "offerCandidates") if side == "offerer" else ("offerer", "answerCandidates")
@@ -64,8 +61,6 @@ async def test_nothing_of_a_bad_batch_is_taken(service):
     assert (await service.post("/poll", code=code, side="answerer"))["offerCandidates"] == []
     assert await service.post("/poll", code=code, side="offerer") == {"answer": None, "answerCandidates": []}
 
-
-# Secrets (C5).
 
 OPERATIONS = {
     "poll": ("/poll", {}),
@@ -173,9 +168,6 @@ async def test_the_disk_holds_a_hash_of_a_secret_and_never_the_secret(service, t
     assert b"secret" not in held
 
 
-# Leaving (C6).
-
-
 @pytest.mark.parametrize("side", SECRETS)
 @pytest.mark.parametrize("unanswered", [True, False])
 async def test_a_withdrawn_session_is_gone_for_both_sides(side, unanswered, service):
@@ -223,9 +215,6 @@ async def test_a_session_that_is_not_there_is_neither_withdrawn_nor_refreshed(se
     service.clock.ms += TIMEOUT_MS
     for path in ("/withdraw", "/refresh"):
         assert refused(await service.call("POST", path, {"code": code, "side": "offerer"})) == (404, NOT_FOUND)
-
-
-# Staying (C6).
 
 
 @pytest.mark.parametrize("side", SECRETS)

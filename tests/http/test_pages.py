@@ -155,10 +155,3 @@ async def test_pages_of_an_origin_that_is_not_allowed_may_not_read_a_file(path, 
     own = [("Sec-Fetch-Site", "same-origin")]
     assert (await service.call("GET", path, origin=OTHER, headers=own, port=service.port)).status == 200
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-
-
-async def test_a_server_that_stops_hands_out_nothing(service):
-    service.site.draining = True
-    for origin in (None, ORIGIN):
-        response = await service.call("GET", "/client.js", origin=origin)
-        assert (response.status, response.headers["Retry-After"]) == (503, "1")

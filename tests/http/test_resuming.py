@@ -99,11 +99,7 @@ async def test_a_listing_with_a_cursor_of_another_store_comes_at_once(two):
 
 
 class Follower:
-    """A reader of a topic that is cut off and comes back with its last id; it refuses what is doubled or out of place.
-
-    Attributes:
-        shown: the sessions that it knows of.
-    """
+    """A reader that is cut off and comes back with its last id; it refuses what is doubled or out of place."""
 
     def __init__(self, port):
         self._port = port

@@ -1,4 +1,7 @@
-"""Odd and hostile requests: what this transport makes of them, however they arrive, next to Tornado's own server."""
+"""Odd and hostile requests: what this transport makes of them, however they arrive, next to Tornado's own server.
+
+Each test goes through all requests and names those that fail it: thousands of small tests would take much longer.
+"""
 
 import contextlib
 import itertools
@@ -56,9 +59,6 @@ def by_tornado(tornados, raw: bytes) -> list[tuple]:
     if not received.endswith(TORNADO_REFUSES):
         return seen(answers(received))
     return [*seen(answers(received.removesuffix(TORNADO_REFUSES))), (400, {}, b"")]
-
-
-# Each test goes through all requests and names those that fail it: thousands of small tests would take much longer.
 
 
 def test_what_tornado_refuses_is_refused_and_every_exception_is_in_a_table(subtests, whole, tornados):

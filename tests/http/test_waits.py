@@ -36,11 +36,7 @@ async def waiting(service, count):
 
 
 class Waiter:
-    """A request that waits.
-
-    Attributes:
-        took_s: how long it took, once it is done.
-    """
+    """A request that waits, and how long it took once it is done."""
 
     def __init__(self, asked):
         self._asked = asked
