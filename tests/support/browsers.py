@@ -1,20 +1,19 @@
-"""Real browsers: Debian's Chromium, in profiles of its own, on pages of an origin of their own."""
+"""Chromium, in profiles of its own, on pages of an origin of their own."""
 
 import contextlib
-import http.server
 import re
 import shutil
 import subprocess
-import threading
 import time
 from pathlib import Path
 
 from .needs import require
+from .waiting import Handler, LocalServer, until
 
 BOUND_MS = 60_000
 TURN_SECRET = "a secret of thirty-two characters"
-# Peers in one machine that may have no network at all: loopback counts, and permission to use a microphone (which
-# `Profiles` gives) is what makes a browser show its addresses.
+# The peers are in one machine, perhaps without a network: loopback counts. A browser shows its addresses to a page with
+# permission to use the microphone, which `Profiles` gives.
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -27,53 +26,37 @@ FLAGS = [
 ]
 
 
-class Site:
-    """Pages on a port of their own, and so of an origin of their own.
+class Site(LocalServer):
+    """Pages on a port, and so of an origin, of their own.
 
     Attributes:
-        origin: theirs.
-        pages: what is at each path, as text.
+        pages: the text at each path.
     """
 
     CONNECT = Path(__file__).with_name("connect.html")
 
     def __init__(self):
         self.pages = {"/connect": self.CONNECT.read_text()}
-        site = self
+        super().__init__(Pages)
+        self.origin = f"http://localhost:{self.server_port}"
 
-        class Pages(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):
-                text = site.pages.get(self.path.split("?")[0])
-                data = (text or "").encode()
-                self.send_response(404 if text is None else 200)
-                kind = "text/javascript" if self.path.endswith(".js") else "text/html"
-                self.send_header("Content-Type", f"{kind}; charset=utf-8")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
 
-            def log_message(self, *args):
-                """Say nothing."""
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._thread.start()
-        self.origin = f"http://localhost:{self._server.server_address[1]}"
-
-    def close(self):
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+class Pages(Handler):
+    def do_GET(self):
+        text = self.server.pages.get(self.path.split("?")[0])
+        kind = "text/javascript" if self.path.endswith(".js") else "text/html"
+        status = 404 if text is None else 200
+        self.send(status, (text or "").encode(), {"Content-Type": f"{kind}; charset=utf-8"})
 
 
 class Profiles:
-    """Opens pages, each in a fresh profile, the first in one browser and the second in another, and so on.
+    """Opens pages, each in a fresh profile, in two browsers by turns.
 
     Args:
         chromium: gives a browser by its number, 0 or 1.
 
     Attributes:
-        errors: what the pages left uncaught.
+        errors: those that the pages left uncaught.
     """
 
     def __init__(self, chromium):
@@ -98,12 +81,12 @@ class Profiles:
 
 
 def launch_in(kind, enter, path):
-    """A browser inside a network namespace.
+    """Start a browser inside a network namespace.
 
     Args:
         kind: Playwright's kind of browser.
-        enter: the words before a command that is to run there.
-        path: a file to be made, which starts it.
+        enter: the words before a command that runs there.
+        path: of the script that starts it; it is written.
     """
     require("chromium")
     path.write_text(f'#!/bin/sh\nexec {" ".join(enter)} {shutil.which("chromium")} "$@"\n')
@@ -112,7 +95,7 @@ def launch_in(kind, enter, path):
 
 
 def open_connect(context, server, origin):
-    """Open connect.html on an origin that no server has: without HTTPS a browser does not tell the server's own."""
+    """Open connect.html on an origin without a server: without HTTPS a browser would send none to the server's own."""
     page = context.new_page()
     page.set_default_timeout(BOUND_MS)
     html = Site.CONNECT.read_text()
@@ -123,14 +106,11 @@ def open_connect(context, server, origin):
 
 
 class Windowed:
-    """A Chromium that nobody pretends to look at: a tab behind another one really is in the background.
+    """A Chromium in which a tab behind another one really is in the background.
 
     Args:
         chromium: Playwright's kind of browser.
         profile: the directory of its profile.
-
-    Attributes:
-        context: that profile.
     """
 
     def __init__(self, chromium, profile):
@@ -147,7 +127,7 @@ class Windowed:
         self.context.grant_permissions(["microphone"])
 
     def kill(self):
-        """End it as the system does that has no memory left; when, by the clock."""
+        """End it as a system out of memory does; return when, by the wall clock."""
         killed_s = time.time()
         self.process.kill()
         self.process.wait()
@@ -159,18 +139,9 @@ class Windowed:
         self.process.wait()
 
 
-def until(what, bound_s=BOUND_MS / 1000):
-    """Wait until something is true, and return it."""
-    end_s = time.monotonic() + bound_s
-    while not (found := what()):
-        assert time.monotonic() < end_s, "it did not come true"
-        time.sleep(0.02)
-    return found
-
-
 @contextlib.contextmanager
 def before(page, method, action):
-    """Do something whenever a page calls a method, with its parameters, before that goes over the WebSocket."""
+    """Do something with the parameters of each call of a method, before it goes over the page's WebSocket."""
     page.expose_function("beforeSending", action)
     page.evaluate(
         """(method) => {
@@ -188,5 +159,5 @@ def before(page, method, action):
 
 
 def listed(server, origin, topic="lobby"):
-    """The sessions of a topic, as pages of an origin see them."""
+    """Return the sessions of a topic, as pages of an origin see them."""
     return server.call(f"/{topic}/sessions", origin=origin)[1]["sessions"]

@@ -1,4 +1,4 @@
-"""Certificates and keys for the tests, real ones."""
+"""Certificates and keys."""
 
 import datetime
 import ipaddress
@@ -26,7 +26,6 @@ class Pair(NamedTuple):
 
     @property
     def flags(self):
-        """What the command takes."""
         return ["--tls-certificate", self.certificate, "--tls-key", self.key]
 
     def replace(self, other):
@@ -36,7 +35,7 @@ class Pair(NamedTuple):
 
 
 def make_pair(directory, name="server", kind="ec", passphrase=None):
-    """Make a certificate that vouches for itself, under a name that tells it from others."""
+    """Make a self-signed certificate with a name."""
     key = KEYS[kind]()
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -55,16 +54,12 @@ def make_pair(directory, name="server", kind="ec", passphrase=None):
 
 
 def client_context(*pairs):
-    """What a client needs that trusts these certificates."""
+    """Return an SSLContext that trusts these certificates."""
     context = ssl.create_default_context(cadata="".join(pair.certificate.read_text() for pair in pairs))
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
 def name_of(connection):
-    """The name in the certificate that a server has shown.
-
-    Args:
-        connection: an SSLSocket or SSLObject whose handshake is done.
-    """
+    """Return the name in the certificate that the server of an SSLSocket or SSLObject has shown."""
     return dict(pair for part in connection.getpeercert()["subject"] for pair in part)["commonName"]

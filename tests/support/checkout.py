@@ -1,4 +1,4 @@
-"""Copies of the working tree, and repositories made of them."""
+"""Copies of the working tree, and repositories made from them."""
 
 import os
 import shutil
@@ -9,15 +9,9 @@ from .paths import ROOT
 
 
 def copy_checkout(copy):
-    """Copy the working tree without what git ignores: what a newcomer has."""
-    names = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    ).stdout.split("\0")
-    for name in filter(None, names):
+    """Copy the working tree without ignored files."""
+    listing = ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listing, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0"):
         if (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
@@ -28,23 +22,23 @@ def previous_version(copy):
     changed = subprocess.run(["git", "-C", ROOT, "diff", "--quiet", "HEAD", "--", "tornado_signal"]).returncode
     commit = "HEAD" if changed else git(ROOT, "rev-list", "--max-count=1", "HEAD", "--", "tornado_signal") + "~1"
     there = subprocess.run(["git", "-C", ROOT, "rev-parse", "--verify", "--quiet", commit], stdout=subprocess.DEVNULL)
-    assert there.returncode == 0, "this clone has no previous version, for want of history: git fetch --unshallow"
-    archive = subprocess.run(
-        ["git", "-C", ROOT, "archive", commit, "tornado_signal"], stdout=subprocess.PIPE, check=True
-    )
-    subprocess.run(["tar", "--extract", "--directory", copy], input=archive.stdout, check=True)
+    assert there.returncode == 0, "this clone has no previous version: git fetch --unshallow"
+    archive = ["git", "-C", ROOT, "archive", commit, "tornado_signal"]
+    with subprocess.Popen(archive, stdout=subprocess.PIPE) as packing:
+        subprocess.run(["tar", "--extract", "--directory", copy], stdin=packing.stdout, check=True)
+    assert packing.returncode == 0
 
 
 def run(*command: str | Path, **env: str) -> str:
-    """Run a command with warnings of its own, and return what it prints."""
-    environ = {**os.environ, **env}
+    """Run a command that must succeed, and return its output with its warnings."""
+    environ = os.environ | env
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ)
     assert done.returncode == 0, f"{command}:\n{done.stdout}"
     return done.stdout
 
 
 def git(directory: Path, *arguments: str) -> str:
-    """Run git as somebody without settings."""
+    """Run git without the user's settings."""
     me = ("-c", "user.name=Tester", "-c", "user.email=tester@example.invalid", "-c", "commit.gpgsign=false")
     return run("git", *me, "-C", directory, *arguments).strip()
 

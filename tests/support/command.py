@@ -1,4 +1,4 @@
-"""The installed command as a process, for the tests of the server as a whole."""
+"""The installed command as a process."""
 
 import json
 import os
@@ -18,13 +18,13 @@ BOUND_S = 30
 
 
 def environment(**variables):
-    """The environment of this process, with none of the server's own variables but these."""
+    """Return the environment of this process, without its variables for the server, and with others."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TORNADO_SIGNAL_")}
     return kept | variables
 
 
 def run(*arguments, cwd=None, **variables):
-    """Run the command to its end; its status and both streams."""
+    """Run the command to its end."""
     return subprocess.run(
         [COMMAND, *map(str, arguments)],
         cwd=cwd,
@@ -37,7 +37,7 @@ def run(*arguments, cwd=None, **variables):
 
 
 def passing(sockets):
-    """What runs a command with these sockets as its descriptors from 3 on, and says so to it."""
+    """Return the words before a command that gets these sockets as its descriptors from 3 on, as from systemd."""
     if not sockets:
         return []
     # By way of places where they cannot overwrite each other.
@@ -48,22 +48,21 @@ def passing(sockets):
 
 
 class Server:
-    """`tornado-signal serve` as a process, ready when this has been made.
+    """A `tornado-signal serve` that listens once this has been made.
 
     Args:
         arguments: of `serve`.
         command: the installed command.
-        cwd: the directory that it runs in.
+        cwd: its working directory.
         port: None leaves the port to the other settings.
         passed: listening sockets to pass to it, as systemd does.
         prefix: a command that runs it.
         variables: of the environment.
 
     Attributes:
-        url: the address of its public listener.
-        admin_url: that of the admin listener, or None.
+        url: of its public listener.
+        admin_url: of its admin listener, or None.
         log: the lines that it has written so far.
-        origin: whose sessions are meant, if nothing else is said.
         tls: the SSLContext for HTTPS; None for the machine's own.
     """
 
@@ -97,13 +96,13 @@ class Server:
             raise AssertionError(f"it ended with {self.process.returncode}: {''.join(self.log)}")
 
     def wait(self):
-        """Wait for its end; its exit status."""
-        rest, _ = self.process.communicate(timeout=BOUND_S)[::-1]
+        """Wait for its end, and return its exit status."""
+        _, rest = self.process.communicate(timeout=BOUND_S)
         self.log += rest.splitlines(keepends=True)
         return self.process.returncode
 
     def stop(self, number=signal.SIGTERM):
-        """Send a signal and wait for the end; the exit status."""
+        """Send a signal, wait for the end, and return the exit status."""
         self.process.send_signal(number)
         return self.wait()
 
@@ -114,31 +113,35 @@ class Server:
             self.process.communicate()
         self.process.stderr.close()
 
-    def call(self, path, body=None, *, origin=ORIGIN, base=None):
-        """Send a request; status and JSON."""
+    def exchange(self, path, body=None, *, origin=ORIGIN, base=None, method=None):
+        """Send a request; return status, headers and body of the response."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Origin": origin} if origin else {}
-        request = urllib.request.Request((base or self.url) + path, data=data, headers=headers)
+        request = urllib.request.Request((base or self.url) + path, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=BOUND_S, context=self.tls) as response:
-                return response.status, json.load(response)
+            response = urllib.request.urlopen(request, timeout=BOUND_S, context=self.tls)
         except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.load(error)
+            response = error
+        with response:
+            return response.status, response.headers, response.read()
+
+    def call(self, path, body=None, *, origin=ORIGIN, base=None):
+        """Send a request; return status and JSON of the response."""
+        status, _, found = self.exchange(path, body, origin=origin, base=base)
+        return status, json.loads(found)
 
     def offer(self, topic="lobby", info="i", offer="o"):
-        """Publish an offer; its code."""
+        """Publish an offer, and return its code."""
         status, found = self.call(f"/{topic}/offer", {"info": info, "offer": offer})
         assert status == 200, found
         return found["code"]
 
     def codes(self, topic="lobby"):
-        """The codes of a topic's sessions."""
         return [each["code"] for each in self.call(f"/{topic}/sessions")[1]["sessions"]]
 
 
 def at_another_time(offset):
-    """The environment of a process whose clock is wrong; the command `faketime` would keep the signals to itself."""
+    """Return variables that set a process's clock wrong; the command `faketime` would not pass signals on."""
     require("faketime")
     (library,) = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
     return {"LD_PRELOAD": str(library), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}

@@ -1,6 +1,6 @@
-"""A place for containers: podman with processes, network and runtime directories of its own, gone with the test.
+"""Podman with processes, network and runtime directories of its own; all of it ends with the test.
 
-Needs root. Their base image is made by mmdebstrap from the packages of this machine's Debian, and kept in `.cache`.
+mmdebstrap makes the base image from the packages of this machine's Debian; it stays in `.cache`.
 """
 
 import hashlib
@@ -24,23 +24,23 @@ BOUND_S = 100
 CACHE = ROOT / ".cache/containers"
 BASE = "localhost/base"
 IMAGE = "localhost/tornado-signal"
-# Beside Python the command line of Redis, which is that of Valkey, too, and what Caddy needs. They are unpacked and not
-# set up, which takes a quarter of the time.
+# Python, the command line of Redis (and Valkey), and a library for Caddy; unpacked and not set up, which takes a
+# quarter of the time.
 PACKAGES = "base-files,dash,coreutils,grep,libc-bin,python3-venv,git,redis-tools,libzstd1"
 MAKE_BASE = ["mmdebstrap", "--quiet", "--variant=extract", f"--include={PACKAGES}"]
 MAKE_BASE += [f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "man", "locale")]
-# Unpacked, Python's library is not compiled; what environments are made with is, by making one.
-MAKE_BASE.append(
-    "--customize-hook=chroot \"$1\" sh -ec 'python3 -m venv /tmp/one; /tmp/one/bin/pip list; rm -r /tmp/one'"
-)
+# An unpacked Python has no compiled library; making an environment compiles the modules for that.
+COMPILE = "python3 -m venv /tmp/one; /tmp/one/bin/pip list; rm -r /tmp/one"
+MAKE_BASE.append(f"--customize-hook=chroot \"$1\" sh -ec '{COMPILE}'")
+PYTHON = "import json, platform; print(json.dumps(['.'.join(platform.python_version_tuple()[:2]), platform.machine()]))"
 STAND_IN = f"""
 FROM {BASE}
 COPY valkey-server caddy /usr/local/bin/
 RUN ln -s /usr/bin/redis-cli /usr/local/bin/valkey-cli
 """
 
-# Without cgroups: where those of version 1 and 2 are mixed crun refuses, and for version 2 it needs more locked memory
-# than a sandbox may give, for its rules about devices. In a tree of version 2 it can at least be told to do without.
+# Without cgroups: crun refuses a mix of versions 1 and 2, and for the device rules of version 2 it needs more locked
+# memory than a sandbox may give. In a tree of version 2 it can be configured to do without.
 HOLD = """
 mount --make-rprivate /
 umount -R /sys/fs/cgroup
@@ -73,10 +73,7 @@ additionalimagestores = ["{base}"]
 
 
 def base_store():
-    """Where podman finds the base image, made if it is not there yet.
-
-    The name of its directory says what it is made of.
-    """
+    """Return podman's store with the base image, made if it is not there yet; its name depends on the ingredients."""
     release = Path("/etc/os-release").read_text()
     made_of = hashlib.sha256(f"{MAKE_BASE}{release}".encode()).hexdigest()[:16]
     store = CACHE / made_of
@@ -86,8 +83,8 @@ def base_store():
         codename = next(line.partition("=")[2] for line in release.splitlines() if line.startswith("VERSION_CODENAME="))
         making = [*MAKE_BASE, codename, "-"]
         with (
-            tempfile.TemporaryDirectory() as run,  # whose path may not be long
-            # If it fails it ends its whole process group, which would be the tests.
+            tempfile.TemporaryDirectory() as run,  # its path may not be long
+            # If it fails it ends its whole process group; without its own that would be the tests.
             subprocess.Popen(making, stdout=subprocess.PIPE, start_new_session=True) as packing,
         ):
             podman = ["podman", "--root", store, "--runroot", run, "--storage-driver", "overlay"]
@@ -98,16 +95,12 @@ def base_store():
 
 
 class Containers:
-    """Podman in namespaces of its own. Use it as a context manager.
-
-    Args:
-        room: an empty directory.
-    """
+    """Podman in namespaces of its own, with files in an empty directory. Use it as a context manager."""
 
     def __init__(self, room):
         require("root", "podman", "crun", "/usr/lib/podman/netavark", "iptables", "mmdebstrap", "caddy")
         self.room = room
-        # Which may not be raised, and is by default.
+        # By default podman would raise it, and may not.
         limits = [f'"nofile={min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 65536)}"', '"nproc=4096"']
         (room / "containers.conf").write_text(CONTAINERS_CONF.format(room=room, limits=", ".join(limits)))
         (room / "storage.conf").write_text(STORAGE_CONF.format(room=room, base=base_store()))
@@ -126,28 +119,26 @@ class Containers:
         return self
 
     def __exit__(self, *exc):
-        self._holder.communicate("\n")  # and with it all that runs there
+        self._holder.communicate("\n")  # and ends with it all that runs there
 
     def command(self, *command):
-        """What runs a command there."""
+        """Return a command that runs another one there."""
         return ["nsenter", "--target", self._pid, "--mount", "--net", "--pid", "--", *map(str, command)]
 
     def environment(self, **variables):
-        """The environment of commands."""
-        files = {f"CONTAINERS_{name.upper()}": str(self.room / f"{name}.conf") for name in ("storage", "registries")}
+        """Return the environment of commands."""
         settings = {
             "CONTAINERS_CONF": str(self.room / "containers.conf"),
-            "CONTAINERS_STORAGE_CONF": files["CONTAINERS_STORAGE"],
-            "CONTAINERS_REGISTRIES_CONF": files["CONTAINERS_REGISTRIES"],
+            "CONTAINERS_STORAGE_CONF": str(self.room / "storage.conf"),
+            "CONTAINERS_REGISTRIES_CONF": str(self.room / "registries.conf"),
             "BUILDAH_ISOLATION": "chroot",
         }
-        kept = {
-            name: value for name, value in os.environ.items() if not name.startswith(("TORNADO_SIGNAL_", "SIGNAL_"))
-        }
+        ours = ("TORNADO_SIGNAL_", "SIGNAL_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         return kept | settings | variables
 
     def run(self, *command, **variables):
-        """Run a command there to its end; its status and both streams."""
+        """Run a command there to its end."""
         return subprocess.run(
             self.command(*command),
             env=self.environment(**variables),
@@ -159,24 +150,20 @@ class Containers:
         )
 
     def do(self, *command, **variables):
-        """Run a command there that must succeed; what it prints."""
+        """Run a command there that must succeed, and return its output."""
         done = self.run(*command, **variables)
         assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
         return done.stdout.strip()
 
     def podman(self, *command):
-        """Run a command of podman that must succeed; what it prints."""
         return self.do("podman", *command)
 
     def inspect(self, name):
-        """All that podman knows of an image or a container."""
+        """Return podman's description of an image or a container."""
         return json.loads(self.podman("inspect", name))[0]
 
     def build(self):
-        """Build the image from a copy of the checkout as its commit; that commit.
-
-        What pip needs it finds beside: packages as the pip of this machine gets them.
-        """
+        """Build the image from a copy of the checkout, with packages from this machine's pip; return its commit."""
         source, wheels = self.room / "source", self.room / "wheels"
         copy_checkout(source)
         commit = new_repository(source)
@@ -191,7 +178,7 @@ class Containers:
         return commit
 
     def build_stand_in(self):
-        """Build an image with the real Valkey and Caddy, in place of theirs; its name."""
+        """Build an image with the real Valkey and Caddy, and return its name."""
         folder = self.room / "stand-in"
         folder.mkdir()
         for program in (get_binary_path(), shutil.which("caddy")):
@@ -199,6 +186,3 @@ class Containers:
         (folder / "Containerfile").write_text(STAND_IN)
         self.podman("build", "--layers=false", "--quiet", "--tag", "localhost/stand-in", folder)
         return "localhost/stand-in"
-
-
-PYTHON = "import json, platform; print(json.dumps(['.'.join(platform.python_version_tuple()[:2]), platform.machine()]))"

@@ -6,22 +6,18 @@ import re
 from .paths import ROOT
 
 DOCS = ROOT / "docs"
-ADDRESS = "http://127.0.0.1:3000"
-"""The server of all examples."""
+ADDRESS = "http://127.0.0.1:3000"  # of the server in all examples
 
 
 @functools.cache
 def pages():
-    """The text of each page by its name: `README`, and those of docs/ as `systemd` or `http-api`."""
+    """Return the text of each page by its name, such as `README` or `http-api`."""
     return {path.stem: path.read_text() for path in (ROOT / "README.md", *sorted(DOCS.glob("*.md")))}
 
 
 @functools.cache
 def sections(page):
-    """The text under each heading of a page, that of its subsections included.
-
-    What looks like a heading in a block of code is none.
-    """
+    """Return the text under each heading of a page, subsections included."""
     found, open_ = {}, []
     in_block = False
     for line in pages()[page].splitlines(keepends=True):
@@ -38,10 +34,10 @@ def sections(page):
 
 
 def blocks(page, heading, *languages):
-    """The fenced blocks of a section in some languages, as their texts."""
+    """Return the texts of a section's fenced blocks in some languages."""
     return [text for language, text in all_blocks(sections(page)[heading]) if language in languages]
 
 
 def all_blocks(text):
-    """The fenced blocks of a text, as pairs of language and text."""
+    """Return the fenced blocks of a text as pairs of language and text."""
     return re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""Debian's Firefox, driven over WebDriver BiDi, which it speaks by itself (https://w3c.github.io/webdriver-bidi/)."""
+"""Firefox, driven over WebDriver BiDi (https://w3c.github.io/webdriver-bidi/)."""
 
 import asyncio
 import json
@@ -9,11 +9,11 @@ import threading
 
 from tornado.websocket import websocket_connect
 
-from .browsers import until
 from .needs import require
+from .waiting import until
 
 BOUND_S = 60
-# Peers in one machine that may have no network at all: loopback counts, and addresses are shown as they are.
+# The peers are in one machine, perhaps without a network: loopback counts, and addresses are shown as they are.
 PREFERENCES = {
     "media.peerconnection.ice.loopback": True,
     "media.peerconnection.ice.obfuscate_host_addresses": False,
@@ -27,11 +27,7 @@ PREFERENCES = {
 
 
 class Firefox:
-    """A Firefox with one tab, without a window.
-
-    Args:
-        profile: the directory of its profile; must not be there yet.
-    """
+    """A Firefox with one tab, without a window; `profile` is a directory that it makes."""
 
     def __init__(self, profile):
         require("firefox-esr")
@@ -39,7 +35,7 @@ class Firefox:
         lines = [f'user_pref("{name}", {json.dumps(value)});\n' for name, value in PREFERENCES.items()]
         (profile / "user.js").write_text("".join(lines))
         options = ["--headless", "--no-remote", "--profile", profile, "--remote-debugging-port", "0"]
-        environ = os.environ | {"HOME": str(profile), "MOZ_DISABLE_CONTENT_SANDBOX": "1"}  # which root cannot have
+        environ = os.environ | {"HOME": str(profile), "MOZ_DISABLE_CONTENT_SANDBOX": "1"}  # root cannot have it
         with (profile / "log").open("w") as log:
             command = ["firefox-esr", *map(str, options), "about:blank"]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environ)
@@ -49,7 +45,7 @@ class Firefox:
         self._thread.start()
         self._number = 0
         try:
-            found = until(lambda: re.search(r"BiDi listening on (ws://\S+)", (profile / "log").read_text()), BOUND_S)
+            found = until(lambda: re.search(r"BiDi listening on (ws://\S+)", (profile / "log").read_text()))
             self._socket = self._run(self._connect(f"{found[1]}/session"))
             self._ask("session.new", capabilities={})
             self._tab = self._ask("browsingContext.getTree")["contexts"][0]["context"]
@@ -58,11 +54,10 @@ class Firefox:
             raise
 
     def goto(self, url):
-        """Open a page, and wait until it is loaded."""
         self._ask("browsingContext.navigate", context=self._tab, url=url, wait="complete")
 
     def evaluate(self, expression):
-        """The value of an expression of the page, a promise's when it is settled; by way of JSON."""
+        """Return the value of an expression of the page, or that of its promise, by way of JSON."""
         text = f"(async () => JSON.stringify([await ({expression})]))()"
         found = self._ask("script.evaluate", expression=text, target={"context": self._tab}, awaitPromise=True)
         assert found["type"] == "success", found
@@ -70,8 +65,7 @@ class Firefox:
 
     def _ask(self, method, **params):
         self._number += 1
-        message = {"id": self._number, "method": method, "params": params}
-        answer = self._run(self._exchange(message))
+        answer = self._run(self._exchange({"id": self._number, "method": method, "params": params}))
         assert answer["type"] == "success", answer
         return answer["result"]
 
@@ -81,7 +75,7 @@ class Firefox:
     async def _end(self):
         self._socket.close()
         while await self._socket.read_message() is not None:
-            """Until there is nothing more."""
+            pass
 
     async def _exchange(self, message):
         await self._socket.write_message(json.dumps(message))

@@ -1,30 +1,24 @@
 """A server on a disk that is full, and what it has acknowledged."""
 
 import base64
-import http.client
 import json
 import random
 import time
-import urllib.parse
 
-from .command import BOUND_S, ORIGIN
+from .command import BOUND_S
+from .waiting import until
 
 OFFER = base64.b64encode(random.Random(1).randbytes(45_000)).decode()  # LevelDB cannot make it smaller
 
 
 def post(server, path, body):
-    """Status, headers and JSON of a request."""
-    connection = http.client.HTTPConnection(urllib.parse.urlsplit(server.url).netloc, timeout=BOUND_S)
-    try:
-        connection.request("POST", path, json.dumps(body), {"Origin": ORIGIN})
-        response = connection.getresponse()
-        return response.status, response.headers, json.load(response)
-    finally:
-        connection.close()
+    """Send a request; return status, headers and JSON of the response."""
+    status, headers, found = server.exchange(path, body)
+    return status, headers, json.loads(found)
 
 
 def publish_until(server, kept, done, limit=2000):
-    """Publish offers until `done(status)`; the acknowledged go to `kept`. Returns the last response's headers."""
+    """Publish offers until `done(status)`, put the acknowledged into `kept`, and return the last response's headers."""
     for _ in range(limit):
         number = len(kept)
         status, headers, found = post(server, "/lobby/offer", {"info": str(number), "offer": f"{number} {OFFER}"})
@@ -32,7 +26,7 @@ def publish_until(server, kept, done, limit=2000):
             kept[found["code"]] = number
         else:
             assert (status, found) == (503, {"error": "Service unavailable"})
-            time.sleep(0.01)  # that there is room again shows once the server has looked
+            time.sleep(0.01)  # the server looks for room only now and then
         if done(status):
             return headers
     raise AssertionError(f"never, in {limit} offers")
@@ -40,14 +34,11 @@ def publish_until(server, kept, done, limit=2000):
 
 def wait_until_ready(server):
     """Wait until the store can be written and read."""
-    end_s = time.monotonic() + BOUND_S
-    while server.call("/readyz", base=server.admin_url, origin=None)[0] != 200:
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
+    until(lambda: server.call("/readyz", base=server.admin_url, origin=None)[0] == 200, BOUND_S)
 
 
 def check(server, kept):
-    """Everything acknowledged is there, whole, and in its order; of what was refused, all or nothing."""
+    """Check that all acknowledged sessions are there, whole and in order, and the refused ones whole or not at all."""
     sessions = server.call("/lobby/sessions")[1]["sessions"]
     numbers = {each["code"]: each["info"] for each in sessions}
     assert all(numbers[code] == str(number) for code, number in kept.items())

@@ -1,7 +1,6 @@
 """A machine to install services on: a real systemd, booted on a copy-on-write view of the files of this one.
 
-It has its own processes, network (loopback only) and /tmp, none of this machine's services, and is gone with the test.
-Needs root.
+It has its own processes, network (loopback only) and /tmp, none of this machine's services, and ends with the test.
 """
 
 import contextlib
@@ -15,7 +14,7 @@ from pathlib import Path
 
 BOUND_S = 120
 
-# $1 an empty directory, $2 a name, $3 what to copy into the machine's root.
+# $1: an empty directory, $2: a name, $3: files to copy into the machine's root.
 BOOT = """
 mount --make-rprivate /
 mount -t tmpfs machine "$1"
@@ -30,7 +29,7 @@ echo $$ >"/sys/fs/cgroup/$2/cgroup.procs"
 exec systemd-nspawn --quiet --register=no --keep-unit --private-network --link-journal=no --notify-ready=yes \
     --console=pipe --machine="$2" --directory="$1/tree" --boot systemd.unit=basic.target
 """
-# The groups of its processes are the kernel's, not the namespace's.
+# Its control groups outlast the namespace.
 CLEAR = """
 mount --make-rprivate /
 umount -R /sys/fs/cgroup
@@ -41,7 +40,7 @@ for _ in $(seq 100); do # its last processes may still be on their way out
 done
 exit 1
 """
-# With what it is turned off when this process dies, however that comes; in a mount namespace of its own.
+# It is turned off when this process dies, in any way.
 BEFORE = ["setpriv", "--pdeathsig=TERM", "unshare", "--mount", "bash", "-euc", BOOT, "boot"]
 
 
@@ -49,15 +48,11 @@ class Machine:
     """A machine that has booted when this has been made. Use it as a context manager.
 
     Args:
-        room: a directory for its files.
-        files: what it has in its root directory beside those of this machine.
+        room: a directory for its files; it is made.
+        files: a directory with files for its root, beside those of this machine.
 
     Attributes:
-        name: its name.
-        log: a file with what its start has said.
-
-    Raises:
-        AssertionError: it does not start here; it says why.
+        log: a file with the output of its start.
     """
 
     def __init__(self, room: Path, files: Path) -> None:
@@ -91,16 +86,11 @@ class Machine:
         self.stop()
 
     def command(self, *command: str | Path, only: str = "--all") -> list[str | Path]:
-        """What runs a command inside.
-
-        Args:
-            command: the command.
-            only: the namespaces to enter; `--net` for programs of this machine that talk to those of that one.
-        """
+        """Return a command that runs another one inside, or, with `--net`, beside it in its network."""
         return [*self._enter, only, "--", *command]
 
     def run(self, script: str, *, bound_s: float = BOUND_S, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run a bash script as its root; status and output, both streams in one."""
+        """Run a bash script as its root."""
         return subprocess.run(
             self.command("bash", "-euo", "pipefail", "-c", script),
             env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **variables},
@@ -114,7 +104,7 @@ class Machine:
         )
 
     def do(self, script: str, **variables: str) -> str:
-        """Run a bash script that must succeed; its output without the last line's end."""
+        """Run a bash script that must succeed; return its output without the last line's end."""
         done = self.run(script, **variables)
         assert done.returncode == 0, f"{script}\n{done.stdout}"
         return done.stdout.rstrip("\n")

@@ -1,16 +1,16 @@
-"""Networks of the tests' own; `pytest_plugins = ["support.networks"]` brings the fixtures of one for peers."""
+"""Networks of their own for tests; `pytest_plugins = ["support.networks"]` brings the fixtures of one for peers."""
 
 import contextlib
 import ctypes
 import os
 import re
 import subprocess
-import time
 
 import pytest
 
 from .command import COMMAND
 from .needs import require
+from .waiting import ended_after, until
 
 BOUND_S = 60
 CLONE_NEWNET = 0x40000000  # of sched.h
@@ -18,7 +18,7 @@ CLONE_NEWNET = 0x40000000  # of sched.h
 
 @contextlib.contextmanager
 def own_network():
-    """Have this thread, and all that it starts, in a network of its own, where there is nothing but loopback."""
+    """Move this thread, and all that it starts, into a network with nothing but loopback."""
     require("root", "ip")
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
@@ -33,7 +33,7 @@ def own_network():
 
 @contextlib.contextmanager
 def dropping(*rules):
-    """Drop packets in such a network, as nftables describes them."""
+    """Drop packets in such a network, by rules of nftables."""
     require("nft")
     chain = "\n".join(f"{rule} drop" for rule in rules)
     table = f"table ip cut {{\nchain input {{\ntype filter hook input priority 0\n{chain}\n}}\n}}\n"
@@ -45,68 +45,57 @@ def dropping(*rules):
 
 
 class Lan:
-    """A local network in such a network: an address of this machine, and other machines that a cable goes to.
+    """A local network in such a network: this machine, and others at the ends of cables."""
 
-    Attributes:
-        address: of this machine.
-    """
-
-    address = "192.0.2.1"
+    address = "192.0.2.1"  # of this machine
 
     def __init__(self):
         self._machines = []
-        # Of its own accord it would change with each machine, which others have to learn.
+        # Without a fixed address it would take another one with each machine.
         _do("ip", "link", "add", "lan", "address", "02:00:00:00:00:01", "type", "bridge")
         _do("ip", "address", "add", f"{self.address}/24", "dev", "lan")
         _do("ip", "link", "set", "lan", "up")
 
     def machine(self):
-        """Another one, the second after this one, and so on."""
+        """Add a machine."""
         self._machines.append(Machine(len(self._machines) + 2))
         return self._machines[-1]
 
     def close(self):
-        """End the other machines; the cables go with them."""
         for each in self._machines:
             each.close()
 
 
 class Machine:
-    """A machine with a cable to a `Lan`.
-
-    Args:
-        number: its place in the local network.
+    """A machine with a cable to a `Lan`; `number` is the last part of its address.
 
     Attributes:
-        enter: what a command begins with that is to run there.
+        enter: the words before a command that runs there.
     """
 
     def __init__(self, number):
         self._number = number
         self._port = f"port{number}"  # of the lan, where the cable ends
-        command = ["unshare", "-n", "sh", "-c", "ip link set lo up; echo ready; exec cat"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout.readline() == "ready\n"
-        self.enter = ["nsenter", f"--target={self._process.pid}", "--net"]
+        self._process, self.enter = _namespace("-n", "ip link set lo up; echo ready; exec cat")
         peer = ("type", "veth", "peer", "name", "cable", "netns", str(self._process.pid))
         _do("ip", "link", "add", self._port, *peer)
         _do("ip", "link", "set", self._port, "master", "lan", "up")
         self.plug()
 
     def plug(self, moved=0):
-        """Connect it; with another address if it has moved."""
+        """Connect it; `moved` adds to its address."""
         _do(*self.enter, "ip", "address", "flush", "dev", "cable")
         _do(*self.enter, "ip", "address", "add", f"192.0.2.{self._number + moved}/24", "dev", "cable")
         _do(*self.enter, "ip", "link", "set", "cable", "up")
         _do(*self.enter, "ip", "route", "replace", "default", "via", Lan.address)
 
     def unplug(self):
-        """Disconnect it, which it notices."""
+        """Disconnect it; it notices that."""
         _do(*self.enter, "ip", "link", "set", "cable", "down")
 
     @contextlib.contextmanager
     def cut(self):
-        """Have all that goes through the cable get lost, which neither end notices."""
+        """Lose all that goes through the cable; neither end notices that."""
         ends = [([], self._port), (self.enter, "cable")]
         for enter, device in ends:
             chain = f"{{ type filter hook ingress device {device} priority 0; policy drop; }}"
@@ -116,12 +105,19 @@ class Machine:
             _do(*enter, "nft", f"delete table netdev {device}")
 
     def close(self):
-        """End it, and its cable."""
         self._process.communicate()
 
 
 def _do(*command):
     subprocess.run(command, check=True)
+
+
+def _namespace(option, script):
+    """Run a script in a network namespace; return its process, and the words before a command that runs there."""
+    command = ["unshare", option, "sh", "-c", script]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    return process, ["nsenter", f"--target={process.pid}", "--net"]
 
 
 # aiortc leaves out the loopback interface, so the peers get another one, an end of a cable to nowhere, in a network
@@ -141,43 +137,39 @@ exec cat
 
 @pytest.fixture
 def network():
-    """A network of its own for processes: the words to put before their commands."""
+    """A network of its own for processes: the words before their commands."""
     require("namespace", "ip")
     root = os.geteuid() == 0
-    unshare = ["unshare", "-n" if root else "-rn", "sh", "-c", NETWORK]
-    with subprocess.Popen(unshare, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as namespace:
-        assert namespace.stdout.readline() == "ready\n"
-        enter = ["nsenter", f"--target={namespace.pid}", "--net"]
-        yield enter + ([] if root else ["--user", "--preserve-credentials"])
+    process, enter = _namespace("-n" if root else "-rn", NETWORK)
+    yield enter + ([] if root else ["--user", "--preserve-credentials"])
+    process.communicate()
 
 
 @pytest.fixture
 def spawn(network):
-    """A function like Popen whose processes live in such a network, and not longer than the test."""
-    started = []
+    """A function like Popen; its processes live in such a network, and not longer than the test."""
 
     def popen(*command, **options):
-        started.append(subprocess.Popen([*network, *map(str, command)], text=True, **options))
-        return started[-1]
+        return subprocess.Popen([*network, *map(str, command)], text=True, **options)
 
-    yield popen
-    for process in started:
+    def end(process):
         process.kill()
         process.communicate()
+
+    with ended_after(popen, end) as spawn:
+        yield spawn
 
 
 @pytest.fixture
 def base(spawn, tmp_path):
-    """The address of a fresh server, which has to stop cleanly in the end."""
+    """The address of a fresh server; it has to stop cleanly in the end."""
     log = tmp_path / "log"
     with log.open("w") as output:
         options = ["--port", 0, "--data-dir", tmp_path / "data"]
         server = spawn(COMMAND, "serve", *options, stdout=output, stderr=output)
-    deadline_s = time.monotonic() + BOUND_S
-    while not (found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text())):
-        assert server.poll() is None, log.read_text()
-        assert time.monotonic() < deadline_s, log.read_text()
-        time.sleep(0.05)
+    url = re.compile(r"http://127\.0\.0\.1:\d+")
+    found = until(lambda: url.search(log.read_text()) or server.poll() is not None, BOUND_S, log.read_text)
+    assert server.poll() is None, log.read_text()
     yield found[0]
     server.terminate()
     assert server.wait(BOUND_S) == 0, log.read_text()

@@ -1,4 +1,4 @@
-"""The real nginx, Caddy and HAProxy, with the configurations of `systemd/`; only names, ports and paths are changed."""
+"""The real nginx, Caddy and HAProxy, with the configurations of `systemd/`, but with other names, ports and paths."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ BOUND_S = 20
 HOST = "127.0.0.1"
 LETSENCRYPT = "/etc/letsencrypt/live/signal.example.com"
 
-# Around the file that is tried: what is nginx's own, so that it touches nothing of this machine.
+# Around the file that is tried, so that nginx touches nothing of this machine.
 NGINX = """
 daemon off;
 {user}
@@ -31,7 +31,7 @@ http {{
     include {directory}/site.conf;
 }}
 """
-# The same for Caddy, which without the third line would have the machine trust a certificate authority of its own.
+# The same for Caddy. Without the third line the machine would trust a certificate authority of Caddy's.
 CADDY = """{{
 	admin off
 	auto_https off
@@ -43,14 +43,12 @@ CADDY = """{{
 	}}
 }}
 """
-
-
-# The last line of what HAProxy does to know which server answers.
+# The last line of HAProxy's health checks.
 CHECKS = "default-server check inter 500ms fall 2 rise 1 observe layer4 error-limit 1 on-error mark-down"
 
 
 def put(text, pairs):
-    """Replace pieces of a configuration, each of which has to be there."""
+    """Replace pieces of a configuration; each has to be there."""
     for before, after in pairs:
         assert before in text, before
         text = text.replace(before, after)
@@ -58,20 +56,20 @@ def put(text, pairs):
 
 
 def free_ports():
-    """Two ports that nobody uses: one for HTTPS and one for HTTP."""
+    """Return two free ports."""
     with socket.create_server((HOST, 0)) as one, socket.create_server((HOST, 0)) as other:
         return one.getsockname()[1], other.getsockname()[1]
 
 
 def uncomment(text, first, last):
-    """Make lines of a configuration from comments, from one that is the first to one that is the last of them."""
+    """Make lines of a configuration from comments, from a first to a last one."""
     begin, end = (re.search(rf"^\s*# {re.escape(line)}$", text, re.MULTILINE) for line in (first, last))
     lines = re.sub(r"^(\s*)# ?", r"\1", text[begin.start() : end.end()], flags=re.MULTILINE)
     return text[: begin.start()] + lines + text[end.end() :]
 
 
 def several(text, addresses):
-    """Name several servers, where a configuration says how."""
+    """Put the addresses of several servers where a configuration's comments have examples."""
     for number, address in enumerate(addresses, 1):
         text, found = re.subn(rf"# (server .*)\b10\.0\.0\.{number}:3000", rf"\g<1>{address}", text)
         assert found
@@ -79,51 +77,42 @@ def several(text, addresses):
 
 
 class Proxy:
-    """A proxy on both loopback addresses, in front of servers, ready when this has been made.
+    """A proxy that listens on both loopback addresses once this has been made.
 
     Args:
         directory: an empty one of its own.
         pair: certificate and key for it.
-        upstream: the server's port on 127.0.0.1, or the path of its Unix socket; or the addresses of several.
-        idle_s: after how long without a word it gives a connection up; as its configuration says if not given.
+        upstream: the server's port on 127.0.0.1, or the path of its Unix socket, or the addresses of several.
+        idle_s: the time after which it gives up an idle connection; None for that of its configuration.
 
     Attributes:
-        pair: as given.
         port: for HTTPS.
         plain_port: for HTTP.
-        url: where pages find it.
+        url: for pages.
     """
 
     def __init__(self, directory, pair, upstream, idle_s=None):
         require(self.name)
-        self.directory = directory
-        self.pair = pair
-        self.upstream = upstream
-        self.idle_s = idle_s
+        self.directory, self.pair, self.upstream, self.idle_s = directory, pair, upstream, idle_s
+        environ = {**os.environ, "HOME": str(directory), "XDG_CONFIG_HOME": str(directory)}
         for _ in range(5):  # somebody may take a port just before it does
             self.port, self.plain_port = free_ports()
             self.url = f"https://{HOST}:{self.port}"
             command = self.configure()
-            self._output = open(directory / "output", "wb")  # noqa: SIM115
-            self.process = subprocess.Popen(
-                command,
-                cwd=directory,
-                env={**os.environ, "HOME": str(directory), "XDG_CONFIG_HOME": str(directory)},
-                stdout=self._output,
-                stderr=subprocess.STDOUT,
-            )
+            with (directory / "output").open("wb") as output:
+                self.process = subprocess.Popen(command, cwd=directory, env=environ, stdout=output, stderr=output)
             if self._answers():
                 return
             self.stop()
         raise AssertionError(self.log())
 
     def idle_times(self, *settings):
-        """What of a configuration is to be replaced for these settings to be `idle_s`."""
+        """Return replacements in a configuration that set these to `idle_s`."""
         return [(f"{each} 90s", f"{each} {self.idle_s}s") for each in settings if self.idle_s]
 
     def _answers(self):
-        deadline_s = time.monotonic() + BOUND_S
-        while self.process.poll() is None and time.monotonic() < deadline_s:
+        end_s = time.monotonic() + BOUND_S
+        while self.process.poll() is None and time.monotonic() < end_s:
             with contextlib.suppress(ConnectionRefusedError), socket.create_connection((HOST, self.port), BOUND_S):
                 return True
             time.sleep(0.02)
@@ -135,7 +124,6 @@ class Proxy:
         subprocess.run([*self.configure(), *self.reloading], check=True, timeout=BOUND_S)
 
     def log(self):
-        """What it has said."""
         return (self.directory / "output").read_text()
 
     def stop(self):
@@ -146,28 +134,24 @@ class Proxy:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait(BOUND_S)
-        self._output.close()
 
 
 class Nginx(Proxy):
-    """systemd/nginx.conf."""
-
     name = "nginx"
     reloading = ("-s", "reload")
 
     def configure(self):
-        """Write its files; the command."""
+        """Write its files, and return the command."""
         site = (SYSTEMD / "nginx.conf").read_text()
+        server = "server 127.0.0.1:3000;"
         if isinstance(self.upstream, int):
-            pairs = [("server 127.0.0.1:3000;", f"server 127.0.0.1:{self.upstream};")]
+            pairs = [(server, f"server 127.0.0.1:{self.upstream};")]
         elif isinstance(self.upstream, tuple):
             site = several(uncomment(site, "zone tornado_signal 64k;", "least_conn;"), self.upstream)
-            pairs = [("server 127.0.0.1:3000;", "")]
+            pairs = [(server, "")]
         else:
-            pairs = [
-                ("server 127.0.0.1:3000;", ""),
-                ("# server unix:/run/tornado-signal/signal.sock;", f"server unix:{self.upstream};"),
-            ]
+            unix = "# server unix:/run/tornado-signal/signal.sock;"
+            pairs = [(server, ""), (unix, f"server unix:{self.upstream};")]
         pairs += [
             ("listen 80;", f"listen 127.0.0.1:{self.plain_port};"),
             ("listen [::]:80;", f"listen [::1]:{self.plain_port};"),
@@ -180,22 +164,15 @@ class Nginx(Proxy):
         return self.command(put(site, pairs))
 
     def command(self, site):
-        """Write the files for a site; the command."""
-        user = "user root;" if os.geteuid() == 0 else ""  # its workers have to reach a Unix socket of this user's
+        """Write the files for a site, and return the command."""
+        user = "user root;" if os.geteuid() == 0 else ""  # its workers have to reach a Unix socket of this user
         (self.directory / "nginx.conf").write_text(NGINX.format(directory=self.directory, user=user))
         (self.directory / "site.conf").write_text(site)
-        found = shutil.which("nginx")
-        return [found, "-p", self.directory, "-c", self.directory / "nginx.conf", "-e", "stderr"]
+        return [shutil.which("nginx"), "-p", self.directory, "-c", self.directory / "nginx.conf", "-e", "stderr"]
 
 
 class Blocking(Nginx):
-    """An nginx for plain HTTP through which no WebSocket gets.
-
-    Args:
-        directory: an empty one of its own.
-        upstream: the server's port on 127.0.0.1.
-        handshakes: a port that WebSockets are passed on to, whatever is there.
-    """
+    """An nginx for plain HTTP that lets no WebSocket through; `handshakes` is a port to pass them on to instead."""
 
     SITE = """
 server {{
@@ -215,19 +192,14 @@ server {{
         super().__init__(directory, None, upstream)
 
     def configure(self):
-        """Write its files; the command."""
         self.url = f"http://{HOST}:{self.port}"
-        site = self.SITE.format(port=self.port, upstream=self.upstream, handshakes=self.handshakes)
-        return self.command(site)
+        return self.command(self.SITE.format(port=self.port, upstream=self.upstream, handshakes=self.handshakes))
 
 
 class Caddy(Proxy):
-    """systemd/Caddyfile."""
-
     name = "caddy"
 
     def configure(self):
-        """Write its file; the command."""
         site = (SYSTEMD / "Caddyfile").read_text()
         if isinstance(self.upstream, int):
             upstream = f"127.0.0.1:{self.upstream}"
@@ -245,12 +217,9 @@ class Caddy(Proxy):
 
 
 class HAProxy(Proxy):
-    """systemd/haproxy.cfg."""
-
     name = "haproxy"
 
     def configure(self):
-        """Write its files; the command."""
         pem = self.directory / "pair.pem"
         pem.write_bytes(self.pair.certificate.read_bytes() + self.pair.key.read_bytes())
         site = (SYSTEMD / "haproxy.cfg").read_text()

@@ -1,4 +1,4 @@
-"""The CPythons of this machine, and what the package promises to each."""
+"""The CPythons of this machine, and the requirements of the package for each."""
 
 import configparser
 import functools
@@ -26,7 +26,7 @@ SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
 PROMISED = SpecifierSet(SETUP["options"]["python_requires"])
 NAME = re.compile(r"python3(\.\d+)?")
-# Only a released CPython answers, and not a free-threaded one, for which no binding has wheels.
+# Only a released CPython answers, and no free-threaded one: no binding has wheels for that.
 ASK = """
 import json, platform, sys, sysconfig
 cpython = platform.python_implementation() == "CPython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
@@ -37,13 +37,7 @@ if cpython and sys.version_info.releaselevel == "final":
 
 
 class Python(NamedTuple):
-    """A CPython.
-
-    Attributes:
-        version: all of it.
-        path: its executable; not that of an environment made with it.
-        machine: what it runs on, as environment markers call it.
-    """
+    """A CPython; `path` is its executable, outside environments, `machine` as in environment markers."""
 
     version: str
     path: str
@@ -51,19 +45,18 @@ class Python(NamedTuple):
 
     @property
     def minor(self) -> str:
-        """The version that wheels are made for."""
         return ".".join(self.version.split(".")[:2])
 
     @property
     def binding(self) -> str:
-        """The binding of LevelDB that the package chooses for it."""
+        """The package's binding of LevelDB for it."""
         (name,) = {each.name for each in required(self.minor, self.machine)} & {*BINDINGS}
         return name
 
     def installed(self, base: Path) -> Path:
-        """The command of the package, installed from a copy of the checkout, once for all tests.
+        """Install the package from a copy of the checkout, once for all tests, and return its command.
 
-        The tests' own Python has it already: what they run is installed by the quickstart's command in test_documents.
+        The tests' own Python has it already: test_documents installs it by the quickstart's command.
 
         Args:
             base: `tmp_path_factory.getbasetemp()`.
@@ -79,36 +72,22 @@ class Python(NamedTuple):
         return once(base, f"with-{self.version}", make) / ".venv/bin/tornado-signal"
 
     def install(self, path: Path, *what: str | Path) -> None:
-        """Install something into an environment of it, by the pip of the tests: making one takes longer than that."""
+        """Install something into an environment by the pip of the tests; a pip of its own would take longer."""
         pip = [sys.executable, "-m", "pip", "--python", path / "bin/python", "--disable-pip-version-check"]
         do(*pip, "install", "--quiet", "--no-compile", *what)
 
 
 def do(*command: str | Path, cwd: Path | None = None, **variables: str) -> str:
-    """Run a command that has to end well; what it prints."""
+    """Run a command that must succeed, and return its output."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHON"))}
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=environ | variables,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    done = subprocess.run(command, cwd=cwd, env=environ | variables, check=False, **streams)
     assert done.returncode == 0, f"{command}:\n{done.stdout}"
     return done.stdout
 
 
 def required(minor: str, machine: str, extra: str = "") -> list[Requirement]:
-    """What the package requires for a Python on Linux, without the conditions that are met there.
-
-    Args:
-        minor: the version of the Python.
-        machine: what it runs on.
-        extra: the name of an extra, for what that requires and the package itself does not.
-    """
+    """Return the requirements of the package, or of an extra, for a Python on Linux, without markers."""
     place = {"python_version": minor, "platform_machine": machine, "sys_platform": "linux"}
     text = SETUP["options.extras_require"][extra] if extra else SETUP["options"]["install_requires"]
     found = []
@@ -121,12 +100,12 @@ def required(minor: str, machine: str, extra: str = "") -> list[Requirement]:
 
 @functools.cache
 def installed() -> list[Python]:
-    """The CPythons that are found and that the package is for, the oldest first: the newest of each minor version."""
+    """Find the supported CPythons, the newest of each minor version, and return them in order."""
     pyenv = shutil.which("pyenv")
     roots = {Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")}
     roots |= {Path(pyenv).resolve().parents[1]} if pyenv else set()
     folders = [Path(each) for each in (*os.get_exec_path(), "/usr/bin", "/usr/local/bin")]
-    folders = [each for each in folders if each.parent not in roots]  # what is there only passes commands on
+    folders = [each for each in folders if each.parent not in roots]  # without pyenv's shims
     folders += [each / "bin" for root in roots for each in root.glob("versions/*")]
     paths = {path.resolve() for folder in folders for path in folder.glob("python3*") if NAME.fullmatch(path.name)}
     found = {}

@@ -1,4 +1,4 @@
-"""For the transport's tests: servers in a thread of their own, and clients that send any bytes over real sockets."""
+"""Transports in threads of their own, and clients that send any bytes over real sockets."""
 
 import asyncio
 import contextlib
@@ -23,13 +23,11 @@ from tornado_signal.transport import Server, ServerState, connection, listener
 from tornado_signal.transport.state import ConnectionLimiter
 
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
-PATIENCE_S = 30.0  # what a client here waits for at most; nothing comes near it unless something is wrong
+PATIENCE_S = 30.0  # of a client; only an error takes so long
 
 
 class Echo(web.RequestHandler):
     """Answers with the request as the transport has understood it."""
-
-    SUPPORTED_METHODS = ("GET", "HEAD", "POST", "DELETE", "PATCH", "PUT", "OPTIONS")
 
     def answer(self) -> None:
         request = self.request
@@ -41,12 +39,12 @@ class Echo(web.RequestHandler):
 
 
 def echo_application(*routes: object) -> web.Application:
-    """An application that echoes whatever no route is for."""
+    """Make an application that echoes all other requests."""
     return web.Application(list(routes), default_handler_class=Echo, log_function=lambda handler: None)
 
 
 class Chopped(connection.Connection):
-    """A connection that gets what it reads in pieces: `sizes` in turn, the last of them for the rest of each read."""
+    """A connection that gets its data in pieces of some sizes; the last size is for all further pieces of each read."""
 
     sizes: tuple[int, ...] = ()
 
@@ -62,22 +60,13 @@ class Running:
     """A server on a loop in a thread of its own.
 
     Attributes:
-        port: where it listens on 127.0.0.1.
+        port: on 127.0.0.1.
         server: the transport, or Tornado's server.
-        complaints: what its loop's exception handler was told.
+        complaints: the calls of its loop's exception handler.
     """
 
-    def __init__(
-        self,
-        make: Callable[[], httputil.HTTPServerConnectionDelegate],
-        loop: str,
-        kind: str,
-        tls: object,
-        limiter: ConnectionLimiter | None,
-    ):
-        self.kind = kind
-        self.tls = tls
-        self.limiter = limiter
+    def __init__(self, make, loop: str, kind: str, tls: ssl.SSLContext | None, limiter: ConnectionLimiter | None):
+        self.kind, self.tls, self.limiter = kind, tls, limiter
         self.complaints: list[dict] = []
         self.loop = LOOPS[loop]()
         self.loop.set_exception_handler(lambda loop, context: self.complaints.append(context))
@@ -104,11 +93,11 @@ class Running:
             await self.server.start(sockets)
 
     def run(self, coroutine):
-        """Run a coroutine on the server's loop; what it returns."""
+        """Run a coroutine on the server's loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(PATIENCE_S)
 
     def call(self, function: Callable, *arguments: object):
-        """Call a function on the server's loop; what it returns."""
+        """Call a function on the server's loop."""
 
         async def called():
             return function(*arguments)
@@ -131,7 +120,7 @@ class Running:
         return client
 
     def exchange(self, raw: bytes) -> list["Answer"]:
-        """Send bytes on a connection of their own and read until the server ends it."""
+        """Send bytes on a new connection, and read until the server ends it."""
         with self.connect() as client:
             with contextlib.suppress(ConnectionError):  # it may have seen enough
                 client.sendall(raw)
@@ -148,15 +137,15 @@ def serving(
     limiter: ConnectionLimiter | None = None,
     quiet: bool = True,
 ) -> Iterator[Running]:
-    """A running server; in the end nothing must be left of it, and nothing must have been complained about.
+    """Run a server; in the end no connection may be left, and its loop may not have complained.
 
     Args:
-        make: makes the application, on the server's loop; an echo if not given.
+        make: makes the application on the server's loop; the default one echoes.
         loop: `uvloop` or `asyncio`.
         kind: `transport` or `tornado`.
         tls: certificate and key.
         limiter: counts connections.
-        quiet: whether any log line of level error is one too many.
+        quiet: whether no error may be logged.
     """
     log = Log()
     root = logging.getLogger()
@@ -175,8 +164,6 @@ def serving(
 
 
 class Log(logging.Handler):
-    """Keeps the lines of level error and above."""
-
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.lines: list[str] = []
@@ -187,7 +174,7 @@ class Log(logging.Handler):
 
 @contextlib.contextmanager
 def chopping(*sizes: int) -> Iterator[None]:
-    """Connections made in here get what they read in pieces of these sizes."""
+    """Give connections made in the block their data in pieces of these sizes."""
     listener.Connection, before = Chopped, listener.Connection
     Chopped.sizes = sizes
     try:
@@ -197,7 +184,7 @@ def chopping(*sizes: int) -> Iterator[None]:
 
 
 def read_all(client: socket.socket) -> bytes:
-    """What comes until the other end closes."""
+    """Read until the other end closes."""
     received = bytearray()
     with contextlib.suppress(ConnectionError):
         while chunk := client.recv(1 << 16):
@@ -207,7 +194,7 @@ def read_all(client: socket.socket) -> bytes:
 
 @dataclass(frozen=True)
 class Answer:
-    """A response: names of headers in lower case, none of them twice."""
+    """A response; its headers are in lower case, each at most once."""
 
     status: int
     headers: dict[str, str]
@@ -220,7 +207,7 @@ class Answer:
 
 
 def answers(raw: bytes) -> list[Answer]:
-    """The responses in what a server has sent, which must be nothing but well-formed responses."""
+    """Parse all that a server has sent; it must consist of well-formed responses."""
     found = []
     while raw:
         head, end, rest = raw.partition(b"\r\n\r\n")
@@ -238,7 +225,7 @@ def answers(raw: bytes) -> list[Answer]:
 
 
 def take_body(status: int, headers: dict[str, str], rest: bytes) -> tuple[bytes, bytes, bool]:
-    """A response's body, what follows it, and whether it was whole."""
+    """Return a response's body, the rest behind it, and whether the body is whole."""
     if status < 200 or status in (204, 304) or headers.get("x-method") == "HEAD":
         return b"", rest, True
     if "content-length" in headers:

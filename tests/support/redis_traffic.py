@@ -1,4 +1,4 @@
-"""Servers that share their sessions on a real Redis, and what goes on at them while a test takes their ground away.
+"""Servers that share their sessions on a real Redis, and their clients, for tests that stop and cut that Redis.
 
 `pytest_plugins = ["support.redis_traffic"]` brings the fixtures.
 """
@@ -19,6 +19,7 @@ from tornado_signal.stores.redis.partitions import Partitions
 
 from .command import BOUND_S, ORIGIN, Server
 from .redis_servers import RedisServer
+from .waiting import ended_after, until
 
 PARTITIONS = Partitions("tornado-signal:", 16)
 
@@ -26,49 +27,34 @@ PARTITIONS = Partitions("tornado-signal:", 16)
 @pytest.fixture
 def redis_server():
     """A function that starts a Redis server."""
-    started = []
 
     def start_one(*options, kind="redis", **arguments):
-        started.append(RedisServer(kind, *options, **arguments))
-        return started[-1]
+        return RedisServer(kind, *options, **arguments)
 
-    yield start_one
-    for server in started:
-        server.kill()
+    with ended_after(start_one, RedisServer.kill) as start:
+        yield start
 
 
 @pytest.fixture
 def serve():
     """A function that starts a server whose sessions are on a Redis."""
-    started = []
 
     def start_one(redis, *arguments):
-        started.append(Server("--store", "redis", "--redis-nodes", redis.address, *arguments))
-        return started[-1]
+        return Server("--store", "redis", "--redis-nodes", redis.address, *arguments)
 
-    yield start_one
-    for server in started:
-        server.end()
+    with ended_after(start_one, Server.end) as start:
+        yield start
 
 
 def in_background(call):
-    """Begin a call; a function that waits for its result."""
+    """Begin a call in a thread, and return a function that waits for its result."""
     results = queue.Queue()
     threading.Thread(target=lambda: results.put(call()), daemon=True).start()
     return lambda: results.get(timeout=BOUND_S)
 
 
-def until(reached):
-    """Wait until something is true; what it was."""
-    until_s = time.monotonic() + BOUND_S
-    while not (found := reached()):
-        assert time.monotonic() < until_s
-        time.sleep(0.02)
-    return found
-
-
 def ready(server):
-    """The status of /readyz, and what it says."""
+    """Return the status of /readyz, and its reason."""
     status, found = server.call("/readyz", base=server.admin_url)
     return status, found.get("reason", "")
 
@@ -81,7 +67,7 @@ class Events:
         self._response = urllib.request.urlopen(request, timeout=BOUND_S)
 
     def next(self):
-        """The next event: its type and its data."""
+        """Return type and data of the next event."""
         kind = None
         for line in self._response:
             name, _, value = line.decode().rstrip("\n").partition(": ")
@@ -96,7 +82,7 @@ class Events:
 
 
 class Waiters:
-    """A poll, a listing and a stream at one server, which wait for what is done at others."""
+    """A poll, a listing and a stream that wait at one server for a change at another."""
 
     def __init__(self, server, topic, code):
         self.code = code
@@ -110,7 +96,7 @@ class Waiters:
         self._listing = in_background(lambda: server.call(f"/{topic}/sessions?wait=60&since={cursor}"))
 
     def end(self, server):
-        """Answer the session at a server: all of them are told so, once."""
+        """Answer the session at a server, and check that all of them hear of it, once."""
         answer = {"code": self.code, "side": "answerer", "answer": "at last"}
         until(lambda: server.call("/answer", answer)[0] == 200)
         assert self._poll()[1]["answer"] == "at last"
@@ -120,29 +106,28 @@ class Waiters:
 
 
 def slot_of(code):
-    """The hash slot of a session."""
     return PARTITIONS.of_code(ORIGIN, uuid.UUID(code).bytes).slot
 
 
 def topic_in(slots, names=None):
-    """A topic that lies in some slots, if told so the first of these."""
+    """Return the first of some names that lies in some slots as a topic."""
     names = names or (f"topic-{number}" for number in itertools.count())
     return next(name for name in names if PARTITIONS.of_topic(ORIGIN, name).slot in slots)
 
 
 class Publishers:
-    """Threads that publish, send a candidate and answer, each time at another server; what was acknowledged is kept.
+    """Threads that publish, send a candidate and answer, each time at another server.
 
     Args:
-        servers: where.
+        servers: all of them.
         number: of threads.
-        slots: where what they publish lies.
+        slots: of the topics.
 
     Attributes:
-        acknowledged: what was acknowledged of each session, by code.
-        writes: when each write was acknowledged, and in which slot.
-        statuses: how often each status came.
-        times_s: how long each call took.
+        acknowledged: the texts that were acknowledged of each session, by code.
+        writes: time and slot of each acknowledged write.
+        statuses: the number of responses with each status.
+        times_s: the duration of each call.
     """
 
     numbers = itertools.count()
@@ -161,24 +146,18 @@ class Publishers:
         texts = (f"{self._number}-{at}-{turn}" for turn in itertools.count())
         while not self._ended.is_set():
             text = topic_in(self._slots, texts)
-            found = self._ask(servers, f"/{text}/offer", info=text, offer=text)
-            if found is None:
+            if (found := self._ask(servers, f"/{text}/offer", info=text, offer=text)) is None:
                 continue
             code = found["code"]
             sent = self.acknowledged[code] = {"text": text, "candidate": None, "answer": None}
-            self._wrote(code)
-            if self._ask(servers, "/answer", code=code, side="answerer", candidate=text) is not None:
-                sent["candidate"] = text
-                self._wrote(code)
-            if self._ask(servers, "/answer", code=code, side="answerer", answer=text) is not None:
-                sent["answer"] = text
-                self._wrote(code)
-
-    def _wrote(self, code):
-        self.writes.append((time.monotonic(), slot_of(code)))
+            self.writes.append((time.monotonic(), slot_of(code)))
+            for name in ("candidate", "answer"):
+                if self._ask(servers, "/answer", code=code, side="answerer", **{name: text}) is not None:
+                    sent[name] = text
+                    self.writes.append((time.monotonic(), slot_of(code)))
 
     def _ask(self, servers, path, **body):
-        time.sleep(0.01)  # they are not to take the processor from those that are tried
+        time.sleep(0.01)  # leaves the processor to the servers
         began_s = time.monotonic()
         status, found = next(servers).call(path, body)
         self.times_s.append(time.monotonic() - began_s)
@@ -186,7 +165,7 @@ class Publishers:
         return found if status == 200 else None
 
     def wait_for(self, more, slots=None):
-        """Wait until so much more has been written, if told so in some slots."""
+        """Wait for a number of further writes, in some slots or anywhere."""
 
         def written():
             return sum(slots is None or slot in slots for _, slot in self.writes)
@@ -195,17 +174,16 @@ class Publishers:
         until(lambda: written() >= wanted)
 
     def wait_for_refusal(self):
-        """Wait until something more is refused."""
         wanted = self.statuses[503] + 1
         until(lambda: self.statuses[503] >= wanted)
 
     def longest_gap_s(self, slots):
-        """For how long nothing was acknowledged in some slots."""
+        """Return the longest time without an acknowledgement in some slots."""
         times_s = sorted(time_s for time_s, slot in self.writes if slot in slots)
         return max(after - before for before, after in itertools.pairwise(times_s))
 
     def end(self):
-        """Stop, and see that all that was acknowledged is there, once, and that nothing failed but with 503."""
+        """Stop, and check that each acknowledged text is there, once, and that all failures were 503."""
         self._ended.set()
         for thread in self._threads:
             thread.join()
@@ -213,7 +191,7 @@ class Publishers:
         for code, sent in self.acknowledged.items():
             status, found = self._servers[0].call("/poll", {"code": code, "side": "offerer"})
             answer, candidate = sent["answer"], sent["candidate"]
-            # What was refused with 503 may have been done, once.
+            # A request refused with 503 may have been carried out, once.
             if (
                 status != 200
                 or found["answer"] not in (sent["text"], *[None] * (answer is None))
@@ -228,22 +206,16 @@ class Publishers:
 
 
 class LosingProxy:
-    """What lies between a server and a Redis, and loses the reply to a command when it is told so.
-
-    Attributes:
-        lost: how many replies it has lost.
-    """
+    """Lies between a server and a Redis; `lost` is the number of replies that it has lost."""
 
     def __init__(self, redis):
-        self._redis = redis
-        self.lost = 0
-        self._losing = None
+        self._redis, self._losing, self.lost = redis, None, 0
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.address = "{}:{}".format(*self._listening.getsockname())
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_reply_to(self, part):
-        """Pass the next command that has this in it on, wait until it has been answered, and cut the connection."""
+        """Pass the next command with this part on, wait for the reply, and cut the connection instead of sending it."""
         self._losing = part
 
     def _accept(self):

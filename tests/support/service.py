@@ -1,7 +1,4 @@
-"""What the HTTP tests share: a server in this process, a client that sends any bytes, and the rules of every answer.
-
-The transport under the server is chosen in `TRANSPORTS` and nowhere else.
-"""
+"""A server in this process, on a transport of `TRANSPORTS`, a client that sends any bytes, and the rules of answers."""
 
 import asyncio
 import contextlib
@@ -35,7 +32,7 @@ ORIGIN = "https://app.example"
 OTHER = "https://other.example"
 NOW_MS = 1_900_000_000_000
 TIMEOUT_MS = 300_000
-NEVER_MS = 3_600_000  # for work in the background
+NEVER_MS = 3_600_000  # between two rounds of work in the background
 VERSION = "0123456789abcdef0123456789abcdef01234567"
 NO_SUCH_CODE = "00000000-0000-4000-8000-000000000000"
 
@@ -43,18 +40,13 @@ NOT_FOUND = "Session not found, expired, or origin mismatch"
 
 
 def invalid(parameter):
-    """The text of a 400."""
     return f"Missing or invalid required parameter: {parameter}"
-
-
-# The transports: how each serves an application on a socket, and how it is stopped.
 
 
 @contextlib.asynccontextmanager
 async def _own(application, listening, refusal):
-    server = transport.Server(
-        transport.ServerState(application, refusal, limiter=getattr(getattr(application, "site", None), "limits", None))
-    )
+    limiter = getattr(getattr(application, "site", None), "limits", None)
+    server = transport.Server(transport.ServerState(application, refusal, limiter=limiter))
     await server.start(listening)
     yield
     await server.close(1.0)
@@ -72,12 +64,7 @@ async def _tornados(application, listening, refusal):
 TRANSPORTS = {"own": _own, "tornado": _tornados}
 
 
-# The client.
-
-
 class Response(NamedTuple):
-    """A response as it came."""
-
     status: int
     headers: httputil.HTTPHeaders
     body: bytes
@@ -88,28 +75,25 @@ class Response(NamedTuple):
 
 
 class Connection:
-    """A client's connection, on which any bytes can be sent."""
+    """A client's connection for any bytes."""
 
     def __init__(self, reader, writer):
-        self.reader = reader
-        self.writer = writer
+        self.reader, self.writer = reader, writer
 
     async def send(self, data):
-        """Send bytes; a server that has hung up already does not matter, what it said can still be read."""
+        """Send bytes; if the server has hung up, its response can still be read."""
         with contextlib.suppress(ConnectionError):
             self.writer.write(data)
             await self.writer.drain()
 
     async def receive(self, method="GET"):
-        """Read one final response; None if the connection ends before one begins."""
+        """Read a final response; None if the connection ends before one begins."""
         while True:
             try:
                 head = await self.reader.readuntil(b"\r\n\r\n")
-            except asyncio.IncompleteReadError as error:
-                if error.partial:
+            except (asyncio.IncompleteReadError, ConnectionError) as error:
+                if getattr(error, "partial", b""):
                     raise
-                return None
-            except ConnectionError:
                 return None
             first, _, rest = head.decode("latin-1").partition("\r\n")
             version, status, _ = first.split(" ", 2)
@@ -137,23 +121,22 @@ class Connection:
 
 
 def head(method, target, headers):
-    """The bytes of a request line and headers."""
+    """Return the bytes of a request line and headers."""
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers), "", ""]
     return "\r\n".join(lines).encode("latin-1")
 
 
 def with_origin(origin, headers=()):
-    """The headers of a request: Host, the Origin if there is one, and others."""
+    """Return the headers of a request: Host, the Origin if there is one, and others."""
     return [("Host", HOST), *([("Origin", origin)] if origin is not None else []), *headers]
 
 
 def segment(topic):
-    """A topic as one segment of a path."""
     return quote(topic, safe="")
 
 
 async def who(request):
-    """Answers GET /who: which client the server takes the request for."""
+    """Answer with the client that the request is counted for."""
     request.respond(wire.encode({"client": request.client_address}))
 
 
@@ -161,40 +144,30 @@ WHO = Endpoint("/who", ("GET", "HEAD", "OPTIONS"), who)
 
 
 def declared():
-    """The methods of the interface's paths, as they are declared."""
+    """Return the declared methods of the interface's paths."""
     methods = {each.path: each.method for each in declare(Settings())}
     return methods | {each.path: "GET" for each in SUBSCRIPTIONS} | {"/openapi.json": "GET"}
 
 
 def applying(store, clock, settings):
-    """The application on a store."""
+    """Make the application on a store."""
     shared = Shared(store, settings, clock, open_ice_servers(settings), VERSION)
     return make_application(shared, Limits(settings), RequestMetrics(), websocket_endpoints(declare(settings)))
 
 
 class Service:
-    """A server in this process, with its store and its clock, and the client to ask it.
+    """A server in this process, with its store and its clock, and a client."""
 
-    Attributes:
-        application: the application.
-        site: what its requests share.
-        store: what it stores in.
-        clock: a HandClock.
-        settings: its settings.
-        port: where it listens.
-        admin_port: where the admin application listens.
-    """
+    store_closed = False
 
     def __init__(self, path, transport="own", clock=None, **settings):
         self.clock = clock or HandClock(NOW_MS)
-        self.settings = Settings(
-            data_dir=path, **{"durability": "os", "port": 0, "sweep_interval_ms": NEVER_MS, **settings}
-        )
+        settings = {"durability": "os", "port": 0, "sweep_interval_ms": NEVER_MS, **settings}
+        self.settings = Settings(data_dir=path, **settings)
         self._transport = TRANSPORTS[transport]
         self._stack = contextlib.AsyncExitStack()
 
     async def start(self):
-        """Open the store and listen."""
         self.store = await open_store(self.settings, self.clock)
         self.application = applying(self.store, self.clock, self.settings)
         self.site = self.application.site
@@ -207,14 +180,12 @@ class Service:
         self.port, self.admin_port = ports
 
     async def stop(self):
-        """Stop listening, prove that the store is sound, and close it."""
+        """Stop listening, check the store, and close it."""
         await self._stack.aclose()
         await asyncio.wait_for(self.site.drain(), 30)
         if not self.store_closed:
             self.store.check()
         await self.store.close()
-
-    store_closed = False
 
     async def close_store(self):
         """Close the store under a running server."""
@@ -223,29 +194,26 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def connect(self, port=None):
-        """A connection of one client."""
         connection = Connection(*await asyncio.open_connection("127.0.0.1", port or self.port))
-        try:
+        with contextlib.closing(connection):
             yield connection
-        finally:
-            connection.close()
 
     async def raw(self, data, method="GET", port=None):
-        """Send bytes on a connection of their own; the response, or None."""
+        """Send bytes on a new connection; return the response, or None."""
         async with self.connect(port) as connection:
             await connection.send(data)
             return await connection.receive(method)
 
     async def call(self, method, target, body=None, *, origin=ORIGIN, headers=(), port=None):
-        """Send a request and check of the response what must hold of every one.
+        """Send a request and return the response; see `check_every_response`.
 
         Args:
             method: any token.
-            target: path and query as they go on the wire.
+            target: path and query.
             body: an object that becomes JSON, or bytes.
-            origin: the Origin; None for none.
+            origin: None for no Origin.
             headers: more of them, as pairs.
-            port: another one than the public listener's.
+            port: if not that of the public listener.
         """
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         length = [("Content-Length", str(len(data)))] if body is not None else []
@@ -256,32 +224,31 @@ class Service:
         return response
 
     async def get(self, target, **options):
-        """GET something that must succeed; its JSON."""
+        """GET something that must succeed, and return its JSON."""
         response = await self.call("GET", target, **options)
         assert response.status == 200, response
         return response.json
 
     async def post(self, target, /, *, origin=ORIGIN, **body):
-        """POST something that must succeed; its JSON."""
+        """POST something that must succeed, and return its JSON."""
         response = await self.call("POST", target, body, origin=origin)
         assert response.status == 200, response
         return response.json
 
     async def offer(self, topic="lobby", info="me", offer="an offer", origin=ORIGIN):
-        """Publish an offer; its code."""
+        """Publish an offer, and return its code."""
         return (await self.post(f"/{segment(topic)}/offer", origin=origin, info=info, offer=offer))["code"]
 
     async def sessions(self, topic="lobby", origin=ORIGIN):
-        """The listing of a topic."""
         return (await self.get(f"/{segment(topic)}/sessions", origin=origin))["sessions"]
 
     async def topics(self, query="", origin=ORIGIN):
-        """The topics as pairs of name and count."""
+        """Return the topics as pairs of name and count."""
         return [(each["topic"], each["count"]) for each in (await self.get("/topics" + query, origin=origin))["topics"]]
 
 
 def check_every_response(response, method):
-    """JSON (or nothing), never anything that a cache may mix up, and nothing about the make of the server."""
+    """Check that a response is JSON or empty, safe in caches, and silent about the make of the server."""
     assert response.headers.get_list("Vary") == ["Origin"]
     assert "Server" not in response.headers
     if response.status == 204:
@@ -297,12 +264,11 @@ def check_every_response(response, method):
 
 
 def allowed_origin(response):
-    """What the CORS header of a response says, once at most."""
+    """Return the value of the CORS header of a response, or None."""
     values = response.headers.get_list("Access-Control-Allow-Origin")
     assert len(values) <= 1
     return values[0] if values else None
 
 
 def refused(response):
-    """Status and text of an error."""
     return response.status, response.json["error"]

@@ -1,4 +1,4 @@
-"""A clock turned by hand, the engines, and stores as one origin sees them."""
+"""A clock set by hand, the engines, and stores as one origin sees them."""
 
 import asyncio
 import itertools
@@ -19,11 +19,11 @@ from tornado_signal.system.clock import Clock
 TIMEOUT_MS = 1000
 BEGIN_MS = 1_700_000_000_000
 PARTITIONS = 16
-NEVER_MS = 3_600_000  # between two looks for what has expired: tests that are about that look themselves
+NEVER_MS = 3_600_000  # between two sweeps: tests sweep themselves
 
 
 class HandClock(Clock):
-    """Time that stands still until a test turns it, `clock.ms += 5`."""
+    """A clock that stands still until a test sets it: `clock.ms += 5`."""
 
     def __init__(self, ms=BEGIN_MS):
         super().__init__()
@@ -47,13 +47,9 @@ class HandClock(Clock):
 
 
 class LevelDB:
-    """How tests make the LevelDB engine, and prove that it is sound.
+    """Makes and checks stores of the LevelDB engine."""
 
-    Attributes:
-        in_order: whether what is asked for at one moment is done in that order.
-    """
-
-    in_order = True
+    in_order = True  # carries requests of one moment out in their order
 
     def __init__(self, path, clock):
         self._path, self._clock = path, clock
@@ -62,32 +58,32 @@ class LevelDB:
         return await open_leveldb(self._path / name, self._clock, **{"durability": "os", **options})
 
     def code(self, origin, topic, offer):
-        """What the code of an offer is, where codes come from content."""
+        """Return the code of an offer where codes come from content."""
         return content_code(origin, [topic], offer)
 
     def one_process(self, store):
-        """A store that does in order what it is asked for at one moment."""
+        """Return a store that carries requests of one moment out in their order."""
         return store
 
     async def check(self, store):
         store.check()
 
     async def settled(self, store):
-        """Wait until what watches has been told of all changes."""
+        """Wait until all watches know of all changes."""
         await turns()
 
     async def sweep_some(self, store):
-        """Have it delete a part of what has expired."""
+        """Delete some of the expired sessions."""
         await store.expiry.sweep(store.now_ms())
 
     async def holds_nothing(self, store):
-        """Whether there is nothing left but what the store needs for itself."""
+        """Tell whether nothing is left but the store's own keys."""
         own = {layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY}
         return set(store.database.view.iterator(include_value=False)) <= own
 
     @staticmethod
     def take_small_steps(monkeypatch):
-        """Make its steps so small that a test takes all of them."""
+        """Make its steps small enough for a test to take all of them."""
         monkeypatch.setattr(records, "LISTING_STEP", 3)
         monkeypatch.setattr(records, "PASSING_STEP", 2)
         monkeypatch.setattr(store_module, "SETTLING_STEP", 1)
@@ -95,16 +91,14 @@ class LevelDB:
 
 
 class Redis:
-    """How tests make the engine of many machines: on a server of their own, whose wall clock is the test's."""
+    """Makes and checks stores of the Redis engine, on a server with the test's wall clock."""
 
     cluster, processes, in_order = False, 1, True
     prefixes = (f"test-{number}:" for number in itertools.count())
 
     def __init__(self, path, clock):
         self._server, self._wall_clock = redis_servers.with_hand_clock("redis", self.cluster)
-        self._clock = clock
-        self._latest_ms = 0
-        self._prefix = next(self.prefixes)
+        self._clock, self._latest_ms, self._prefix = clock, 0, next(self.prefixes)
         clock.on_change = self._turn
         self._turn(clock.ms)
 
@@ -113,15 +107,12 @@ class Redis:
         self._wall_clock.set(ms)
 
     async def open(self, name, **options):
-        # A server's clock that is put back is another matter than one that was behind before the store knew it.
+        # The clock of a server may not go back.
         self._clock.ms = self._latest_ms
-        options = {"timeout_ms": TIMEOUT_MS, **options}
+        options = {"timeout_ms": TIMEOUT_MS, "acknowledgement": Acknowledgement("os"), **options}
         addresses = [("127.0.0.1", int(port)) for port in re.findall(":([0-9]+)", self._server.address)]
-        stores = [
-            RedisStore(addresses, acknowledgement=Acknowledgement("os"), prefix=f"{self._prefix}{name}:", **options)
-            for _ in range(self.processes)
-        ]
-        store = Alternating(stores)
+        prefix = f"{self._prefix}{name}:"
+        store = Alternating([RedisStore(addresses, prefix=prefix, **options) for _ in range(self.processes)])
         await store.open()
         return store
 
@@ -140,24 +131,23 @@ class Redis:
         await turns()
 
     async def sweep_some(self, store):
-        """Nothing needs it: what expires is gone by itself."""
+        """Do nothing: Redis deletes expired sessions by itself."""
 
     async def holds_nothing(self, store):
-        """Whether there is nothing left but what the store needs for itself, and what it remembers for a moment."""
+        """Tell whether nothing is left after a moment but the store's own keys."""
         self._clock.ms += 20_000
         found = [key async for keys in store.all_keys() for key in keys]
-        return [key for key in found if not key.endswith((b":store", b":origins"))] == []
+        return all(key.endswith((b":store", b":origins")) for key in found)
 
     @staticmethod
     def take_small_steps(monkeypatch):
-        """Make its steps so small that a test takes all of them."""
         monkeypatch.setattr(redis_module, "LISTING_STEP", 3)
         monkeypatch.setattr(redis_module, "EVENTS_STEP", 2)
         monkeypatch.setattr(redis_module, "TOPICS_DIRECT", 2)
 
 
 class Alternating:
-    """Two processes of one store, as one sees them that asks now the one, now the other."""
+    """Processes of one store; each call goes to the next of them."""
 
     def __init__(self, stores):
         self.stores = stores
@@ -188,7 +178,7 @@ class Alternating:
 
 
 class RedisCluster(Redis):
-    """The same on a cluster, each call at another of two processes."""
+    """The same on a cluster, with two processes."""
 
     cluster, processes, in_order = True, 2, False
 
@@ -197,13 +187,13 @@ ENGINES = {"leveldb": LevelDB, "redis": Redis, "redis-cluster": RedisCluster}
 
 
 async def turns():
-    """Let the event loop do what is due."""
+    """Let the event loop run."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 async def open_leveldb(path, clock=None, **options):
-    """A directory opened by the LevelDB engine, without work in the background."""
+    """Open a directory by the LevelDB engine, without work in the background."""
     store = LevelDBStore(path, clock or Clock(), **{"timeout_ms": TIMEOUT_MS, "sweep_interval_ms": NEVER_MS, **options})
     await store.open()
     return store
@@ -225,7 +215,7 @@ class Under:
         await self.store.add_candidates(self.origin, code, side, candidates, **options)
 
     async def read(self, code, side, **options):
-        """What one side has sent."""
+        """Read the other side's messages for a side."""
         return await self.store.read(self.origin, code, side.other, **options)
 
     async def withdraw(self, code, side=Side.OFFERER, **options):
@@ -235,21 +225,18 @@ class Under:
         return await self.store.refresh(self.origin, code, side, **options)
 
     async def begin(self, topic="topic"):
-        """Where a reader of a topic begins that knows nothing of it."""
+        """Return the first position of a reader of a topic."""
         return (await self.store.begin_topic(self.origin, topic, None))[0]
 
     async def knowing(self, topic="topic"):
-        """The position of a reader that knows all that is listed now."""
+        """Return the position of a reader that knows the present listing."""
         position = await self.begin(topic)
         for event in await self.events(position, topic):
             position = event[0]
         return position
 
     async def events(self, position, topic="topic"):
-        """All that has happened to a topic since a position: triples of the position after it, code, and reason.
-
-        The reason is None for what has come.
-        """
+        """Return the events of a topic since a position: the next position, code, and reason, or None for arrivals."""
         found, more = [], True
         while more:
             step = await self.store.topic_step(self.origin, topic, position)
@@ -259,7 +246,6 @@ class Under:
         return found
 
     async def news(self, position, topic="topic"):
-        """The same without positions."""
         return [event[1:] for event in await self.events(position, topic)]
 
     async def state(self, topic="topic", since=None):
@@ -277,9 +263,9 @@ class Under:
 
 
 async def sweep(store):
-    """Sweep until nothing is left to do; how many keys went in each step."""
+    """Sweep until nothing is left to do; return the number of keys deleted in each step."""
     steps = []
-    if isinstance(store, Alternating):  # what watches a topic settles it: as if the time that it waits for had come
+    if isinstance(store, Alternating):  # the watches of a topic sweep it: as if their time had come
         store.wake_expired()
         return steps
     while deleted := await store.expiry.sweep(store.now_ms()):

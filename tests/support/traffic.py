@@ -1,19 +1,16 @@
-"""Requests of every kind to the installed command, with words in them that may be in no log and no label."""
+"""Requests of every kind to the installed command, with words that no log and no label may contain."""
 
-import json
 import socket
-import urllib.request
 from urllib.parse import urlsplit
 
 from .command import BOUND_S, ORIGIN
 
 NO_SUCH_CODE = "00000000-0000-4000-8000-000000000000"
-# What no label may have in it: all that a client says, but for what it asks for and how.
 SECRETS = ["hidden", "5ec1e7", "127.0.0.1"]
 
 
 def send(server, data):
-    """Send bytes; all that comes back until the server hangs up."""
+    """Send bytes, and return all that comes back until the server hangs up."""
     where = urlsplit(server.url)
     with socket.create_connection((where.hostname, where.port), timeout=BOUND_S) as client:
         client.sendall(data)
@@ -24,35 +21,22 @@ def send(server, data):
 
 
 def request(server, method, path, body=None, origin="https://hidden.example"):
-    """Any request; its status."""
-    data = None if body is None else json.dumps(body).encode()
-    headers = {"Origin": origin} if origin else {}
-    asked = urllib.request.Request(server.url + path, data=data, headers=headers, method=method)
-    try:
-        with urllib.request.urlopen(asked, timeout=BOUND_S) as response:
-            response.read()
-            return response.status
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
+    """Send any request, and return the status."""
+    return server.exchange(path, body, origin=origin, method=method)[0]
 
 
 def offer(server, topic="hidden-topic", **more):
-    """Publish an offer; its code."""
+    """Publish an offer, and return its code."""
     return server.call(f"/{topic}/offer", {"info": "hidden", "offer": "hidden"} | more, origin=ORIGIN)[1]["code"]
 
 
 def traffic(server):
-    """Something of everything; what was sent, by endpoint, method and status, and what was refused, and why."""
+    """Send something of everything; return endpoint, method, status, refusal and path of each, and a session's code."""
     code, other, third = offer(server), offer(server), offer(server, "hidden-other")
     answer = {"code": code, "side": "answerer", "answer": "hidden-answer"}
     send(server, b"hidden\r\n\r\n")
     send(server, b"GET /hidden HTTP/1.1\r\nHost: x\r\nX-Hidden: " + b"h" * 60_000 + b"\r\n\r\n")
-    asked = [
-        ("/:topic/offer", "POST", 200, "", None),
-        ("/:topic/offer", "POST", 200, "", None),
-        ("/:topic/offer", "POST", 200, "", None),
-    ]
+    asked = [("/:topic/offer", "POST", 200, "", None)] * 3
     for endpoint, method, status, reason, path, *body in [
         ("/", "GET", 200, "", "/"),
         ("/", "HEAD", 200, "", "/?hidden=query"),
