@@ -6,12 +6,13 @@ import subprocess
 from pathlib import Path
 
 from .paths import ROOT
+from .waiting import ran
 
 
 def copy_checkout(copy):
     """Copy the working tree without ignored files."""
     listing = ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    for name in subprocess.run(listing, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0"):
+    for name in run(*listing).split("\0"):
         if (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
@@ -19,9 +20,9 @@ def copy_checkout(copy):
 
 def previous_version(copy):
     """Unpack the last commit whose package differs from that of the working tree."""
-    changed = subprocess.run(["git", "-C", ROOT, "diff", "--quiet", "HEAD", "--", "tornado_signal"]).returncode
+    changed = ran("git", "-C", ROOT, "diff", "--quiet", "HEAD", "--", "tornado_signal").returncode
     commit = "HEAD" if changed else git(ROOT, "rev-list", "--max-count=1", "HEAD", "--", "tornado_signal") + "~1"
-    there = subprocess.run(["git", "-C", ROOT, "rev-parse", "--verify", "--quiet", commit], stdout=subprocess.DEVNULL)
+    there = ran("git", "-C", ROOT, "rev-parse", "--verify", "--quiet", commit)
     assert there.returncode == 0, "this clone has no previous version: git fetch --unshallow"
     archive = ["git", "-C", ROOT, "archive", commit, "tornado_signal"]
     with subprocess.Popen(archive, stdout=subprocess.PIPE) as packing:
@@ -31,8 +32,7 @@ def previous_version(copy):
 
 def run(*command: str | Path, **env: str) -> str:
     """Run a command that must succeed, and return its output with its warnings."""
-    environ = os.environ | env
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ)
+    done = ran(*command, stderr=subprocess.STDOUT, env=os.environ | env)
     assert done.returncode == 0, f"{command}:\n{done.stdout}"
     return done.stdout
 

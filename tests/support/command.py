@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 
 from .needs import require
+from .waiting import ran
 
 COMMAND = Path(sys.executable).with_name("tornado-signal")
 ORIGIN = "https://app.example"
@@ -25,15 +26,7 @@ def environment(**variables):
 
 def run(*arguments, cwd=None, **variables):
     """Run the command to its end."""
-    return subprocess.run(
-        [COMMAND, *map(str, arguments)],
-        cwd=cwd,
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=BOUND_S,
-        check=False,
-    )
+    return ran(COMMAND, *arguments, cwd=cwd, env=environment(**variables), timeout=BOUND_S)
 
 
 def passing(sockets):

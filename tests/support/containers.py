@@ -19,6 +19,7 @@ from .checkout import copy_checkout, new_repository
 from .needs import require
 from .paths import ROOT
 from .pythons import do, required
+from .waiting import holding, ran
 
 BOUND_S = 100
 CACHE = ROOT / ".cache/containers"
@@ -105,13 +106,8 @@ class Containers:
         (room / "containers.conf").write_text(CONTAINERS_CONF.format(room=room, limits=", ".join(limits)))
         (room / "storage.conf").write_text(STORAGE_CONF.format(room=room, base=base_store()))
         (room / "registries.conf").write_text("unqualified-search-registries = []\n")
-        self._holder = subprocess.Popen(
-            ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-euc", HOLD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._holder.stdout.readline() == "ready\n"
+        unshare = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        self._holder = holding(*unshare, "bash", "-euc", HOLD)
         holder = self._holder.pid
         self._pid = Path(f"/proc/{holder}/task/{holder}/children").read_text().strip()
 
@@ -139,15 +135,7 @@ class Containers:
 
     def run(self, *command, **variables):
         """Run a command there to its end."""
-        return subprocess.run(
-            self.command(*command),
-            env=self.environment(**variables),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=BOUND_S,
-            check=False,
-        )
+        return ran(*self.command(*command), env=self.environment(**variables), timeout=BOUND_S)
 
     def do(self, *command, **variables):
         """Run a command there that must succeed, and return its output."""

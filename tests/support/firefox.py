@@ -1,13 +1,13 @@
 """Firefox, driven over WebDriver BiDi (https://w3c.github.io/webdriver-bidi/)."""
 
-import asyncio
+import contextlib
+import itertools
 import json
 import os
 import re
 import subprocess
-import threading
 
-from tornado.websocket import websocket_connect
+from websockets.sync.client import connect
 
 from .needs import require
 from .waiting import until
@@ -39,18 +39,16 @@ class Firefox:
         with (profile / "log").open("w") as log:
             command = ["firefox-esr", *map(str, options), "about:blank"]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environ)
-        # Playwright has a loop of its own in the thread of the tests.
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._number = 0
+        self._ids = itertools.count(1)
         try:
             found = until(lambda: re.search(r"BiDi listening on (ws://\S+)", (profile / "log").read_text()))
-            self._socket = self._run(self._connect(f"{found[1]}/session"))
+            self._open = contextlib.ExitStack()
+            self._socket = self._open.enter_context(connect(f"{found[1]}/session", max_size=None, ping_interval=None))
             self._ask("session.new", capabilities={})
             self._tab = self._ask("browsingContext.getTree")["contexts"][0]["context"]
         except BaseException:
             self._process.kill()
+            self._process.wait()
             raise
 
     def goto(self, url):
@@ -64,33 +62,14 @@ class Firefox:
         return json.loads(found["result"]["value"])[0]
 
     def _ask(self, method, **params):
-        self._number += 1
-        answer = self._run(self._exchange({"id": self._number, "method": method, "params": params}))
+        number = next(self._ids)
+        self._socket.send(json.dumps({"id": number, "method": method, "params": params}))
+        while (answer := json.loads(self._socket.recv(BOUND_S))).get("id") != number:
+            pass
         assert answer["type"] == "success", answer
         return answer["result"]
 
-    async def _connect(self, url):
-        return await websocket_connect(url)
-
-    async def _end(self):
-        self._socket.close()
-        while await self._socket.read_message() is not None:
-            pass
-
-    async def _exchange(self, message):
-        await self._socket.write_message(json.dumps(message))
-        while True:
-            answer = json.loads(await self._socket.read_message())
-            if answer.get("id") == message["id"]:
-                return answer
-
-    def _run(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(BOUND_S)
-
     def close(self):
-        self._run(self._end())
+        self._open.close()
         self._process.terminate()
         self._process.wait(BOUND_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()

@@ -9,15 +9,15 @@ from .service import Service
 
 @pytest.fixture
 def transport():
-    """The transport under the servers of these tests; a module may override it to try another."""
+    """The transport of the servers; a module may override it."""
     return "own"
 
 
 @pytest.fixture
 def start_service(io_loop, tmp_path, transport, caplog):
-    """A coroutine function that starts a server in this process with some settings.
+    """A coroutine function that starts a server in this process.
 
-    After the test its store must be sound, and nothing may have been logged as an error unless `caplog` was cleared.
+    In the end its store must be sound, and no error logged; a test that expects errors clears `caplog`.
     """
     started = []
 

@@ -1,7 +1,7 @@
 """Clients of every kind that never pause, for restarts under load: `python -m support.load PORT` in `tests/`.
 
-They say "ready" when all streams are open, and go on until the standard input ends; what they have seen is then printed
-as one JSON object. No client tries anything twice: whatever is not answered in order, with 200, is a failure.
+They say "ready" when all streams are open, go on until the standard input ends, and then print their findings as JSON.
+No client tries anything twice: each response but a 200, and each broken connection, is a failure.
 """
 
 import asyncio
@@ -10,56 +10,45 @@ import itertools
 import json
 import sys
 
-from .service import ORIGIN, Connection, head, with_origin
-from .sse import Stream
+from .service import connected, request
+from .sse import open_stream
 
 PATIENCE_S = 30
-PAUSE_S = 0.005  # between two new connections, whatever became of those before
-LATE_S = 0.1  # between a connection and its request, of those whose network is slow
+PAUSE_S = 0.005  # between two new connections
+LATE_S = 0.1  # between a connection and its request, on a slow network
 WAITERS = 40
 KEEPERS = 10
 LISTENERS = 10
+OFFER = {"info": "i", "offer": "o"}
 
 
 class Failure(Exception):
-    """A request that was not answered as it should be."""
-
-
-def posting(path, body):
-    """A POST as bytes."""
-    data = json.dumps(body).encode()
-    return head("POST", path, with_origin(ORIGIN, [("Content-Length", str(len(data)))])) + data
+    """A wrong response."""
 
 
 class Load:
     """The clients.
 
     Attributes:
-        answered: how many requests of each kind were answered.
-        failures: what went wrong, as texts.
-        codes: of the sessions that the server said it has.
+        answered: the number of answered requests of each kind.
+        failures: as texts.
+        codes: of the sessions that the server has acknowledged.
     """
 
     def __init__(self, port):
-        self._port = port
-        self._over = asyncio.Event()
-        self._listening = 0
-        self.answered = collections.Counter()
-        self.failures = []
-        self.codes = []
+        self._port, self._over, self._listening = port, asyncio.Event(), 0
+        self.answered, self.failures, self.codes = collections.Counter(), [], []
 
     async def run(self, over):
-        """Ask for everything until something is over, then end everything in order."""
+        """Send requests of all kinds until `over` is done, then end everything in order."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(WAITERS):
-                group.create_task(self._repeat(self._wait))
-            for _ in range(KEEPERS):
-                group.create_task(self._repeat(self._keep))
+            for kind in [self._wait] * WAITERS + [self._keep] * KEEPERS:
+                group.create_task(self._repeat(kind))
             listening = [group.create_task(self._repeat(self._listen)) for _ in range(LISTENERS)]
             group.create_task(self._come_and_go(group))
             await over
             self._over.set()
-            for each in listening:  # their streams would go on for ever
+            for each in listening:  # their streams would never end
                 each.cancel()
 
     async def _repeat(self, kind):
@@ -69,20 +58,17 @@ class Load:
     async def _tried(self, kind):
         try:
             await kind()
-        except (Failure, OSError, asyncio.IncompleteReadError, TimeoutError, ValueError, AssertionError) as error:
+        except (Failure, OSError, asyncio.IncompleteReadError, ValueError, AssertionError) as error:
             self.failures.append(f"{kind.__name__}: {error!r}")
             await asyncio.sleep(0.1)
 
     async def _come_and_go(self, group):
-        """New connections at a steady rate, each for one request."""
-        for number in itertools.count():
+        """Open connections at a steady rate, each for one request."""
+        for kind in itertools.cycle((self._offer, self._look, self._late)):
             if self._over.is_set():
                 return
-            group.create_task(self._tried((self._offer, self._look, self._late)[number % 3]))
+            group.create_task(self._tried(kind))
             await asyncio.sleep(PAUSE_S)
-
-    async def _connect(self):
-        return Connection(*await asyncio.open_connection("127.0.0.1", self._port))
 
     async def _ask(self, connection, data, kind):
         await connection.send(data)
@@ -92,52 +78,43 @@ class Load:
         self.answered[kind] += 1
         return response
 
-    async def _alone(self, data, kind, pause_s=0):
-        async with asyncio.timeout(PATIENCE_S):
-            connection = await self._connect()
-            try:
-                await asyncio.sleep(pause_s)
-                return (await self._ask(connection, data, kind)).json
-            finally:
-                connection.close()
+    async def _alone(self, kind, method, target, body=None, pause_s=0):
+        async with asyncio.timeout(PATIENCE_S), connected(self._port) as connection:
+            await asyncio.sleep(pause_s)
+            return (await self._ask(connection, request(method, target, body), kind)).json
 
-    async def _offer(self):
-        """A request that changes something."""
-        self.codes.append((await self._alone(posting("/load/offer", {"info": "i", "offer": "o"}), "offers"))["code"])
+    async def _offer(self, topic="load"):
+        """Change something."""
+        code = (await self._alone("offers", "POST", f"/{topic}/offer", OFFER))["code"]
+        self.codes.append(code)
+        return code
 
     async def _look(self):
-        """A request that changes nothing."""
-        await self._alone(head("GET", "/topics", with_origin(ORIGIN)), "looks")
+        """Change nothing."""
+        await self._alone("looks", "GET", "/topics")
 
     async def _late(self):
-        """A connection that is there for a while before its request comes."""
-        await self._alone(head("GET", "/load/sessions?limit=1", with_origin(ORIGIN)), "late looks", LATE_S)
+        """Connect some time before the request."""
+        await self._alone("late looks", "GET", "/load/sessions?limit=1", pause_s=LATE_S)
 
     async def _wait(self):
-        """A long poll, ended by the clients' offers or by the server's end."""
-        code = (await self._alone(posting("/waits/offer", {"info": "i", "offer": "o"}), "offers"))["code"]
-        self.codes.append(code)
-        await self._alone(posting("/poll", {"code": code, "side": "offerer", "wait": 5}), "waits")
+        """Wait in a long poll for offers or the server's end."""
+        code = await self._offer("waits")
+        await self._alone("waits", "POST", "/poll", {"code": code, "side": "offerer", "wait": 5})
 
     async def _keep(self):
-        """Requests on one connection, until the server says that the last one was."""
-        connection = await self._connect()
-        try:
+        """Send requests on one connection, until the server announces its end."""
+        async with connected(self._port) as connection:
             while not self._over.is_set():
                 async with asyncio.timeout(PATIENCE_S):
-                    response = await self._ask(connection, head("GET", "/health", with_origin(ORIGIN)), "kept")
+                    response = await self._ask(connection, request("GET", "/health"), "kept")
                 if response.headers.get("Connection") == "close":
                     return
                 await asyncio.sleep(0.05)
-        finally:
-            connection.close()
 
     async def _listen(self):
-        """A stream, which the server has to end in order, with a time to come back after."""
-        connection = await self._connect()
-        try:
-            await connection.send(head("GET", "/quiet/events", with_origin(ORIGIN)))
-            stream = await Stream(connection).begin()
+        """Read a stream; the server has to end it in order, with a time for coming back."""
+        async with open_stream(self._port, "/quiet/events") as stream:
             if stream.status != 200:
                 raise Failure(stream.status)
             self._listening += 1
@@ -148,8 +125,6 @@ class Load:
             if stream.retry_ms is None or not 500 <= stream.retry_ms <= 5000:
                 raise Failure(f"retry {stream.retry_ms}")
             self.answered["streams"] += 1
-        finally:
-            connection.close()
 
 
 async def main(port):

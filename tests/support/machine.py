@@ -12,6 +12,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from .waiting import ran
+
 BOUND_S = 120
 
 # $1: an empty directory, $2: a name, $3: files to copy into the machine's root.
@@ -91,17 +93,9 @@ class Machine:
 
     def run(self, script: str, *, bound_s: float = BOUND_S, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run a bash script as its root."""
-        return subprocess.run(
-            self.command("bash", "-euo", "pipefail", "-c", script),
-            env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **variables},
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=bound_s,
-            check=False,
-        )
+        command = self.command("bash", "-euo", "pipefail", "-c", script)
+        environ = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **variables}
+        return ran(*command, env=environ, cwd="/", stderr=subprocess.STDOUT, timeout=bound_s)
 
     def do(self, script: str, **variables: str) -> str:
         """Run a bash script that must succeed; return its output without the last line's end."""

@@ -10,7 +10,7 @@ import pytest
 
 from .command import COMMAND
 from .needs import require
-from .waiting import ended_after, until
+from .waiting import ended_after, holding, until
 
 BOUND_S = 60
 CLONE_NEWNET = 0x40000000  # of sched.h
@@ -114,9 +114,7 @@ def _do(*command):
 
 def _namespace(option, script):
     """Run a script in a network namespace; return its process, and the words before a command that runs there."""
-    command = ["unshare", option, "sh", "-c", script]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "ready\n"
+    process = holding("unshare", option, "sh", "-c", script)
     return process, ["nsenter", f"--target={process.pid}", "--net"]
 
 

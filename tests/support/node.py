@@ -7,7 +7,7 @@ import urllib.request
 from .needs import require
 
 BOUND_S = 30
-# Each line of standard input is an expression; what it comes to goes out as JSON.
+# Each line of standard input is an expression; its value goes out as JSON.
 PROGRAM = """
 import { createInterface } from "node:readline";
 
@@ -19,7 +19,7 @@ for await (const line of createInterface({ input: process.stdin })) {
 
 
 def fetch_module(url, directory):
-    """The browser module of a server, as a file in a directory."""
+    """Save the browser module of a server in a directory."""
     module = directory / "client.mjs"
     with urllib.request.urlopen(f"{url}/client.js", timeout=BOUND_S) as response:
         module.write_bytes(response.read())
@@ -27,11 +27,7 @@ def fetch_module(url, directory):
 
 
 class Node:
-    """A Node.js that evaluates expressions; a rejection that nobody handles ends it.
-
-    Args:
-        module: the file of the module.
-    """
+    """A Node.js that evaluates expressions with the names of a module; an unhandled rejection ends it."""
 
     def __init__(self, module):
         require("node")
@@ -39,12 +35,12 @@ class Node:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def evaluate(self, expression):
-        """The value of an expression, a promise's when it is settled; by way of JSON."""
+        """Return the value of an expression, or that of its promise, by way of JSON."""
         print(json.dumps(expression), file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())[0]
 
     def close(self):
-        """End it as a program ends: by itself, once nothing is left to do; its status."""
+        """Let it end by itself, once nothing is left to do; return its status."""
         self._process.stdin.close()
         try:
             return self._process.wait(BOUND_S)

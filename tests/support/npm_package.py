@@ -1,4 +1,4 @@
-"""The package for npm as applications have it: packed, and installed beside what the tests install from npm."""
+"""The package for npm as applications have it: packed, and installed beside other packages of npm."""
 
 import os
 import subprocess
@@ -7,19 +7,20 @@ from pathlib import Path
 from bench import npm
 
 from .paths import ROOT, TESTS
+from .waiting import ran
 
 WEB = ROOT / "tornado_signal" / "web"
 
 
 def pack(directory: Path) -> Path:
-    """The file that `npm pack` makes of the package's folder, in another one."""
+    """Pack the package into a file in a directory."""
     command = ["npm", "pack", "--silent", "--pack-destination", directory]
     done = subprocess.run(command, cwd=WEB, capture_output=True, text=True, check=True)
     return directory / done.stdout.strip()
 
 
 def install(directory: Path) -> Path:
-    """A folder inside another one where the package is found, and all packages of package-lock.json."""
+    """Make a folder inside another one with the package and all packages of package-lock.json."""
     (directory / "node_modules").symlink_to(npm.node_modules(TESTS / "generated"))
     installed = directory / "application" / "node_modules" / "tornado-signal"
     installed.mkdir(parents=True)
@@ -29,9 +30,9 @@ def install(directory: Path) -> Path:
 
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> str:
-    """Run a program of npm's to its successful end, without a complaint; what it printed."""
+    """Run a program of npm's that must succeed without a complaint, and return its output."""
     path = f"{npm.node_modules(TESTS / 'generated')}/.bin:{os.environ['PATH']}"
     environ = os.environ | {"PATH": path} | variables
-    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
+    done = ran(*command, cwd=cwd, env=environ)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     return done.stdout

@@ -1,4 +1,4 @@
-"""What is made once in a run of the tests, by the first worker that needs it."""
+"""Directories that the first worker to need them makes for all."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def once(base: Path, name: str, make: Callable[[Path], None]) -> Path:
-    """A directory that all workers share; it is made if none has made it yet.
+    """Return a directory that all workers share; the first one makes it.
 
     Args:
         base: `tmp_path_factory.getbasetemp()`.

@@ -1,37 +1,33 @@
-"""Peers that meet through a proxy, one pair after the other, while the servers behind it come and go."""
+"""Peers that meet through a proxy while the servers behind it come and go."""
 
 import asyncio
 import contextlib
 import itertools
-import json
 
-from .service import ORIGIN, Connection, head, with_origin
-from .sse import Stream
+from .service import Connection, request
+from .sse import open_stream
 
 BOUND_S = 30
-PAUSE_S = 0.1  # between two pairs of the same two peers: they are not to take the processor from the servers
+PAUSE_S = 0.1  # between two pairs of the same two peers: leaves the processor to the servers
 
 
 class Refused(Exception):
-    """A request that was not answered with 200."""
+    """A response other than 200, or none."""
 
 
 class Peer:
-    """A client with a connection of its own, kept open between its requests. It tries nothing twice."""
+    """A client that keeps its connection open between its requests, and tries nothing twice."""
 
     def __init__(self, load):
-        self._load = load
-        self._connection = None
+        self._load, self._connection = load, None
 
     async def ask(self, method, target, **body):
-        """Send a request; the JSON of its response."""
-        data = json.dumps(body).encode() if body else b""
-        request = head(method, target, with_origin(ORIGIN, [("Content-Length", str(len(data)))])) + data
+        """Send a request, and return the JSON of its response."""
         async with asyncio.timeout(BOUND_S):
             connection, self._connection = self._connection or await self._load.connect(), None
             response = None
             try:
-                await connection.send(request)
+                await connection.send(request(method, target, body or None))
                 with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                     response = await connection.receive()
                 if response is not None and response.headers.get("Connection") != "close":
@@ -51,21 +47,21 @@ class Peer:
 
 
 class Pairs:
-    """Pairs of peers without end, each of two that meet in a topic of theirs, and one listener to all of them.
+    """Pairs of peers that meet again and again, each in a topic of its own, and a listener to one more topic.
 
     Args:
         port: the proxy's.
         tls: an SSLContext that trusts it.
-        number: how many pairs meet at the same time.
+        number: of pairs at the same time.
 
     Attributes:
-        answered: how many requests were answered with 200.
-        failures: what was not: method, target and what came instead.
-        met: how many pairs have met.
-        peers: how many requests may be on their way at a time.
+        answered: the number of requests answered with 200.
+        failures: method and target of the others, and what came instead.
+        met: the number of pairs that have met.
+        peers: the greatest number of requests at a time.
         published: the codes of sessions in the topic of the listener, in their order.
-        heard: what its stream has told: pairs of event and code.
-        streams: how often it was opened.
+        heard: the events of its stream, as pairs of name and code.
+        streams: the number of streams that it has opened.
     """
 
     def __init__(self, port, tls, number=6):
@@ -78,7 +74,6 @@ class Pairs:
         self._tasks += [asyncio.create_task(self._publish()), asyncio.create_task(self._listen())]
 
     async def connect(self):
-        """A connection to the proxy."""
         return Connection(*await asyncio.open_connection("127.0.0.1", self._port, ssl=self._tls))
 
     async def until(self, reached):
@@ -91,7 +86,7 @@ class Pairs:
                 await asyncio.sleep(0.01)
 
     async def more(self, number=40):
-        """Wait until so many more pairs have met."""
+        """Wait until a number of further pairs have met."""
         wanted = self.met + number
         await self.until(lambda: self.met >= wanted)
 
@@ -102,7 +97,7 @@ class Pairs:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def end(self):
-        """Let those that are meeting meet, and wait until the listener has heard of everything."""
+        """Let the last pairs meet, and wait until the listener has heard of everything."""
         self._over.set()
         *others, listener = self._tasks
         await asyncio.gather(*others)
@@ -137,7 +132,7 @@ class Pairs:
                 await answering
 
     async def _answer(self, one, code):
-        """Wait for the answer; it, and the candidates in their order."""
+        """Wait for the answer; return it, and the candidates in their order."""
         candidates, cursor = [], {}
         while True:
             found = await one.ask("POST", "/poll", code=code, side="offerer", wait=20, **cursor)
@@ -155,15 +150,11 @@ class Pairs:
                 await asyncio.sleep(0.05)
 
     async def _listen(self):
-        """As an EventSource: comes back after every end but that of its page."""
+        """Listen as an EventSource: come back after every end."""
         last, pause_s = None, 0.0
         while True:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError, ValueError):
-                connection = await self.connect()
-                try:
-                    headers = [("Accept", "text/event-stream"), *([("Last-Event-ID", last)] if last else [])]
-                    await connection.send(head("GET", "/news/events", with_origin(ORIGIN, headers)))
-                    stream = await Stream(connection).begin()
+                async with open_stream(self._port, "/news/events", last=last, tls=self._tls) as stream:
                     assert stream.status == 200
                     self.streams += 1
                     taken = 0
@@ -171,6 +162,4 @@ class Pairs:
                         self.heard += [(event.name, event.data["code"]) for event in stream.events[taken:]]
                         taken, last = len(stream.events), stream.last or last
                         pause_s = (stream.retry_ms or 0) / 1000
-                finally:
-                    connection.writer.transport.abort()
             await asyncio.sleep(pause_s)

@@ -1,4 +1,4 @@
-"""What a process in the service's sandbox can do, tried for real; started in place of the server."""
+"""Tries forbidden things in the service's sandbox; started in place of the server."""
 
 import ctypes
 import json
@@ -12,7 +12,6 @@ DEPTH = 4
 
 
 def unshare():
-    """Make a user namespace."""
     if ctypes.CDLL(None, use_errno=True).unshare(NEW_USER_NAMESPACE):
         raise OSError(ctypes.get_errno(), "unshare")
 
@@ -33,7 +32,7 @@ TRIALS = {
 
 
 def succeeded():
-    """What worked of what must not."""
+    """Yield the trials that succeed."""
     for what, trial in TRIALS.items():
         try:
             trial()
@@ -43,7 +42,7 @@ def succeeded():
 
 
 def writable(top="/"):
-    """The directories that can be written to, but for what lies in one."""
+    """Yield the topmost directories that can be written to."""
     for path, names, _ in os.walk(top):
         if path in ("/proc", "/sys"):
             names.clear()

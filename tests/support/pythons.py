@@ -20,6 +20,7 @@ from .checkout import copy_checkout
 from .command import COMMAND
 from .once import once
 from .paths import ROOT
+from .waiting import ran
 
 BINDINGS = ("plyvel", "plyvel-next")
 SETUP = configparser.ConfigParser()
@@ -80,8 +81,7 @@ class Python(NamedTuple):
 def do(*command: str | Path, cwd: Path | None = None, **variables: str) -> str:
     """Run a command that must succeed, and return its output."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHON"))}
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    done = subprocess.run(command, cwd=cwd, env=environ | variables, check=False, **streams)
+    done = ran(*command, cwd=cwd, env=environ | variables, stderr=subprocess.STDOUT)
     assert done.returncode == 0, f"{command}:\n{done.stdout}"
     return done.stdout
 
@@ -110,7 +110,7 @@ def installed() -> list[Python]:
     paths = {path.resolve() for folder in folders for path in folder.glob("python3*") if NAME.fullmatch(path.name)}
     found = {}
     for path in sorted(paths):
-        asked = subprocess.run([path, "-I", "-c", ASK], capture_output=True, text=True, check=False)
+        asked = ran(path, "-I", "-c", ASK)
         if asked.returncode == 0 and asked.stdout:
             python = Python(*json.loads(asked.stdout))
             if PROMISED.contains(python.version):

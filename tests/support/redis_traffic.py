@@ -59,26 +59,16 @@ def ready(server):
     return status, found.get("reason", "")
 
 
-class Events:
-    """A stream of a topic's events."""
-
-    def __init__(self, server, topic):
-        request = urllib.request.Request(f"{server.url}/{topic}/events", headers={"Origin": ORIGIN})
-        self._response = urllib.request.urlopen(request, timeout=BOUND_S)
-
-    def next(self):
-        """Return type and data of the next event."""
-        kind = None
-        for line in self._response:
+def events(server, topic):
+    """Yield type and data of each event of a topic's stream."""
+    request = urllib.request.Request(f"{server.url}/{topic}/events", headers={"Origin": ORIGIN})
+    with urllib.request.urlopen(request, timeout=BOUND_S) as response:
+        for line in response:
             name, _, value = line.decode().rstrip("\n").partition(": ")
             if name == "event":
                 kind = value
-            elif name == "data" and kind:
-                return kind, json.loads(value)
-        raise AssertionError("the stream has ended")
-
-    def close(self):
-        self._response.close()
+            elif name == "data":
+                yield kind, json.loads(value)
 
 
 class Waiters:
@@ -86,8 +76,8 @@ class Waiters:
 
     def __init__(self, server, topic, code):
         self.code = code
-        self._stream = Events(server, topic)
-        kind, data = self._stream.next()
+        self._events = events(server, topic)
+        kind, data = next(self._events)
         assert (kind, data["code"]) == ("session", code)
         poll = {"code": code, "side": "offerer"}
         cursor = server.call("/poll", poll | {"wait": 0})[1]["cursor"]
@@ -101,8 +91,8 @@ class Waiters:
         until(lambda: server.call("/answer", answer)[0] == 200)
         assert self._poll()[1]["answer"] == "at last"
         assert self._listing()[1]["sessions"] == []
-        assert self._stream.next() == ("gone", {"code": self.code, "reason": "answered"})
-        self._stream.close()
+        assert next(self._events) == ("gone", {"code": self.code, "reason": "answered"})
+        self._events.close()
 
 
 def slot_of(code):

@@ -1,4 +1,4 @@
-"""A client of the interface over WebSocket, made with the library `websockets`."""
+"""A client of the interface over WebSocket."""
 
 import asyncio
 import contextlib
@@ -11,12 +11,7 @@ BOUND_S = 30
 
 
 class RpcClient:
-    """A client with one connection, ready when it has been entered.
-
-    Attributes:
-        socket: the connection.
-        events: those of subscriptions that have come and were not read.
-    """
+    """A client with one connection, as a context manager; `events` are those of subscriptions that wait to be read."""
 
     def __init__(self, url, origin, **options):
         self._connecting = connect(url, origin=origin, compression=None, ping_interval=None, max_size=None, **options)
@@ -51,45 +46,45 @@ class RpcClient:
             waiting.exception()
 
     def send(self, method, /, **params):
-        """Send a request; a future of its response."""
+        """Send a request; return a future of its response."""
         id_ = next(self._ids)
         return self.send_raw({"jsonrpc": "2.0", "id": id_, "method": method, "params": params}, id_)
 
     def expect(self, key):
-        """A future of the response with an id, or of a batch with the ids as JSON."""
+        """Return a future of the response with an id, or of that of a batch with its ids as JSON."""
         found = self._waiting[key] = asyncio.get_running_loop().create_future()
         return found
 
     def send_raw(self, message, key):
-        """Send any JSON; a future of its response, see `expect`."""
+        """Send any JSON; return a future of its response, see `expect`."""
         found = self.expect(key)
         sending = asyncio.ensure_future(self.socket.send(json.dumps(message)))
         sending.add_done_callback(lambda done: done.cancelled() or (done.exception() and self._fail(found)))
         return found
 
     async def ask(self, method, /, **params):
-        """The response to a request."""
+        """Send a request, and return its response."""
         return await asyncio.wait_for(self.send(method, **params), BOUND_S)
 
     async def call(self, method, /, **params):
-        """The result of a request that must succeed."""
+        """Send a request that must succeed, and return its result."""
         response = await self.ask(method, **params)
         assert "result" in response, response
         return response["result"]
 
     async def refused(self, method, /, **params):
-        """The error of a request that must fail: its code and its message."""
+        """Send a request that must fail, and return code and message of its error."""
         error = (await self.ask(method, **params))["error"]
         return error["code"], error["message"]
 
     async def event(self, bound_s=BOUND_S):
-        """The next event that is more than a cursor: type, data, cursor."""
+        """Return type, data and cursor of the next event that is more than a cursor."""
         while True:
             params = await asyncio.wait_for(self.events.get(), bound_s)
             if "type" in params:
                 return params["type"], params["data"], params["cursor"]
 
     async def closed(self):
-        """Wait for the end of the connection; its code."""
+        """Wait for the end of the connection, and return its code."""
         await asyncio.wait_for(self.socket.wait_closed(), BOUND_S)
         return self.socket.close_code

@@ -1,4 +1,4 @@
-"""What `/metrics` says, read by Prometheus' own parser."""
+"""The metrics of a server, read by Prometheus' own parser."""
 
 import urllib.request
 
@@ -9,41 +9,34 @@ PREFIX = "tornado_signal_"
 
 
 class Scrape:
-    """One answer of `/metrics`.
-
-    Attributes:
-        text: as it came.
-        families: the metrics by their names.
-    """
+    """A response of `/metrics`: its text, and the metric families by name."""
 
     def __init__(self, text):
         self.text = text
         self.families = {family.name: family for family in text_string_to_metric_families(text)}
 
     def all(self, name, sample=None):
-        """The values of a metric of ours, by what its labels say in the order of their names."""
+        """Return the values of a metric of ours by the values of its labels, in the order of their names."""
         samples = self.families[PREFIX + name].samples
+        assert len({_labels(each) for each in samples}) == len(samples) or sample, "two samples with the same labels"
         wanted = PREFIX + (sample or name)
-        found = {tuple(value for _, value in sorted(each.labels.items())): each.value for each in samples}
-        assert len(found) == len(samples) or sample, "two samples with the same labels"
-        return {
-            tuple(value for _, value in sorted(each.labels.items())): each.value
-            for each in samples
-            if each.name in (wanted, wanted + "_total")
-        }
+        return {_labels(each): each.value for each in samples if each.name in (wanted, wanted + "_total")}
 
     def one(self, name, *labels):
-        """The value of a metric of ours; 0 if it has none with such labels."""
+        """Return the value of a metric of ours; 0 if it has none with such labels."""
         return self.all(name).get(labels, 0)
 
     def histogram(self, name, *labels):
-        """Of a histogram: the cumulated counts by their upper ends, the number of values, and their sum."""
-        samples = self.families[PREFIX + name].samples
-        mine = [each for each in samples if tuple(v for k, v in sorted(each.labels.items()) if k != "le") == labels]
+        """Return the cumulated counts of a histogram by their upper ends, the number of values, and their sum."""
+        mine = [each for each in self.families[PREFIX + name].samples if _labels(each, without="le") == labels]
         buckets = {each.labels["le"]: each.value for each in mine if each.name.endswith("_bucket")}
         (number,) = [each.value for each in mine if each.name.endswith("_count")]
         (total,) = [each.value for each in mine if each.name.endswith("_sum")]
         return buckets, number, total
+
+
+def _labels(sample, without=None):
+    return tuple(value for name, value in sorted(sample.labels.items()) if name != without)
 
 
 def scrape(admin_url):

@@ -120,6 +120,16 @@ class Connection:
         self.writer.close()
 
 
+@contextlib.asynccontextmanager
+async def connected(port, tls=None):
+    """Open a connection to a server on this machine."""
+    connection = Connection(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
+    try:
+        yield connection
+    finally:
+        (connection.writer.transport.abort if tls else connection.close)()  # TLS would wait for a farewell
+
+
 def head(method, target, headers):
     """Return the bytes of a request line and headers."""
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers), "", ""]
@@ -131,13 +141,20 @@ def with_origin(origin, headers=()):
     return [("Host", HOST), *([("Origin", origin)] if origin is not None else []), *headers]
 
 
+def request(method, target, body=None, origin=ORIGIN, headers=()):
+    """Return the bytes of a request whose body is an object that becomes JSON, or bytes."""
+    data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    length = [("Content-Length", str(len(data)))] if body is not None else []
+    return head(method, target, [*with_origin(origin, headers), *length]) + data
+
+
 def segment(topic):
     return quote(topic, safe="")
 
 
-async def who(request):
+async def who(asked):
     """Answer with the client that the request is counted for."""
-    request.respond(wire.encode({"client": request.client_address}))
+    asked.respond(wire.encode({"client": asked.client_address}))
 
 
 WHO = Endpoint("/who", ("GET", "HEAD", "OPTIONS"), who)
@@ -192,11 +209,8 @@ class Service:
         self.store_closed = True
         await self.store.close()
 
-    @contextlib.asynccontextmanager
-    async def connect(self, port=None):
-        connection = Connection(*await asyncio.open_connection("127.0.0.1", port or self.port))
-        with contextlib.closing(connection):
-            yield connection
+    def connect(self, port=None):
+        return connected(port or self.port)
 
     async def raw(self, data, method="GET", port=None):
         """Send bytes on a new connection; return the response, or None."""
@@ -215,9 +229,7 @@ class Service:
             headers: more of them, as pairs.
             port: if not that of the public listener.
         """
-        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        length = [("Content-Length", str(len(data)))] if body is not None else []
-        response = await self.raw(head(method, target, [*with_origin(origin, headers), *length]) + data, method, port)
+        response = await self.raw(request(method, target, body, origin, headers), method, port)
         assert response is not None, "no response"
         if port is None:
             check_every_response(response, method)

@@ -10,7 +10,7 @@ from .command import BOUND_S
 
 @pytest.fixture
 def manager():
-    """A socket as a service manager has it, and the name of it."""
+    """The socket of a service manager, and its name."""
     name = f"tornado-signal-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind("\0" + name)
@@ -19,12 +19,12 @@ def manager():
 
 
 def told(manager):
-    """The next message to the service manager."""
+    """Return the next message to the service manager."""
     return dict(line.split("=", 1) for line in manager.recv(4096).decode().split("\n"))
 
 
 def until_told(manager, name):
-    """The next message that says this; those before it must say that all is well."""
+    """Return the next message with this name; those before it may only be signs of life."""
     while name not in (message := told(manager)):
         assert message["WATCHDOG"] == "1"
     return message

@@ -1,4 +1,4 @@
-"""A client of Server-Sent Events for the tests: it reads a stream as a browser would, and keeps what it has read."""
+"""A client of Server-Sent Events that keeps what it has read."""
 
 import asyncio
 import contextlib
@@ -7,42 +7,32 @@ from typing import NamedTuple
 
 from tornado import httputil
 
-from .service import ORIGIN, Connection, head, with_origin
+from .service import ORIGIN, connected, request
 
 BOUND_S = 20
 
 
 class Event(NamedTuple):
-    """One event, as it came."""
-
     name: str
     data: dict
     id: str
 
 
 class Stream:
-    """A response that goes on.
+    """A stream, read so far.
 
     Attributes:
-        status: of the response.
-        headers: of the response.
-        events: those read so far.
-        comments: how many comments were read so far, the one at the beginning included.
-        marks: how many ids were read so far that came without an event.
-        last: what a browser would send as Last-Event-ID by now; None if no id has come.
-        retry_ms: after what time a browser would come back by now.
-        ended: whether the server has ended it, in good order.
+        comments: the number of comments, with the first one.
+        marks: the number of ids without an event.
+        last: the Last-Event-ID that a browser would send; None if no id has come.
+        retry_ms: the time after which a browser would come back.
+        ended: whether the server has ended it in good order.
     """
 
     def __init__(self, connection):
-        self._connection = connection
-        self._read = b""
-        self.events = []
-        self.comments = 0
-        self.marks = 0
-        self.last = None
-        self.retry_ms = None
-        self.ended = False
+        self._connection, self._read = connection, b""
+        self.events, self.comments, self.marks = [], 0, 0
+        self.last, self.retry_ms, self.ended = None, None, False
 
     async def begin(self):
         """Read the head."""
@@ -66,7 +56,7 @@ class Stream:
         return block.decode()
 
     async def next(self):
-        """Read the next block; whether there was one."""
+        """Read the next block; False at the end."""
         block = await self._block()
         if block is None:
             return False
@@ -100,24 +90,24 @@ class Stream:
         return self
 
     async def take(self, count=1):
-        """Read so many more events; they."""
+        """Read and return a number of further events."""
         before = len(self.events)
         await self.until(lambda: len(self.events) == before + count)
         return self.events[before:]
 
     async def listing(self):
-        """Read the listing that a topic's stream begins with, up to the bare id behind it; its events."""
+        """Read and return the events of the listing at the beginning of a topic's stream; a bare id ends it."""
         await self.until(lambda: self.marks)
         return list(self.events)
 
     async def rest(self):
-        """Read to the end; the events that were left."""
+        """Read to the end, and return the events."""
         before = len(self.events)
         await self.until(lambda: self.ended)
         return self.events[before:]
 
     async def comment(self):
-        """Read up to the next comment, before which no event may come."""
+        """Read up to the next comment; no event may come before it."""
         before, events = self.comments, len(self.events)
         await self.until(lambda: self.comments > before)
         assert len(self.events) == events
@@ -125,27 +115,15 @@ class Stream:
 
 @contextlib.asynccontextmanager
 async def open_stream(port, target, *, last=None, origin=ORIGIN, method="GET", tls=None):
-    """A stream of a server on this machine, its head read.
-
-    Args:
-        port: the server's.
-        target: path and query.
-        last: the Last-Event-ID; None for none.
-        origin: the Origin.
-        method: GET or HEAD.
-        tls: an SSLContext, for HTTPS.
-    """
-    connection = Connection(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
-    try:
+    """Open a stream of a server on this machine; `last` is the Last-Event-ID, `tls` an SSLContext for HTTPS."""
+    async with connected(port, tls) as connection:
         headers = [("Last-Event-ID", last)] if last is not None else []
-        await connection.send(head(method, target, with_origin(origin, headers)))
+        await connection.send(request(method, target, origin=origin, headers=headers))
         async with asyncio.timeout(BOUND_S):
             stream = await Stream(connection).begin()
         yield stream
-    finally:
-        (connection.writer.transport.abort if tls else connection.close)()  # TLS would wait for a farewell
 
 
 def told(events):
-    """What events say in short: pairs of name and code, `gone` with its reason."""
+    """Return name and code of each event, and the reason of `gone`."""
     return [(each.name, each.data["code"], *([each.data["reason"]] if each.name == "gone" else [])) for each in events]

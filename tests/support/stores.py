@@ -1,6 +1,7 @@
 """A clock set by hand, the engines, and stores as one origin sees them."""
 
 import asyncio
+import functools
 import itertools
 import re
 
@@ -164,17 +165,14 @@ class Alternating:
         for store in self.stores:
             await store.close()
 
-    def allow(self, quotas):
+    def each(self, name, *arguments):
+        """Call a method of all of them."""
         for store in self.stores:
-            store.allow(quotas)
+            getattr(store, name)(*arguments)
 
-    def wake_expired(self):
-        for store in self.stores:
-            store.wake_expired()
-
-    def end_watches(self):
-        for store in self.stores:
-            store.end_watches()
+    allow = functools.partialmethod(each, "allow")
+    wake_expired = functools.partialmethod(each, "wake_expired")
+    end_watches = functools.partialmethod(each, "end_watches")
 
 
 class RedisCluster(Redis):

@@ -1,4 +1,4 @@
-"""A terminal for the tests: a program that writes to one, read as a person would see it."""
+"""A program in a terminal, and what it shows."""
 
 import contextlib
 import os
@@ -12,18 +12,13 @@ BOUND_S = 30
 
 
 class Terminal:
-    """A program whose standard streams are a terminal; use it as a context manager.
-
-    Attributes:
-        text: all that it has written so far, without line feeds' carriage returns.
-    """
+    """A program whose standard streams are a terminal, as a context manager; `text` is its output so far."""
 
     def __init__(self, *command, env=None):
         self._master, slave = pty.openpty()
         self.text = ""
-        self.process = subprocess.Popen(
-            [*map(str, command)], stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True
-        )
+        streams = {"stdin": slave, "stdout": slave, "stderr": slave}
+        self.process = subprocess.Popen([*map(str, command)], env=env, start_new_session=True, **streams)
         os.close(slave)
 
     def __enter__(self):
@@ -35,11 +30,10 @@ class Terminal:
         os.close(self._master)
 
     def type(self, text):
-        """Press keys."""
         os.write(self._master, text.encode())
 
     def until(self, pattern):
-        """Read until something is there; the match. What was matched before does not count again."""
+        """Read until a pattern matches what has come since the last match, and return the match."""
         deadline_s = time.monotonic() + BOUND_S
         while not (found := re.search(pattern, self.text)):
             assert self._read(deadline_s), f"it ended without {pattern}: {self.text}"
@@ -47,7 +41,7 @@ class Terminal:
         return found
 
     def rest(self):
-        """Read to the end; all that is left, and the exit status."""
+        """Read to the end; return the rest of the text, and the exit status."""
         deadline_s = time.monotonic() + BOUND_S
         while self._read(deadline_s):
             pass

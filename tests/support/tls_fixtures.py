@@ -7,24 +7,22 @@ from .certificates import client_context, make_pair
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
-    """Certificates by their names: two with keys of one type, and one with another."""
+    """Certificates by name, with keys of two types."""
     directory = tmp_path_factory.mktemp("pairs")
     return {
-        "first": make_pair(directory, "first"),
-        "second": make_pair(directory, "second"),
-        "rsa": make_pair(directory, "rsa", kind="rsa"),
+        name: make_pair(directory, name, kind) for name, kind in (("first", "ec"), ("second", "ec"), ("rsa", "rsa"))
     }
 
 
 @pytest.fixture
 def trusting(pairs):
-    """A client's context that trusts them all."""
+    """An SSLContext that trusts all of them."""
     return client_context(*pairs.values())
 
 
 @pytest.fixture
 def pair(tmp_path, pairs):
-    """The files that a server reads, with the first certificate in them."""
+    """Files for a server, with the first certificate."""
     own = type(pairs["first"])(tmp_path / "server.crt", tmp_path / "server.key")
     own.replace(pairs["first"])
     return own

@@ -1,7 +1,8 @@
-"""Wait for a condition, end what a test has started, and serve HTTP beside it."""
+"""Wait for conditions and processes, end what a test has started, and serve HTTP beside it."""
 
 import contextlib
 import http.server
+import subprocess
 import threading
 import time
 
@@ -36,6 +37,19 @@ def ended_after(make, end):
     finally:
         for each in made:
             end(each)
+
+
+def ran(*command, **options):
+    """Run a command to its end, without input."""
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.run([*map(str, command)], text=True, check=False, **options)
+
+
+def holding(*command):
+    """Start a process that prints "ready" and waits for the end of its input."""
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    return process
 
 
 class LocalServer(http.server.ThreadingHTTPServer):
