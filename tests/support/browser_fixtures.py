@@ -75,7 +75,6 @@ def connect_page(profiles, site):
 
 @pytest.fixture
 def server(start):
-    """The server with its default settings."""
     return start()
 
 

@@ -27,11 +27,7 @@ FLAGS = [
 
 
 class Site(LocalServer):
-    """Pages on a port, and so of an origin, of their own.
-
-    Attributes:
-        pages: the text at each path.
-    """
+    """Pages, by their paths, on a port and so of an origin of their own."""
 
     CONNECT = Path(__file__).with_name("connect.html")
 
@@ -50,14 +46,7 @@ class Pages(Handler):
 
 
 class Profiles:
-    """Opens pages, each in a fresh profile, in two browsers by turns.
-
-    Args:
-        chromium: gives a browser by its number, 0 or 1.
-
-    Attributes:
-        errors: those that the pages left uncaught.
-    """
+    """Opens pages, each in a fresh profile, in two browsers by turns; `errors` are those that no page caught."""
 
     def __init__(self, chromium):
         self.chromium, self.contexts, self.errors = chromium, [], []
@@ -81,13 +70,7 @@ class Profiles:
 
 
 def launch_in(kind, enter, path):
-    """Start a browser inside a network namespace.
-
-    Args:
-        kind: Playwright's kind of browser.
-        enter: the words before a command that runs there.
-        path: of the script that starts it; it is written.
-    """
+    """Start a browser of Playwright inside a network namespace, by a script that is written to a path."""
     require("chromium")
     path.write_text(f'#!/bin/sh\nexec {" ".join(enter)} {shutil.which("chromium")} "$@"\n')
     path.chmod(0o755)
@@ -106,20 +89,14 @@ def open_connect(context, server, origin):
 
 
 class Windowed:
-    """A Chromium in which a tab behind another one really is in the background.
-
-    Args:
-        chromium: Playwright's kind of browser.
-        profile: the directory of its profile.
-    """
+    """A Chromium in which a tab behind another one really is in the background."""
 
     def __init__(self, chromium, profile):
         require("chromium")
         options = [f"--user-data-dir={profile}", "--headless", "--remote-debugging-port=0", "--no-first-run"]
         profile.mkdir()
         with (profile / "log").open("w") as log:
-            command = [shutil.which("chromium"), *options, *FLAGS, "about:blank"]
-            self.process = subprocess.Popen(command, stderr=log)
+            self.process = subprocess.Popen(["chromium", *options, *FLAGS, "about:blank"], stderr=log)
         found = until(lambda: re.search(r"ws://\S+", (profile / "log").read_text()))
         self.browser = chromium.connect_over_cdp(found[0], no_defaults=True)
         self.context = self.browser.contexts[0]
@@ -159,5 +136,4 @@ def before(page, method, action):
 
 
 def listed(server, origin, topic="lobby"):
-    """Return the sessions of a topic, as pages of an origin see them."""
     return server.call(f"/{topic}/sessions", origin=origin)[1]["sessions"]

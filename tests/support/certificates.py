@@ -29,7 +29,6 @@ class Pair(NamedTuple):
         return ["--tls-certificate", self.certificate, "--tls-key", self.key]
 
     def replace(self, other):
-        """Put another pair in the place of this one."""
         self.certificate.write_bytes(other.certificate.read_bytes())
         self.key.write_bytes(other.key.read_bytes())
 
@@ -54,7 +53,6 @@ def make_pair(directory, name="server", kind="ec", passphrase=None):
 
 
 def client_context(*pairs):
-    """Return an SSLContext that trusts these certificates."""
     context = ssl.create_default_context(cadata="".join(pair.certificate.read_text() for pair in pairs))
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -31,14 +31,12 @@ def previous_version(copy):
 
 
 def run(*command: str | Path, **env: str) -> str:
-    """Run a command that must succeed, and return its output with its warnings."""
     done = ran(*command, stderr=subprocess.STDOUT, env=os.environ | env)
     assert done.returncode == 0, f"{command}:\n{done.stdout}"
     return done.stdout
 
 
 def git(directory: Path, *arguments: str) -> str:
-    """Run git without the user's settings."""
     me = ("-c", "user.name=Tester", "-c", "user.email=tester@example.invalid", "-c", "commit.gpgsign=false")
     return run("git", *me, "-C", directory, *arguments).strip()
 

@@ -25,7 +25,6 @@ def environment(**variables):
 
 
 def run(*arguments, cwd=None, **variables):
-    """Run the command to its end."""
     return ran(COMMAND, *arguments, cwd=cwd, env=environment(**variables), timeout=BOUND_S)
 
 
@@ -51,29 +50,17 @@ class Server:
         passed: listening sockets to pass to it, as systemd does.
         prefix: a command that runs it.
         variables: of the environment.
-
-    Attributes:
-        url: of its public listener.
-        admin_url: of its admin listener, or None.
-        log: the lines that it has written so far.
-        tls: the SSLContext for HTTPS; None for the machine's own.
     """
 
-    origin, tls = ORIGIN, None
+    origin, tls = ORIGIN, None  # None: the SSLContext of the machine
 
     def __init__(self, *arguments, command=COMMAND, cwd=None, port=0, passed=(), prefix=(), **variables):
         flags = ["--port", port] if port is not None else []
-        self.log = []
-        self.process = subprocess.Popen(
-            [*prefix, *passing(passed), command, "serve", *map(str, [*flags, *arguments])],
-            cwd=cwd,
-            env=environment(**variables),
-            pass_fds=[each.fileno() for each in passed],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.admin_url = None
+        command = [*prefix, *passing(passed), command, "serve", *map(str, [*flags, *arguments])]
+        options = {"cwd": cwd, "env": environment(**variables), "pass_fds": [each.fileno() for each in passed]}
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command, **options, **streams)
+        self.log, self.admin_url = [], None
         admin = {"--admin-port", "TORNADO_SIGNAL_ADMIN_PORT", "LISTEN_FDNAMES"} & {*arguments, *variables}
         wanted = max(len(passed), 2 if admin else 1)
         while wanted and (line := self.process.stderr.readline()):
@@ -89,13 +76,11 @@ class Server:
             raise AssertionError(f"it ended with {self.process.returncode}: {''.join(self.log)}")
 
     def wait(self):
-        """Wait for its end, and return its exit status."""
         _, rest = self.process.communicate(timeout=BOUND_S)
         self.log += rest.splitlines(keepends=True)
         return self.process.returncode
 
     def stop(self, number=signal.SIGTERM):
-        """Send a signal, wait for the end, and return the exit status."""
         self.process.send_signal(number)
         return self.wait()
 
@@ -119,12 +104,10 @@ class Server:
             return response.status, response.headers, response.read()
 
     def call(self, path, body=None, *, origin=ORIGIN, base=None):
-        """Send a request; return status and JSON of the response."""
         status, _, found = self.exchange(path, body, origin=origin, base=base)
         return status, json.loads(found)
 
     def offer(self, topic="lobby", info="i", offer="o"):
-        """Publish an offer, and return its code."""
         status, found = self.call(f"/{topic}/offer", {"info": info, "offer": offer})
         assert status == 200, found
         return found["code"]

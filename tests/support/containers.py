@@ -122,7 +122,6 @@ class Containers:
         return ["nsenter", "--target", self._pid, "--mount", "--net", "--pid", "--", *map(str, command)]
 
     def environment(self, **variables):
-        """Return the environment of commands."""
         settings = {
             "CONTAINERS_CONF": str(self.room / "containers.conf"),
             "CONTAINERS_STORAGE_CONF": str(self.room / "storage.conf"),
@@ -134,11 +133,9 @@ class Containers:
         return kept | settings | variables
 
     def run(self, *command, **variables):
-        """Run a command there to its end."""
         return ran(*self.command(*command), env=self.environment(**variables), timeout=BOUND_S)
 
     def do(self, *command, **variables):
-        """Run a command there that must succeed, and return its output."""
         done = self.run(*command, **variables)
         assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
         return done.stdout.strip()
@@ -147,7 +144,6 @@ class Containers:
         return self.do("podman", *command)
 
     def inspect(self, name):
-        """Return podman's description of an image or a container."""
         return json.loads(self.podman("inspect", name))[0]
 
     def build(self):
@@ -166,7 +162,6 @@ class Containers:
         return commit
 
     def build_stand_in(self):
-        """Build an image with the real Valkey and Caddy, and return its name."""
         folder = self.room / "stand-in"
         folder.mkdir()
         for program in (get_binary_path(), shutil.which("caddy")):

@@ -10,7 +10,6 @@ SIZE_MIB = 64  # of the fixture `small_disk`
 
 @contextlib.contextmanager
 def mounted(path, size_mib):
-    """Make a directory with a small filesystem."""
     require("root")
     path.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(path)], check=True)
@@ -21,7 +20,6 @@ def mounted(path, size_mib):
 
 
 def fill_up(file):
-    """Fill the disk by a file."""
     with file.open("wb", buffering=0) as opened, contextlib.suppress(OSError):
         while opened.write(b"\0" * (1 << 16)):
             pass

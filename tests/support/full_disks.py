@@ -12,7 +12,6 @@ OFFER = base64.b64encode(random.Random(1).randbytes(45_000)).decode()  # LevelDB
 
 
 def post(server, path, body):
-    """Send a request; return status, headers and JSON of the response."""
     status, headers, found = server.exchange(path, body)
     return status, headers, json.loads(found)
 
@@ -33,7 +32,6 @@ def publish_until(server, kept, done, limit=2000):
 
 
 def wait_until_ready(server):
-    """Wait until the store can be written and read."""
     until(lambda: server.call("/readyz", base=server.admin_url, origin=None)[0] == 200, BOUND_S)
 
 

@@ -1,5 +1,4 @@
-/* Preloaded into a server: its wall clock stands still at what a file says, in nanoseconds, until a test turns it.
-   The monotonic clock, by which it counts its own time, is the system's. */
+/* Preloaded into a server: its wall clock shows the nanoseconds in a file. The monotonic clock is the system's. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -14,9 +13,8 @@ static volatile int64_t *now_ns(void)
 {
     static volatile int64_t *kept;
     if (!kept) {
-        const char *path = getenv("HAND_CLOCK");
-        int file = path ? open(path, O_RDONLY) : -1;
-        void *found = file < 0 ? MAP_FAILED : mmap(NULL, sizeof *kept, PROT_READ, MAP_SHARED, file, 0);
+        int file = open(getenv("HAND_CLOCK"), O_RDONLY);
+        void *found = mmap(NULL, sizeof *kept, PROT_READ, MAP_SHARED, file, 0);
         if (found == MAP_FAILED)
             _exit(70);
         close(file);
@@ -34,24 +32,19 @@ int clock_gettime(clockid_t id, struct timespec *out)
         return system_clock(id, out);
     }
     int64_t ns = *now_ns();
-    out->tv_sec = ns / 1000000000;
-    out->tv_nsec = ns % 1000000000;
+    *out = (struct timespec){ns / 1000000000, ns % 1000000000};
     return 0;
 }
 
 int gettimeofday(struct timeval *restrict out, void *restrict zone)
 {
-    int64_t ns = *now_ns();
-    (void)zone;
-    out->tv_sec = ns / 1000000000;
-    out->tv_usec = ns / 1000 % 1000000;
+    int64_t us = *now_ns() / 1000;
+    *out = (struct timeval){us / 1000000, us % 1000000};
     return 0;
 }
 
 time_t time(time_t *out)
 {
     time_t now = *now_ns() / 1000000000;
-    if (out)
-        *out = now;
-    return now;
+    return out ? *out = now : now;
 }

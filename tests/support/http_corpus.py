@@ -84,23 +84,14 @@ def each_byte(where: str, some: Iterable[int], make: Make) -> dict[str, bytes]:
 
 
 class Kind(NamedTuple):
-    """Requests with which the same happens.
-
-    Attributes:
-        requests: by name.
-        status: of the refusal here; None if the application answers.
-        stricter: why they are refused here, and taken by Tornado.
-        laxer: why they are taken here, and refused by Tornado.
-        different: why both take them, and understand them differently.
-        ends: the connection ends, although they are answered, without an answer to what is behind them.
-    """
+    """Requests, by name, with the same verdict."""
 
     requests: dict[str, bytes]
-    status: int | None = None
-    stricter: str = ""
-    laxer: str = ""
-    different: str = ""
-    ends: bool = False
+    status: int | None = None  # of the refusal here; None if the application answers
+    stricter: str = ""  # why they are refused here, and taken by Tornado
+    laxer: str = ""  # why they are taken here, and refused by Tornado
+    different: str = ""  # why both take them, and understand them differently
+    ends: bool = False  # whether the connection ends although they are answered
 
 
 TAKEN = {
@@ -150,10 +141,10 @@ TAKEN = {
     "Expectation": post(b"Expect: 100-Continue\r\n" + LENGTH, b"hello"),
     "upgrade": upgrade(get()),
     "upgrade with a body": upgrade(length(b"5")),
-    "upgrade with a request for a body": upgrade(length(b"%d" % len(INNER), INNER)),
+    "upgrade with a request as a body": upgrade(length(b"%d" % len(INNER), INNER)),
     "upgrade with an empty body": upgrade(no_length(b"0")),
     "upgrade with a chunked body": upgrade(chunk(b"5")),
-    "upgrade with a chunked request": upgrade(chunked(b"%x\r\n%b\r\n0\r\n\r\n" % (len(INNER), INNER))),
+    "upgrade with a request as a chunk": upgrade(chunked(b"%x\r\n%b\r\n0\r\n\r\n" % (len(INNER), INNER))),
     "upgrades": upgrade(length(b"5")) + upgrade(chunked(b"1\r\na\r\n0\r\n\r\n")) + upgrade(get()),
     "upgrade without Connection": get(b"Upgrade: h2c\r\n"),
     "upgrade to websocket": get(
@@ -258,6 +249,8 @@ LONE_LINE_FEEDS = {
     **each_byte("in Content-Length", b"\n", lambda byte: length(b"5" + byte)),
 }
 
+METHODS = each("request line", line, b"BREW / HTTP/1.1|DESCRIBE / HTTP/1.1|get / HTTP/1.1")
+SAME_LENGTHS = each("length", length, b"5\r\nContent-Length: 5|5, 5")
 OLD_CODINGS = {
     "coding in HTTP/1.0": coding(b" chunked", b"HTTP/1.0"),
     "coding in HTTP/1.0 with keep-alive": coding(b" chunked", b"HTTP/1.0", b"Connection: keep-alive\r\n"),
@@ -291,18 +284,10 @@ KINDS = [
     Kind(each("version", lambda value: get(b"", value), b"HTTP/0.9|HTTP/2.0"), 505),
     Kind({"HTTP/1.2": get(b"", b"HTTP/1.2")}, 400, stricter="there is no such version"),
     Kind(UNKNOWN_URLS, 400, stricter="a URL that no client sends to a server (RFC 9112, 3.2) reaches no handler"),
-    Kind(
-        each("request line", line, b"BREW / HTTP/1.1|DESCRIBE / HTTP/1.1|get / HTTP/1.1"),
-        400,
-        stricter="the parser has a closed list of methods, and ours are on it",
-    ),
+    Kind(METHODS, 400, stricter="the parser has a closed list of methods, and ours are on it"),
     Kind(LONE_LINE_FEEDS, 400, stricter="a lone LF ends no line: attackers could use that some readers accept it"),
     Kind(each("Host", host, b"a:b|a:1:2|[::1"), 400, stricter="no host and port, and so no origin"),
-    Kind(
-        each("length", length, b"5\r\nContent-Length: 5|5, 5"),
-        400,
-        stricter="a length is said once, even if both say the same",
-    ),
+    Kind(SAME_LENGTHS, 400, stricter="a length is said once, even if both say the same"),
     Kind({"more headers than are taken": get(b"X: y\r\n" * 150)}, 431, stricter="a header takes much memory"),
     Kind({"length of 21 digits": length(b"0" * 20 + b"5")}, 400, stricter="no number of bytes is so long"),
     Kind({"coding, blanks": coding(b" chunked \t ")}, 400, stricter="the parser wants the bare word"),

@@ -36,5 +36,4 @@ def start_service(io_loop, tmp_path, transport, caplog):
 
 @pytest.fixture
 def service(io_loop, start_service):
-    """A server in this process with the default settings."""
     return io_loop.run_sync(start_service)

@@ -84,17 +84,14 @@ class Load:
             return (await self._ask(connection, request(method, target, body), kind)).json
 
     async def _offer(self, topic="load"):
-        """Change something."""
         code = (await self._alone("offers", "POST", f"/{topic}/offer", OFFER))["code"]
         self.codes.append(code)
         return code
 
     async def _look(self):
-        """Change nothing."""
         await self._alone("looks", "GET", "/topics")
 
     async def _late(self):
-        """Connect some time before the request."""
         await self._alone("late looks", "GET", "/load/sessions?limit=1", pause_s=LATE_S)
 
     async def _wait(self):
@@ -128,7 +125,6 @@ class Load:
 
 
 async def main(port):
-    """Run until the standard input ends."""
     load = Load(port)
     over = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await load.run(over)

@@ -52,9 +52,6 @@ class Machine:
     Args:
         room: a directory for its files; it is made.
         files: a directory with files for its root, beside those of this machine.
-
-    Attributes:
-        log: a file with the output of its start.
     """
 
     def __init__(self, room: Path, files: Path) -> None:
@@ -92,13 +89,11 @@ class Machine:
         return [*self._enter, only, "--", *command]
 
     def run(self, script: str, *, bound_s: float = BOUND_S, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run a bash script as its root."""
         command = self.command("bash", "-euo", "pipefail", "-c", script)
         environ = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **variables}
         return ran(*command, env=environ, cwd="/", stderr=subprocess.STDOUT, timeout=bound_s)
 
     def do(self, script: str, **variables: str) -> str:
-        """Run a bash script that must succeed; return its output without the last line's end."""
         done = self.run(script, **variables)
         assert done.returncode == 0, f"{script}\n{done.stdout}"
         return done.stdout.rstrip("\n")

@@ -57,7 +57,6 @@ class Lan:
         _do("ip", "link", "set", "lan", "up")
 
     def machine(self):
-        """Add a machine."""
         self._machines.append(Machine(len(self._machines) + 2))
         return self._machines[-1]
 

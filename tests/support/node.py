@@ -19,7 +19,6 @@ for await (const line of createInterface({ input: process.stdin })) {
 
 
 def fetch_module(url, directory):
-    """Save the browser module of a server in a directory."""
     module = directory / "client.mjs"
     with urllib.request.urlopen(f"{url}/client.js", timeout=BOUND_S) as response:
         module.write_bytes(response.read())

@@ -13,7 +13,6 @@ WEB = ROOT / "tornado_signal" / "web"
 
 
 def pack(directory: Path) -> Path:
-    """Pack the package into a file in a directory."""
     command = ["npm", "pack", "--silent", "--pack-destination", directory]
     done = subprocess.run(command, cwd=WEB, capture_output=True, text=True, check=True)
     return directory / done.stdout.strip()

@@ -8,13 +8,7 @@ from pathlib import Path
 
 
 def once(base: Path, name: str, make: Callable[[Path], None]) -> Path:
-    """Return a directory that all workers share; the first one makes it.
-
-    Args:
-        base: `tmp_path_factory.getbasetemp()`.
-        name: of the directory.
-        make: makes and fills it.
-    """
+    """Return a directory that the first worker makes for all; `base` is `tmp_path_factory.getbasetemp()`."""
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     place, made = shared / name, shared / f"{name}.made"
     with (shared / f"{name}.lock").open("w") as lock:

@@ -22,7 +22,6 @@ class Peer:
         self._load, self._connection = load, None
 
     async def ask(self, method, target, **body):
-        """Send a request, and return the JSON of its response."""
         async with asyncio.timeout(BOUND_S):
             connection, self._connection = self._connection or await self._load.connect(), None
             response = None
@@ -77,7 +76,6 @@ class Pairs:
         return Connection(*await asyncio.open_connection("127.0.0.1", self._port, ssl=self._tls))
 
     async def until(self, reached):
-        """Wait for a condition."""
         async with asyncio.timeout(BOUND_S):
             while not reached():
                 for task in self._tasks:
@@ -91,7 +89,6 @@ class Pairs:
         await self.until(lambda: self.met >= wanted)
 
     async def cancel(self):
-        """End everything at once."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

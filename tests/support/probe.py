@@ -32,7 +32,6 @@ TRIALS = {
 
 
 def succeeded():
-    """Yield the trials that succeed."""
     for what, trial in TRIALS.items():
         try:
             trial()

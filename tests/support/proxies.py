@@ -56,7 +56,6 @@ def put(text, pairs):
 
 
 def free_ports():
-    """Return two free ports."""
     with socket.create_server((HOST, 0)) as one, socket.create_server((HOST, 0)) as other:
         return one.getsockname()[1], other.getsockname()[1]
 
@@ -84,11 +83,6 @@ class Proxy:
         pair: certificate and key for it.
         upstream: the server's port on 127.0.0.1, or the path of its Unix socket, or the addresses of several.
         idle_s: the time after which it gives up an idle connection; None for that of its configuration.
-
-    Attributes:
-        port: for HTTPS.
-        plain_port: for HTTP.
-        url: for pages.
     """
 
     def __init__(self, directory, pair, upstream, idle_s=None):
@@ -96,7 +90,7 @@ class Proxy:
         self.directory, self.pair, self.upstream, self.idle_s = directory, pair, upstream, idle_s
         environ = {**os.environ, "HOME": str(directory), "XDG_CONFIG_HOME": str(directory)}
         for _ in range(5):  # somebody may take a port just before it does
-            self.port, self.plain_port = free_ports()
+            self.port, self.plain_port = free_ports()  # for HTTPS and HTTP
             self.url = f"https://{HOST}:{self.port}"
             command = self.configure()
             with (directory / "output").open("wb") as output:
@@ -129,11 +123,10 @@ class Proxy:
     def stop(self):
         """End it; Caddy would wait for its clients to leave."""
         self.process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(2)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(BOUND_S)
+        self.process.kill()
+        self.process.wait(BOUND_S)
 
 
 class Nginx(Proxy):
@@ -141,7 +134,6 @@ class Nginx(Proxy):
     reloading = ("-s", "reload")
 
     def configure(self):
-        """Write its files, and return the command."""
         site = (SYSTEMD / "nginx.conf").read_text()
         server = "server 127.0.0.1:3000;"
         if isinstance(self.upstream, int):

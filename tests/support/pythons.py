@@ -55,13 +55,7 @@ class Python(NamedTuple):
         return name
 
     def installed(self, base: Path) -> Path:
-        """Install the package from a copy of the checkout, once for all tests, and return its command.
-
-        The tests' own Python has it already: test_documents installs it by the quickstart's command.
-
-        Args:
-            base: `tmp_path_factory.getbasetemp()`.
-        """
+        """Install the package from a copy of the checkout, if not into the tests' own Python; see `once` for `base`."""
         if self.version == platform.python_version():
             return COMMAND
 

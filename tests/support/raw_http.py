@@ -12,16 +12,18 @@ from dataclasses import dataclass
 
 import uvloop
 from tornado import httputil, web
-from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
 from tornado_signal.http.errors import make_refusal
 from tornado_signal.http.request_log import RequestLog
 from tornado_signal.metrics import RequestMetrics
 from tornado_signal.settings.settings import Settings
-from tornado_signal.transport import Server, ServerState, connection, listener
+from tornado_signal.transport import connection, listener
 from tornado_signal.transport.state import ConnectionLimiter
 
+from .service import TRANSPORTS
+
+LOG = RequestLog(Settings(), RequestMetrics())
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 PATIENCE_S = 30.0  # of a client; only an error takes so long
 
@@ -39,7 +41,6 @@ class Echo(web.RequestHandler):
 
 
 def echo_application(*routes: object) -> web.Application:
-    """Make an application that echoes all other requests."""
     return web.Application(list(routes), default_handler_class=Echo, log_function=lambda handler: None)
 
 
@@ -57,23 +58,14 @@ class Chopped(connection.Connection):
 
 
 class Running:
-    """A server on a loop in a thread of its own.
+    """A server on a loop in a thread of its own."""
 
-    Attributes:
-        port: on 127.0.0.1.
-        server: the transport, or Tornado's server.
-        complaints: the calls of its loop's exception handler.
-    """
-
-    def __init__(self, make, loop: str, kind: str, tls: ssl.SSLContext | None, limiter: ConnectionLimiter | None):
-        self.kind, self.tls, self.limiter = kind, tls, limiter
-        self.complaints: list[dict] = []
+    def __init__(self, loop: str):
+        self.complaints: list[dict] = []  # the calls of its loop's exception handler
         self.loop = LOOPS[loop]()
         self.loop.set_exception_handler(lambda loop, context: self.complaints.append(context))
         self.thread = threading.Thread(target=self._serve)
         self.thread.start()
-        self.application = self.call(make)
-        self.run(self._start())
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -81,38 +73,25 @@ class Running:
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 
-    async def _start(self) -> None:
+    async def start(self, make: Callable, kind: str, tls: ssl.SSLContext | None, limiter: object) -> None:
+        self.application = make()
         sockets = bind_sockets(0, "127.0.0.1")
         self.port = sockets[0].getsockname()[1]
-        if self.kind == "tornado":
-            self.server = HTTPServer(self.application)
-            self.server.add_sockets(sockets)
-        else:
-            refusal = make_refusal(RequestLog(Settings(), RequestMetrics()))
-            self.server = Server(ServerState(self.application, refusal, self.tls, self.limiter))
-            await self.server.start(sockets)
+        self._serving = TRANSPORTS[kind](self.application, sockets, make_refusal(LOG), tls=tls, limiter=limiter)
+        self.server = await self._serving.__aenter__()
+
+    async def close(self) -> None:
+        await self._serving.__aexit__(None, None, None)
+        await asyncio.sleep(0.01)  # for transports to be closed
 
     def run(self, coroutine):
-        """Run a coroutine on the server's loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(PATIENCE_S)
 
     def call(self, function: Callable, *arguments: object):
-        """Call a function on the server's loop."""
-
         async def called():
             return function(*arguments)
 
         return self.run(called())
-
-    def stop(self) -> None:
-        if self.kind == "tornado":
-            self.call(self.server.stop)
-            self.run(self.server.close_all_connections())
-        else:
-            self.run(self.server.close(1.0))
-        self.run(asyncio.sleep(0.01))  # for transports to be closed
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
 
     def connect(self) -> socket.socket:
         client = socket.create_connection(("127.0.0.1", self.port), PATIENCE_S)
@@ -132,44 +111,41 @@ def serving(
     make: Callable[[], httputil.HTTPServerConnectionDelegate] | None = None,
     *,
     loop: str = "uvloop",
-    kind: str = "transport",
+    kind: str = "own",
     tls: ssl.SSLContext | None = None,
     limiter: ConnectionLimiter | None = None,
     quiet: bool = True,
 ) -> Iterator[Running]:
-    """Run a server; in the end no connection may be left, and its loop may not have complained.
+    """Run a server; in the end no connection may be left, its loop may not have complained, nor an error be logged.
 
     Args:
         make: makes the application on the server's loop; the default one echoes.
         loop: `uvloop` or `asyncio`.
-        kind: `transport` or `tornado`.
+        kind: one of `TRANSPORTS`.
         tls: certificate and key.
         limiter: counts connections.
-        quiet: whether no error may be logged.
+        quiet: False allows errors in the log.
     """
-    log = Log()
-    root = logging.getLogger()
-    root.addHandler(log)
-    running = Running(make or echo_application, loop, kind, tls, limiter)
+    errors: list[str] = []
+    log = logging.Handler(logging.ERROR)
+    log.emit = lambda record: errors.append(log.format(record))
+    logging.getLogger().addHandler(log)
+    running = Running(loop)
     try:
-        yield running
+        running.run(running.start(make or echo_application, kind, tls, limiter))
+        try:
+            yield running
+        finally:
+            running.run(running.close())
     finally:
-        running.stop()
-        root.removeHandler(log)
+        running.loop.call_soon_threadsafe(running.loop.stop)
+        running.thread.join()
+        logging.getLogger().removeHandler(log)
     assert running.complaints == [], running.complaints[0]
-    if kind == "transport":
+    if kind == "own":
         assert not running.server.state.connections
     if quiet:
-        assert log.lines == []
-
-
-class Log(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(self.format(record))
+        assert errors == []
 
 
 @contextlib.contextmanager
@@ -184,7 +160,6 @@ def chopping(*sizes: int) -> Iterator[None]:
 
 
 def read_all(client: socket.socket) -> bytes:
-    """Read until the other end closes."""
     received = bytearray()
     with contextlib.suppress(ConnectionError):
         while chunk := client.recv(1 << 16):

@@ -25,7 +25,6 @@ KINDS = ("redis", "valkey")
 
 
 def binary(kind):
-    """Return the program of a kind of server."""
     if kind == "valkey":
         return str(get_binary_path())
     require("redis-server")
@@ -62,8 +61,6 @@ def free_port():
 
 
 class WallClock:
-    """The wall clock of some servers."""
-
     def __init__(self):
         descriptor, self.path = tempfile.mkstemp(dir=_folder())
         os.ftruncate(descriptor, 8)
@@ -122,8 +119,11 @@ class RedisServer:
 
     def replicas(self):
         """Count the replicas that are up to date."""
+        return sum(each["state"] == "online" for each in self.replicas_seen())
+
+    def replicas_seen(self):
         info = self.ask("INFO", "replication")
-        return sum(info[f"slave{number}"]["state"] == "online" for number in range(info["connected_slaves"]))
+        return [info[f"slave{number}"] for number in range(info["connected_slaves"])]
 
     def wait(self, reached):
         """Wait for a condition; an error of Redis is not yet the condition."""
@@ -169,23 +169,19 @@ class RedisCluster:
             server.ask("CLUSTER", "SET-CONFIG-EPOCH", at + 1)
             first.ask("CLUSTER", "MEET", server.host, server.port)
         for server in self.servers:
-            server.wait(lambda server=server: self._knows(server))
+            server.wait(lambda server=server: self._says(server, "cluster_known_nodes", str(len(self.servers))))
         for at, server in enumerate(self.replicas):
             primary = self.primaries[at % primaries].ask("CLUSTER", "MYID")
             # It may not know the name of a node yet that it has just met.
             server.wait(lambda server=server, primary=primary: server.ask("CLUSTER", "REPLICATE", primary))
         for server in self.servers:
-            server.wait(lambda server=server: self._ready(server))
+            server.wait(lambda server=server: self._says(server, "cluster_state", "ok"))
         for server in self.primaries:
             server.wait(lambda server=server: self._tick() or server.replicas() == replicas)
 
-    def _knows(self, server):
+    def _says(self, server, name, value):
         self._tick()
-        return server.ask("CLUSTER INFO")["cluster_known_nodes"] == str(len(self.servers))
-
-    def _ready(self, server):
-        self._tick()
-        return server.ask("CLUSTER INFO")["cluster_state"] == "ok"
+        return server.ask("CLUSTER INFO")[name] == value
 
     def _tick(self):
         if self.clock is not None:
@@ -208,18 +204,16 @@ class RedisCluster:
         return {slot for first, last, its in self.slots() if its is primary for slot in range(first, last + 1)}
 
     def replaced(self, primary):
-        """Tell whether another node has taken over."""
         return all(its is not primary for _, _, its in self.slots(besides=primary))
 
     def replicas_of(self, primary):
-        info = primary.ask("INFO", "replication")
-        ports = {info[f"slave{number}"]["port"] for number in range(info["connected_slaves"])}
+        ports = {each["port"] for each in primary.replicas_seen()}
         return [server for server in self.servers if server.port in ports]
 
     def wait_until_whole(self):
         """Wait until each node has found its place, and each replica is up to date."""
         for server in self.servers:
-            server.wait(lambda server=server: self._ready(server))
+            server.wait(lambda server=server: self._says(server, "cluster_state", "ok"))
         for server in self.primaries_now():
             server.wait(lambda server=server: server.replicas() == len(self.replicas) // len(self.primaries))
 

@@ -3,10 +3,12 @@
 `pytest_plugins = ["support.redis_traffic"]` brings the fixtures.
 """
 
+import contextlib
 import itertools
 import json
 import queue
 import socket
+import socketserver
 import threading
 import time
 import urllib.request
@@ -19,15 +21,13 @@ from tornado_signal.stores.redis.partitions import Partitions
 
 from .command import BOUND_S, ORIGIN, Server
 from .redis_servers import RedisServer
-from .waiting import ended_after, until
+from .waiting import LocalServer, ended_after, until
 
 PARTITIONS = Partitions("tornado-signal:", 16)
 
 
 @pytest.fixture
 def redis_server():
-    """A function that starts a Redis server."""
-
     def start_one(*options, kind="redis", **arguments):
         return RedisServer(kind, *options, **arguments)
 
@@ -37,8 +37,6 @@ def redis_server():
 
 @pytest.fixture
 def serve():
-    """A function that starts a server whose sessions are on a Redis."""
-
     def start_one(redis, *arguments):
         return Server("--store", "redis", "--redis-nodes", redis.address, *arguments)
 
@@ -54,7 +52,6 @@ def in_background(call):
 
 
 def ready(server):
-    """Return the status of /readyz, and its reason."""
     status, found = server.call("/readyz", base=server.admin_url)
     return status, found.get("reason", "")
 
@@ -195,49 +192,36 @@ class Publishers:
         assert max(self.times_s) < BOUND_S / 2
 
 
-class LosingProxy:
+class LosingProxy(LocalServer):
     """Lies between a server and a Redis; `lost` is the number of replies that it has lost."""
 
     def __init__(self, redis):
-        self._redis, self._losing, self.lost = redis, None, 0
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = "{}:{}".format(*self._listening.getsockname())
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.redis, self.losing, self.lost = redis, None, 0
+        super().__init__(Losing)
+        self.address = f"127.0.0.1:{self.server_port}"
 
     def lose_reply_to(self, part):
         """Pass the next command with this part on, wait for the reply, and cut the connection instead of sending it."""
-        self._losing = part
+        self.losing = part
 
-    def _accept(self):
-        while True:
-            try:
-                client, _ = self._listening.accept()
-            except OSError:  # closed
-                return
-            redis = socket.create_connection((self._redis.host, self._redis.port))
-            threading.Thread(target=self._serve, args=(client, redis), daemon=True).start()
 
-    def _serve(self, client, redis):
+class Losing(socketserver.BaseRequestHandler):
+    def handle(self):
+        redis = socket.create_connection((self.server.redis.host, self.server.redis.port))
         losing = threading.Event()
-        threading.Thread(target=self._pass_replies, args=(redis, client, losing), daemon=True).start()
-        with client, redis:
+        threading.Thread(target=self._pass_replies, args=(redis, losing), daemon=True).start()
+        with self.request as client, redis:
             while data := client.recv(1 << 16):
-                if self._losing is not None and self._losing in data:
-                    self._losing = None
+                if self.server.losing is not None and self.server.losing in data:
+                    self.server.losing = None
                     losing.set()
                 redis.sendall(data)
 
-    def _pass_replies(self, redis, client, losing):
-        try:
+    def _pass_replies(self, redis, losing):
+        with contextlib.suppress(OSError):  # the other end has gone
             while data := redis.recv(1 << 16):
                 if losing.is_set():
-                    self.lost += 1
+                    self.server.lost += 1
                     break
-                client.sendall(data)
-            client.shutdown(socket.SHUT_RDWR)
-        except OSError:  # the other end has gone
-            return
-
-    def close(self):
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
+                self.request.sendall(data)
+            self.request.shutdown(socket.SHUT_RDWR)

@@ -46,7 +46,6 @@ class RpcClient:
             waiting.exception()
 
     def send(self, method, /, **params):
-        """Send a request; return a future of its response."""
         id_ = next(self._ids)
         return self.send_raw({"jsonrpc": "2.0", "id": id_, "method": method, "params": params}, id_)
 
@@ -63,11 +62,9 @@ class RpcClient:
         return found
 
     async def ask(self, method, /, **params):
-        """Send a request, and return its response."""
         return await asyncio.wait_for(self.send(method, **params), BOUND_S)
 
     async def call(self, method, /, **params):
-        """Send a request that must succeed, and return its result."""
         response = await self.ask(method, **params)
         assert "result" in response, response
         return response["result"]
@@ -85,6 +82,5 @@ class RpcClient:
                 return params["type"], params["data"], params["cursor"]
 
     async def closed(self):
-        """Wait for the end of the connection, and return its code."""
         await asyncio.wait_for(self.socket.wait_closed(), BOUND_S)
         return self.socket.close_code

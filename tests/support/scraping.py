@@ -40,7 +40,6 @@ def _labels(sample, without=None):
 
 
 def scrape(admin_url):
-    """Ask a server's admin listener."""
     with urllib.request.urlopen(admin_url + "/metrics", timeout=BOUND_S) as response:
         assert response.headers["Content-Type"].startswith("text/plain")
         return Scrape(response.read().decode())

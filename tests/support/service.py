@@ -44,21 +44,24 @@ def invalid(parameter):
 
 
 @contextlib.asynccontextmanager
-async def _own(application, listening, refusal):
-    limiter = getattr(getattr(application, "site", None), "limits", None)
-    server = transport.Server(transport.ServerState(application, refusal, limiter=limiter))
+async def _own(application, listening, refusal, tls=None, limiter=None):
+    server = transport.Server(transport.ServerState(application, refusal, tls, limiter))
     await server.start(listening)
-    yield
-    await server.close(1.0)
+    try:
+        yield server
+    finally:
+        await server.close(1.0)
 
 
 @contextlib.asynccontextmanager
-async def _tornados(application, listening, refusal):
+async def _tornados(application, listening, refusal, tls=None, limiter=None):
     server = HTTPServer(application, max_body_size=1 << 62)
     server.add_sockets(listening)
-    yield
-    server.stop()
-    await server.close_all_connections()
+    try:
+        yield server
+    finally:
+        server.stop()
+        await server.close_all_connections()
 
 
 TRANSPORTS = {"own": _own, "tornado": _tornados}
@@ -131,13 +134,11 @@ async def connected(port, tls=None):
 
 
 def head(method, target, headers):
-    """Return the bytes of a request line and headers."""
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers), "", ""]
     return "\r\n".join(lines).encode("latin-1")
 
 
 def with_origin(origin, headers=()):
-    """Return the headers of a request: Host, the Origin if there is one, and others."""
     return [("Host", HOST), *([("Origin", origin)] if origin is not None else []), *headers]
 
 
@@ -161,13 +162,11 @@ WHO = Endpoint("/who", ("GET", "HEAD", "OPTIONS"), who)
 
 
 def declared():
-    """Return the declared methods of the interface's paths."""
     methods = {each.path: each.method for each in declare(Settings())}
     return methods | {each.path: "GET" for each in SUBSCRIPTIONS} | {"/openapi.json": "GET"}
 
 
 def applying(store, clock, settings):
-    """Make the application on a store."""
     shared = Shared(store, settings, clock, open_ice_servers(settings), VERSION)
     return make_application(shared, Limits(settings), RequestMetrics(), websocket_endpoints(declare(settings)))
 
@@ -193,7 +192,8 @@ class Service:
         for application in (self.application, make_admin_application(self.site)):
             listening = bind_sockets(0, "127.0.0.1")
             ports.append(listening[0].getsockname()[1])
-            await self._stack.enter_async_context(self._transport(application, listening, refusal))
+            limiter = getattr(getattr(application, "site", None), "limits", None)
+            await self._stack.enter_async_context(self._transport(application, listening, refusal, limiter=limiter))
         self.port, self.admin_port = ports
 
     async def stop(self):
@@ -205,7 +205,6 @@ class Service:
         await self.store.close()
 
     async def close_store(self):
-        """Close the store under a running server."""
         self.store_closed = True
         await self.store.close()
 
@@ -213,7 +212,6 @@ class Service:
         return connected(port or self.port)
 
     async def raw(self, data, method="GET", port=None):
-        """Send bytes on a new connection; return the response, or None."""
         async with self.connect(port) as connection:
             await connection.send(data)
             return await connection.receive(method)
@@ -236,26 +234,22 @@ class Service:
         return response
 
     async def get(self, target, **options):
-        """GET something that must succeed, and return its JSON."""
         response = await self.call("GET", target, **options)
         assert response.status == 200, response
         return response.json
 
     async def post(self, target, /, *, origin=ORIGIN, **body):
-        """POST something that must succeed, and return its JSON."""
         response = await self.call("POST", target, body, origin=origin)
         assert response.status == 200, response
         return response.json
 
     async def offer(self, topic="lobby", info="me", offer="an offer", origin=ORIGIN):
-        """Publish an offer, and return its code."""
         return (await self.post(f"/{segment(topic)}/offer", origin=origin, info=info, offer=offer))["code"]
 
     async def sessions(self, topic="lobby", origin=ORIGIN):
         return (await self.get(f"/{segment(topic)}/sessions", origin=origin))["sessions"]
 
     async def topics(self, query="", origin=ORIGIN):
-        """Return the topics as pairs of name and count."""
         return [(each["topic"], each["count"]) for each in (await self.get("/topics" + query, origin=origin))["topics"]]
 
 

@@ -19,7 +19,6 @@ def manager():
 
 
 def told(manager):
-    """Return the next message to the service manager."""
     return dict(line.split("=", 1) for line in manager.recv(4096).decode().split("\n"))
 
 

@@ -35,7 +35,6 @@ class Stream:
         self.last, self.retry_ms, self.ended = None, None, False
 
     async def begin(self):
-        """Read the head."""
         block = (await self._connection.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         first, _, rest = block.partition("\r\n")
         self.status = int(first.split(" ")[1])
@@ -43,7 +42,6 @@ class Stream:
         return self
 
     async def _block(self):
-        """Read until an empty line; None at the end."""
         while b"\n\n" not in self._read:
             size = int(await self._connection.reader.readline(), 16)
             self._read += await self._connection.reader.readexactly(size)
@@ -82,7 +80,6 @@ class Stream:
         return True
 
     async def until(self, done):
-        """Read until `done()`, at most to the end."""
         async with asyncio.timeout(BOUND_S):
             while not done() and await self.next():
                 pass
@@ -101,7 +98,6 @@ class Stream:
         return list(self.events)
 
     async def rest(self):
-        """Read to the end, and return the events."""
         before = len(self.events)
         await self.until(lambda: self.ended)
         return self.events[before:]

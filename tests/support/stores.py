@@ -48,8 +48,6 @@ class HandClock(Clock):
 
 
 class LevelDB:
-    """Makes and checks stores of the LevelDB engine."""
-
     in_order = True  # carries requests of one moment out in their order
 
     def __init__(self, path, clock):
@@ -59,7 +57,6 @@ class LevelDB:
         return await open_leveldb(self._path / name, self._clock, **{"durability": "os", **options})
 
     def code(self, origin, topic, offer):
-        """Return the code of an offer where codes come from content."""
         return content_code(origin, [topic], offer)
 
     def one_process(self, store):
@@ -84,7 +81,6 @@ class LevelDB:
 
     @staticmethod
     def take_small_steps(monkeypatch):
-        """Make its steps small enough for a test to take all of them."""
         monkeypatch.setattr(records, "LISTING_STEP", 3)
         monkeypatch.setattr(records, "PASSING_STEP", 2)
         monkeypatch.setattr(store_module, "SETTLING_STEP", 1)
@@ -92,8 +88,6 @@ class LevelDB:
 
 
 class Redis:
-    """Makes and checks stores of the Redis engine, on a server with the test's wall clock."""
-
     cluster, processes, in_order = False, 1, True
     prefixes = (f"test-{number}:" for number in itertools.count())
 
@@ -166,7 +160,6 @@ class Alternating:
             await store.close()
 
     def each(self, name, *arguments):
-        """Call a method of all of them."""
         for store in self.stores:
             getattr(store, name)(*arguments)
 
@@ -185,7 +178,6 @@ ENGINES = {"leveldb": LevelDB, "redis": Redis, "redis-cluster": RedisCluster}
 
 
 async def turns():
-    """Let the event loop run."""
     for _ in range(10):
         await asyncio.sleep(0)
 

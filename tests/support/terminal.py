@@ -41,7 +41,6 @@ class Terminal:
         return found
 
     def rest(self):
-        """Read to the end; return the rest of the text, and the exit status."""
         deadline_s = time.monotonic() + BOUND_S
         while self._read(deadline_s):
             pass

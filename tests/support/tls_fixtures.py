@@ -16,7 +16,6 @@ def pairs(tmp_path_factory):
 
 @pytest.fixture
 def trusting(pairs):
-    """An SSLContext that trusts all of them."""
     return client_context(*pairs.values())
 
 

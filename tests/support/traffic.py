@@ -10,7 +10,6 @@ SECRETS = ["hidden", "5ec1e7", "127.0.0.1"]
 
 
 def send(server, data):
-    """Send bytes, and return all that comes back until the server hangs up."""
     where = urlsplit(server.url)
     with socket.create_connection((where.hostname, where.port), timeout=BOUND_S) as client:
         client.sendall(data)
@@ -21,12 +20,10 @@ def send(server, data):
 
 
 def request(server, method, path, body=None, origin="https://hidden.example"):
-    """Send any request, and return the status."""
     return server.exchange(path, body, origin=origin, method=method)[0]
 
 
 def offer(server, topic="hidden-topic", **more):
-    """Publish an offer, and return its code."""
     return server.call(f"/{topic}/offer", {"info": "hidden", "offer": "hidden"} | more, origin=ORIGIN)[1]["code"]
 
 

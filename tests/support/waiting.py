@@ -73,7 +73,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """Handles requests without a word in the log."""
 
     def send(self, status, data, headers):
-        """Send a response with its length."""
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(data))}.items():
             self.send_header(name, value)

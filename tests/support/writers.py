@@ -1,4 +1,4 @@
-"""Writers that remember what they sent and what was acknowledged, for the tests that take the server's ground away."""
+"""Writers that remember what they sent and what was acknowledged, for tests that kill servers and fill disks."""
 
 import asyncio
 import http.client
@@ -24,7 +24,7 @@ NO_LIMIT_MS = 300_000
 
 @dataclass
 class Sent:
-    """A session as a writer knows it: what was asked for, and what of it was acknowledged."""
+    """A session as a writer knows it."""
 
     origin: str
     topic: str
@@ -32,8 +32,8 @@ class Sent:
     offer: str
     sent_ms: int
     code: bytes | None = None
-    asked: dict = field(default_factory=lambda: {side: [] for side in Side})
-    acknowledged: dict = field(default_factory=lambda: {side: [] for side in Side})
+    asked: dict = field(default_factory=lambda: {side: [] for side in Side})  # candidates, sent
+    acknowledged: dict = field(default_factory=lambda: {side: [] for side in Side})  # candidates, acknowledged
     answer: str | None = None
     answered: bool = False
 
@@ -43,34 +43,29 @@ class Writers:
 
     Args:
         url: of the server.
-        seed: of all that they choose.
-        number: how many they are.
-        padding: what every text ends with, to fill a disk sooner.
+        seed: of all random choices.
+        number: of threads.
+        padding: the end of each text, to fill a disk sooner.
 
     Attributes:
         sessions: all that was sent, acknowledged or not.
         acknowledgements: released once for each; acquire it to wait for some.
         refusals: the same for each 503.
-        wrong: what should never have come, as sentences.
+        wrong: complaints about responses, as sentences.
     """
 
     numbers = count()
 
     def __init__(self, url, seed, *, number=8, padding=""):
-        self.sessions = []
+        self.sessions, self.wrong = [], []
         self.acknowledgements, self.refusals = threading.Semaphore(0), threading.Semaphore(0)
-        self.wrong = []
-        self._address = urlsplit(url).netloc
-        self._padding = padding
-        self._stopping = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._write, args=(random.Random(f"{seed} {n}"),)) for n in range(number)
-        ]
+        self._address, self._padding, self._stopping = urlsplit(url).netloc, padding, threading.Event()
+        choices = [random.Random(f"{seed} {n}") for n in range(number)]
+        self._threads = [threading.Thread(target=self._write, args=(rng,)) for rng in choices]
         for thread in self._threads:
             thread.start()
 
     def stop(self):
-        """Wait until all of them have stopped: by themselves when the server is gone."""
         self._stopping.set()
         for thread in self._threads:
             thread.join(BOUND_S)
@@ -109,7 +104,6 @@ class Writers:
             session.answered = self._post(connection, session.origin, "/answer", body) is not None
 
     def _post(self, connection, origin, path, body):
-        """What a 200 holds; None for a 503."""
         connection.request("POST", path, json.dumps(body), {"Origin": origin})
         response = connection.getresponse()
         found = json.loads(response.read())
@@ -126,18 +120,17 @@ class Writers:
 
 
 def subsequence(some, all_of_them):
-    """Whether all of some occur among others in the same order."""
     rest = iter(all_of_them)
     return all(each in rest for each in some)
 
 
 async def compare(path, sessions, timeout_ms=NO_LIMIT_MS):
-    """Open the store and compare it with what was sent: all acknowledged is there, nothing is half there.
+    """Open the store and compare it with all that was sent: the acknowledged is there, and nothing is half there.
 
     Returns:
-        How many sessions were found, and how many of them had never been acknowledged.
+        The number of acknowledged sessions, and that of others in the store.
     """
-    # Time stands still: else what expires between the two looks at it would be found in one of them.
+    # Time stands still, so that no session expires between two looks at it.
     store = await open_leveldb(path, HandClock(time.time_ns() // 1_000_000), timeout_ms=timeout_ms)
     try:
         store.check()
@@ -168,7 +161,7 @@ async def compare(path, sessions, timeout_ms=NO_LIMIT_MS):
             if entry:
                 assert (entry.offer, entry.candidates) == (session.offer, candidates[Side.OFFERER])
                 assert (entry.session.info, entry.session.topic) == (session.info, session.topic)
-        # What was not acknowledged is there whole or not at all.
+        # Sessions without an acknowledgement are there whole or not at all.
         asked = {(each.origin, each.topic, each.info, each.offer) for each in sessions if not each.code}
         for (origin, topic, _), entry in listed.items():
             assert (origin, topic, entry.session.info, entry.offer) in asked
@@ -179,5 +172,4 @@ async def compare(path, sessions, timeout_ms=NO_LIMIT_MS):
 
 
 def compare_stopped(path, sessions, timeout_ms=NO_LIMIT_MS):
-    """The same from outside an event loop."""
     return asyncio.run(compare(path, sessions, timeout_ms))
