@@ -14,18 +14,10 @@ UNKNOWN = "/no/such"
 
 
 class BareServer(LocalServer):
-    """Stands before a server, and lets through only the specification's paths, parameters and fields.
-
-    Args:
-        target: the address of the real server.
-
-    Attributes:
-        url: its own address.
-        asked: the paths of all requests.
-    """
+    """Stands before a server, and lets through only the specification's paths, parameters and fields."""
 
     def __init__(self, target):
-        self.target, self.asked = target, []
+        self.target, self.asked = target, []  # the address of the real server, and the paths of all requests
         super().__init__(Forwarding)
         self.url = f"http://127.0.0.1:{self.server_port}"
 

@@ -27,17 +27,10 @@ class Failure(Exception):
 
 
 class Load:
-    """The clients.
-
-    Attributes:
-        answered: the number of answered requests of each kind.
-        failures: as texts.
-        codes: of the sessions that the server has acknowledged.
-    """
-
     def __init__(self, port):
         self._port, self._over, self._listening = port, asyncio.Event(), 0
-        self.answered, self.failures, self.codes = collections.Counter(), [], []
+        self.answered, self.failures = collections.Counter(), []  # requests by kind, and complaints
+        self.codes = []  # of the sessions that the server has acknowledged
 
     async def run(self, over):
         """Send requests of all kinds until `over` is done, then end everything in order."""

@@ -66,11 +66,7 @@ class Lan:
 
 
 class Machine:
-    """A machine with a cable to a `Lan`; `number` is the last part of its address.
-
-    Attributes:
-        enter: the words before a command that runs there.
-    """
+    """A machine with a cable to a `Lan`; `number` ends its address, `enter` are the words before a command there."""
 
     def __init__(self, number):
         self._number = number
@@ -149,11 +145,7 @@ def spawn(network):
     def popen(*command, **options):
         return subprocess.Popen([*network, *map(str, command)], text=True, **options)
 
-    def end(process):
-        process.kill()
-        process.communicate()
-
-    with ended_after(popen, end) as spawn:
+    with ended_after(popen, lambda process: (process.kill(), process.communicate())) as spawn:
         yield spawn
 
 

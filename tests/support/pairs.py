@@ -52,22 +52,15 @@ class Pairs:
         port: the proxy's.
         tls: an SSLContext that trusts it.
         number: of pairs at the same time.
-
-    Attributes:
-        answered: the number of requests answered with 200.
-        failures: method and target of the others, and what came instead.
-        met: the number of pairs that have met.
-        peers: the greatest number of requests at a time.
-        published: the codes of sessions in the topic of the listener, in their order.
-        heard: the events of its stream, as pairs of name and code.
-        streams: the number of streams that it has opened.
     """
 
     def __init__(self, port, tls, number=6):
         self._port, self._tls = port, tls
-        self.answered, self.failures, self.met = 0, [], 0
-        self.published, self.heard, self.streams = [], [], 0
-        self.peers = 2 * number + 1
+        self.answered, self.failures = 0, []  # requests answered with 200, and the others, with their responses
+        self.met = 0  # the number of pairs that have met
+        self.peers = 2 * number + 1  # the greatest number of requests at a time
+        self.published = []  # the codes of sessions in the topic of the listener
+        self.heard, self.streams = [], 0  # its events, as pairs of name and code, and the number of its streams
         self._over = asyncio.Event()
         self._tasks = [asyncio.create_task(self._meet(at)) for at in range(number)]
         self._tasks += [asyncio.create_task(self._publish()), asyncio.create_task(self._listen())]

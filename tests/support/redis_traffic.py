@@ -28,19 +28,16 @@ PARTITIONS = Partitions("tornado-signal:", 16)
 
 @pytest.fixture
 def redis_server():
-    def start_one(*options, kind="redis", **arguments):
-        return RedisServer(kind, *options, **arguments)
-
-    with ended_after(start_one, RedisServer.kill) as start:
+    with ended_after(
+        lambda *options, kind="redis", **more: RedisServer(kind, *options, **more), RedisServer.kill
+    ) as start:
         yield start
 
 
 @pytest.fixture
 def serve():
-    def start_one(redis, *arguments):
-        return Server("--store", "redis", "--redis-nodes", redis.address, *arguments)
-
-    with ended_after(start_one, Server.end) as start:
+    shared = ("--store", "redis", "--redis-nodes")
+    with ended_after(lambda redis, *more: Server(*shared, redis.address, *more), Server.end) as start:
         yield start
 
 
@@ -104,11 +101,6 @@ def topic_in(slots, names=None):
 
 class Publishers:
     """Threads that publish, send a candidate and answer, each time at another server.
-
-    Args:
-        servers: all of them.
-        number: of threads.
-        slots: of the topics.
 
     Attributes:
         acknowledged: the texts that were acknowledged of each session, by code.

@@ -217,16 +217,7 @@ class Service:
             return await connection.receive(method)
 
     async def call(self, method, target, body=None, *, origin=ORIGIN, headers=(), port=None):
-        """Send a request and return the response; see `check_every_response`.
-
-        Args:
-            method: any token.
-            target: path and query.
-            body: an object that becomes JSON, or bytes.
-            origin: None for no Origin.
-            headers: more of them, as pairs.
-            port: if not that of the public listener.
-        """
+        """Send a request to the public listener or another port, check the response, and return it."""
         response = await self.raw(request(method, target, body, origin, headers), method, port)
         assert response is not None, "no response"
         if port is None:

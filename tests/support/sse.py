@@ -19,20 +19,13 @@ class Event(NamedTuple):
 
 
 class Stream:
-    """A stream, read so far.
-
-    Attributes:
-        comments: the number of comments, with the first one.
-        marks: the number of ids without an event.
-        last: the Last-Event-ID that a browser would send; None if no id has come.
-        retry_ms: the time after which a browser would come back.
-        ended: whether the server has ended it in good order.
-    """
-
     def __init__(self, connection):
         self._connection, self._read = connection, b""
-        self.events, self.comments, self.marks = [], 0, 0
-        self.last, self.retry_ms, self.ended = None, None, False
+        self.events, self.comments = [], 0  # read so far
+        self.marks = 0  # the number of ids without an event
+        self.last = None  # the Last-Event-ID that a browser would send
+        self.retry_ms = None  # the time after which a browser would come back
+        self.ended = False  # whether the server has ended it in good order
 
     async def begin(self):
         block = (await self._connection.reader.readuntil(b"\r\n\r\n")).decode("latin-1")

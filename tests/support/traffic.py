@@ -4,6 +4,7 @@ import socket
 from urllib.parse import urlsplit
 
 from .command import BOUND_S, ORIGIN
+from .raw_http import read_all
 
 NO_SUCH_CODE = "00000000-0000-4000-8000-000000000000"
 SECRETS = ["hidden", "5ec1e7", "127.0.0.1"]
@@ -13,10 +14,7 @@ def send(server, data):
     where = urlsplit(server.url)
     with socket.create_connection((where.hostname, where.port), timeout=BOUND_S) as client:
         client.sendall(data)
-        received = b""
-        while some := client.recv(65536):
-            received += some
-    return received
+        return read_all(client)
 
 
 def request(server, method, path, body=None, origin="https://hidden.example"):

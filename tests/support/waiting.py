@@ -8,14 +8,7 @@ import time
 
 
 def until(reached, bound_s=60, complaint=lambda: "it did not come true", pause_s=0.02):
-    """Wait until a condition holds, and return its value.
-
-    Args:
-        reached: the condition.
-        bound_s: when to give up.
-        complaint: the text of the failure then.
-        pause_s: between two looks.
-    """
+    """Wait until a condition holds, and return its value; fail with a complaint after a time."""
     end_s = time.monotonic() + bound_s
     while not (found := reached()):
         assert time.monotonic() < end_s, complaint()

@@ -46,18 +46,13 @@ class Writers:
         seed: of all random choices.
         number: of threads.
         padding: the end of each text, to fill a disk sooner.
-
-    Attributes:
-        sessions: all that was sent, acknowledged or not.
-        acknowledgements: released once for each; acquire it to wait for some.
-        refusals: the same for each 503.
-        wrong: complaints about responses, as sentences.
     """
 
     numbers = count()
 
     def __init__(self, url, seed, *, number=8, padding=""):
-        self.sessions, self.wrong = [], []
+        self.sessions, self.wrong = [], []  # all that was sent, and complaints about responses
+        # Released once for each 200 or 503; acquire them to wait for some.
         self.acknowledgements, self.refusals = threading.Semaphore(0), threading.Semaphore(0)
         self._address, self._padding, self._stopping = urlsplit(url).netloc, padding, threading.Event()
         choices = [random.Random(f"{seed} {n}") for n in range(number)]
@@ -125,11 +120,7 @@ def subsequence(some, all_of_them):
 
 
 async def compare(path, sessions, timeout_ms=NO_LIMIT_MS):
-    """Open the store and compare it with all that was sent: the acknowledged is there, and nothing is half there.
-
-    Returns:
-        The number of acknowledged sessions, and that of others in the store.
-    """
+    """Check that the store has all acknowledged sessions, and none in part; return their number and that of others."""
     # Time stands still, so that no session expires between two looks at it.
     store = await open_leveldb(path, HandClock(time.time_ns() // 1_000_000), timeout_ms=timeout_ms)
     try:
