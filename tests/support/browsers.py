@@ -15,14 +15,9 @@ TURN_SECRET = "a secret of thirty-two characters"
 # The peers are in one machine, perhaps without a network: loopback counts. A browser shows its addresses to a page with
 # permission to use the microphone, which `Profiles` gives.
 FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--allow-loopback-in-peer-connection",
-    "--disable-features=WebRtcHideLocalIpsWithMdns",
-    "--use-fake-device-for-media-stream",
-    "--use-fake-ui-for-media-stream",
+    *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"),
+    *("--allow-loopback-in-peer-connection", "--disable-features=WebRtcHideLocalIpsWithMdns"),
+    *("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"),
 ]
 
 

@@ -46,9 +46,9 @@ class Server:
         arguments: of `serve`.
         command: the installed command.
         cwd: its working directory.
-        port: None leaves the port to the other settings.
+        port: None leaves it to the other settings.
         passed: listening sockets to pass to it, as systemd does.
-        prefix: a command that runs it.
+        prefix: the words before the command.
         variables: of the environment.
     """
 
@@ -67,10 +67,7 @@ class Server:
             self.log.append(line)
             if found := re.search(r"(listening|admin listener) on (https?://[^\s\"]+|unix:.+)", line):
                 wanted -= 1
-                if found[1] == "listening":
-                    self.url = found[2]
-                else:
-                    self.admin_url = found[2]
+                setattr(self, "url" if found[1] == "listening" else "admin_url", found[2])
         if wanted:
             self.process.wait(BOUND_S)
             raise AssertionError(f"it ended with {self.process.returncode}: {''.join(self.log)}")

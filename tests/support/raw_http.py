@@ -5,13 +5,12 @@ import contextlib
 import json
 import logging
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import uvloop
-from tornado import httputil, web
+from tornado import web
 from tornado.netutil import bind_sockets
 
 from tornado_signal.http.errors import make_refusal
@@ -19,7 +18,6 @@ from tornado_signal.http.request_log import RequestLog
 from tornado_signal.metrics import RequestMetrics
 from tornado_signal.settings.settings import Settings
 from tornado_signal.transport import connection, listener
-from tornado_signal.transport.state import ConnectionLimiter
 
 from .service import TRANSPORTS
 
@@ -47,7 +45,7 @@ def echo_application(*routes: object) -> web.Application:
 class Chopped(connection.Connection):
     """A connection that gets its data in pieces of some sizes; the last size is for all further pieces of each read."""
 
-    sizes: tuple[int, ...] = ()
+    sizes = ()
 
     def data_received(self, data: bytes) -> None:
         sizes = list(self.sizes)
@@ -73,7 +71,7 @@ class Running:
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 
-    async def start(self, make: Callable, kind: str, tls: ssl.SSLContext | None, limiter: object) -> None:
+    async def start(self, make, kind, tls, limiter) -> None:
         self.application = make()
         sockets = bind_sockets(0, "127.0.0.1")
         self.port = sockets[0].getsockname()[1]
@@ -107,24 +105,10 @@ class Running:
 
 
 @contextlib.contextmanager
-def serving(
-    make: Callable[[], httputil.HTTPServerConnectionDelegate] | None = None,
-    *,
-    loop: str = "uvloop",
-    kind: str = "own",
-    tls: ssl.SSLContext | None = None,
-    limiter: ConnectionLimiter | None = None,
-    quiet: bool = True,
-) -> Iterator[Running]:
-    """Run a server; in the end no connection may be left, its loop may not have complained, nor an error be logged.
+def serving(make=echo_application, *, loop="uvloop", kind="own", tls=None, limiter=None, quiet=True):
+    """Run a server with the application that `make` makes on its loop.
 
-    Args:
-        make: makes the application on the server's loop; the default one echoes.
-        loop: `uvloop` or `asyncio`.
-        kind: one of `TRANSPORTS`.
-        tls: certificate and key.
-        limiter: counts connections.
-        quiet: False allows errors in the log.
+    In the end no connection may be left, its loop may not have complained, and, if `quiet`, no error be logged.
     """
     errors: list[str] = []
     log = logging.Handler(logging.ERROR)
@@ -132,7 +116,7 @@ def serving(
     logging.getLogger().addHandler(log)
     running = Running(loop)
     try:
-        running.run(running.start(make or echo_application, kind, tls, limiter))
+        running.run(running.start(make, kind, tls, limiter))
         try:
             yield running
         finally:

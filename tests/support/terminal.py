@@ -50,7 +50,7 @@ class Terminal:
         ready, _, _ = select.select([self._master], [], [], max(0, deadline_s - time.monotonic()))
         assert ready, f"nothing more came: {self.text}"
         data = b""
-        with contextlib.suppress(OSError):  # how a terminal ends
+        with contextlib.suppress(OSError):  # at the end of a terminal
             data = os.read(self._master, 65536)
         self.text += data.decode("utf-8", "replace").replace("\r\n", "\n")
         return data
