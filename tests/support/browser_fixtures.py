@@ -11,8 +11,7 @@ import subprocess
 
 import pytest
 
-from .browsers import FLAGS, TURN_SECRET, Profiles, Site
-from .firefox import Firefox
+from .browsers import FLAGS, TURN_SECRET, Firefox, Profiles, Site
 from .needs import require
 from .proxies import Blocking
 from .waiting import ended_after, until
@@ -108,19 +107,11 @@ def coturn(tmp_path, secret_file):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = tmp_path / "coturn.log"
-    options = {
-        "listening-ip": "127.0.0.1",
-        "relay-ip": "127.0.0.1",
-        "listening-port": port,
-        "realm": "example",
-        "static-auth-secret": TURN_SECRET,
-        "db": ":memory:",  # on a slow disk it would make tables for a minute
-        "log-file": "stdout",
-        "pidfile": tmp_path / "turn.pid",
-    }
-    flags = ["-n", "--use-auth-secret", "--no-cli", "--allow-loopback-peers", "--verbose"]
-    flags += ["--no-tcp", "--no-tls", "--no-dtls"]  # the port is free for UDP
-    command = ["turnserver", *flags, *(f"--{name}={value}" for name, value in options.items())]
+    command = ["turnserver", "-n", "--no-cli", "--verbose", "--log-file=stdout", f"--pidfile={tmp_path}/turn.pid"]
+    command += ["--listening-ip=127.0.0.1", "--relay-ip=127.0.0.1", "--allow-loopback-peers", "--realm=example"]
+    command += [f"--listening-port={port}", "--no-tcp", "--no-tls", "--no-dtls"]  # the port is free for UDP
+    command += ["--use-auth-secret", f"--static-auth-secret={TURN_SECRET}"]
+    command.append("--db=:memory:")  # on a slow disk it would make tables for a minute
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, cwd=tmp_path)
     until(lambda: f"UDP listener opened on: 127.0.0.1:{port}" in log.read_text())

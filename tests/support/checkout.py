@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from .paths import ROOT
-from .waiting import ran
+from .waiting import output, ran
 
 
 def copy_checkout(copy):
@@ -31,9 +31,7 @@ def previous_version(copy):
 
 
 def run(*command: str | Path, **env: str) -> str:
-    done = ran(*command, stderr=subprocess.STDOUT, env=os.environ | env)
-    assert done.returncode == 0, f"{command}:\n{done.stdout}"
-    return done.stdout
+    return output(ran(*command, stderr=subprocess.STDOUT, env=os.environ | env))
 
 
 def git(directory: Path, *arguments: str) -> str:

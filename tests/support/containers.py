@@ -19,7 +19,7 @@ from .checkout import copy_checkout, new_repository
 from .needs import require
 from .paths import ROOT
 from .pythons import do, required
-from .waiting import holding, ran
+from .waiting import holding, output, ran
 
 BOUND_S = 100
 CACHE = ROOT / ".cache/containers"
@@ -136,9 +136,7 @@ class Containers:
         return ran(*self.command(*command), env=self.environment(**variables), timeout=BOUND_S)
 
     def do(self, *command, **variables):
-        done = self.run(*command, **variables)
-        assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
-        return done.stdout.strip()
+        return output(self.run(*command, **variables)).strip()
 
     def podman(self, *command):
         return self.do("podman", *command)

@@ -12,7 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from .waiting import ran
+from .waiting import output, ran
 
 BOUND_S = 120
 
@@ -94,9 +94,7 @@ class Machine:
         return ran(*command, env=environ, cwd="/", stderr=subprocess.STDOUT, timeout=bound_s)
 
     def do(self, script: str, **variables: str) -> str:
-        done = self.run(script, **variables)
-        assert done.returncode == 0, f"{script}\n{done.stdout}"
-        return done.stdout.rstrip("\n")
+        return output(self.run(script, **variables)).rstrip("\n")
 
     def stop(self) -> None:
         """Turn it off, as if by its power switch."""

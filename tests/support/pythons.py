@@ -1,6 +1,7 @@
 """The CPythons of this machine, and the requirements of the package for each."""
 
 import configparser
+import fcntl
 import functools
 import json
 import os
@@ -9,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +20,8 @@ from packaging.version import Version
 
 from .checkout import copy_checkout
 from .command import COMMAND
-from .once import once
 from .paths import ROOT
-from .waiting import ran
+from .waiting import output, ran
 
 BINDINGS = ("plyvel", "plyvel-next")
 SETUP = configparser.ConfigParser()
@@ -75,9 +76,7 @@ class Python(NamedTuple):
 def do(*command: str | Path, cwd: Path | None = None, **variables: str) -> str:
     """Run a command that must succeed, and return its output."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHON"))}
-    done = ran(*command, cwd=cwd, env=environ | variables, stderr=subprocess.STDOUT)
-    assert done.returncode == 0, f"{command}:\n{done.stdout}"
-    return done.stdout
+    return output(ran(*command, cwd=cwd, env=environ | variables, stderr=subprocess.STDOUT))
 
 
 def required(minor: str, machine: str, extra: str = "") -> list[Requirement]:
@@ -90,6 +89,19 @@ def required(minor: str, machine: str, extra: str = "") -> list[Requirement]:
             each.marker = None
             found.append(each)
     return found
+
+
+def once(base: Path, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a directory that the first worker makes for all; `base` is `tmp_path_factory.getbasetemp()`."""
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    place, made = shared / name, shared / f"{name}.made"
+    with (shared / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            shutil.rmtree(place, ignore_errors=True)  # of a worker that failed
+            make(place)
+            made.touch()
+    return place
 
 
 @functools.cache

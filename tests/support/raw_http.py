@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from unittest import mock
 
 import uvloop
 from tornado import web
@@ -135,12 +136,9 @@ def serving(make=echo_application, *, loop="uvloop", kind="own", tls=None, limit
 @contextlib.contextmanager
 def chopping(*sizes: int) -> Iterator[None]:
     """Give connections made in the block their data in pieces of these sizes."""
-    listener.Connection, before = Chopped, listener.Connection
-    Chopped.sizes = sizes
-    try:
+    with mock.patch.object(listener, "Connection", Chopped):
+        Chopped.sizes = sizes
         yield
-    finally:
-        listener.Connection = before
 
 
 def read_all(client: socket.socket) -> bytes:

@@ -168,20 +168,18 @@ class RedisCluster:
         for at, server in enumerate(self.servers[1:], 1):
             server.ask("CLUSTER", "SET-CONFIG-EPOCH", at + 1)
             first.ask("CLUSTER", "MEET", server.host, server.port)
-        for server in self.servers:
-            server.wait(lambda server=server: self._says(server, "cluster_known_nodes", str(len(self.servers))))
+        self._all_say("cluster_known_nodes", str(len(self.servers)))
         for at, server in enumerate(self.replicas):
             primary = self.primaries[at % primaries].ask("CLUSTER", "MYID")
             # It may not know the name of a node yet that it has just met.
             server.wait(lambda server=server, primary=primary: server.ask("CLUSTER", "REPLICATE", primary))
-        for server in self.servers:
-            server.wait(lambda server=server: self._says(server, "cluster_state", "ok"))
+        self._all_say("cluster_state", "ok")
         for server in self.primaries:
             server.wait(lambda server=server: self._tick() or server.replicas() == replicas)
 
-    def _says(self, server, name, value):
-        self._tick()
-        return server.ask("CLUSTER INFO")[name] == value
+    def _all_say(self, name, value):
+        for server in self.servers:
+            server.wait(lambda server=server: self._tick() or server.ask("CLUSTER INFO")[name] == value)
 
     def _tick(self):
         if self.clock is not None:
@@ -212,8 +210,7 @@ class RedisCluster:
 
     def wait_until_whole(self):
         """Wait until each node has found its place, and each replica is up to date."""
-        for server in self.servers:
-            server.wait(lambda server=server: self._says(server, "cluster_state", "ok"))
+        self._all_say("cluster_state", "ok")
         for server in self.primaries_now():
             server.wait(lambda server=server: server.replicas() == len(self.replicas) // len(self.primaries))
 

@@ -38,6 +38,12 @@ def ran(*command, **options):
     return subprocess.run([*map(str, command)], text=True, check=False, **options)
 
 
+def output(done):
+    """Return the output of a process that must have succeeded."""
+    assert done.returncode == 0, f"{done.args}:\n{done.stdout}{done.stderr or ''}"
+    return done.stdout
+
+
 def holding(*command):
     """Start a process that prints "ready" and waits for the end of its input."""
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
