@@ -47,7 +47,6 @@ def one_firefox(tmp_path_factory):
 
 @pytest.fixture
 def firefox(one_firefox):
-    """A Firefox with an empty page."""
     yield one_firefox
     one_firefox.goto("about:blank")
 

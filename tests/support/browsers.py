@@ -34,10 +34,8 @@ PREFERENCES = {
     "media.peerconnection.ice.obfuscate_host_addresses": False,
     "browser.shell.checkDefaultBrowser": False,
     "datareporting.policy.dataSubmissionEnabled": False,
-    "network.captive-portal-service.enabled": False,
-    "network.connectivity-service.enabled": False,
-    "app.normandy.enabled": False,
-    "extensions.update.enabled": False,
+    **{f"network.{name}.enabled": False for name in ("captive-portal-service", "connectivity-service")},
+    **{f"{name}.enabled": False for name in ("app.normandy", "extensions.update")},
 }
 
 

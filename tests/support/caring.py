@@ -23,7 +23,6 @@ def servers():
 
 
 def done(*arguments, **options):
-    """Run a command that must succeed without a complaint, and return its output."""
     ended = run(*arguments, **options)
     assert (ended.returncode, ended.stderr) == (0, ""), ended
     return ended.stdout
@@ -67,7 +66,6 @@ def noise(size):
 
 
 def entries(path):
-    """Return all that a stopped directory holds except its counters and its identity."""
     with directory.opened(path) as db:
         return {key: value for key, value in db.iterator() if key not in (layout.COUNTERS_KEY, layout.IDENTITY_KEY)}
 

@@ -34,7 +34,6 @@ class Pair(NamedTuple):
 
 
 def make_pair(directory, name="server", kind="ec", passphrase=None):
-    """Make a self-signed certificate with a name."""
     key = KEYS[kind]()
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)

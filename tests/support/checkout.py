@@ -40,7 +40,6 @@ def git(directory: Path, *arguments: str) -> str:
 
 
 def new_repository(directory: Path) -> str:
-    """Make a directory a repository of one commit, and return that commit."""
     git(directory, "init", "--quiet")
     git(directory, "add", "--all")
     git(directory, "commit", "--quiet", "--allow-empty", f"--message=made for {directory}")

@@ -19,7 +19,6 @@ BOUND_S = 30
 
 
 def environment(**variables):
-    """Return the environment of this process, without its variables for the server, and with others."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TORNADO_SIGNAL_")}
     return kept | variables
 
@@ -42,14 +41,8 @@ def passing(sockets):
 class Server:
     """A `tornado-signal serve` that listens once this has been made.
 
-    Args:
-        arguments: of `serve`.
-        command: the installed command.
-        cwd: its working directory.
-        port: None leaves it to the other settings.
-        passed: listening sockets to pass to it, as systemd does.
-        prefix: the words before the command.
-        variables: of the environment.
+    `port` is None to leave it to other settings; `passed` are listening sockets, as from systemd; `prefix` are words
+    before the command.
     """
 
     origin, tls = ORIGIN, None  # None: the SSLContext of the machine
@@ -89,7 +82,6 @@ class Server:
         self.process.stderr.close()
 
     def exchange(self, path, body=None, *, origin=ORIGIN, base=None, method=None):
-        """Send a request; return status, headers and body of the response."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Origin": origin} if origin else {}
         request = urllib.request.Request((base or self.url) + path, data, headers, method=method)

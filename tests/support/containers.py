@@ -118,7 +118,6 @@ class Containers:
         self._holder.communicate("\n")  # and ends with it all that runs there
 
     def command(self, *command):
-        """Return a command that runs another one there."""
         return ["nsenter", "--target", self._pid, "--mount", "--net", "--pid", "--", *map(str, command)]
 
     def environment(self, **variables):

@@ -34,10 +34,8 @@ def sections(page):
 
 
 def blocks(page, heading, *languages):
-    """Return the texts of a section's fenced blocks in some languages."""
     return [text for language, text in all_blocks(sections(page)[heading]) if language in languages]
 
 
 def all_blocks(text):
-    """Return the fenced blocks of a text as pairs of language and text."""
     return re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

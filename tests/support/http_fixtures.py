@@ -9,7 +9,6 @@ from .service import Service
 
 @pytest.fixture
 def transport():
-    """The transport of the servers; a module may override it."""
     return "own"
 
 

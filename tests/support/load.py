@@ -33,7 +33,6 @@ class Load:
         self.codes = []  # of the sessions that the server has acknowledged
 
     async def run(self, over):
-        """Send requests of all kinds until `over` is done, then end everything in order."""
         async with asyncio.TaskGroup() as group:
             for kind in [self._wait] * WAITERS + [self._keep] * KEEPERS:
                 group.create_task(self._repeat(kind))
@@ -88,7 +87,6 @@ class Load:
         await self._alone("late looks", "GET", "/load/sessions?limit=1", pause_s=LATE_S)
 
     async def _wait(self):
-        """Wait in a long poll for offers or the server's end."""
         code = await self._offer("waits")
         await self._alone("waits", "POST", "/poll", {"code": code, "side": "offerer", "wait": 5})
 

@@ -47,11 +47,9 @@ BEFORE = ["setpriv", "--pdeathsig=TERM", "unshare", "--mount", "bash", "-euc", B
 
 
 class Machine:
-    """A machine that has booted when this has been made. Use it as a context manager.
+    """A machine that has booted when this has been made, as a context manager.
 
-    Args:
-        room: a directory for its files; it is made.
-        files: a directory with files for its root, beside those of this machine.
+    It has the files of this machine and those of a directory, and makes the directory `room` for its own.
     """
 
     def __init__(self, room: Path, files: Path) -> None:

@@ -33,7 +33,6 @@ def own_network():
 
 @contextlib.contextmanager
 def dropping(*rules):
-    """Drop packets in such a network, by rules of nftables."""
     require("nft")
     chain = "\n".join(f"{rule} drop" for rule in rules)
     table = f"table ip cut {{\nchain input {{\ntype filter hook input priority 0\n{chain}\n}}\n}}\n"
@@ -85,7 +84,6 @@ class Machine:
         _do(*self.enter, "ip", "route", "replace", "default", "via", Lan.address)
 
     def unplug(self):
-        """Disconnect it; it notices that."""
         _do(*self.enter, "ip", "link", "set", "cable", "down")
 
     @contextlib.contextmanager
@@ -140,8 +138,6 @@ def network():
 
 @pytest.fixture
 def spawn(network):
-    """A function like Popen; its processes live in such a network, and not longer than the test."""
-
     def popen(*command, **options):
         return subprocess.Popen([*network, *map(str, command)], text=True, **options)
 
@@ -151,7 +147,6 @@ def spawn(network):
 
 @pytest.fixture
 def base(spawn, tmp_path):
-    """The address of a fresh server; it has to stop cleanly in the end."""
     log = tmp_path / "log"
     with log.open("w") as output:
         options = ["--port", 0, "--data-dir", tmp_path / "data"]

@@ -48,10 +48,7 @@ class Peer:
 class Pairs:
     """Pairs of peers that meet again and again, each in a topic of its own, and a listener to one more topic.
 
-    Args:
-        port: the proxy's.
-        tls: an SSLContext that trusts it.
-        number: of pairs at the same time.
+    `port` is that of the proxy, and `number` that of the pairs that meet at the same time.
     """
 
     def __init__(self, port, tls, number=6):
@@ -77,7 +74,6 @@ class Pairs:
                 await asyncio.sleep(0.01)
 
     async def more(self, number=40):
-        """Wait until a number of further pairs have met."""
         wanted = self.met + number
         await self.until(lambda: self.met >= wanted)
 

@@ -78,11 +78,8 @@ def several(text, addresses):
 class Proxy:
     """A proxy that listens on both loopback addresses once this has been made.
 
-    Args:
-        directory: an empty one of its own.
-        pair: certificate and key for it.
-        upstream: the server's port on 127.0.0.1, or the path of its Unix socket, or the addresses of several.
-        idle_s: the time after which it gives up an idle connection; None for that of its configuration.
+    `upstream` is the server's port on 127.0.0.1, the path of its Unix socket, or a tuple of addresses; `idle_s` is the
+    time after which it gives up an idle connection, if not that of its configuration.
     """
 
     def __init__(self, directory, pair, upstream, idle_s=None):
@@ -156,7 +153,6 @@ class Nginx(Proxy):
         return self.command(put(site, pairs))
 
     def command(self, site):
-        """Write the files for a site, and return the command."""
         user = "user root;" if os.geteuid() == 0 else ""  # its workers have to reach a Unix socket of this user
         (self.directory / "nginx.conf").write_text(NGINX.format(directory=self.directory, user=user))
         (self.directory / "site.conf").write_text(site)

@@ -51,7 +51,6 @@ class Python(NamedTuple):
 
     @property
     def binding(self) -> str:
-        """The package's binding of LevelDB for it."""
         (name,) = {each.name for each in required(self.minor, self.machine)} & {*BINDINGS}
         return name
 

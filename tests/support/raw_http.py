@@ -98,7 +98,6 @@ class Running:
         return client
 
     def exchange(self, raw: bytes) -> list["Answer"]:
-        """Send bytes on a new connection, and read until the server ends it."""
         with self.connect() as client:
             with contextlib.suppress(ConnectionError):  # it may have seen enough
                 client.sendall(raw)

@@ -40,7 +40,6 @@ def _folder():
 
 @functools.cache
 def _preload():
-    """Compile what replaces a server's wall clock."""
     require("cc", "/usr/include/dlfcn.h")
     library = _folder() / "hand_clock.so"
     source = TESTS / "support" / "hand_clock.c"
@@ -77,7 +76,6 @@ class WallClock:
                 pass
 
     def advance(self, ms):
-        """Move it on while servers start."""
         self._map[:] = (int.from_bytes(self._map, "little") + ms * 1_000_000).to_bytes(8, "little")
 
 
@@ -190,7 +188,6 @@ class RedisCluster:
         return ",".join(server.address for server in self.servers)
 
     def slots(self, besides=None):
-        """Return the first and the last slot of each range, and its primary, as one of the other nodes sees it."""
         node = next(server for server in self.servers if server is not besides)
         by_port = {server.port: server for server in self.servers}
         return [(first, last, by_port[primary[1]]) for first, last, primary, *_ in node.ask("CLUSTER", "SLOTS")]
@@ -209,7 +206,6 @@ class RedisCluster:
         return [server for server in self.servers if server.port in ports]
 
     def wait_until_whole(self):
-        """Wait until each node has found its place, and each replica is up to date."""
         self._all_say("cluster_state", "ok")
         for server in self.primaries_now():
             server.wait(lambda server=server: server.replicas() == len(self.replicas) // len(self.primaries))

@@ -42,7 +42,6 @@ def serve():
 
 
 def in_background(call):
-    """Begin a call in a thread, and return a function that waits for its result."""
     results = queue.Queue()
     threading.Thread(target=lambda: results.put(call()), daemon=True).start()
     return lambda: results.get(timeout=BOUND_S)
@@ -54,7 +53,6 @@ def ready(server):
 
 
 def events(server, topic):
-    """Yield type and data of each event of a topic's stream."""
     request = urllib.request.Request(f"{server.url}/{topic}/events", headers={"Origin": ORIGIN})
     with urllib.request.urlopen(request, timeout=BOUND_S) as response:
         for line in response:
@@ -100,20 +98,15 @@ def topic_in(slots, names=None):
 
 
 class Publishers:
-    """Threads that publish, send a candidate and answer, each time at another server.
-
-    Attributes:
-        acknowledged: the texts that were acknowledged of each session, by code.
-        writes: time and slot of each acknowledged write.
-        statuses: the number of responses with each status.
-        times_s: the duration of each call.
-    """
+    """Threads that publish, send a candidate and answer, each time at another server, in topics of some slots."""
 
     numbers = itertools.count()
 
     def __init__(self, servers, number=4, slots=range(16_384)):
         self._number, self._slots = next(self.numbers), slots
-        self.acknowledged, self.statuses, self.times_s, self.writes = {}, Counter(), [], []
+        self.acknowledged = {}  # the acknowledged texts of each session, by code
+        self.writes = []  # time and slot of each acknowledged write
+        self.statuses, self.times_s = Counter(), []  # of all calls
         self._servers, self._ended = servers, threading.Event()
         self._threads = [threading.Thread(target=self._work, args=(at,)) for at in range(number)]
         for thread in self._threads:
@@ -144,8 +137,6 @@ class Publishers:
         return found if status == 200 else None
 
     def wait_for(self, more, slots=None):
-        """Wait for a number of further writes, in some slots or anywhere."""
-
         def written():
             return sum(slots is None or slot in slots for _, slot in self.writes)
 
@@ -157,7 +148,6 @@ class Publishers:
         until(lambda: self.statuses[503] >= wanted)
 
     def longest_gap_s(self, slots):
-        """Return the longest time without an acknowledgement in some slots."""
         times_s = sorted(time_s for time_s, slot in self.writes if slot in slots)
         return max(after - before for before, after in itertools.pairwise(times_s))
 

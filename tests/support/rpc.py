@@ -55,7 +55,6 @@ class RpcClient:
         return found
 
     def send_raw(self, message, key):
-        """Send any JSON; return a future of its response, see `expect`."""
         found = self.expect(key)
         sending = asyncio.ensure_future(self.socket.send(json.dumps(message)))
         sending.add_done_callback(lambda done: done.cancelled() or (done.exception() and self._fail(found)))
@@ -70,7 +69,6 @@ class RpcClient:
         return response["result"]
 
     async def refused(self, method, /, **params):
-        """Send a request that must fail, and return code and message of its error."""
         error = (await self.ask(method, **params))["error"]
         return error["code"], error["message"]
 

@@ -23,7 +23,6 @@ class Scrape:
         return {_labels(each): each.value for each in samples if each.name in (wanted, wanted + "_total")}
 
     def one(self, name, *labels):
-        """Return the value of a metric of ours; 0 if it has none with such labels."""
         return self.all(name).get(labels, 0)
 
     def histogram(self, name, *labels):

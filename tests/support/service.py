@@ -261,7 +261,6 @@ def check_every_response(response, method):
 
 
 def allowed_origin(response):
-    """Return the value of the CORS header of a response, or None."""
     values = response.headers.get_list("Access-Control-Allow-Origin")
     assert len(values) <= 1
     return values[0] if values else None

@@ -10,7 +10,6 @@ from .command import BOUND_S
 
 @pytest.fixture
 def manager():
-    """The socket of a service manager, and its name."""
     name = f"tornado-signal-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind("\0" + name)

@@ -47,7 +47,6 @@ class Stream:
         return block.decode()
 
     async def next(self):
-        """Read the next block; False at the end."""
         block = await self._block()
         if block is None:
             return False
@@ -80,7 +79,6 @@ class Stream:
         return self
 
     async def take(self, count=1):
-        """Read and return a number of further events."""
         before = len(self.events)
         await self.until(lambda: len(self.events) == before + count)
         return self.events[before:]
@@ -114,5 +112,4 @@ async def open_stream(port, target, *, last=None, origin=ORIGIN, method="GET", t
 
 
 def told(events):
-    """Return name and code of each event, and the reason of `gone`."""
     return [(each.name, each.data["code"], *([each.data["reason"]] if each.name == "gone" else [])) for each in events]

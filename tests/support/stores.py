@@ -71,7 +71,6 @@ class LevelDB:
         await turns()
 
     async def sweep_some(self, store):
-        """Delete some of the expired sessions."""
         await store.expiry.sweep(store.now_ms())
 
     async def holds_nothing(self, store):
@@ -215,15 +214,11 @@ class Under:
         return await self.store.refresh(self.origin, code, side, **options)
 
     async def begin(self, topic="topic"):
-        """Return the first position of a reader of a topic."""
         return (await self.store.begin_topic(self.origin, topic, None))[0]
 
     async def knowing(self, topic="topic"):
-        """Return the position of a reader that knows the present listing."""
-        position = await self.begin(topic)
-        for event in await self.events(position, topic):
-            position = event[0]
-        return position
+        first = await self.begin(topic)
+        return [first, *(event[0] for event in await self.events(first, topic))][-1]
 
     async def events(self, position, topic="topic"):
         """Return the events of a topic since a position: the next position, code, and reason, or None for arrivals."""
@@ -254,10 +249,10 @@ class Under:
 
 async def sweep(store):
     """Sweep until nothing is left to do; return the number of keys deleted in each step."""
-    steps = []
     if isinstance(store, Alternating):  # the watches of a topic sweep it: as if their time had come
         store.wake_expired()
-        return steps
+        return []
+    steps = []
     while deleted := await store.expiry.sweep(store.now_ms()):
         steps.append(deleted)
     return steps

@@ -7,7 +7,6 @@ from .certificates import client_context, make_pair
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
-    """Certificates by name, with keys of two types."""
     directory = tmp_path_factory.mktemp("pairs")
     return {
         name: make_pair(directory, name, kind) for name, kind in (("first", "ec"), ("second", "ec"), ("rsa", "rsa"))

@@ -24,8 +24,6 @@ NO_LIMIT_MS = 300_000
 
 @dataclass
 class Sent:
-    """A session as a writer knows it."""
-
     origin: str
     topic: str
     info: str
@@ -41,11 +39,7 @@ class Sent:
 class Writers:
     """Threads that publish, answer and send candidates as fast as they are served, each its own sessions.
 
-    Args:
-        url: of the server.
-        seed: of all random choices.
-        number: of threads.
-        padding: the end of each text, to fill a disk sooner.
+    All texts end with the padding, to fill a disk sooner.
     """
 
     numbers = count()
