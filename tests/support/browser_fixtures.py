@@ -1,7 +1,4 @@
-"""Fixtures of the tests with real browsers: `pytest_plugins = ["support.browser_fixtures"]` brings them.
-
-Whatever a page leaves uncaught, rejections included, fails its test.
-"""
+"""Fixtures of the tests with real browsers: `pytest_plugins = ["support.browser_fixtures"]` brings them."""
 
 import functools
 import itertools
@@ -25,10 +22,7 @@ def site():
 
 @pytest.fixture(scope="module")
 def chromium():
-    """A function that gives a browser by its number; each is a process of its own, and starts at the first call.
-
-    It is Chromium without windows, which takes a third of the time.
-    """
+    """A function that gives a browser, a process of its own, by a number; without windows, in a third of the time."""
     require("playwright", "chromium-headless-shell")
     from playwright.sync_api import sync_playwright
 
@@ -56,7 +50,7 @@ def profiles(chromium):
     found = Profiles(chromium)
     yield found
     found.close()
-    assert found.errors == []
+    assert found.errors == []  # uncaught ones, rejections included
 
 
 @pytest.fixture

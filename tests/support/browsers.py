@@ -1,7 +1,4 @@
-"""Chromium and Firefox, in profiles of their own, on pages of an origin of their own.
-
-Firefox is driven over WebDriver BiDi (https://w3c.github.io/webdriver-bidi/).
-"""
+"""Chromium and Firefox, in profiles of their own, on pages of an origin of their own."""
 
 import contextlib
 import itertools
@@ -130,7 +127,7 @@ class Windowed:
 
 
 class Firefox:
-    """A Firefox with one tab, without a window; `profile` is a directory that it makes."""
+    """A Firefox with one tab, driven over WebDriver BiDi (https://w3c.github.io/webdriver-bidi/)."""
 
     def __init__(self, profile):
         require("firefox-esr")

@@ -41,8 +41,7 @@ def passing(sockets):
 class Server:
     """A `tornado-signal serve` that listens once this has been made.
 
-    `port` is None to leave it to other settings; `passed` are listening sockets, as from systemd; `prefix` are words
-    before the command.
+    A `port` of None leaves it to other settings. `passed` are listening sockets, as from systemd.
     """
 
     origin, tls = ORIGIN, None  # None: the SSLContext of the machine

@@ -1,7 +1,4 @@
-"""Podman with processes, network and runtime directories of its own; all of it ends with the test.
-
-mmdebstrap makes the base image from the packages of this machine's Debian; it stays in `.cache`.
-"""
+"""Podman with processes, network and runtime directories of its own, and images made from Debian's packages."""
 
 import hashlib
 import json
@@ -121,15 +118,11 @@ class Containers:
         return ["nsenter", "--target", self._pid, "--mount", "--net", "--pid", "--", *map(str, command)]
 
     def environment(self, **variables):
-        settings = {
-            "CONTAINERS_CONF": str(self.room / "containers.conf"),
-            "CONTAINERS_STORAGE_CONF": str(self.room / "storage.conf"),
-            "CONTAINERS_REGISTRIES_CONF": str(self.room / "registries.conf"),
-            "BUILDAH_ISOLATION": "chroot",
-        }
         ours = ("TORNADO_SIGNAL_", "SIGNAL_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        return kept | settings | variables
+        files = {"": "containers.conf", "STORAGE_": "storage.conf", "REGISTRIES_": "registries.conf"}
+        settings = {f"CONTAINERS_{name}CONF": str(self.room / file) for name, file in files.items()}
+        return kept | settings | {"BUILDAH_ISOLATION": "chroot"} | variables
 
     def run(self, *command, **variables):
         return ran(*self.command(*command), env=self.environment(**variables), timeout=BOUND_S)

@@ -61,9 +61,7 @@ def each_byte(where: str, some: Iterable[int], template: bytes) -> dict[str, byt
 
 
 class Kind(NamedTuple):
-    """Requests, by name, with the same verdict."""
-
-    requests: dict[str, bytes]
+    requests: dict[str, bytes]  # by name, with the same verdict
     status: int | None = None  # of the refusal here; None if the application answers
     stricter: str = ""  # why they are refused here, and taken by Tornado
     laxer: str = ""  # why they are taken here, and refused by Tornado
@@ -78,8 +76,8 @@ TAKEN = {
     **each("target", TARGET, b"/a/b?c=d&e=%00%ff+x|/a#b|//a//b|/" + b"a" * 20_000),
     "odd characters in the target": TARGET % b"/\"<>\\^`{|}[]'%zz%",
     "long target and long headers": get(b"X: " + b"x" * 8_000 + b"\r\n").replace(b"/", b"/" + b"a" * 8_000, 1),
-    **each("request line", LINE, b"OPTIONS * HTTP/1.1|CONNECT / HTTP/1.1|PROPFIND / HTTP/1.1|HEAD / HTTP/1.1"),
-    **each("request line", LINE, b"OPTIONS / HTTP/1.1|DELETE / HTTP/1.1"),
+    **each("line", LINE, b"OPTIONS * HTTP/1.1|CONNECT / HTTP/1.1|PROPFIND / HTTP/1.1|HEAD / HTTP/1.1"),
+    **each("line", LINE, b"OPTIONS / HTTP/1.1|DELETE / HTTP/1.1"),
     "CONNECT, body": b"CONNECT /x HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % len(INNER) + INNER,
     "HEAD with a body": b"HEAD / HTTP/1.1\r\n" + HOST + LENGTH + b"\r\nhello",
     # Headers.
@@ -132,7 +130,7 @@ TAKEN = {
 TAKEN_LAST = {
     **each("Connection", HEADER % b"Connection: %b", b"close| Close "),
     "close with data behind": post(b"Connection: close\r\n" + LENGTH, b"hello" + INNER),
-    **each("request line", LINE, b"GET / HTTP/1.0|HEAD / HTTP/1.0"),
+    **each("line", LINE, b"GET / HTTP/1.0|HEAD / HTTP/1.0"),
     "no Host in HTTP/1.0": get(b"", b"HTTP/1.0", b""),
     "HTTP/1.0 close": get(b"Connection: close\r\n", b"HTTP/1.0"),
     "expectation in HTTP/1.0": post(EXPECT + LENGTH, b"hello", b"HTTP/1.0"),
@@ -150,7 +148,7 @@ BAD = {
     **each(
         "request line", LINE, b"GET /|GET  / HTTP/1.1|GET /  HTTP/1.1|GET\t/\tHTTP/1.1|GET / HTTP/1.1 |GET HTTP/1.1"
     ),
-    **each("request line", LINE, b"GET /\r HTTP/1.1|GET /a b HTTP/1.1| / HTTP/1.1|G\0ET / HTTP/1.1"),
+    **each("line", LINE, b"GET /\r HTTP/1.1|GET /a b HTTP/1.1| / HTTP/1.1|G\0ET / HTTP/1.1"),
     "absolute-form, no Host": b"GET http://a.example/x HTTP/1.1\r\n\r\n",
     "absolute-form, two Hosts": b"GET http://a.example/x HTTP/1.1\r\n" + HOST + HOST + b"\r\n",
     # Headers.
@@ -212,7 +210,7 @@ TOO_LARGE = {
 UNKNOWN_URLS = {
     **each("target", TARGET, "a|?a|/ü|http:///x|http://u:p@a.example/x|http://a,b/x|ftp://a.example/x".encode()),
     **each("target", TARGET, b"http://a.example:x/x|a.example:80|*"),
-    **each("request line", LINE, b"OPTIONS *a HTTP/1.1|CONNECT a.example:443 HTTP/1.1"),
+    **each("line", LINE, b"OPTIONS *a HTTP/1.1|CONNECT a.example:443 HTTP/1.1"),
     **each_byte("in the target", HIGH, TARGET % b"/a%bb"),
 }
 
@@ -226,7 +224,8 @@ LONE_LINE_FEEDS = {
     **each_byte("in Content-Length", b"\n", SIZED % b"5%b"),
 }
 
-METHODS = each("request line", LINE, b"BREW / HTTP/1.1|DESCRIBE / HTTP/1.1|get / HTTP/1.1")
+EXTENSIONS = each("extension", CHUNKS, b'5;a=b\r\nhello\r\n0;c\r\n\r\n|5;a="b;c\\"d"\r\nhello\r\n0\r\n\r\n')
+METHODS = each("line", LINE, b"BREW / HTTP/1.1|DESCRIBE / HTTP/1.1|get / HTTP/1.1")
 SAME_LENGTHS = each("length", SIZED, b"5\r\nContent-Length: 5|5, 5")
 OLD_CODINGS = {
     "coding in HTTP/1.0": coding(b" chunked", b"HTTP/1.0"),
@@ -240,14 +239,20 @@ EXPECTATIONS = {
 }
 
 TRAILERS = {
-    "trailer": CHUNKS % b"5\r\nhello\r\n0\r\nX: 1\r\n\r\n",
+    "trailer behind a chunk": CHUNKS % b"5\r\nhello\r\n0\r\nX: 1\r\n\r\n",
     **each(
-        "trailer", TRAILER, b"Host: b.example|Origin: https://evil.example|Expect: miracles|X: GET /smuggled HTTP/1.1"
+        "trailer", TRAILER, b"Host: b.example|Origin: https://evil.example|Connection: Upgrade\r\nUpgrade: websocket"
     ),
-    "trailer Upgrade": TRAILER % b"Connection: Upgrade\r\nUpgrade: websocket",
+    **each("trailer", TRAILER, b"Expect: miracles|X: GET /smuggled HTTP/1.1"),
     "trailer announced": post(CHUNKED + b"Trailer: X\r\n", b"0\r\nX: 1\r\n\r\n"),
     "many trailers": CHUNKS % (b"5\r\nhello\r\n0\r\n" + b"".join(b"X-%d: 1\r\n" % i for i in range(100)) + b"\r\n"),
     "upgrade with a trailer": upgrade(TRAILER % b"X: 1"),
+}
+
+URLS = each("target", TARGET, b"http://a.example/x?y|http://b.example/x|http://a.example|http://a.example?x")
+LISTS = {
+    "close in a list": HEADER % b"Connection: x, close",
+    "coding and close in a list": coding(b" chunked", more=b"Connection: close, Transfer-Encoding\r\n"),
 }
 
 KINDS = [
@@ -272,23 +277,12 @@ KINDS = [
     Kind(EXPECTATIONS, 417, stricter="an expectation that will not be met is answered as RFC 9110, 10.1.1 says"),
     Kind({"empty lines": b"\r\n\r\n\r\n" + get()}, laxer="they are to be ignored (RFC 9112, 2.2); Tornado ignores one"),
     Kind({"100 zeros": CHUNK % (b"0" * 100 + b"5")}, laxer="Tornado reads chunk sizes of at most 64 bytes"),
-    Kind(
-        each("extension", CHUNKS, b'5;a=b\r\nhello\r\n0;c\r\n\r\n|5;a="b;c\\"d"\r\nhello\r\n0\r\n\r\n'),
-        laxer="extensions that are not understood must be ignored (RFC 9112, 7.1.1)",
-    ),
+    Kind(EXTENSIONS, laxer="extensions that are not understood must be ignored (RFC 9112, 7.1.1)"),
     Kind(TRAILERS, laxer="trailers may be dropped (RFC 9110, 6.5.1); Tornado takes none"),
     Kind(
-        each("target", TARGET, b"http://a.example/x?y|http://b.example/x|http://a.example|http://a.example?x"),
-        different="the host in the target replaces the header (RFC 9112, 3.2.2); Tornado takes all for the path",
+        URLS, different="the host in the target replaces the header (RFC 9112, 3.2.2); Tornado takes all for the path"
     ),
-    Kind(
-        {
-            "close in a list": HEADER % b"Connection: x, close",
-            "coding and close in a list": coding(b" chunked", more=b"Connection: close, Transfer-Encoding\r\n"),
-        },
-        different="Connection is a list (RFC 9110, 7.6.1); Tornado compares it as a whole",
-        ends=True,
-    ),
+    Kind(LISTS, different="Connection is a list (RFC 9110, 7.6.1); Tornado compares it as a whole", ends=True),
 ]
 CORPUS = {name: raw for kind in KINDS for name, raw in kind.requests.items()}
 assert len(CORPUS) == sum(len(kind.requests) for kind in KINDS)

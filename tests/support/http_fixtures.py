@@ -14,10 +14,7 @@ def transport():
 
 @pytest.fixture
 def start_service(io_loop, tmp_path, transport, caplog):
-    """A coroutine function that starts a server in this process.
-
-    In the end its store must be sound, and no error logged; a test that expects errors clears `caplog`.
-    """
+    """A function that starts a server; in the end its store must be sound, and no error be left in `caplog`."""
     started = []
 
     async def start(**settings):

@@ -1,7 +1,6 @@
-"""Clients of every kind that never pause, for restarts under load: `python -m support.load PORT` in `tests/`.
+"""Clients of every kind that never pause and try nothing twice: `python -m support.load PORT` in `tests/`.
 
 They say "ready" when all streams are open, go on until the standard input ends, and then print their findings as JSON.
-No client tries anything twice: each response but a 200, and each broken connection, is a failure.
 """
 
 import asyncio

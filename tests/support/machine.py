@@ -1,6 +1,6 @@
-"""A machine to install services on: a real systemd, booted on a copy-on-write view of the files of this one.
+"""A machine to install services on: a real systemd with its own processes, network (loopback only) and /tmp.
 
-It has its own processes, network (loopback only) and /tmp, none of this machine's services, and ends with the test.
+It boots on a copy-on-write view of the files of this machine, without its services, and ends with the test.
 """
 
 import contextlib
@@ -47,10 +47,7 @@ BEFORE = ["setpriv", "--pdeathsig=TERM", "unshare", "--mount", "bash", "-euc", B
 
 
 class Machine:
-    """A machine that has booted when this has been made, as a context manager.
-
-    It has the files of this machine and those of a directory, and makes the directory `room` for its own.
-    """
+    """A machine that has booted when this has been made; `files` are for its root, and `room` is made for its own."""
 
     def __init__(self, room: Path, files: Path) -> None:
         self.name = f"machine-{secrets.token_hex(4)}"

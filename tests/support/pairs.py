@@ -46,10 +46,7 @@ class Peer:
 
 
 class Pairs:
-    """Pairs of peers that meet again and again, each in a topic of its own, and a listener to one more topic.
-
-    `port` is that of the proxy, and `number` that of the pairs that meet at the same time.
-    """
+    """Pairs of peers that meet again and again, each pair in its own topic, and a listener to one more topic."""
 
     def __init__(self, port, tls, number=6):
         self._port, self._tls = port, tls

@@ -43,12 +43,10 @@ def succeeded():
 def writable(top="/"):
     """Yield the topmost directories that can be written to."""
     for path, names, _ in os.walk(top):
-        if path in ("/proc", "/sys"):
-            names.clear()
-        elif os.access(path, os.W_OK):
+        found = path not in ("/proc", "/sys") and os.access(path, os.W_OK)
+        if found:
             yield path
-            names.clear()
-        elif path.count("/") == DEPTH:
+        if found or path in ("/proc", "/sys") or path.count("/") == DEPTH:
             names.clear()
 
 

@@ -78,8 +78,7 @@ def several(text, addresses):
 class Proxy:
     """A proxy that listens on both loopback addresses once this has been made.
 
-    `upstream` is the server's port on 127.0.0.1, the path of its Unix socket, or a tuple of addresses; `idle_s` is the
-    time after which it gives up an idle connection, if not that of its configuration.
+    `upstream` is the server's port on 127.0.0.1, the path of its Unix socket, or a tuple of addresses.
     """
 
     def __init__(self, directory, pair, upstream, idle_s=None):

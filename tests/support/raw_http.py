@@ -106,10 +106,7 @@ class Running:
 
 @contextlib.contextmanager
 def serving(make=echo_application, *, loop="uvloop", kind="own", tls=None, limiter=None, quiet=True):
-    """Run a server with the application that `make` makes on its loop.
-
-    In the end no connection may be left, its loop may not have complained, and, if `quiet`, no error be logged.
-    """
+    """Run a server; in the end no connection may be left, and neither its loop nor, if `quiet`, the log has errors."""
     errors: list[str] = []
     log = logging.Handler(logging.ERROR)
     log.emit = lambda record: errors.append(log.format(record))

@@ -1,7 +1,4 @@
-"""Servers that share their sessions on a real Redis, and their clients, for tests that stop and cut that Redis.
-
-`pytest_plugins = ["support.redis_traffic"]` brings the fixtures.
-"""
+"""Servers on a shared Redis, and clients; `pytest_plugins = ["support.redis_traffic"]` brings the fixtures."""
 
 import contextlib
 import itertools

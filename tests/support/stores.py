@@ -1,7 +1,6 @@
 """A clock set by hand, the engines, and stores as one origin sees them."""
 
 import asyncio
-import functools
 import itertools
 import re
 
@@ -148,6 +147,8 @@ class Alternating:
         self._turn = itertools.cycle(stores)
 
     def __getattr__(self, name):
+        if name in ("allow", "wake_expired", "end_watches"):  # for all of them
+            return lambda *arguments: [getattr(store, name)(*arguments) for store in self.stores]
         return getattr(next(self._turn), name)
 
     async def open(self):
@@ -157,14 +158,6 @@ class Alternating:
     async def close(self):
         for store in self.stores:
             await store.close()
-
-    def each(self, name, *arguments):
-        for store in self.stores:
-            getattr(store, name)(*arguments)
-
-    allow = functools.partialmethod(each, "allow")
-    wake_expired = functools.partialmethod(each, "wake_expired")
-    end_watches = functools.partialmethod(each, "end_watches")
 
 
 class RedisCluster(Redis):

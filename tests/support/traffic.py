@@ -5,8 +5,8 @@ from urllib.parse import urlsplit
 
 from .command import BOUND_S, ORIGIN
 from .raw_http import read_all
+from .service import NO_SUCH_CODE
 
-NO_SUCH_CODE = "00000000-0000-4000-8000-000000000000"
 SECRETS = ["hidden", "5ec1e7", "127.0.0.1"]
 
 

@@ -37,10 +37,7 @@ class Sent:
 
 
 class Writers:
-    """Threads that publish, answer and send candidates as fast as they are served, each its own sessions.
-
-    All texts end with the padding, to fill a disk sooner.
-    """
+    """Threads that publish, answer and send candidates, each its own sessions; padding fills a disk sooner."""
 
     numbers = count()
 
