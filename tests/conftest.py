@@ -1,4 +1,4 @@
-"""What several test files share: a clock turned by hand, and stores that are proved sound when their test ends."""
+"""Fixtures of several test files, such as stores that are checked when their test ends, and the levels of tests."""
 
 import asyncio
 import collections
@@ -89,7 +89,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def pytest_collection_finish():
-    """Thousands of tests and what they import stay to the end: no garbage collection of a test looks through them."""
+    """Spare the garbage collections of tests the thousands of tests and their imports, which stay to the end."""
     gc.collect()
     gc.freeze()
 
@@ -106,13 +106,13 @@ def default_loop():
 
 @pytest.fixture
 def clock():
-    """A clock that a test turns by hand."""
+    """A clock that the test sets."""
     return HandClock()
 
 
 @pytest.fixture(params=sorted(ENGINES))
 def engine(request, tmp_path, clock):
-    """What makes stores of one engine; a test that uses it runs with each."""
+    """A maker of stores of one engine; a test that uses it runs with each engine."""
     return ENGINES[request.param](tmp_path, clock)
 
 
@@ -155,7 +155,7 @@ def under():
 
 @pytest.fixture
 def start(tmp_path):
-    """A function that starts the installed command, on the same data each time if not told otherwise."""
+    """A function that starts the installed command, by default on the same data each time."""
     started = []
 
     def starting(*arguments, port=0, data="data"):

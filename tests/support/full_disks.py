@@ -1,4 +1,4 @@
-"""A server on a disk that is full, and what it has acknowledged."""
+"""A server on a full disk, and the sessions that it has acknowledged."""
 
 import base64
 import json

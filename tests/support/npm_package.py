@@ -7,15 +7,14 @@ from pathlib import Path
 from bench import npm
 
 from .paths import ROOT, TESTS
-from .waiting import ran
+from .waiting import output, ran
 
 WEB = ROOT / "tornado_signal" / "web"
 
 
 def pack(directory: Path) -> Path:
     command = ["npm", "pack", "--silent", "--pack-destination", directory]
-    done = subprocess.run(command, cwd=WEB, capture_output=True, text=True, check=True)
-    return directory / done.stdout.strip()
+    return directory / output(ran(*command, cwd=WEB)).strip()
 
 
 def install(directory: Path) -> Path:

@@ -35,7 +35,6 @@ TIMEOUT_MS = 300_000
 NEVER_MS = 3_600_000  # between two rounds of work in the background
 VERSION = "0123456789abcdef0123456789abcdef01234567"
 NO_SUCH_CODE = "00000000-0000-4000-8000-000000000000"
-
 NOT_FOUND = "Session not found, expired, or origin mismatch"
 
 
