@@ -5,7 +5,6 @@ run, never figures of different runs or machines.
 """
 
 import argparse
-import dataclasses
 import json
 import sys
 import tempfile
@@ -15,7 +14,6 @@ from pathlib import Path
 from . import browser, cluster, figures, growth, latency, life, report, rooms, throughput, waits, websockets
 from .processes import BenchError, Target
 
-SIZES = {"full": figures.FULL, "quick": figures.QUICK, "smoke": figures.SMOKE}
 PARTS = {
     "endpoints": throughput.endpoints,
     "durability": throughput.durability,
@@ -33,38 +31,26 @@ PARTS = {
 }
 
 
-def main() -> int:
+def parsed() -> argparse.Namespace:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="tests/bench/run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    add = parser.add_argument
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--quick", dest="size", action="store_const", const="quick", help="less than a minute")
     sizes.add_argument("--smoke", dest="size", action="store_const", const="smoke", help="only shows that it works")
-    parser.add_argument(
-        "--only",
-        metavar="PART",
-        action="append",
-        choices=PARTS,
-        help=f"one part, or several with several --only: {', '.join(PARTS)}",
-    )
-    parser.add_argument("--seconds", type=float, help="how long `life` lasts (default: 120; --quick: 12)")
-    parser.add_argument("--rate", type=float, help="pairs a second in `life` (default: 80)")
-    parser.add_argument(
-        "--server",
-        metavar="COMMAND",
-        action="append",
-        default=[],
-        help="`life` measures this one, too, in the same turns: another checkout's .venv/bin/tornado-signal",
-    )
-    parser.add_argument("--url", help="measure the server there instead: everything that needs no control over it")
-    parser.add_argument("--pid", type=int, help="the process of that server (with its children), for CPU and memory")
-    parser.add_argument(
-        "--dir",
-        type=Path,
-        default=tempfile.gettempdir(),
-        help="where the databases go; which disk that is matters (default: %(default)s)",
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    several = f"one part, or several with several --only: {', '.join(PARTS)}"
+    add("--only", metavar="PART", action="append", choices=PARTS, help=several)
+    add("--seconds", type=float, help="how long `life` lasts (default: 120; --quick: 12)")
+    add("--rate", type=float, help="pairs a second in `life` (default: 80)")
+    other = "`life` measures this one, too, in the same turns: another checkout's .venv/bin/tornado-signal"
+    add("--server", metavar="COMMAND", action="append", default=[], help=other)
+    add("--url", help="measure the server there instead: everything that needs no control over it")
+    add("--pid", type=int, help="the process of that server (with its children), for CPU and memory")
+    where = "where the databases go; which disk that is matters (default: %(default)s)"
+    add("--dir", type=Path, default=tempfile.gettempdir(), help=where)
+    add("--json", type=Path, metavar="FILE", help="write the figures there too")
     arguments = parser.parse_args()
     if arguments.pid and not arguments.url:
         parser.error("--pid goes with --url")
@@ -72,25 +58,28 @@ def main() -> int:
         value = getattr(arguments, name)
         if value is not None and not 0 < value < float("inf"):
             parser.error(f"--{name} must be more than 0")
+    return arguments
+
+
+def main() -> int:
+    arguments = parsed()
+    parts = arguments.only or list(PARTS)
     size = arguments.size or "full"
-    changed = {"life_s": arguments.seconds, "life_rate": arguments.rate}
-    measured = dataclasses.replace(SIZES[size], **{name: value for name, value in changed.items() if value is not None})
+    given = {"life_s": arguments.seconds, "life_rate": arguments.rate}
+    amounts = figures.amounts(size, **{name: value for name, value in given.items() if value is not None})
     began_s = time.perf_counter()
+    status = 0
     with tempfile.TemporaryDirectory(prefix="tornado-signal-bench-", dir=arguments.dir) as name:
-        where = Path(name)
-        given = Target(arguments.url, arguments.pid) if arguments.url else None
-        bench = figures.Bench(measured, where, given, arguments.server)
-        conditions = report.setup(
-            {
-                "Measured": arguments.url or "tornado-signal of this checkout",
-                "Options": f"{size} run; parts: {', '.join(arguments.only or PARTS)}",
-                "Read so": "ratios within this run hold; its absolute figures are this machine's, at this hour",
-            },
-            where,
-        )
+        target = Target(arguments.url, arguments.pid) if arguments.url else None
+        bench = figures.Bench(amounts, Path(name), target, arguments.server)
+        options = {
+            "Measured": arguments.url or "tornado-signal of this checkout",
+            "Options": f"{size} run; parts: {', '.join(parts)}",
+            "Read so": "ratios within this run hold; its absolute figures are this machine's, at this hour",
+        }
+        conditions = report.setup(options, bench.where)
         report.print_setup(conditions)
-        status = 0
-        for part in arguments.only or PARTS:
+        for part in parts:
             print(f"{time.perf_counter() - began_s:5.0f} s: measuring {part} …", file=sys.stderr, flush=True)
             try:
                 PARTS[part](bench)

@@ -4,7 +4,7 @@ import asyncio
 import collections
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -36,11 +36,15 @@ class Connection(asyncio.Protocol):
         self._done = done
         self._transport.write(data)
 
+    async def answered(self, data: bytes) -> tuple[int, bytes]:
+        """Send a request and wait for what `done` is called with."""
+        answered = asyncio.get_running_loop().create_future()
+        self.send(data, lambda *found: answered.done() or answered.set_result(found))
+        return await answered
+
     async def ask(self, data: bytes) -> dict:
         """Send a request and wait for the JSON of its answer, which must be a success."""
-        answered = asyncio.get_running_loop().create_future()
-        self.send(data, lambda status, body: answered.done() or answered.set_result((status, body)))
-        status, body = await answered
+        status, body = await self.answered(data)
         if status != 200:
             line = data.partition(b"\r\n")[0].decode()
             raise BenchError(f"{line} was answered with {status or 'the end of the connection'} {body[:200]!r}")
@@ -68,14 +72,15 @@ class Connection(asyncio.Protocol):
         else:
             body = b""
         self._received = b""
-        done, self._done = self._done, None
-        if done is not None:
-            done(int(head[9:12]), body)
+        self._finish(int(head[9:12]), body)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._finish(0, b"")
+
+    def _finish(self, status: int, body: bytes) -> None:
         done, self._done = self._done, None
         if done is not None:
-            done(0, b"")
+            done(status, body)
 
 
 def _unchunked(data: bytes) -> bytes:
@@ -90,13 +95,13 @@ def _unchunked(data: bytes) -> bytes:
     return body
 
 
-async def connect(base: str, count: int) -> list[Connection]:
-    """Open connections."""
+async def connect(base: str, count: int, address: str | None = None) -> list[Connection]:
+    """Open connections, from an address of this machine if one is given."""
     loop = asyncio.get_running_loop()
     parts = urlsplit(base)
-    port = parts.port or 80
+    where = {"host": parts.hostname, "port": parts.port or 80, "local_addr": (address, 0) if address else None}
     try:
-        return [(await loop.create_connection(Connection, parts.hostname, port))[1] for _ in range(count)]
+        return [(await loop.create_connection(Connection, **where))[1] for _ in range(count)]
     except OSError as error:
         raise BenchError(f"cannot connect to {base}: {error}") from error
 
@@ -129,6 +134,19 @@ async def create(base: str, topics: list[str], **rest: str) -> list[str]:
     return codes
 
 
+async def measured(
+    target: Target, connections: list[Connection], works: Iterable[Coroutine[None, None, None]]
+) -> tuple[float | None, float]:
+    """Let all of it be done, and close the connections; the CPU of the server (None if unknown), and the time."""
+    with quiet():
+        before_s, began_s = target.cpu_s(), time.perf_counter()
+        await asyncio.wait_for(asyncio.gather(*works), PATIENCE_S * 4)
+        after_s, ended_s = target.cpu_s(), time.perf_counter()
+    for connection in connections:
+        connection.close()
+    return None if before_s is None or after_s is None else after_s - before_s, ended_s - began_s
+
+
 async def broker(target: Target, flows: int, at_once: int) -> tuple[float | None, float]:
     """Broker connections, each between two peers in a topic of their own.
 
@@ -158,18 +176,10 @@ async def broker(target: Target, flows: int, at_once: int) -> tuple[float | None
                 if len((await ask(messages.poll(base, code, side)))[name]) != 4:
                     raise BenchError(f"{base} does not hand over the candidates")
 
-    await asyncio.wait_for(
-        asyncio.gather(*(connection.ask(messages.request(base, "GET", "/health")) for connection in connections)),
-        PATIENCE_S,
-    )
-    with quiet():
-        before_s, began_s = target.cpu_s(), time.perf_counter()
-        await asyncio.wait_for(asyncio.gather(*map(work, connections)), PATIENCE_S * 4)
-        after_s, ended_s = target.cpu_s(), time.perf_counter()
-    for connection in connections:
-        connection.close()
-    cpu_ms = None if before_s is None or after_s is None else (after_s - before_s) / flows * 1e3
-    return cpu_ms, flows / (ended_s - began_s)
+    health = messages.request(base, "GET", "/health")
+    await asyncio.wait_for(asyncio.gather(*(connection.ask(health) for connection in connections)), PATIENCE_S)
+    used_s, taken_s = await measured(target, connections, map(work, connections))
+    return None if used_s is None else used_s / flows * 1e3, flows / taken_s
 
 
 async def mix(base: str, origin: str, count: int) -> Callable[[int], bytes]:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import time
+from functools import partial
 
 import uvloop
 
@@ -24,12 +25,7 @@ LOST_S, OTHERS_S = 5, 0.1
 
 
 class Writers:
-    """Peers that publish offers, one after the other, each on one shard.
-
-    Args:
-        server: where.
-        shards: how many there are.
-    """
+    """Peers that publish offers, one after the other, each on one of so many shards."""
 
     def __init__(self, server: Server, shards: int) -> None:
         self._base = server.base
@@ -51,14 +47,8 @@ class Writers:
 
     async def _write(self, shard: int, connection: client.Connection, first: int) -> None:
         requests = self._requests[shard]
-        loop = asyncio.get_running_loop()
         for number in itertools.count(first):
-            answered = loop.create_future()
-            connection.send(
-                requests[number % len(requests)],
-                lambda status, body, answered=answered: answered.done() or answered.set_result(status),
-            )
-            status = await answered
+            status, _ = await connection.answered(requests[number % len(requests)])
             if status == 200:
                 self.written_s[shard].append(time.perf_counter())
             elif status != 503:
@@ -87,12 +77,10 @@ def failover(bench: Bench) -> None:
         f"{SHARDS} shards with {REPLICAS} replicas each, cluster-node-timeout 2000, cluster-require-full-coverage no; "
         f"the longest of {losses}; {WRITERS} peers publish on each shard by way of one server"
     )
-    for name, value, most in (
-        ("longest time without writes on its shard", max(lost for lost, _ in longest_s), LOST_S),
-        ("longest time without writes on the others", max(others for _, others in longest_s), OTHERS_S),
-    ):
-        reached = value <= most if bench.whole else None
-        bench.add(PART, name, value, "s", target=f"<= {most} s", reached=reached, note=note)
+    add = partial(bench.add, PART, judged=bench.whole, note=note)
+    lost_s, others_s = map(max, zip(*longest_s, strict=True))
+    add("longest time without writes on its shard", lost_s, "s", most=LOST_S)
+    add("longest time without writes on the others", others_s, "s", most=OTHERS_S)
 
 
 async def _lose(cluster: RedisCluster, server: Server, lost: int) -> tuple[float, float]:

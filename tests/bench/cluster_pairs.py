@@ -3,13 +3,14 @@
 import asyncio
 import statistics
 from dataclasses import dataclass, field
+from functools import partial
 
 import uvloop
 
 from ..support.redis_servers import RedisCluster
 from . import client, peers
 from .cluster_nodes import SHARDS, processes_of
-from .figures import Bench, ratio
+from .figures import Bench, ratio, within
 from .life import Polled
 from .processes import Server, Target, apart
 
@@ -38,11 +39,7 @@ class Contestant:
     nodes_ms: list[float] = field(default_factory=list)
 
     def broker(self, first: int, count: int, at_once: int) -> tuple[float, float]:
-        """Broker pairs, so many for each server.
-
-        Returns:
-            CPU of the servers and of the nodes for a pair, in ms.
-        """
+        """Broker pairs, so many for each server; CPU of the servers and of the nodes for a pair, in ms."""
         bases = [server.base for server in self.servers]
         count *= len(bases)
         ways = iter(
@@ -112,7 +109,9 @@ def pairs(
         "replicated to one replica; append-only files; servers on one processor, the load and the nodes of Redis on "
         "the others. The ceiling is what it is compared with"
     )
-    bench.add(PART, "LevelDB, fsync", statistics.median(embedded.used_ms), "ms", note=note)
+    add = partial(bench.add, PART)
+    median = statistics.median
+    add("LevelDB, fsync", median(embedded.used_ms), "ms", note=note)
     together = (
         "the ceiling is three servers at the same time, on a shard and sessions of its own each: what so many "
         "processes cost each other on one processor is in both. On shared shards a pair's peers are at two servers"
@@ -122,18 +121,8 @@ def pairs(
         ("three servers on three shards, to one on one", three, thrice, TO_ONE, together),
     ):
         times = ratio(list(mine.used_ms), list(other.used_ms))
-        bench.add(
-            PART,
-            name,
-            statistics.median(mine.used_ms),
-            "ms",
-            ceiling=statistics.median(other.used_ms),
-            ratio=times,
-            target=f"<= {most} times",
-            reached=times <= most if bench.whole and times is not None else None,
-            note=words,
-        )
-    used_ms = statistics.median(one.nodes_ms)
-    verdict = used_ms <= NODES_MS if bench.whole else None
-    bench.add(PART, "all nodes of Redis, one shard", used_ms, "ms", target=f"<= {NODES_MS} ms", reached=verdict)
-    bench.add(PART, "all nodes of Redis, three shards", statistics.median(three.nodes_ms), "ms")
+        compared = {"ceiling": median(other.used_ms), "ratio": times, "note": words}
+        target = {"target": f"<= {most} times", "reached": within(times, most), "judged": bench.whole}
+        add(name, median(mine.used_ms), "ms", **compared, **target)
+    add("all nodes of Redis, one shard", median(one.nodes_ms), "ms", most=NODES_MS, judged=bench.whole)
+    add("all nodes of Redis, three shards", median(three.nodes_ms), "ms")

@@ -1,9 +1,10 @@
 """Many sessions on Redis: their memory, a page of their topics, and what others feel when they expire together."""
 
 import asyncio
-import dataclasses
 import itertools
 import time
+from functools import partial
+from types import SimpleNamespace
 
 import uvloop
 
@@ -17,8 +18,7 @@ from .figures import Bench
 from .processes import BenchError, Server
 
 OFFER = messages.NOISE[:1024]
-MEMORY = "cluster: memory of Redis"
-LISTED_BYTES, PAIR_BYTES = 2500, 6500
+LISTED_KB, PAIR_KB = 2.5, 6.5
 PAGES = 200
 PAGE_MS = 5
 MORE_MS = 10
@@ -37,20 +37,10 @@ def memory(bench: Bench) -> None:
             listed, pair, life = uvloop.run(_keep(node, count))
         finally:
             node.kill()
-        for name, value, most in (
-            ("a listed session, offer of 1 KB", listed, LISTED_BYTES),
-            ("a pair, offer and answer of 1 KB", pair, PAIR_BYTES),
-            ("a pair, as in `life`", life, None),
-        ):
-            bench.add(
-                MEMORY,
-                f"{name}, {kind}",
-                value / 1000,
-                "KB",
-                target=f"<= {most / 1000} KB" if most else "",
-                reached=value <= most if most and bench.whole else None,
-                note=note,
-            )
+        add = partial(bench.add, "cluster: memory of Redis", unit="KB", judged=bench.whole, note=note)
+        add(f"a listed session, offer of 1 KB, {kind}", value=listed / 1000, most=LISTED_KB)
+        add(f"a pair, offer and answer of 1 KB, {kind}", value=pair / 1000, most=PAIR_KB)
+        add(f"a pair, as in `life`, {kind}", value=life / 1000)
 
 
 async def _keep(node: RedisServer, count: int) -> list[float]:
@@ -81,7 +71,8 @@ async def _meet(store: RedisStore, number: int, short: bool) -> None:
 def sessions(bench: Bench, server: Server, shards: RedisCluster) -> None:
     """A page of many topics, and what others feel when all their sessions expire."""
     count = bench.size.cluster_sessions
-    size = dataclasses.replace(bench.size, rate=bench.size.rate // 4, mixed=bench.size.mixed // 10)
+    less = {"rate": bench.size.rate // 4, "mixed": bench.size.mixed // 10}
+    size = SimpleNamespace(**vars(bench.size) | less)
     empty(shards)
     lead_s = uvloop.run(_fill_s(shards, count)) + 3 * size.steady_s + 6
     began_s = time.perf_counter()
@@ -89,35 +80,21 @@ def sessions(bench: Bench, server: Server, shards: RedisCluster) -> None:
     taken_s = uvloop.run(_pages(server, count))
     end_s = began_s + lead_s + min(SETTLED_S, size.sweep_s)
     seen = uvloop.run(latency.while_expiring(server, size, expires_ms, lambda: time.perf_counter() > end_s, PAUSE_S))
-    part = f"cluster: {count:,} topics with a session each"
+    add = partial(bench.add, f"cluster: {count:,} topics with a session each", unit="ms", judged=bench.whole)
+    note = "one after the other, nothing else is asked"
     for name, values in taken_s.items():
+        most = PAGE_MS if name == "first" else None
         value = client.percentile(values, 0.5)
-        judged = name == "first"
-        bench.add(
-            part,
-            f"GET /topics?limit=100, {name} page, p50",
-            value,
-            "ms",
-            target=f"<= {PAGE_MS} ms" if judged else "",
-            reached=value <= PAGE_MS if judged and bench.whole else None,
-            note="one after the other, nothing else is asked",
-        )
-    p99_ms = [client.percentile(each, 0.99) for each in seen]
-    more_ms = p99_ms[1] - p99_ms[0]
+        add(f"GET /topics?limit=100, {name} page, p50", value=value, most=most, note=note)
     note = f"{size.rate:,} requests a second of another origin, for {SETTLED_S} s from the moment of expiry"
-    bench.add(part, "p99 before they expire together", p99_ms[0], "ms", note=note)
-    bench.add(part, "p99 from then on", p99_ms[1], "ms")
-    bench.add(
-        part,
-        "p99 when they expire together, how much more",
-        more_ms,
-        "ms",
-        target=f"<= {MORE_MS} ms",
-        reached=more_ms <= MORE_MS if bench.whole else None,
-    )
+    before_ms, during_ms = (client.percentile(each, 0.99) for each in seen)
+    add("p99 before they expire together", value=before_ms, note=note)
+    add("p99 from then on", value=during_ms)
+    add("p99 when they expire together, how much more", value=during_ms - before_ms, most=MORE_MS)
     for name, share in (("p50", 0.5), ("p99.9", 0.999), ("longest", 1.0)):
-        before, during = (client.percentile(each, share) for each in seen)
-        bench.add(part, f"{name} from then on, to before", during, "ms", ceiling=before, ratio=during / before)
+        before_ms, during_ms = (client.percentile(each, share) for each in seen)
+        ratio = during_ms / before_ms
+        add(f"{name} from then on, to before", value=during_ms, ceiling=before_ms, ratio=ratio)
 
 
 async def _fill_s(shards: RedisCluster, count: int) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 from . import fill, processes
 from .processes import Server, Target
@@ -13,126 +14,41 @@ from .report import Figure
 
 FILLED_MS = 1_800_000  # the lifetime of filled sessions; half of what a server here gives to those that it makes
 TOPICS = 100  # among which offers are spread
+SIZES = ("full", "quick", "smoke")
+MILLION = 1_000_000
+AMOUNTS = {
+    "rounds": (7, 1, 1),  # how often the servers take turns; figures are medians
+    "run_s": (1, 0.5, 0.1),  # how long one run of wrk takes
+    "flows": (800, 300, 20),  # brokered connections in one round
+    "rate": (1000, 1000, 200),  # requests a second under the steady load
+    "steady_s": (6, 2, 0.5),  # how long that lasts, and how long before the million expires
+    "connections": (8000, 1000, 50),  # idle ones
+    "waiting": (18_000, 2000, 100),  # requests that wait at once
+    "sockets": (15_000, 2000, 100),  # WebSockets that hold an offer
+    "watchers": (5000, 1000, 100),  # WebSockets that watch one topic
+    "sessions": (MILLION, 20_000, 2000),  # the many
+    "few": (1000, 1000, 100),  # the few that they are compared with
+    "mixed": (1000, 1000, 50),  # sessions among which the steady load spreads
+    "sweep_s": (60, 8, 1),  # the longest time to wait for the sweep of the many
+    "rooms": (20, 4, 1),  # how often ten pages are opened at once
+    "away_s": (10, 10, 1),  # how long the network of a page is away
+    "life_s": (120, 12, 2),  # how long browser-like peers come
+    "life_rate": (80, 80, 80),  # how many pairs of them a second, in a server's turn
+    "cluster_waiting": (5000, 1000, 20),  # requests that wait at one server for what is sent to another
+    "cluster_sessions": (100_000, 10_000, 300),  # the many sessions on Redis
+    "cluster_kept": (10_000, 2000, 100),  # sessions, and pairs, whose memory is measured
+    "cluster_losses": (3, 1, 1),  # how many primaries are lost, one after the other
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """How much is measured.
-
-    Attributes:
-        rounds: how often the servers take turns; figures are medians.
-        run_s: how long one run of wrk takes.
-        flows: brokered connections in one round.
-        rate: requests a second under the steady load.
-        steady_s: how long that lasts, and how long before the million expires.
-        connections: idle ones.
-        waiting: requests that wait at once.
-        sockets: WebSockets that hold an offer.
-        watchers: WebSockets that watch one topic.
-        sessions: the many.
-        few: the few that they are compared with.
-        mixed: sessions among which the steady load spreads.
-        sweep_s: the longest time to wait for the sweep of the many.
-        rooms: how often ten pages are opened at once.
-        away_s: how long the network of a page is away.
-        life_s: how long browser-like peers come.
-        life_rate: how many pairs of them a second, in a server's turn.
-        cluster_waiting: requests that wait at one server for what is sent to another.
-        cluster_sessions: the many sessions on Redis.
-        cluster_kept: sessions, and pairs, whose memory is measured.
-        cluster_losses: how many primaries are lost, one after the other.
-    """
-
-    rounds: int
-    run_s: float
-    flows: int
-    rate: int
-    steady_s: float
-    connections: int
-    waiting: int
-    sockets: int
-    watchers: int
-    sessions: int
-    few: int = 1000
-    mixed: int = 1000
-    sweep_s: float
-    rooms: int
-    away_s: float = 10
-    life_s: float
-    life_rate: float = 80
-    cluster_waiting: int = 5000
-    cluster_sessions: int = 100_000
-    cluster_kept: int = 10_000
-    cluster_losses: int = 3
-
-
-FULL = Size(
-    rounds=7,
-    run_s=1,
-    flows=800,
-    rate=1000,
-    steady_s=6,
-    connections=8000,
-    waiting=18_000,
-    sockets=15_000,
-    watchers=5000,
-    sessions=1_000_000,
-    sweep_s=60,
-    rooms=20,
-    life_s=120,
-)
-QUICK = Size(
-    rounds=1,
-    run_s=0.5,
-    flows=300,
-    rate=1000,
-    steady_s=2,
-    connections=1000,
-    waiting=2000,
-    sockets=2000,
-    watchers=1000,
-    sessions=20_000,
-    sweep_s=8,
-    rooms=4,
-    life_s=12,
-    cluster_waiting=1000,
-    cluster_sessions=10_000,
-    cluster_kept=2000,
-    cluster_losses=1,
-)
-SMOKE = Size(
-    rounds=1,
-    run_s=0.1,
-    flows=20,
-    rate=200,
-    steady_s=0.5,
-    connections=50,
-    waiting=100,
-    sockets=100,
-    watchers=100,
-    sessions=2000,
-    few=100,
-    mixed=50,
-    sweep_s=1,
-    rooms=1,
-    away_s=1,
-    life_s=2,
-    cluster_waiting=20,
-    cluster_sessions=300,
-    cluster_kept=100,
-    cluster_losses=1,
-)
+def amounts(size: str, **changed: float) -> SimpleNamespace:
+    """How much is measured in a run of this size."""
+    return SimpleNamespace(**{name: values[SIZES.index(size)] for name, values in AMOUNTS.items()} | changed)
 
 
 @dataclass(frozen=True)
 class Filled:
-    """A directory that was filled.
-
-    Attributes:
-        path: the directory.
-        expires_ms: when all the sessions expire (Unix ms).
-        codes: a hundredth of them.
-    """
+    """A directory that was filled, with a hundredth of its codes; all its sessions expire at once (Unix ms)."""
 
     path: Path
     expires_ms: int
@@ -144,14 +60,14 @@ class Bench:
     """What the parts share.
 
     Attributes:
-        size: how much is measured.
+        size: how much is measured, see `AMOUNTS`.
         where: a directory for databases and logs.
         given: another server, measured in the place of this package's.
         others: commands of other servers of this kind, which `life` measures, too.
         figures: what was measured so far.
     """
 
-    size: Size
+    size: SimpleNamespace
     where: Path
     given: Target | None = None
     others: list[str] = field(default_factory=list)
@@ -173,11 +89,9 @@ class Bench:
             with processes.tornado_signal(self.directory(), durability=durability) as server:
                 yield server
 
-    @contextmanager
-    def ceiling(self, durability: str = "os") -> Iterator[Server]:
+    def ceiling(self, durability: str = "os") -> Server:
         """The bare ceiling server."""
-        with processes.ceiling(self.directory(), durability=durability) as server:
-            yield server
+        return processes.ceiling(self.directory(), durability=durability)
 
     def fill(self, sessions: int, a_topic: int) -> Filled:
         """A directory with so many sessions."""
@@ -192,15 +106,40 @@ class Bench:
             self._filled = self.fill(self.size.sessions, 10)
         return self._filled
 
-    def add(self, part: str, name: str, value: float | None, unit: str, **rest: object) -> None:
-        """Keep a figure, unless there is no value."""
-        if value is not None:
-            self.figures.append(Figure(part, name, value, unit, **rest))  # type: ignore[arg-type]
+    def add(
+        self,
+        part: str,
+        name: str,
+        value: float | None,
+        unit: str,
+        *,
+        most: float | None = None,
+        judged: bool = True,
+        **rest: object,
+    ) -> None:
+        """Keep a figure, unless there is no value.
+
+        Args:
+            part: the part of the benchmark that it comes from.
+            name: what it is.
+            value: what was measured.
+            unit: of the value.
+            most: what it may be at most; for other targets `target` and `reached` are given.
+            judged: whether this run says if the target is reached.
+            rest: the other attributes of `Figure`.
+        """
+        if value is None:
+            return
+        if most is not None:
+            rest |= {"target": f"<= {most:g} {unit}", "reached": value <= most}
+        if not judged:
+            rest["reached"] = None
+        self.figures.append(Figure(part, name, value, unit, **rest))
 
     @property
     def whole(self) -> bool:
         """Whether the many are a million, as the targets say."""
-        return self.size.sessions == FULL.sessions
+        return self.size.sessions == MILLION
 
 
 def median(values: list[float | None]) -> float | None:
@@ -213,6 +152,11 @@ def ratio(values: list[float | None], others: list[float | None]) -> float | Non
     """The median of the ratios within each round."""
     pairs = zip(values, others, strict=True)
     return median([value / other for value, other in pairs if value is not None and other])
+
+
+def within(value: float | None, most: float) -> bool | None:
+    """Whether a value stays within a bound, if there is one."""
+    return None if value is None else value <= most
 
 
 def offer_topics() -> list[str]:

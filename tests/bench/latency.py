@@ -3,11 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 
 import uvloop
 
 from . import client, fill, messages, processes
-from .figures import Bench, Size
+from .figures import Bench
 from .processes import BenchError, Server, Target
 
 PREPARED_S = 20  # before anything is measured the sessions of the others are made
@@ -21,6 +23,7 @@ def latency(bench: Bench) -> None:
             seen[name] = _steady(bench, server)
     with bench.ceiling() as ceiling:
         above = _steady(bench, ceiling)
+    part = f"latency at {bench.size.rate:,} requests a second"
     note = (
         "7 polls, a listing, an offer and a candidate in 10; counted from when each was due. A garbage collection, "
         "or whatever else this machine does, is in it"
@@ -28,15 +31,7 @@ def latency(bench: Bench) -> None:
     for name, latencies_s in seen.items():
         for words, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("longest", 1.0)):
             mine, least = client.percentile(latencies_s, share), client.percentile(above, share)
-            bench.add(
-                f"latency at {bench.size.rate:,} requests a second",
-                f"{words}, {name}",
-                mine,
-                "ms",
-                ceiling=least,
-                ratio=mine / least,
-                note=note,
-            )
+            bench.add(part, f"{words}, {name}", mine, "ms", ceiling=least, ratio=mine / least, note=note)
 
 
 def _steady(bench: Bench, target: Target) -> list[float]:
@@ -67,31 +62,22 @@ def sweep(bench: Bench) -> None:
         )
         compacted = "compacted" in server.log()
     left = fill.left(filled.path, filled.expires_ms)
-    part = f"while {size.sessions:,} sessions expire"
+    add = partial(bench.add, f"while {size.sessions:,} sessions expire")
     note = (
         f"{size.rate:,} requests a second of another origin, durability fsync, {len(during) / size.rate:.0f} s from "
         f"the moment of expiry{', compaction included' if compacted else ''}; {left:,} sessions were left to sweep then"
     )
-    p99 = [client.percentile(seen, 0.99) for seen in (before, during)]
-    more = p99[1] - p99[0]
-    bench.add(part, "p99 before", p99[0], "ms")
-    bench.add(part, "p99 from then on", p99[1], "ms", note=note)
-    bench.add(
-        part,
-        "p99, how much more",
-        more,
-        "ms",
-        target="<= 10 ms",
-        reached=more <= 10 if bench.whole else None,
-    )
-    for name, share in (("p99.9", 0.999), ("longest", 1.0)):
-        bench.add(part, f"{name} before", client.percentile(before, share), "ms")
-        bench.add(part, f"{name} from then on", client.percentile(during, share), "ms")
-    bench.add(part, "sessions left to sweep", left, "")
+    for name, share in (("p99", 0.99), ("p99.9", 0.999), ("longest", 1.0)):
+        before_ms, during_ms = (client.percentile(seen, share) for seen in (before, during))
+        add(f"{name} before", before_ms, "ms")
+        add(f"{name} from then on", during_ms, "ms", note=note)
+        if name == "p99":
+            add("p99, how much more", during_ms - before_ms, "ms", most=10, judged=bench.whole)
+    add("sessions left to sweep", left, "")
 
 
 async def while_expiring(
-    server: Server, size: Size, expires_ms: int, done: Callable[[], bool], pause_s: float = 0
+    server: Server, size: SimpleNamespace, expires_ms: int, done: Callable[[], bool], pause_s: float = 0
 ) -> tuple[list[float], list[float]]:
     """Latencies before and after the moment of expiry, until it is done or the time is up."""
 

@@ -9,18 +9,19 @@ import asyncio
 import shlex
 import statistics
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 import orjson
 import uvloop
 
 from . import client, messages, peers, processes, sockets
-from .figures import Bench
+from .figures import Bench, within
 from .peerjs import Meeting, PeerJs, version
 from .processes import APART, OURS, BenchError, Server, apart
 
@@ -37,18 +38,11 @@ WAIT_S = 60
 PATIENCE_S = 60
 MOST_GROWTH = 1.15
 SMALL = 0.02  # the share of a thread that is not shown
-
-
-class Way(Protocol):
-    """How one pair meets, its bytes prepared."""
-
-    def broker(self) -> Coroutine[None, None, None]:
-        """Let them meet: two new connections, all their requests or messages, and the end of the connections."""
-        ...
+CODE = messages.CODE.encode()
 
 
 class Requests:
-    """What both ways over HTTP have in common.
+    """How a pair meets over HTTP, its bytes prepared.
 
     Args:
         base: the base URL of the server.
@@ -61,10 +55,9 @@ class Requests:
         self.pair = pair
         self._other = other or base
         offerer, answerer = pair.offerer, pair.answerer
-        self.offer = offerer.request(
-            base, "POST", f"/{pair.topic}/offer", {"info": offerer.identity, "offer": offerer.description}
-        )
-        self.listing = answerer.request(base, "GET", f"/{pair.topic}/sessions")
+        offer = {"info": offerer.identity, "offer": offerer.description}
+        self._offer = offerer.request(base, "POST", f"/{pair.topic}/offer", offer)
+        self._listing = answerer.request(base, "GET", f"/{pair.topic}/sessions")
         self.answer = self.post("answerer", "/answer", answer=answerer.description)
 
     def post(self, side: str, path: str, code: str = messages.CODE, **fields: object) -> bytes:
@@ -72,30 +65,29 @@ class Requests:
         peer = self.pair.offerer if side == "offerer" else self.pair.answerer
         return peer.request(self.base, "POST", path, {"code": code, "side": side, **fields})
 
-    async def connect(self, peer: peers.Peer) -> client.Connection:
-        """A new connection."""
-        base = self.base if peer is self.pair.offerer else self._other
-        parts = urlsplit(base)
-        loop = asyncio.get_running_loop()
-        try:
-            _, opened = await loop.create_connection(
-                client.Connection, parts.hostname, parts.port, local_addr=(peer.address, 0)
-            )
-        except OSError as error:
-            raise BenchError(f"cannot connect to {base}: {error}") from error
-        return opened
-
-    async def find(self, answerer: client.Connection) -> str:
-        """The code that the answerer finds in the topic."""
-        listed = (await answerer.ask(self.listing))["sessions"]
+    async def broker(self) -> None:
+        """Let them meet: two new connections, all their requests, and the end of the connections."""
+        (offerer,) = await client.connect(self.base, 1, self.pair.offerer.address)
+        await offerer.ask(self._offer)
+        (answerer,) = await client.connect(self._other, 1, self.pair.answerer.address)
+        listed = (await answerer.ask(self._listing))["sessions"]
         if [session["offer"] for session in listed] != [self.pair.offerer.description]:
             raise BenchError(f"{self.base} does not list what was offered")
-        return listed[0]["code"]
+        await self._meet(offerer, answerer, listed[0]["code"])
+        offerer.close()
+        answerer.close()
 
-    def check(self, received: list[str], peer: peers.Peer) -> None:
-        """See that the other side has got all the candidates."""
-        if received != peer.candidates:
-            raise BenchError(f"{self.base} does not hand over the candidates")
+    async def _meet(self, offerer: client.Connection, answerer: client.Connection, code: str) -> None:
+        raise NotImplementedError
+
+    def check(self, by_offerer: dict, by_answerer: dict) -> None:
+        """See that both polls bring all the candidates of the other side."""
+        for received, peer in (
+            (by_offerer["answerCandidates"], self.pair.answerer),
+            (by_answerer["offerCandidates"], self.pair.offerer),
+        ):
+            if received != peer.candidates:
+                raise BenchError(f"{self.base} does not hand over the candidates")
 
 
 class Polled(Requests):
@@ -110,24 +102,15 @@ class Polled(Requests):
         ]
         self._polls = self.post("offerer", "/poll"), self.post("answerer", "/poll")
 
-    async def broker(self) -> None:
-        offerer = await self.connect(self.pair.offerer)
-        await offerer.ask(self.offer)
-        answerer = await self.connect(self.pair.answerer)
-        code = (await self.find(answerer)).encode()
-
+    async def _meet(self, offerer: client.Connection, answerer: client.Connection, code: str) -> None:
         async def ask(connection: client.Connection, template: bytes) -> dict:
-            return await connection.ask(template.replace(messages.CODE.encode(), code))
+            return await connection.ask(template.replace(CODE, code.encode()))
 
         await ask(answerer, self.answer)
         for one, other in self._candidates:
             await ask(offerer, one)
             await ask(answerer, other)
-        mine, theirs = self._polls
-        self.check((await ask(offerer, mine))["answerCandidates"], self.pair.answerer)
-        self.check((await ask(answerer, theirs))["offerCandidates"], self.pair.offerer)
-        offerer.close()
-        answerer.close()
+        self.check(await ask(offerer, self._polls[0]), await ask(answerer, self._polls[1]))
 
 
 class Waited(Requests):
@@ -135,20 +118,13 @@ class Waited(Requests):
 
     def __init__(self, base: str, pair: peers.Pair, other: str | None = None) -> None:
         super().__init__(base, pair, other)
-        self._batches = [
-            self.post(side, "/answer", candidates=peer.candidates)
-            for side, peer in (("offerer", pair.offerer), ("answerer", pair.answerer))
-        ]
-        self._waits = [self.post(side, "/poll", wait=WAIT_S) for side in ("offerer", "answerer")]
+        sides = (("offerer", pair.offerer), ("answerer", pair.answerer))
+        self._batches = [self.post(side, "/answer", candidates=peer.candidates) for side, peer in sides]
+        self._waits = [self.post(side, "/poll", wait=WAIT_S) for side, _ in sides]
 
-    async def broker(self) -> None:
-        offerer = await self.connect(self.pair.offerer)
-        await offerer.ask(self.offer)
-        answerer = await self.connect(self.pair.answerer)
-        code = await self.find(answerer)
-
+    async def _meet(self, offerer: client.Connection, answerer: client.Connection, code: str) -> None:
         async def ask(connection: client.Connection, template: bytes) -> dict:
-            return await connection.ask(template.replace(messages.CODE.encode(), code.encode()))
+            return await connection.ask(template.replace(CODE, code.encode()))
 
         waiting = asyncio.ensure_future(ask(offerer, self._waits[0]))
         await asyncio.sleep(0)  # so that it waits before there is an answer
@@ -157,51 +133,38 @@ class Waited(Requests):
         again = self.post("offerer", "/poll", code=code, wait=WAIT_S, since=since)
         waiting = asyncio.ensure_future(offerer.ask(again))
         await ask(answerer, self._batches[1])
-        self.check((await waiting)["answerCandidates"], self.pair.answerer)
+        by_offerer = await waiting
         await ask(offerer, self._batches[0])
-        self.check((await ask(answerer, self._waits[1]))["offerCandidates"], self.pair.offerer)
-        offerer.close()
-        answerer.close()
+        self.check(by_offerer, await ask(answerer, self._waits[1]))
 
 
 class Socketed:
     """Seven requests over two WebSockets: an offer, a listing, an answer, two batches of candidates, two subscriptions.
 
-    Args:
-        base: the base URL of the server.
-        pair: the peers.
+    Attributes:
+        ends: whether the subscriptions have to be ended.
     """
 
     ends = False
-    """Whether its subscriptions have to be ended."""
 
     def __init__(self, base: str, pair: peers.Pair) -> None:
         parts = urlsplit(base)
         self._at = parts.hostname, parts.port
         self._pair = pair
-        self._upgrades = [peer.upgrade(base, "/ws") for peer in (pair.offerer, pair.answerer)]
-        offer = {"topic": pair.topic, "info": pair.offerer.identity, "offer": pair.offerer.description}
-        self._offer = self._call("offer", **offer)
-        self._listing = self._call("sessions", topic=pair.topic)
-        self._answer = self._call("answer", code=messages.CODE, side="answerer", answer=pair.answerer.description)
+        self._upgrades = [(peer.address, peer.upgrade(base, "/ws")) for peer in (pair.offerer, pair.answerer)]
         sides = {"offerer": pair.offerer, "answerer": pair.answerer}
-        self._batches = {
-            side: self._call("answer", code=messages.CODE, side=side, candidates=peer.candidates)
-            for side, peer in sides.items()
-        }
-        self._subscriptions = {side: self._call("subscribe", code=messages.CODE, side=side) for side in sides}
-
-    @staticmethod
-    def _call(method: str, **params: object) -> bytes:
-        return orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+        code = messages.CODE
+        self._offer = _call("offer", topic=pair.topic, info=pair.offerer.identity, offer=pair.offerer.description)
+        self._listing = _call("sessions", topic=pair.topic)
+        self._answer = _call("answer", code=code, side="answerer", answer=pair.answerer.description)
+        self._batches = [
+            _call("answer", code=code, side=side, candidates=peer.candidates) for side, peer in sides.items()
+        ]
+        self._subscriptions = [_call("subscribe", code=code, side=side) for side in sides]
 
     async def opened(self) -> list[sockets.WebSocket]:
         """The WebSockets of both peers."""
-        peers_ = self._pair.offerer, self._pair.answerer
-        return [
-            await sockets.open_socket(*self._at, peer.address, upgrade)
-            for peer, upgrade in zip(peers_, self._upgrades, strict=True)
-        ]
+        return [await sockets.open_socket(*self._at, *each) for each in self._upgrades]
 
     async def done(self, both: list[sockets.WebSocket]) -> None:
         """Neither is needed any more."""
@@ -211,42 +174,33 @@ class Socketed:
     async def broker(self) -> None:
         offerer, answerer = both = await self.opened()
         events: dict[sockets.WebSocket, list[dict]] = {offerer: [], answerer: []}
+        code = b""
 
-        async def read(socket: sockets.WebSocket) -> dict:
+        async def ask(socket: sockets.WebSocket, template: bytes) -> dict:
+            socket.send(sockets.frame(template.replace(CODE, code)))
             while "id" not in (found := orjson.loads(await socket.next())):
-                events[socket].append(found["params"])
+                events[socket].append(found["params"]["data"])
             if "result" not in found:
                 raise BenchError(f"a server answered {found}")
             return found["result"]
 
-        async def told(socket: sockets.WebSocket, count: int) -> list[dict]:
-            while len(events[socket]) < count:
-                events[socket].append(orjson.loads(await socket.next())["params"])
-            return [event["data"] for event in events[socket]]
-
-        async def ask(socket: sockets.WebSocket, template: bytes) -> dict:
-            socket.send(sockets.frame(template.replace(messages.CODE.encode(), code)))
-            return await read(socket)
-
-        code = b""
         code = (await ask(offerer, self._offer))["code"].encode()
-        subscriptions = [(offerer, await ask(offerer, self._subscriptions["offerer"]))]
+        subscriptions = [await ask(offerer, self._subscriptions[0])]
         listed = (await ask(answerer, self._listing))["sessions"]
         if [session["offer"] for session in listed] != [self._pair.offerer.description]:
             raise BenchError("a server does not list what was offered")
         await ask(answerer, self._answer)
-        subscriptions.append((answerer, await ask(answerer, self._subscriptions["answerer"])))
-        await ask(answerer, self._batches["answerer"])
-        await ask(offerer, self._batches["offerer"])
+        subscriptions.append(await ask(answerer, self._subscriptions[1]))
+        await ask(answerer, self._batches[1])
+        await ask(offerer, self._batches[0])
         for socket, peer in ((offerer, self._pair.answerer), (answerer, self._pair.offerer)):
-            received = [
-                data["candidate"] for data in await told(socket, 1 + len(peer.candidates)) if "candidate" in data
-            ]
-            if received != peer.candidates:
+            while len(events[socket]) < 1 + len(peer.candidates):
+                events[socket].append(orjson.loads(await socket.next())["params"]["data"])
+            if [data["candidate"] for data in events[socket] if "candidate" in data] != peer.candidates:
                 raise BenchError("a server does not hand over the candidates")
         if self.ends:
-            for socket, subscription in subscriptions:
-                await ask(socket, self._call("unsubscribe", **subscription))
+            for socket, subscription in zip(both, subscriptions, strict=True):
+                await ask(socket, _call("unsubscribe", **subscription))
         await self.done(both)
 
 
@@ -264,7 +218,12 @@ class Kept(Socketed):
         self._idle[self._at].append(both)
 
 
-KINDS: dict[str, tuple[Callable[[str, peers.Pair], Way], float]] = {
+def _call(method: str, **params: object) -> bytes:
+    return orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+
+
+# How pairs meet, and how many times PeerJS that may cost.
+KINDS = {
     "13 requests": (Polled, 2.0),
     "waits and batches": (Waited, 1.5),
     "WebSocket": (Socketed, 1.0),
@@ -279,7 +238,7 @@ class Contestant:
     Attributes:
         name: which of them.
         server: the server.
-        way: makes a pair's way.
+        way: makes a pair's way, which has a `broker`.
         most: how many times PeerJS it may cost, if that is to be judged.
         pairs: how many were brokered in each fifth.
         used_s: the server's CPU in each fifth.
@@ -288,7 +247,7 @@ class Contestant:
 
     name: str
     server: Server
-    way: Callable[[str, peers.Pair], Way]
+    way: Callable
     most: float | None = None
     pairs: list[int] = field(default_factory=list)
     used_s: list[float] = field(default_factory=list)
@@ -346,26 +305,18 @@ async def _run(contestants: list[Contestant], length_s: float, rate: float) -> f
     first = 0
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     for fifth in range(FIFTHS):
-        before = [_used(contestant.server) for contestant in contestants]
+        before = [(each.server.cpu_s(), each.server.threads_cpu_s()) for each in contestants]
         for turn in range(rounds):
             shift = (fifth * rounds + turn) % len(contestants)  # nobody always comes behind the same one
             for contestant in contestants[shift:] + contestants[:shift]:
                 await _turn(contestant, first, count, rate)
             first += count
         for contestant, (total_s, threads_s) in zip(contestants, before, strict=True):
-            now_s, now_threads_s = _used(contestant.server)
             contestant.pairs.append(rounds * count)
-            contestant.used_s.append(now_s - total_s)
-            contestant.threads_s.append(
-                {thread: used_s - threads_s.get(thread, 0.0) for thread, used_s in now_threads_s.items()}
-            )
+            contestant.used_s.append(contestant.server.cpu_s() - total_s)
+            now_s = contestant.server.threads_cpu_s().items()
+            contestant.threads_s.append({thread: used_s - threads_s.get(thread, 0.0) for thread, used_s in now_s})
     return (time.process_time() - began_cpu_s) / (time.perf_counter() - began_s)
-
-
-def _used(server: Server) -> tuple[float, dict[int, float]]:
-    used_s = server.cpu_s()
-    assert used_s is not None
-    return used_s, server.threads_cpu_s()
 
 
 async def _turn(contestant: Contestant, first: int, count: int, rate: float) -> None:
@@ -385,54 +336,30 @@ async def _turn(contestant: Contestant, first: int, count: int, rate: float) -> 
 
 
 def _figures(bench: Bench, contestant: Contestant, peerjs: Contestant, note: str) -> None:
-    name, used_s = contestant.name, contestant.used_s
+    add = partial(bench.add, PART)
+    name, used_s, most = contestant.name, contestant.used_s, contestant.most
     whole_ms, fifths_ms = contestant.whole_ms(used_s), contestant.fifths_ms(used_s)
     if contestant is peerjs:
-        bench.add(PART, name, whole_ms, "ms", fifths=fifths_ms, note=note)
+        add(name, whole_ms, "ms", fifths=fifths_ms, note=note)
     else:
-        _compared(bench, contestant, peerjs, note)
+        least_ms, least_fifths_ms = peerjs.whole_ms(peerjs.used_s), peerjs.fifths_ms(peerjs.used_s)
+        judged = bench.size.life_s >= JUDGED_S
+        times = _times(whole_ms, least_ms)
+        target = {"target": f"<= {most} times PeerJS", "reached": within(times, most), "judged": judged} if most else {}
+        add(name, whole_ms, "ms", ceiling=least_ms, ratio=times, fifths=fifths_ms, note=note, **target)
+        ratios = [_times(mine, least) for mine, least in zip(fifths_ms, least_fifths_ms, strict=True)]
+        if None not in ratios:
+            middle = statistics.median(ratios)
+            add(f"{name}, to PeerJS", middle, "times", fifths=ratios, note="median of the fifths")
+        grown, least_grown = _times(fifths_ms[-1], fifths_ms[0]), _times(least_fifths_ms[-1], least_fifths_ms[0])
+        target = {"most": MOST_GROWTH, "judged": judged} if most else {}
+        add(f"{name}, last fifth to first", grown, "times", ceiling=least_grown, **target)
     threads = sorted({thread for fifth in contestant.threads_s for thread in fifth})
     for number, thread in enumerate(threads, 1):
         each_s = [fifth.get(thread, 0.0) for fifth in contestant.threads_s]
         if sum(each_s) >= SMALL * sum(used_s):
             words = f"{name}, {_called(contestant.server, thread, number)}"
-            fifths_ms = contestant.fifths_ms(each_s)
-            bench.add(PART, words, contestant.whole_ms(each_s), "ms", fifths=fifths_ms)
-
-
-def _compared(bench: Bench, contestant: Contestant, peerjs: Contestant, note: str) -> None:
-    name, used_s = contestant.name, contestant.used_s
-    whole_ms, fifths_ms = contestant.whole_ms(used_s), contestant.fifths_ms(used_s)
-    least_ms, least_fifths_ms = peerjs.whole_ms(peerjs.used_s), peerjs.fifths_ms(peerjs.used_s)
-    judged = bench.size.life_s >= JUDGED_S and contestant.most is not None
-    times = _times(whole_ms, least_ms)
-    bench.add(
-        PART,
-        name,
-        whole_ms,
-        "ms",
-        ceiling=least_ms,
-        ratio=times,
-        target=f"<= {contestant.most} times PeerJS" if contestant.most else "",
-        reached=times <= contestant.most if judged and times is not None else None,
-        fifths=fifths_ms,
-        note=note,
-    )
-    ratios = [_times(mine, least) for mine, least in zip(fifths_ms, least_fifths_ms, strict=True)]
-    if None not in ratios:
-        bench.add(
-            PART, f"{name}, to PeerJS", statistics.median(ratios), "times", fifths=ratios, note="median of the fifths"
-        )
-    grown, least_grown = _times(fifths_ms[-1], fifths_ms[0]), _times(least_fifths_ms[-1], least_fifths_ms[0])
-    bench.add(
-        PART,
-        f"{name}, last fifth to first",
-        grown,
-        "times",
-        ceiling=least_grown,
-        target=f"<= {MOST_GROWTH}" if contestant.most else "",
-        reached=grown <= MOST_GROWTH if judged and grown is not None else None,
-    )
+            add(words, contestant.whole_ms(each_s), "ms", fifths=contestant.fifths_ms(each_s))
 
 
 def _times(value: float, other: float) -> float | None:
@@ -444,12 +371,8 @@ def _called(server: Server, thread: int, number: int) -> str:
     """A thread's name where it has one of its own, and its place in the order in which they began."""
     if thread == server.pid:
         return "main thread"
-    own, main = (_named(each) for each in (thread, server.pid))
-    return f"thread {number}" if own in ("", main) else f"thread {number} ({own})"
-
-
-def _named(thread: int | None) -> str:
     try:
-        return Path(f"/proc/{thread}/comm").read_text().strip()
-    except OSError:
-        return ""
+        own, main = (Path(f"/proc/{each}/comm").read_text().strip() for each in (thread, server.pid))
+    except OSError:  # it has ended
+        return f"thread {number}"
+    return f"thread {number}" if own in ("", main) else f"thread {number} ({own})"

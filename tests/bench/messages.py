@@ -41,8 +41,8 @@ def candidate(base: str, code: str, side: str, **rest: str) -> bytes:
     return request(base, "POST", "/answer", {"code": code, "side": side, "candidate": CANDIDATE}, **rest)
 
 
-def poll(base: str, code: str, side: str, **rest: str) -> bytes:
-    return request(base, "POST", "/poll", {"code": code, "side": side}, **rest)
+def poll(base: str, code: str, side: str, origin: str = ORIGIN, **fields: object) -> bytes:
+    return request(base, "POST", "/poll", {"code": code, "side": side, **fields}, origin)
 
 
 def template(made: bytes) -> bytes:

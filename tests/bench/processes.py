@@ -2,23 +2,24 @@
 
 import os
 import re
+import resource
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 120.0
-STOP_LIMIT_S = 20.0
+STOP_LIMIT_S = 60.0
 APART = "servers on one processor, the load on the others"
 OURS = (sys.executable, "-m", "tornado_signal")
 TICKS = os.sysconf("SC_CLK_TCK")
-_LISTENING = re.compile(r"listening on (http://\S+)")
-_ADMIN = re.compile(r"admin listener on (http://\S+)")
+_LISTENING = re.compile(r"(?<!admin )listen\w+ on (https?://[^\s\"]+)[\s\"]")
+_ADMIN = re.compile(r"admin listener on (http://[^\s\"]+)[\s\"]")
 
 
 class BenchError(Exception):
@@ -48,12 +49,9 @@ class Target:
             return None
         ticks = 0
         for number, pid in enumerate(self._family()):
-            try:
-                fields = _stat(pid)
-            except OSError:
-                continue
-            # utime, stime; of the first one also those of the children that have ended
-            ticks += sum(map(int, fields[11:15] if number == 0 else fields[11:13]))
+            with suppress(OSError):
+                # utime, stime; of the first one also those of the children that have ended
+                ticks += sum(map(int, _stat(Path(f"/proc/{pid}"))[11 : 13 if number else 15]))
         return ticks / TICKS
 
     def threads_cpu_s(self) -> dict[int, float]:
@@ -61,10 +59,8 @@ class Target:
         used_s = {}
         for pid in self._family():
             for thread in Path(f"/proc/{pid}/task").iterdir():
-                try:
-                    used_s[int(thread.name)] = sum(map(int, _fields(thread / "stat")[11:13])) / TICKS
-                except OSError:
-                    continue
+                with suppress(OSError):
+                    used_s[int(thread.name)] = sum(map(int, _stat(thread)[11:13])) / TICKS
         return used_s
 
     def memory_bytes(self) -> int | None:
@@ -81,10 +77,8 @@ class Target:
         parents = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
-                try:
-                    parents[int(entry.name)] = int(_stat(int(entry.name))[1])
-                except OSError:
-                    continue
+                with suppress(OSError):
+                    parents[int(entry.name)] = int(_stat(entry)[1])
         if self.pid not in parents:
             raise BenchError(f"there is no process {self.pid} (any more)")
         family = [self.pid]
@@ -93,13 +87,9 @@ class Target:
         return family
 
 
-def _stat(pid: int) -> list[str]:
-    return _fields(Path(f"/proc/{pid}/stat"))
-
-
-def _fields(stat: Path) -> list[str]:
+def _stat(entry: Path) -> list[str]:
     """The fields of a process's or a thread's `stat` behind the name, the state first."""
-    return stat.read_text().rpartition(") ")[2].split()
+    return (entry / "stat").read_text().rpartition(") ")[2].split()
 
 
 class Server(Target):
@@ -120,42 +110,53 @@ class Server(Target):
         self._command = command
         self._log = log
 
-    def __enter__(self) -> "Server":
+    def __enter__(self) -> Self:
         # What the caller has set for servers of its own is no part of a measurement.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TORNADO_SIGNAL_")}
-        began_s = time.perf_counter()
         environment |= self.environment
+        began_s = time.perf_counter()
         try:
             with self._log.open("w") as output:
                 self._process = subprocess.Popen(self._command, cwd=ROOT, env=environment, stdout=output, stderr=output)
         except OSError as error:
             raise BenchError(f"cannot run {self._command[0]}: {error}") from error
         try:
-            while not (base := self._listening()):
-                if self._process.poll() is not None or time.perf_counter() - began_s > START_LIMIT_S:
-                    raise BenchError(f"{' '.join(self._command)} does not listen:\n{self.log()[-2000:]}")
-                time.sleep(0.005)
+            super().__init__(self._said(self._listening), self._process.pid)
         except BaseException:
-            self._end()
+            self.stop()
             raise
         self.opened_s = time.perf_counter() - began_s
-        super().__init__(base, self._process.pid)
         return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def _said(self, find: Callable[[], str | None]) -> str:
+        """Wait until it has said something."""
+        until_s = time.perf_counter() + START_LIMIT_S
+        while not (found := find()):
+            if self._process.poll() is not None or time.perf_counter() > until_s:
+                raise BenchError(f"{' '.join(self._command)} does not listen:\n{self.log()[-2000:]}")
+            time.sleep(0.005)
+        return found
 
     def _listening(self) -> str | None:
         """The base URL, once it says that it listens."""
-        found = _LISTENING.search(self.log())
+        return self._find(_LISTENING)
+
+    def _find(self, pattern: re.Pattern[str]) -> str | None:
+        found = pattern.search(self.log())
         return found[1] if found else None
+
+    def metrics(self) -> str:
+        """What its admin listener, which is opened after the public one, says at /metrics."""
+        admin = self._said(lambda: self._find(_ADMIN))
+        with urllib.request.urlopen(f"{admin}/metrics", timeout=START_LIMIT_S) as answer:
+            return answer.read().decode()
 
     def beyond_caches_bytes(self) -> int:
         """What it has in memory, but for what LevelDB keeps there of its files."""
-        until_s = time.perf_counter() + START_LIMIT_S
-        while not (admin := _ADMIN.search(self.log())):  # opened after the public listener
-            if time.perf_counter() > until_s:
-                raise BenchError(f"no listener of the operator's:\n{self.log()[-2000:]}")
-            time.sleep(0.005)
-        with urllib.request.urlopen(f"{admin[1]}/metrics", timeout=START_LIMIT_S) as answer:
-            cached = float(re.search(r"^tornado_signal_store_cache_bytes (\S+)$", answer.read().decode(), re.M)[1])
+        cached = float(re.search(r"^tornado_signal_store_cache_bytes (\S+)$", self.metrics(), re.M)[1])
         return self.memory_bytes() - int(cached)
 
     def log(self) -> str:
@@ -167,16 +168,30 @@ class Server(Target):
         """Its exit status; None while it runs."""
         return self._process.returncode
 
-    def __exit__(self, *exc: object) -> None:
-        self._end()
-
-    def _end(self) -> None:
+    def stop(self) -> float | None:
+        """Ask it to stop; how long that took, None if it was dead already or had to be killed."""
+        if self._process.poll() is not None:
+            return None
+        began_s = time.monotonic()
         self._process.terminate()
         try:
             self._process.wait(STOP_LIMIT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+            return None
+        return time.monotonic() - began_s
+
+
+@contextmanager
+def many_files() -> Iterator[int]:
+    """As many open files as the machine allows, for this process and what it starts; how many more that are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield hard - 1000
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextmanager
@@ -206,7 +221,6 @@ def tornado_signal(
     where: Path, *, durability: str = "os", command: tuple[str, ...] = OURS, **options: object
 ) -> Server:
     """This package's server, or the one of another checkout's command, on a data directory."""
-    where.parent.mkdir(parents=True, exist_ok=True)
     options = {"port": 0, "data-dir": where, "durability": durability, "session-timeout-ms": 3_600_000} | options
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return Server([*command, "serve", *words], where.with_suffix(".log"))
@@ -214,7 +228,6 @@ def tornado_signal(
 
 def ceiling(where: Path, *, durability: str = "os") -> Server:
     """The bare ceiling server."""
-    where.parent.mkdir(parents=True, exist_ok=True)
     options = ["--data-dir", str(where), "--durability", durability]
     server = Server([sys.executable, "-m", "tests.bench.ceiling", *options], where.with_suffix(".log"))
     server.forgetful = True

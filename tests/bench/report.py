@@ -1,12 +1,15 @@
 """What was measured, under which conditions, and how it reads."""
 
+import contextlib
 import dataclasses
 import importlib.metadata
+import itertools
 import os
 import platform
 import statistics
 import subprocess
 import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tornado_signal.stores.leveldb.binding import plyvel
@@ -45,20 +48,20 @@ class Figure:
     fifths: list[float] = dataclasses.field(default_factory=list)
 
 
-def setup(options: dict[str, str], where: Path) -> dict[str, str]:
-    """The conditions of a run.
+def processor() -> str:
+    """What the processors are, and how many of them there are to run on."""
+    models = [line.partition(": ")[2] for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    return f"{models[0].strip() if models else '?'}, {len(os.sched_getaffinity(0))} cores to run on"
 
-    Args:
-        options: those of the benchmark.
-        where: the directory for the databases.
-    """
-    model = next((line.partition(": ")[2] for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "?")
+
+def setup(options: dict[str, str], where: Path) -> dict[str, str]:
+    """The conditions of a run with these options, whose databases go to a directory."""
     memory_kb = next(int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal"))
     changed = _output("git", "status", "--porcelain", "--", "tornado_signal", "tests/bench")
     return {
         "Date": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
         "Commit": (_output("git", "rev-parse", "HEAD") or "unknown") + (", and changes on top" if changed else ""),
-        "CPU": f"{model.strip()}, {len(os.sched_getaffinity(0))} cores to run on",
+        "CPU": processor(),
         "Memory": f"{memory_kb / 2**20:.1f} GiB",
         "Kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "Load before": " ".join(f"{load:.2f}" for load in os.getloadavg()) + " (1, 5 and 15 minutes; 0 is best)",
@@ -75,10 +78,9 @@ def _lines(path: str) -> list[str]:
 
 
 def _output(*command: str) -> str:
-    try:
+    with contextlib.suppress(FileNotFoundError):
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    except FileNotFoundError:
-        return ""
+    return ""
 
 
 def _filesystem(where: Path) -> str:
@@ -108,20 +110,13 @@ def print_setup(conditions: dict[str, str]) -> None:
 
 def print_figures(figures: list[Figure]) -> None:
     """The one table, and the notes below it."""
-    notes: list[str] = []
+    notes = list(dict.fromkeys(figure.note for figure in figures if figure.note))
     rows = [("figure", "value", "ceiling", "ratio", "to reach", "reached", "in each fifth")]
     for figure in figures:
-        mark = ""
-        if figure.note:
-            if figure.note not in notes:
-                notes.append(figure.note)
-            mark = f" [{notes.index(figure.note) + 1}]"
-        reached = {None: "", True: "yes", False: "NO"}[figure.reached]
-        if figure.target and figure.reached is None:
-            reached = "not judged"
+        reached = {None: "not judged" if figure.target else "", True: "yes", False: "NO"}[figure.reached]
         rows.append(
             (
-                figure.name + mark,
+                figure.name + (f" [{notes.index(figure.note) + 1}]" if figure.note else ""),
                 _amount(figure.value, figure.unit),
                 "" if figure.ceiling is None else _amount(figure.ceiling, figure.unit),
                 "" if figure.ratio is None else f"{figure.ratio:.2f}",
@@ -130,26 +125,32 @@ def print_figures(figures: list[Figure]) -> None:
                 "  ".join(f"{value:.2f}" for value in figure.fifths),
             )
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    parts = ["", *(figure.part for figure in figures)]
-    for at, row in enumerate(rows):
-        if at and parts[at] != parts[at - 1]:
-            print(f"-- {parts[at]} ".ljust(sum(widths) + 10, "-"))
-        cells = [
-            cell.rjust(width) if column in (1, 2, 3) else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+    lines = aligned(rows, right=(1, 2, 3))
+    print(lines[0])
+    for part, group in itertools.groupby(zip(figures, lines[1:], strict=True), lambda each: each[0].part):
+        print(f"-- {part} ".ljust(max(map(len, lines)), "-"))
+        for _, line in group:
+            print(line)
     for number, note in enumerate(notes, 1):
         print(f"[{number}] {note}")
-    judged = [figure for figure in figures if figure.reached is not None]
-    print(f"{sum(map(bool, (figure.reached for figure in judged)))} of {len(judged)} targets reached")
+    judged = [figure.reached for figure in figures if figure.reached is not None]
+    print(f"{sum(judged)} of {len(judged)} targets reached")
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int]) -> list[str]:
+    """Lines of a table, some of whose columns are flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if at in right else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def _amount(value: float, unit: str) -> str:
-    digits = (
-        0 if abs(value) >= 1000 or isinstance(value, int) else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 3
-    )
+    digits = 0 if isinstance(value, int) else sum(abs(value) < most for most in (1000, 100, 1))
     return f"{value:,.{digits}f} {unit}".rstrip()
 
 

@@ -76,19 +76,8 @@ class WebSocket(asyncio.Protocol):
                     return
                 self._open, received = True, rest
                 self.opened.set_result(None)
-        while self._open and len(received) >= 2:
-            kind, length, at = received[0], received[1], 2
-            if length == 126:
-                if len(received) < 4:
-                    break
-                length, at = int.from_bytes(received[2:4]), 4
-            elif length == 127:
-                if len(received) < 10:
-                    break
-                length, at = int.from_bytes(received[2:10]), 10
-            if len(received) < at + length:
-                break
-            text, received = received[at : at + length], received[at + length :]
+        while self._open and (taken := take_frame(received)):
+            kind, text, received = taken
             if kind == TEXT:
                 self.arrived(text)
             elif kind == CLOSE:
@@ -183,6 +172,18 @@ class Rpc:
             self._events.put_nowait(None)
 
 
+def take_frame(received: bytes) -> tuple[int, bytes, bytes] | None:
+    """Kind and payload of a server's frame, and what follows it; None if it is not whole yet."""
+    if len(received) < 2:
+        return None
+    length, at = received[1] & 0x7F, 2
+    if length > 125:
+        at = 4 if length == 126 else 10
+        length = int.from_bytes(received[2:at])
+    end = at + length
+    return (received[0], received[at:end], received[end:]) if len(received) >= end else None
+
+
 def frame(payload: bytes, kind: int = TEXT) -> bytes:
     """A frame of a client, masked with a random key as RFC 6455 (5.3) wants it."""
     key = os.urandom(4)
@@ -196,13 +197,17 @@ def frame(payload: bytes, kind: int = TEXT) -> bytes:
 
 
 async def open_socket(
-    host: str | None, port: int | None, address: str, upgrade: bytes, tls: ssl.SSLContext | None = None
+    host: str | None,
+    port: int | None,
+    address: str | None,
+    upgrade: bytes,
+    tls: ssl.SSLContext | None = None,
+    kind: type[WebSocket] = WebSocket,
 ) -> WebSocket:
-    """A new connection from an address of this machine, after the handshake."""
+    """A new connection, from an address of this machine if one is given, after the handshake."""
+    local = (address, 0) if address else None
     try:
-        _, opened = await asyncio.get_running_loop().create_connection(
-            WebSocket, host, port, ssl=tls, local_addr=(address, 0)
-        )
+        _, opened = await asyncio.get_running_loop().create_connection(kind, host, port, ssl=tls, local_addr=local)
     except OSError as error:
         raise BenchError(f"cannot connect to {host}:{port}: {error}") from error
     opened.send(upgrade)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -79,113 +80,70 @@ def _run(bench: Bench, target: Target, endpoint: Endpoint, parts: dict[str, list
 
 
 def _endpoint_figures(bench: Bench, endpoint: Endpoint, ours: list[wrk.Run], theirs: list[wrk.Run]) -> None:
-    rates: list[float | None] = [run.rate for run in ours]
-    above: list[float | None] = [run.rate for run in theirs]
-    reached = ratio(rates, above) if theirs else None
-    wanted = f"ratio >= {endpoint.target:.2f}" if endpoint.target else ""
-    verdict = reached >= endpoint.target if wanted and reached is not None else None
     note = f"32 connections, one process, durability os; offers of {len(messages.OFFER)} bytes, a listing of {LISTED}"
-    bench.add(
-        "endpoints",
-        endpoint.name,
-        median(rates),
-        "/s",
-        ceiling=median(above),
-        ratio=reached,
-        target=wanted,
-        reached=verdict,
-        note=note,
-    )
-    used, least = [run.cpu_us for run in ours], [run.cpu_us for run in theirs]
-    bench.add(
-        "endpoints",
-        f"{endpoint.name}, CPU",
-        median(used),
-        "µs",
-        ceiling=median(least),
-        ratio=ratio(used, least) if theirs else None,
-    )
+    rates, used = (_compared(ours, theirs, name) for name in ("rate", "cpu_us"))
+    if endpoint.target:
+        rates["target"] = f"ratio >= {endpoint.target:.2f}"
+        rates["reached"] = rates["ratio"] is not None and rates["ratio"] >= endpoint.target
+    bench.add("endpoints", endpoint.name, unit="/s", note=note, **rates)
+    bench.add("endpoints", f"{endpoint.name}, CPU", unit="µs", **used)
+
+
+def _compared(ours: list[wrk.Run], theirs: list[wrk.Run], name: str) -> dict:
+    """Value, ceiling and ratio of what the runs have seen."""
+    mine, least = ([getattr(run, name) for run in runs] for runs in (ours, theirs))
+    return {"value": median(mine), "ceiling": median(least), "ratio": ratio(mine, least) if theirs else None}
 
 
 def durability(bench: Bench) -> None:
     """Offers with `fsync` beside offers with `os`."""
     if bench.given:
         return
-    with bench.server("fsync") as synced, bench.server("os") as ours, bench.ceiling("fsync") as ceiling:
-        runs: dict[Target, list[float | None]] = {synced: [], ours: [], ceiling: []}
-        used = []
+    with bench.server("fsync") as synced, bench.server("os") as unsynced, bench.ceiling("fsync") as ceiling:
+        runs: dict[Target, list[wrk.Run]] = {synced: [], unsynced: [], ceiling: []}
         for _ in range(bench.size.rounds):
-            for target, rates in runs.items():
+            for target, seen in runs.items():
                 template = messages.template(messages.offer(target.base, messages.TOPIC))
-                run = wrk.run(target, template, offer_topics(), seconds=bench.size.run_s)
-                rates.append(run.rate)
-                if target is synced:
-                    used.append(run.cpu_us)
-    share = ratio(runs[synced], runs[ours])
-    part = "durability, 32 connections"
+                seen.append(wrk.run(target, template, offer_topics(), seconds=bench.size.run_s))
+    part, name = "durability, 32 connections", "POST /:topic/offer, fsync"
     note = "the ceiling syncs on its loop, each offer for itself"
-    rates = runs[synced], runs[ceiling]
-    bench.add(
-        part,
-        "POST /:topic/offer, fsync",
-        median(rates[0]),
-        "/s",
-        ceiling=median(rates[1]),
-        ratio=ratio(*rates),
-        note=note,
-    )
-    bench.add(part, "POST /:topic/offer, fsync, CPU", median(used), "µs")
-    bench.add(
-        part,
-        "POST /:topic/offer, fsync to os",
-        share,
-        "",
-        target=">= 0.70",
-        reached=None if share is None else share >= 0.7,
-    )
+    bench.add(part, name, unit="/s", note=note, **_compared(runs[synced], runs[ceiling], "rate"))
+    bench.add(part, f"{name}, CPU", median([run.cpu_us for run in runs[synced]]), "µs")
+    share = _compared(runs[synced], runs[unsynced], "rate")["ratio"]
+    bench.add(part, f"{name} to os", share, "", target=">= 0.70", reached=share is not None and share >= 0.7)
 
 
 def broker(bench: Bench) -> None:
     """CPU of one brokered connection."""
     flows, at_once = bench.size.flows, min(32, bench.size.flows)
+    kinds = ("as given",) if bench.given else ("fsync", "os")
     with ExitStack() as stack:
-        targets = {"the ceiling, os": stack.enter_context(bench.ceiling())}
-        kinds = ("as given",) if bench.given else ("fsync", "os")
-        targets |= {kind: stack.enter_context(bench.server(kind)) for kind in kinds}
-        cpu_ms: dict[str, list[float | None]] = {name: [] for name in targets}
-        speed: dict[str, list[float | None]] = {name: [] for name in targets}
-        above = targets["the ceiling, os"]
-        code = uvloop.run(client.create(above.base, ["polled"]))
+        ceiling = stack.enter_context(bench.ceiling())
+        targets = {"ceiling": ceiling} | {kind: stack.enter_context(bench.server(kind)) for kind in kinds}
+        code = uvloop.run(client.create(ceiling.base, ["polled"]))
         if not bench.given:
             stack.enter_context(apart(*targets.values()))
+        cpu_ms: dict[str, list[float | None]] = {name: [] for name in targets}
+        speed: dict[str, list[float | None]] = {name: [] for name in targets}
         polls_us: list[float | None] = []
         for _ in range(bench.size.rounds):
-            template = messages.template(messages.poll(above.base, messages.CODE, "answerer"))
-            polls_us.append(wrk.run(above, template, code, seconds=bench.size.run_s).cpu_us)
+            template = messages.template(messages.poll(ceiling.base, messages.CODE, "answerer"))
+            polls_us.append(wrk.run(ceiling, template, code, seconds=bench.size.run_s).cpu_us)
             for name, target in targets.items():
-                used, rate = uvloop.run(client.broker(target, flows, at_once))
-                cpu_ms[name].append(used)
+                used_ms, rate = uvloop.run(client.broker(target, flows, at_once))
+                cpu_ms[name].append(used_ms)
                 speed[name].append(rate)
-    part = "one brokered connection (13 requests)"
+    add = partial(bench.add, "one brokered connection (13 requests)")
     note = (
         f"{at_once} at a time, each in a topic of its own; {APART}. At the standard: where the ceiling uses "
         f"{STANDARD_POLL_US:.1f} µs for a poll and so does 98,000 a second (here: {median(polls_us):.1f} µs)"
     )
-    least = cpu_ms["the ceiling, os"]
+    slow = "one Python process asks: its limit, not the server's"
+    least = cpu_ms["ceiling"]
     for kind in kinds:
         used = cpu_ms[kind]
-        bench.add(part, f"CPU, {kind}", median(used), "ms", ceiling=median(least), ratio=ratio(used, least))
+        add(f"CPU, {kind}", median(used), "ms", ceiling=median(least), ratio=ratio(used, least))
         in_polls = ratio(used, polls_us)
-        standard = None if in_polls is None else in_polls * STANDARD_POLL_US
-        verdict = None if standard is None else standard <= 0.45
-        bench.add(
-            part, f"CPU, {kind}, at the standard", standard, "ms", target="<= 0.45 ms", reached=verdict, note=note
-        )
-        bench.add(
-            part,
-            f"brokered, {kind}",
-            median(speed[kind]),
-            "/s",
-            ceiling=median(speed["the ceiling, os"]),
-            note="one Python process asks: its limit, not the server's",
-        )
+        standard_ms = None if in_polls is None else in_polls * STANDARD_POLL_US
+        add(f"CPU, {kind}, at the standard", standard_ms, "ms", most=0.45, note=note)
+        add(f"brokered, {kind}", median(speed[kind]), "/s", ceiling=median(speed["ceiling"]), note=slow)

@@ -1,14 +1,15 @@
 """What waiting costs: memory and idle CPU of waiting requests, how soon they are told, and brokering with waits."""
 
 import asyncio
-import resource
 import time
+from collections.abc import Callable
+from functools import partial
 
 import uvloop
 
 from . import client, messages
-from .figures import Bench, median, ratio
-from .processes import APART, Server, Target, apart
+from .figures import Bench, median, ratio, within
+from .processes import APART, Server, Target, apart, many_files
 
 WAIT_S = 60
 WATCHED_S = 3.0
@@ -19,13 +20,8 @@ def waits(bench: Bench) -> None:
     """Waiting requests, and brokered connections whose peers wait instead of polling."""
     if bench.given:
         return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # for the server too
-    try:
-        with bench.server() as server:
-            uvloop.run(_waiting(bench, server, min(bench.size.waiting, hard - 1000)))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with many_files() as most, bench.server() as server:
+        uvloop.run(_waiting(bench, server, min(bench.size.waiting, most)))
     with bench.server() as server, apart(server):
         flows, at_once = bench.size.flows, min(32, bench.size.flows)
         polled, waited = [], []
@@ -33,78 +29,74 @@ def waits(bench: Bench) -> None:
             polled.append(uvloop.run(client.broker(server, flows, at_once))[0])
             waited.append(uvloop.run(_broker(server, flows, at_once)))
     share = ratio(waited, polled)
-    bench.add(
-        "waits",
-        "CPU of one brokered connection with waits and batches",
-        median(waited),
-        "ms",
-        ratio=share,
-        target="<= 0.5 of the 13 requests'",
-        reached=None if share is None else share <= 0.5,
-        note="offer, answer, two batches of four candidates, a wait for the answer and one for each side's candidates; "
-        + APART,
-    )
+    name = "CPU of one brokered connection with waits and batches"
+    note = "offer, answer, two batches of four candidates, a wait for the answer and one for each side's candidates; "
+    target = {"target": "<= 0.5 of the 13 requests'", "reached": within(share, 0.5)}
+    bench.add("waits", name, median(waited), "ms", ratio=share, note=note + APART, **target)
 
 
 async def _waiting(bench: Bench, server: Server, count: int) -> None:
     base = server.base
-    topics = [f"waited-{number:05}" for number in range(count)]
-    codes = await client.create(base, topics)
+    codes = await client.create(base, [f"waited-{number:05}" for number in range(count)])
     connections = await client.connect(base, count)
     for connection in connections:
         await connection.ask(messages.request(base, "GET", "/health"))
     idle_bytes = server.memory_bytes()
-    fields = {"side": "offerer", "wait": WAIT_S}
     told: dict[int, float] = {}
     for number, (connection, code) in enumerate(zip(connections, codes, strict=True)):
-        data = messages.request(base, "POST", "/poll", {"code": code, **fields})
+        data = messages.poll(base, code, "offerer", wait=WAIT_S)
         connection.send(data, lambda status, body, number=number: told.setdefault(number, time.perf_counter()))
     await settled(server)
-    before_s, began_s = server.cpu_s(), time.perf_counter()
-    await asyncio.sleep(WATCHED_S)
-    busy = (server.cpu_s() - before_s) / (time.perf_counter() - began_s)
+    busy = await busy_share(server, WATCHED_S)
     each = (server.memory_bytes() - idle_bytes) / count
-    (asker,) = await client.connect(base, 1)
-    late_s = []
-    for number in range(0, count, max(1, count // ANSWERED)):
-        await asker.ask(messages.answer(base, codes[number]))
-        answered_s = time.perf_counter()
-        while number not in told:  # noqa: ASYNC110 (an event would be one more turn late)
-            await asyncio.sleep(0)
-        late_s.append(told[number] - answered_s)
-    for connection in (asker, *connections):
+    late_s = await lateness(base, codes, told.get)
+    for connection in connections:
         connection.close()
-    late_s.sort()
     note = f"{count:,} at once, each for a session of its own"
-    bench.add("waits", "a waiting request", each / 1024, "KiB", target="<= 6 KiB", reached=each <= 6144,
-              note=f"{note}; resident, beyond its idle connection")  # fmt: skip
-    bench.add("waits", "CPU while all wait", busy * 100, "%", target="< 3 %", reached=busy < 0.03, note=note)
-    for name, at, most_s in (("median", 0.5, 0.002), ("p99", 0.99, 0.010)):
-        value_s = late_s[int(len(late_s) * at)]
-        bench.add(
-            "waits",
-            f"answer to waiting offerer, {name}",
-            value_s * 1e3,
-            "ms",
-            target=f"<= {most_s * 1e3:.0f} ms",
-            reached=value_s <= most_s,
-            note=f"after the answer's own 200, {note}",
-        )
+    beyond = f"{note}; resident, beyond its idle connection"
+    bench.add("waits", "a waiting request", each / 1024, "KiB", most=6, note=beyond)
+    bench.add("waits", "CPU while all wait", busy * 100, "%", most=3, note=note)
+    add_lateness(partial(bench.add, "waits", note=f"after the answer's own 200, {note}"), "waiting offerer", late_s)
 
 
 async def settled(server: Server) -> None:
     """Wait until the server has taken all that was sent: until it does next to nothing, for a while at the most."""
     for _ in range(60):
-        before_s = server.cpu_s()
-        await asyncio.sleep(0.5)
-        if server.cpu_s() - before_s < 0.02:
+        if await busy_share(server, 0.5) < 0.04:
             return
+
+
+async def busy_share(server: Server, seconds: float) -> float:
+    """How busy a server is, for so long."""
+    used_s, began_s = server.cpu_s(), time.perf_counter()
+    await asyncio.sleep(seconds)
+    return (server.cpu_s() - used_s) / (time.perf_counter() - began_s)
+
+
+async def lateness(base: str, codes: list[str], told_s: Callable[[int], float | None]) -> list[float]:
+    """Answer some sessions; how long after the answer's own 200 `told_s` says that the one with this number knew."""
+    (asker,) = await client.connect(base, 1)
+    late_s = []
+    for number in range(0, len(codes), max(1, len(codes) // ANSWERED)):
+        await asker.ask(messages.answer(base, codes[number]))
+        answered_s = time.perf_counter()
+        while not told_s(number):  # noqa: ASYNC110 (an event would be one more turn late)
+            await asyncio.sleep(0)
+        late_s.append(told_s(number) - answered_s)
+    asker.close()
+    return late_s
+
+
+def add_lateness(add: Callable[..., None], whom: str, late_s: list[float]) -> None:
+    """The figures of that."""
+    for name, share, most_ms in (("median", 0.5, 2), ("p99", 0.99, 10)):
+        add(f"answer to {whom}, {name}", client.percentile(late_s, share), "ms", most=most_ms)
 
 
 async def _broker(target: Target, flows: int, at_once: int) -> float | None:
     """As `client.broker`, with waits and batches; the CPU of the server for one, in ms."""
     base = target.base
-    pairs = await client.connect(base, 2 * at_once)
+    connections = await client.connect(base, 2 * at_once)
     numbers = iter(range(flows))
     run = f"{time.time_ns():x}"
 
@@ -113,7 +105,7 @@ async def _broker(target: Target, flows: int, at_once: int) -> float | None:
         return messages.request(base, "POST", "/answer", fields)
 
     def wait(code: str, side: str, since: str | None) -> bytes:
-        return messages.request(base, "POST", "/poll", {"code": code, "side": side, "wait": WAIT_S, "since": since})
+        return messages.poll(base, code, side, wait=WAIT_S, since=since)
 
     async def work(offerer: client.Connection, answerer: client.Connection) -> None:
         for number in numbers:
@@ -127,11 +119,5 @@ async def _broker(target: Target, flows: int, at_once: int) -> float | None:
             await offerer.ask(batch(code, "offerer"))
             await answerer.ask(wait(code, "answerer", None))
 
-    with client.quiet():
-        before_s = target.cpu_s()
-        halves = zip(pairs[:at_once], pairs[at_once:], strict=True)
-        await asyncio.wait_for(asyncio.gather(*(work(*pair) for pair in halves)), client.PATIENCE_S * 4)
-        after_s = target.cpu_s()
-    for connection in pairs:
-        connection.close()
-    return None if before_s is None or after_s is None else (after_s - before_s) / flows * 1e3
+    used_s, _ = await client.measured(target, connections, map(work, connections[:at_once], connections[at_once:]))
+    return None if used_s is None else used_s / flows * 1e3

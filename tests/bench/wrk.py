@@ -42,13 +42,7 @@ _COLLECT = """
 
 @dataclass
 class Run:
-    """What one run of wrk has seen.
-
-    Attributes:
-        requests: how many were answered.
-        seconds: how long it took.
-        cpu_s: what the server used meanwhile; None if that cannot be read.
-    """
+    """What one run of wrk has seen: answers, their time, and what the server used meanwhile, if that can be read."""
 
     requests: int
     seconds: float
