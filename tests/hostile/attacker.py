@@ -27,11 +27,9 @@ SMALL_ROOM = 4096
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack.
+    """One attack, and what its server is given.
 
     Attributes:
-        name: for the command line.
-        point: of the issue that it is from; 0 for another one.
         run: what it does.
         options: of the server; else it has its defaults.
         tls: whether the server speaks HTTPS.
@@ -39,8 +37,6 @@ class Attack:
         files: how many descriptors the server may have; 0 for as many as the machine allows.
     """
 
-    name: str
-    point: int
     run: Callable[["Attacker"], Awaitable[None]]
     options: tuple[str, ...] = ()
     tls: bool = False
@@ -56,45 +52,35 @@ class Attack:
 ATTACKS: dict[str, Attack] = {}
 
 
-def attack(point: int, *options: str, tls: bool = False, disk_mib: int = 0, files: int = 0):
+def attack(*options: str, **rest: int):
     """Registers a coroutine function as an attack; the arguments are those of `Attack`."""
 
     def register(run):
-        name = run.__name__.replace("_", "-")
-        ATTACKS[name] = Attack(name, point, run, options, tls, disk_mib, files)
+        ATTACKS[run.__name__.replace("_", "-")] = Attack(run, options, **rest)
         return run
 
     return register
 
 
 class Pace:
-    """No more at a time than an address may.
-
-    Args:
-        rate: in a second.
-        burst: at once.
-    """
+    """No more than an address may: so many in a second, and so many at once."""
 
     def __init__(self, rate: float, burst: float) -> None:
         self._rate, self._burst = rate, burst
         self._tokens = burst
         self._at_s = time.monotonic()
 
-    async def take(self) -> None:
-        """Take one, when there is one."""
+    async def take(self, count: int = 1) -> None:
+        """Take so many, when they are there."""
         now_s = time.monotonic()
-        self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._rate) - 1
+        self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._rate) - count
         self._at_s = now_s
         if self._tokens < 0:
             await asyncio.sleep(-self._tokens / self._rate)
 
 
 class Attacker:
-    """One address, and what it may do.
-
-    Args:
-        place: of the server.
-        seconds: how long the attack is.
+    """One address, and what it may do in so many seconds.
 
     Attributes:
         answers: how often each status came, or what came in its place.
@@ -170,13 +156,7 @@ class Attacker:
         await self.often(times, lambda client: self.ask(client, raw))
 
     async def prepare(self, count: int, one: Callable[[Client, int], Awaitable[object]], until_s: float = 0) -> None:
-        """Do in a short time what takes an address some minutes that it has; the attack begins behind it.
-
-        Args:
-            count: how often something is done.
-            one: does it.
-            until_s: when the attack begins at the earliest.
-        """
+        """Do in a short time what takes an address some minutes that it has; then the attack begins, at `until_s`."""
         self.end_s = float("inf")
         numbers = iter(range(count))
 
@@ -235,6 +215,44 @@ class Attacker:
                     await asyncio.sleep(0.2)
 
         await asyncio.gather(*(one() for _ in range(count)))
+
+    async def swarm(
+        self,
+        count: int,
+        raw: bytes | Callable[[], bytes],
+        *,
+        paced: bool = True,
+        wait_s: float = 0,
+        size: int = 65536,
+        read_s: float = 0,
+        rest_s: float = 0,
+        room: int | None = None,
+    ) -> None:
+        """Send the same on so many connections, and then leave, again and again.
+
+        Args:
+            count: how many connections.
+            raw: what is sent, or makes it.
+            paced: whether at the pace of an address.
+            wait_s: for how long to wait for something to come, at most.
+            size: how much of that to read.
+            read_s: for how long to read whatever comes.
+            rest_s: for how long to read nothing.
+            room: see `make_socket`.
+        """
+
+        async def treat(connected: socket.socket) -> None:
+            if paced:
+                await self.pace.take()
+            await self.send(connected, raw() if callable(raw) else raw)
+            if wait_s:
+                async with asyncio.timeout(wait_s):
+                    await self.loop.sock_recv(connected, size)
+            if read_s:
+                await self.swallow(connected, read_s)
+            await asyncio.sleep(rest_s)
+
+        await self.hold(count, treat, room)
 
 
 # What is sent

@@ -38,16 +38,18 @@ from .attacker import (
 )
 from .wire import BROKEN, Client, Place, request
 
+CLOSE = "Connection: close\r\n"
+
 # The disk
 
 
-@attack(1)
+@attack()
 async def fill_with_offers(attacker: Attacker) -> None:
     """Offers as large and as many as are taken."""
     await attacker.repeat(16, offer("fill", BIG))
 
 
-@attack(1)
+@attack()
 async def fill_with_candidates(attacker: Attacker) -> None:
     """Candidates as large and as many as are taken, in a few sessions."""
 
@@ -61,7 +63,7 @@ async def fill_with_candidates(attacker: Attacker) -> None:
     await attacker.often(16, fill)
 
 
-@attack(1, "--session-timeout-ms", "5000", disk_mib=64)
+@attack("--session-timeout-ms", "5000", disk_mib=64)
 async def fill_small_disk(attacker: Attacker) -> None:
     """The same as fill-with-offers on a disk of 64 MiB, with sessions of 5 s."""
     await attacker.repeat(16, offer("fill", BIG))
@@ -70,22 +72,14 @@ async def fill_small_disk(attacker: Attacker) -> None:
 # Listings and polls that are large
 
 
-@attack(2)
+@attack()
 async def leave_in_listing(attacker: Attacker) -> None:
     """Readers that leave after ten bytes of a listing of 15 MB."""
     await publish_big(attacker)
-    raw = get("/big/sessions")
-
-    async def leave(connected: socket.socket) -> None:
-        await attacker.pace.take()
-        await attacker.send(connected, raw)
-        async with asyncio.timeout(PATIENCE_S):
-            await attacker.loop.sock_recv(connected, 10)
-
-    await attacker.hold(120, leave, SMALL_ROOM)
+    await attacker.swarm(120, get("/big/sessions"), wait_s=PATIENCE_S, size=10, room=SMALL_ROOM)
 
 
-@attack(3)
+@attack()
 async def write_then_list(attacker: Attacker) -> None:
     """As much as can be written in 15 s (in a short attack 60 % of it) to sessions of one topic, then its listing."""
     codes = [(await attacker.must(offer("big")))["code"] for _ in range(8)]
@@ -93,93 +87,56 @@ async def write_then_list(attacker: Attacker) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(min(15, 0.6 * attacker.seconds)):
             await attacker.often(16, lambda client: attacker.ask(client, random.choice(raws)))
-
-    async def read(connected: socket.socket) -> None:
-        await attacker.pace.take()
-        await attacker.send(connected, get("/big/sessions", "Connection: close\r\n"))
-        await attacker.swallow(connected, PATIENCE_S)
-
-    await attacker.hold(1, read)
+    await attacker.swarm(1, get("/big/sessions", CLOSE), read_s=PATIENCE_S)
 
 
-@attack(3)
+@attack()
 async def write_then_poll(attacker: Attacker) -> None:
     """As much as can be written in 15 s (in a short attack 60 % of it) to one session, then a poll of it."""
     code = (await attacker.must(offer("big")))["code"]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(min(15, 0.6 * attacker.seconds)):
             await attacker.repeat(16, post("/answer", code=code, side="offerer", candidate=BIG))
-
-    async def read(connected: socket.socket) -> None:
-        await attacker.pace.take()
-        raw = request(
-            "POST", "/poll", {"code": code, "side": "answerer"}, origin=ORIGIN, headers="Connection: close\r\n"
-        )
-        await attacker.send(connected, raw)
-        await attacker.swallow(connected, PATIENCE_S)
-
-    await attacker.hold(1, read)
+    raw = request("POST", "/poll", {"code": code, "side": "answerer"}, origin=ORIGIN, headers=CLOSE)
+    await attacker.swarm(1, raw, read_s=PATIENCE_S)
 
 
-@attack(3)
+@attack()
 async def do_not_read(attacker: Attacker) -> None:
     """900 readers of a listing of 15 MB that do not read."""
     await publish_big(attacker)
-
-    async def wait(connected: socket.socket) -> None:
-        await attacker.pace.take()
-        await attacker.send(connected, get("/big/sessions"))
-        await asyncio.sleep(HOLD_S)
-
-    await attacker.hold(900, wait, SMALL_ROOM)
+    await attacker.swarm(900, get("/big/sessions"), rest_s=HOLD_S, room=SMALL_ROOM)
 
 
-@attack(0)
+@attack()
 async def do_not_read_streams(attacker: Attacker) -> None:
     """Streams of a topic with 15 MB that do not read, as many as an address may have."""
     await publish_big(attacker)
-
-    async def wait(connected: socket.socket) -> None:
-        await attacker.pace.take()
-        await attacker.send(connected, get("/big/events"))
-        await asyncio.sleep(HOLD_S)
-
-    await attacker.hold(CONNECTIONS, wait, SMALL_ROOM)
+    await attacker.swarm(CONNECTIONS, get("/big/events"), rest_s=HOLD_S, room=SMALL_ROOM)
 
 
-@attack(0)
+@attack()
 async def do_not_read_pipelined(attacker: Attacker) -> None:
     """Many requests on each of many connections, and nothing of the answers read."""
-
-    async def wait(connected: socket.socket) -> None:
-        await attacker.send(connected, get("/openapi.json") * 20)
-        await asyncio.sleep(HOLD_S)
-
-    await attacker.hold(CONNECTIONS, wait, SMALL_ROOM)
+    await attacker.swarm(CONNECTIONS, get("/openapi.json") * 20, paced=False, rest_s=HOLD_S, room=SMALL_ROOM)
 
 
-@attack(0)
+@attack()
 async def head_of_listing(attacker: Attacker) -> None:
     """HEAD of a listing of 15 MB, as often as is allowed."""
     await publish_big(attacker)
     await attacker.repeat(8, request("HEAD", "/big/sessions", origin=ORIGIN))
 
 
-@attack(0, "--session-timeout-ms", "300000")
+@attack("--session-timeout-ms", "300000")
 async def list_ten_thousand(attacker: Attacker) -> None:
     """A topic with 9,900 small offers, listed as often as is allowed."""
     raw = offer("many")
     await attacker.prepare(9900, lambda client, number: attacker.exchange(client, raw))
-
-    async def read(connected: socket.socket) -> None:
-        await attacker.pace.take()
-        await attacker.send(connected, get("/many/sessions", "Connection: close\r\n"))
-        await attacker.swallow(connected, PATIENCE_S)
-
-    await attacker.hold(20, read)
+    await attacker.swarm(20, get("/many/sessions", CLOSE), read_s=PATIENCE_S)
 
 
-@attack(0, "--session-timeout-ms", "300000")
+@attack("--session-timeout-ms", "300000")
 async def list_many_topics(attacker: Attacker) -> None:
     """9,900 topics with long names, listed as often as is allowed."""
     await attacker.prepare(9900, lambda client, number: attacker.exchange(client, offer(f"{number:0200}")))
@@ -190,7 +147,7 @@ async def list_many_topics(attacker: Attacker) -> None:
     await attacker.often(4, look)
 
 
-@attack(0)
+@attack()
 async def poll_many_candidates(attacker: Attacker) -> None:
     """Sessions with 1,000 candidates of each side, polled as often as is allowed."""
     code = (await attacker.must(offer("many")))["code"]
@@ -203,59 +160,45 @@ async def poll_many_candidates(attacker: Attacker) -> None:
 # Watchers
 
 
-@attack(4)
+@attack()
 async def watch_one_topic(attacker: Attacker) -> None:
     """990 streams of one topic, and offers there as fast as is allowed."""
-
-    async def watch(connected: socket.socket) -> None:
-        await attacker.send(connected, get("/watched/events"))
-        await attacker.swallow(connected, attacker.seconds)
 
     async def publish() -> None:
         await asyncio.sleep(1)
         await attacker.repeat(8, offer("watched"))
 
     attacker.pace = Pace(RATE, 0)  # the streams have taken the rest
-    await asyncio.gather(attacker.hold(CONNECTIONS - 10, watch), publish())
+    watching = attacker.swarm(CONNECTIONS - 10, get("/watched/events"), paced=False, read_s=attacker.seconds)
+    await asyncio.gather(watching, publish())
 
 
-@attack(0)
+@attack()
 async def wake_many_polls(attacker: Attacker) -> None:
     """900 polls that wait for one session, and candidates that wake them all."""
     code = (await attacker.must(offer("woken")))["code"]
 
-    async def wait(connected: socket.socket) -> None:
-        await attacker.pace.take()
-        await attacker.send(connected, post("/poll", code=code, side="offerer", wait=60))
-        async with asyncio.timeout(60):
-            await attacker.loop.sock_recv(connected, 65536)
+    async def wake(client: Client) -> None:
+        await asyncio.sleep(1)
+        await attacker.ask(client, post("/answer", code=code, side="answerer", candidate="c"))
 
-    async def wake() -> None:
-        client = attacker.client()
-        while True:
-            await asyncio.sleep(1)
-            await attacker.ask(client, post("/answer", code=code, side="answerer", candidate="c"))
-
-    await asyncio.gather(attacker.hold(900, wait), wake())
+    waiting = attacker.swarm(900, post("/poll", code=code, side="offerer", wait=60), wait_s=60)
+    await asyncio.gather(waiting, attacker.often(1, wake))
 
 
-@attack(0)
+@attack()
 async def refresh_watched(attacker: Attacker) -> None:
     """500 streams of a topic whose sessions are refreshed as fast as is allowed."""
     codes = [(await attacker.must(offer("fresh")))["code"] for _ in range(100)]
 
-    async def watch(connected: socket.socket) -> None:
-        await attacker.pace.take()
-        await attacker.send(connected, get("/fresh/events"))
-        await attacker.swallow(connected, attacker.seconds)
-
     async def refresh(client: Client) -> None:
         await attacker.ask(client, post("/refresh", code=random.choice(codes), side="offerer"))
 
-    await asyncio.gather(attacker.hold(500, watch), attacker.often(8, refresh))
+    watching = attacker.swarm(500, get("/fresh/events"), read_s=attacker.seconds)
+    await asyncio.gather(watching, attacker.often(8, refresh))
 
 
-@attack(11, "--session-timeout-ms", "300000")
+@attack("--session-timeout-ms", "300000")
 async def listen_after_withdrawals(attacker: Attacker) -> None:
     """9,900 withdrawn offers, then listings of their topic, and 300 that wait there, and offers that wake them."""
     await attacker.prepare(9900, lambda client, number: publish_and_withdraw(attacker, client, "left"))
@@ -265,22 +208,15 @@ async def listen_after_withdrawals(attacker: Attacker) -> None:
         await attacker.must(offer("left"))
     cursor = (await attacker.must(listing))["cursor"]
 
-    async def wait(connected: socket.socket) -> None:
-        await attacker.pace.take()
-        await attacker.send(connected, get(f"/left/sessions?wait=60&since={cursor}"))
-        async with asyncio.timeout(60):
-            await attacker.loop.sock_recv(connected, 65536)
+    async def wake(client: Client) -> None:
+        await asyncio.sleep(0.5)
+        await publish_and_withdraw(attacker, client, "left")
 
-    async def wake() -> None:
-        client = attacker.client()
-        while True:
-            await asyncio.sleep(0.5)
-            await publish_and_withdraw(attacker, client, "left")
-
-    await asyncio.gather(attacker.hold(300, wait), wake(), attacker.repeat(1, listing))
+    waiting = attacker.swarm(300, get(f"/left/sessions?wait=60&since={cursor}"), wait_s=60)
+    await asyncio.gather(waiting, attacker.often(1, wake), attacker.repeat(1, listing))
 
 
-@attack(0, "--session-timeout-ms", "300000")
+@attack("--session-timeout-ms", "300000")
 async def resume_old_streams(attacker: Attacker) -> None:
     """5,000 withdrawn offers, then streams that resume from before them, or from what was never given out."""
     first = await attacker.must(get("/left/sessions?wait=0"))
@@ -297,41 +233,34 @@ async def resume_old_streams(attacker: Attacker) -> None:
     await attacker.prepare(5000, lambda client, number: publish_and_withdraw(attacker, client, "left"))
     ids += [first["cursor"], "1" + ids[-1], ids[-1][::-1], "0.0.0", "9" * 5000, "-1.0", "f" * 14 + ids[-1]]
 
-    async def resume(connected: socket.socket) -> None:
-        await attacker.pace.take()
-        await attacker.send(connected, get("/left/events", f"Last-Event-ID: {random.choice(ids[:3] + ids)}\r\n"))
-        await attacker.swallow(connected, 0.5)
+    def resuming() -> bytes:
+        return get("/left/events", f"Last-Event-ID: {random.choice(ids[:3] + ids)}\r\n")
 
-    await attacker.hold(200, resume)
+    await attacker.swarm(200, resuming, read_s=0.5)
 
 
 # Connections
 
 
-@attack(5, "--max-connections-per-address", "100", tls=True, files=1100)
+@attack("--max-connections-per-address", "100", tls=True, files=1100)
 async def silent_before_handshake(attacker: Attacker) -> None:
     """1,100 connections without a word to a server with HTTPS, 1,100 descriptors and a limit of 100 for an address."""
-    await attacker.hold(1100, lambda connected: attacker.swallow(connected, attacker.seconds))
+    await attacker.swarm(1100, b"", paced=False, read_s=attacker.seconds)
 
 
-@attack(6, "--max-connections", "100", "--max-connections-per-address", "30")
+@attack("--max-connections", "100", "--max-connections-per-address", "30")
 async def silent_connections(attacker: Attacker) -> None:
     """150 connections that say nothing to a server that lets in 100, and 30 of an address."""
-    await attacker.hold(150, lambda connected: attacker.swallow(connected, attacker.seconds))
+    await attacker.swarm(150, b"", paced=False, read_s=attacker.seconds)
 
 
-@attack(0)
+@attack()
 async def reconnect(attacker: Attacker) -> None:
     """Connections that are opened and reset as fast as that can be done, half of them with a request."""
-
-    async def leave(connected: socket.socket) -> None:
-        if random.random() < 0.5:
-            await attacker.send(connected, get("/topics"))
-
-    await attacker.hold(20, leave)
+    await attacker.swarm(20, lambda: random.choice([get("/topics"), b""]), paced=False)
 
 
-@attack(0)
+@attack()
 async def slow_heads(attacker: Attacker) -> None:
     """Headers that come byte by byte, on as many connections as an address may have."""
 
@@ -344,19 +273,13 @@ async def slow_heads(attacker: Attacker) -> None:
     await attacker.hold(CONNECTIONS, drip)
 
 
-@attack(0)
+@attack()
 async def slow_bodies(attacker: Attacker) -> None:
     """Bodies of 256 KB whose last byte does not come, on as many connections as an address may have."""
-    raw = offer("slow", BIG)[:-1]
-
-    async def drip(connected: socket.socket) -> None:
-        await attacker.send(connected, raw)
-        await attacker.swallow(connected, HOLD_S)
-
-    await attacker.hold(CONNECTIONS, drip)
+    await attacker.swarm(CONNECTIONS, offer("slow", BIG)[:-1], paced=False, read_s=HOLD_S)
 
 
-@attack(21)
+@attack()
 async def bodies_behind_waits(attacker: Attacker) -> None:
     """Bodies of 256 KB pipelined behind polls that wait, on as many connections as an address may have."""
     code = (await attacker.must(offer("waited")))["code"]
@@ -373,7 +296,7 @@ async def bodies_behind_waits(attacker: Attacker) -> None:
 # Requests
 
 
-@attack(7, "--session-timeout-ms", "60000")
+@attack("--session-timeout-ms", "60000")
 async def expire_together(attacker: Attacker) -> None:
     """560,000 candidates of one byte, in sessions that all end when it begins."""
     until_s = time.monotonic() + (30 if attacker.seconds >= 15 else 10)
@@ -399,7 +322,7 @@ async def fill_paced(attacker: Attacker, client: Client) -> None:
             await attacker.ask(client, post("/answer", code=code, side=side, candidates=["c"] * 100))
 
 
-@attack(12)
+@attack()
 async def go_on_after_429(attacker: Attacker) -> None:
     """Requests as fast as they can be sent, whatever the answers."""
     raw = post("/poll", code="00000000-0000-4000-8000-000000000000", side="offerer") * 50
@@ -416,20 +339,14 @@ async def go_on_after_429(attacker: Attacker) -> None:
     await attacker.hold(20, flood)
 
 
-@attack(13)
+@attack()
 async def length_of_zeros(attacker: Attacker) -> None:
     """A Content-Length of 5,000 zeros, as often as is allowed."""
     raw = request("POST", "/poll", origin=ORIGIN, headers=f"Content-Length: {'0' * 5000}\r\n")
-
-    async def send(connected: socket.socket) -> None:
-        await attacker.pace.take()
-        await attacker.send(connected, raw)
-        await attacker.swallow(connected, 0.3)
-
-    await attacker.hold(50, send)
+    await attacker.swarm(50, raw, read_s=0.3)
 
 
-@attack(0)
+@attack()
 async def huge_heads(attacker: Attacker) -> None:
     """Requests with as many headers as are taken, all different, as often as is allowed."""
 
@@ -440,7 +357,7 @@ async def huge_heads(attacker: Attacker) -> None:
     await attacker.often(8, ask)
 
 
-@attack(0)
+@attack()
 async def strange_json(attacker: Attacker) -> None:
     """Bodies of 256 KB that are deep, full of escapes, or one number."""
     bodies = [
@@ -455,7 +372,7 @@ async def strange_json(attacker: Attacker) -> None:
     await attacker.often(8, lambda client: attacker.ask(client, random.choice(requests)))
 
 
-@attack(8)
+@attack()
 async def draw_codes(attacker: Attacker) -> None:
     """QR codes of the demo, as large and as many as are allowed."""
     texts = iter(range(1 << 30))
@@ -464,7 +381,7 @@ async def draw_codes(attacker: Attacker) -> None:
     )
 
 
-@attack(0)
+@attack()
 async def mixed(attacker: Attacker) -> None:
     """Several of these at once."""
     chosen = (fill_with_offers, leave_in_listing, expire_together, refresh_watched, length_of_zeros)

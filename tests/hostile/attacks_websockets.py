@@ -8,7 +8,7 @@ import random
 import socket
 import struct
 
-from bench.sockets import PING, TEXT, UPGRADE, frame
+from bench.sockets import CLOSE, PING, TEXT, UPGRADE, frame, take_frame
 
 from .attacker import (
     BIG,
@@ -28,8 +28,9 @@ from .attacker import (
 from .wire import request
 
 UPGRADING = request("GET", "/ws", origin=ORIGIN, headers=UPGRADE)
-BINARY, CONTINUATION, CLOSE, FIRST = 0x82, 0x80, 0x88, 0x01
+BINARY, CONTINUATION, FIRST = 0x82, 0x80, 0x01
 HANDSHAKES = 10_000
+NOTHING = {"code": "00000000-0000-4000-8000-000000000000", "side": "offerer"}
 
 
 def huge(kind: int, length: int) -> bytes:
@@ -72,12 +73,7 @@ BROKEN_FRAMES = [
 
 
 class Attacked:
-    """A connection of the attacker's after its handshake.
-
-    Args:
-        attacker: whose it is.
-        connected: the connection.
-    """
+    """A connection of the attacker's after its handshake."""
 
     def __init__(self, attacker: Attacker, connected: socket.socket) -> None:
         self._attacker = attacker
@@ -85,11 +81,7 @@ class Attacked:
         self._received = b""
 
     async def upgrade(self) -> "Attacked":
-        """Do the handshake.
-
-        Raises:
-            ConnectionError: it is refused.
-        """
+        """Do the handshake; a ConnectionError if it is refused."""
         await self._attacker.pace.take()
         await self._attacker.send(self.connected, UPGRADING)
         async with asyncio.timeout(PATIENCE_S):
@@ -130,18 +122,19 @@ class Attacked:
         found = await self.code()
         self._attacker.answers[f"{'closed' if found in codes else 'wrong: closed'} {found}"] += 1
 
+    async def flood(self, data: bytes, *codes: int | None) -> None:
+        """Send the same as fast as that can be done, until the server closes the connection with one of these codes."""
+        closed = asyncio.create_task(self.closed(*codes))
+        while not closed.done():
+            await self.send(data)
+            await asyncio.sleep(0)
+        await closed
+
     async def _frame(self) -> tuple[int, bytes]:
-        while True:
-            length, at = (self._received[1] & 0x7F, 2) if len(self._received) > 1 else (0, 2)
-            if length == 126:
-                length, at = int.from_bytes(self._received[2:4]), 4
-            elif length == 127:
-                length, at = int.from_bytes(self._received[2:10]), 10
-            if len(self._received) >= at + length:
-                kind, payload = self._received[0], self._received[at : at + length]
-                self._received = self._received[at + length :]
-                return kind, payload
+        while not (taken := take_frame(self._received)):
             await self._read()
+        kind, payload, self._received = taken
+        return kind, payload
 
     async def _read(self) -> None:
         data = await self._attacker.loop.sock_recv(self.connected, 65536)
@@ -150,18 +143,13 @@ class Attacked:
         self._received += data
 
 
-def call(method: str, **params: object) -> bytes:
-    """A request."""
-    return frame(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode())
-
-
-def batch(count: int, method: str, **params: object) -> bytes:
-    """Many of them in one message."""
+def call(method: str, count: int = 1, **params: object) -> bytes:
+    """A message with a request, or with many of them."""
     one = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    return frame(json.dumps([one] * count).encode())
+    return frame(json.dumps([one] * count if count > 1 else one).encode())
 
 
-@attack(0)
+@attack()
 async def broken_frames(attacker: Attacker) -> None:
     """Frames that break each rule there is, each on a connection of its own; the code must say which."""
     frames = itertools.cycle(BROKEN_FRAMES)
@@ -175,24 +163,19 @@ async def broken_frames(attacker: Attacker) -> None:
     await attacker.hold(50, break_rules)
 
 
-@attack(0)
+@attack()
 async def endless_fragments(attacker: Attacker) -> None:
     """Messages in fragments without an end, of nothing, of one byte and of many."""
 
     async def go_on(connected: socket.socket) -> None:
         opened = await Attacked(attacker, connected).upgrade()
-        data = frame(b"x" * random.choice([0, 1, 1000]), 0x00) * 100
         await opened.send(frame(b"{", FIRST))
-        closed = asyncio.create_task(opened.closed(1008, 1009, None))
-        while not closed.done():
-            await opened.send(data)
-            await asyncio.sleep(0)
-        await closed
+        await opened.flood(frame(b"x" * random.choice([0, 1, 1000]), 0x00) * 100, 1008, 1009, None)
 
     await attacker.hold(50, go_on)
 
 
-@attack(0)
+@attack()
 async def unfinished_messages(attacker: Attacker) -> None:
     """Messages of 250 KB whose last byte does not come, on as many connections as an address may have."""
     raw = frame(b" " * 250_000)[:-1]
@@ -207,7 +190,7 @@ async def unfinished_messages(attacker: Attacker) -> None:
     await attacker.hold(CONNECTIONS, wait)
 
 
-@attack(0, "--max-connections-per-address", "12000", "--rate-per-address", "5000", "--burst-per-address", "20000")
+@attack("--max-connections-per-address", "12000", "--rate-per-address", "5000", "--burst-per-address", "20000")
 async def half_open_handshakes(attacker: Attacker) -> None:
     """10,000 handshakes of which half do not end, and after the others nothing is said, not even to a ping."""
     attacker.pace = Pace(1000, 0)
@@ -215,29 +198,16 @@ async def half_open_handshakes(attacker: Attacker) -> None:
     async def begin(number: int) -> None:
         await attacker.pace.take()
         data = UPGRADING[: -2 if number % 2 else None]
-
-        async def wait(connected: socket.socket) -> None:
-            await attacker.send(connected, data)
-            await attacker.swallow(connected, attacker.seconds)
-
-        await attacker.hold(1, wait)
+        await attacker.swarm(1, data, paced=False, read_s=attacker.seconds)
 
     await asyncio.gather(*map(begin, range(HANDSHAKES)))
 
 
-@attack(0)
+@attack()
 async def flood_of_pings(attacker: Attacker) -> None:
     """Pings, requests, and messages that are none, as fast as they can be sent; the connection must be closed."""
-    nothing = call("poll", code="00000000-0000-4000-8000-000000000000", side="offerer")
-    await flood_of(
-        attacker,
-        20,
-        frame(b"", PING) * 4000,
-        frame(b"x" * 125, PING) * 200,
-        frame(b"{}") * 200,
-        frame(b"[" * 50) * 200,
-        nothing * 50,
-    )
+    pings = [frame(b"", PING) * 4000, frame(b"x" * 125, PING) * 200]
+    await flood_of(attacker, 20, *pings, frame(b"{}") * 200, frame(b"[" * 50) * 200, call("poll", **NOTHING) * 50)
 
 
 async def flood_of(attacker: Attacker, connections: int, *floods: bytes) -> None:
@@ -246,52 +216,44 @@ async def flood_of(attacker: Attacker, connections: int, *floods: bytes) -> None
 
     async def flood(connected: socket.socket) -> None:
         opened = await Attacked(attacker, connected).upgrade()
-        data = next(chosen)
-        closed = asyncio.create_task(opened.closed(1008, None))
-        while not closed.done():
-            await opened.send(data)
-            await asyncio.sleep(0)
-        await closed
+        await opened.flood(next(chosen), 1008, None)
 
     await attacker.hold(connections, flood)
 
 
-@attack(0)
+@attack()
 async def large_messages(attacker: Attacker) -> None:
     """Messages of 250 KB as fast as they can be sent, on as many connections as an address may have."""
     await flood_of(attacker, CONNECTIONS, call("offer", topic="large", info="i", offer=BIG))
 
 
-@attack(0)
+@attack()
 async def go_on_in_batches(attacker: Attacker) -> None:
     """A hundred requests in each message, as fast as they can be sent, whatever the answers."""
-    nothing = {"code": "00000000-0000-4000-8000-000000000000", "side": "offerer"}
-    await flood_of(attacker, 20, batch(100, "poll", **nothing))
+    await flood_of(attacker, 20, call("poll", 100, **NOTHING))
 
 
-@attack(0)
+@attack()
 async def many_batches(attacker: Attacker) -> None:
     """A hundred waits in each message, on as many connections as an address may have."""
     code = (await attacker.must(offer("waited")))["code"]
-    await flood_of(attacker, CONNECTIONS, batch(100, "poll", code=code, side="offerer", wait=60))
+    await flood_of(attacker, CONNECTIONS, call("poll", 100, code=code, side="offerer", wait=60))
 
 
-@attack(0)
+@attack()
 async def flood_of_subscriptions(attacker: Attacker) -> None:
     """As many subscriptions to one topic as an address may have, half of them begun and ended, and offers there."""
 
     async def subscribe(connected: socket.socket) -> None:
         opened = await Attacked(attacker, connected).upgrade()
-        for _ in range(9):
-            await attacker.pace.take()
-        await opened.send(batch(9, "subscribe", topic="watched"))
+        await attacker.pace.take(9)
+        await opened.send(call("subscribe", 9, topic="watched"))
         await attacker.swallow(connected, attacker.seconds)
 
     async def come_and_go(connected: socket.socket) -> None:
         opened = await Attacked(attacker, connected).upgrade()
         for number in itertools.count(1):
-            await attacker.pace.take()
-            await attacker.pace.take()
+            await attacker.pace.take(2)
             await opened.send(call("subscribe", topic="watched") + call("unsubscribe", subscription=number))
             await attacker.swallow(connected, 0.1)
 
@@ -305,7 +267,7 @@ async def flood_of_subscriptions(attacker: Attacker) -> None:
     await asyncio.gather(attacker.hold(100, subscribe), attacker.hold(5, come_and_go), attacker.hold(2, publish))
 
 
-@attack(0, "--hold-grace-ms", "500")
+@attack("--hold-grace-ms", "500")
 async def flood_of_held_offers(attacker: Attacker) -> None:
     """Held offers as many as an address may publish, whose connections end all at once, again and again."""
     together = int(BURST * 0.8)
@@ -313,15 +275,14 @@ async def flood_of_held_offers(attacker: Attacker) -> None:
     async def hold(connected: socket.socket) -> None:
         opened = await Attacked(attacker, connected).upgrade()
         for _ in range(together // 8 // 40):
-            for _ in range(40):
-                await attacker.pace.take()
-            await opened.send(batch(40, "offer", topic="held", info="i", offer="o", ttl=1000, hold=True))
+            await attacker.pace.take(40)
+            await opened.send(call("offer", 40, topic="held", info="i", offer="o", ttl=1000, hold=True))
             await opened.text()
 
     await attacker.hold(8, hold)
 
 
-@attack(0)
+@attack()
 async def take_over(attacker: Attacker) -> None:
     """Held offers that connections take over from each other, as fast as is allowed."""
     secret = "a secret of the attacker"
@@ -337,7 +298,7 @@ async def take_over(attacker: Attacker) -> None:
     await attacker.hold(10, take)
 
 
-@attack(0)
+@attack()
 async def do_not_read_websockets(attacker: Attacker) -> None:
     """Connections that read nothing of the listings, the events and the answers that they have asked for."""
     await publish_big(attacker)
@@ -347,7 +308,7 @@ async def do_not_read_websockets(attacker: Attacker) -> None:
     poll = {"jsonrpc": "2.0", "id": 1, "method": "poll", "params": asked}
     messages = itertools.cycle(
         [
-            (batch(5, "sessions", topic="big"), 5),
+            (call("sessions", 5, topic="big"), 5),
             (call("subscribe", topic="big"), 1),
             (call("poll", **asked) * 8, 8),
             (call("sessions", topic="big") + call("poll", **asked) * 4, 5),
@@ -357,8 +318,7 @@ async def do_not_read_websockets(attacker: Attacker) -> None:
 
     async def wait(connected: socket.socket) -> None:
         data, requests = next(messages)
-        for _ in range(requests):
-            await attacker.pace.take()
+        await attacker.pace.take(requests)
         opened = await Attacked(attacker, connected).upgrade()
         await opened.send(data)
         await asyncio.sleep(HOLD_S)
@@ -366,7 +326,7 @@ async def do_not_read_websockets(attacker: Attacker) -> None:
     await attacker.hold(CONNECTIONS - 10, wait, SMALL_ROOM)
 
 
-@attack(0, "--hold-grace-ms", "500")
+@attack("--hold-grace-ms", "500")
 async def mixed_websockets(attacker: Attacker) -> None:
     """Several of these at once."""
     chosen = (broken_frames, endless_fragments, flood_of_pings, flood_of_subscriptions, flood_of_held_offers)

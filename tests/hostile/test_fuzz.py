@@ -12,8 +12,7 @@ INPUTS = 15_000
 
 
 @pytest.mark.slow
-def test_fuzz():
-    """No 500, no HTML, no answer that is missing, no connection without an end, and no error in the log."""
+def test_nothing_that_must_never_come_comes():
     command = [Path(__file__).with_name("fuzz"), "--inputs", str(INPUTS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -47,8 +46,7 @@ def looked_at(raw):
         (STREAM.replace(b"Transfer-Encoding: chunked\r\n", b"").replace(b"3\r\n", b""), [200]),  # to HTTP/1.0
     ],
 )
-def test_what_is_right(raw, statuses):
-    """Answers to GET and HEAD, and streams that a client has left, are taken apart and taken as they are."""
+def test_answers_to_get_and_head_and_streams_left_are_fine(raw, statuses):
     assert looked_at(raw) == statuses
 
 
@@ -66,7 +64,6 @@ def test_what_is_right(raw, statuses):
         FINE + b"Traceback",
     ],
 )
-def test_what_is_wrong(raw):
-    """Errors of the server, other pages than its own and answers that are not whole are found."""
+def test_server_errors_foreign_pages_and_answers_cut_off_are_wrong(raw):
     with pytest.raises(fuzzing.Wrong):
         looked_at(raw)

@@ -15,8 +15,7 @@ from .verdict import against
 GOOD = Outcome("mixed", 6, bound_mib=100, polls=9, wakes=9, level_s=1, end_s=1, status=0)
 
 
-def test_no_harm():
-    """What stays within the limits is said to be well, in the tests and in the table."""
+def test_outcome_within_the_limits_is_no_harm():
     assert against(GOOD) == []
     assert "NO" not in " ".join(cells(GOOD))
 
@@ -38,23 +37,20 @@ def test_no_harm():
         {"status": -9},
     ],
 )
-def test_harm(harm):
-    """Each harm is one sentence for the tests, and one NO in the table."""
+def test_each_harm_is_one_sentence_and_one_no_in_the_table(harm):
     outcome = dataclasses.replace(GOOD, **harm)
     assert len(against(outcome)) == 1
     assert " ".join(cells(outcome)).count(" NO") == 1
     assert table([GOOD, outcome]).count("\n") == 3
 
 
-def test_numbers():
-    """The 99th percentile, and the longest lag between two looks at counted buckets."""
+def test_percentile_and_longest_lag_of_counted_buckets():
     assert p99([float(number) for number in range(101)]) == 99
     assert (p99([]), p99([3])) == (0, 3)
     assert longest_lag({0.1: 5, 1.0: 5, 2.0: 5}, {0.1: 8, 1.0: 9, 2.0: 9}) == 1.0
 
 
-def test_the_watched_process(tmp_path):
-    """Memory, descriptors and disk of another process are seen as they are."""
+def test_memory_descriptors_and_disk_of_another_process(tmp_path):
     script = "import sys; held = b'x' * (50 << 20); files = [open('/dev/null') for _ in range(20)]; print(); input()"
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdout.readline()

@@ -1,0 +1,50 @@
+"""One address at its worst for some seconds: nobody else feels it, and nothing is left."""
+
+import pytest
+
+from .trial import attempt
+from .verdict import QUIET_S, SECONDS, against, harm
+
+NAMES = [
+    # connections and requests
+    "silent-before-handshake",
+    "silent-connections",
+    "go-on-after-429",
+    "draw-codes",
+    "slow-bodies",
+    "huge-heads",
+    "mixed",  # also of what fills the disk and of what expires together
+    # what is stored and read
+    "leave-in-listing",
+    "write-then-list",
+    "write-then-poll",
+    "do-not-read",
+    "do-not-read-streams",
+    # waits and streams
+    "watch-one-topic",
+    "listen-after-withdrawals",
+    "wake-many-polls",
+    "bodies-behind-waits",
+    # WebSockets
+    "unfinished-messages",
+    "go-on-in-batches",
+    "do-not-read-websockets",
+    "mixed-websockets",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_honest_peers_are_served_and_nothing_is_kept(name, tmp_path):
+    found = harm(name, tmp_path)
+    assert not found, "; ".join(found)
+
+
+@pytest.mark.needs("root")
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_small_disk_that_is_filled_is_given_back(tmp_path):
+    outcome = attempt("fill-small-disk", SECONDS, quiet_s=QUIET_S, directory=tmp_path, disk_after_s=90)
+    assert outcome.disk_level_s is not None
+    found = against(outcome)
+    assert not found, "; ".join(found)
