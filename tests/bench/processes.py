@@ -148,10 +148,10 @@ class Server(Target):
         found = pattern.search(self.log())
         return found[1] if found else None
 
-    def metrics(self) -> str:
+    def metrics(self, patience_s: float = START_LIMIT_S) -> str:
         """What its admin listener, which is opened after the public one, says at /metrics."""
         admin = self._said(lambda: self._find(_ADMIN))
-        with urllib.request.urlopen(f"{admin}/metrics", timeout=START_LIMIT_S) as answer:
+        with urllib.request.urlopen(f"{admin}/metrics", timeout=patience_s) as answer:
             return answer.read().decode()
 
     def beyond_caches_bytes(self) -> int:

@@ -3,49 +3,31 @@
 import argparse
 import dataclasses
 import json
-import os
 import platform
-import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
+from bench.report import aligned, processor
 from support.command import COMMAND
 
+from . import trial
 from .attacks import ATTACKS
-from .trial import (
-    GONE_S,
-    KEPT_DESCRIPTORS,
-    KEPT_DISK_MIB,
-    KEPT_MIB,
-    KEPT_THREADS,
-    MEMORY_MIB,
-    POLL_S,
-    STOPPED_S,
-    WAKE_S,
-    Outcome,
-    attempt,
-)
+from .trial import Outcome, attempt
 
 SECONDS = 60.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Column:
-    """A column of the table.
-
-    Attributes:
-        title: what stands above it.
-        target: what is to be reached.
-        show: what it says of an outcome.
-        reached: whether that is enough.
-    """
+class Column(NamedTuple):
+    """A column of the table: what stands above it, what is to be reached, what it says, and whether that is enough."""
 
     title: str
     target: str
-    show: object
-    reached: object
+    show: Callable[[Outcome], str]
+    reached: Callable[[Outcome], object]
 
 
 def shown(value: float | None, form: str = ".0f", scale: float = 1) -> str:
@@ -53,70 +35,48 @@ def shown(value: float | None, form: str = ".0f", scale: float = 1) -> str:
     return "-" if value is None else format(value * scale, form)
 
 
+def most(
+    title: str, name: str, bound: float, form: str = ".0f", scale: float = 1, of: str = "", count: str = ""
+) -> Column:
+    """A column of a quantity that must not be more; if it is measured so often, at least once."""
+
+    def show(each: Outcome) -> str:
+        return shown(getattr(each, name) if not count or getattr(each, count) else None, form, scale)
+
+    def reached(each: Outcome) -> bool:
+        return getattr(each, name) <= bound and (not count or getattr(each, count) > 0)
+
+    return Column(title, f"{of}<= {bound * scale:g}", show, reached)
+
+
+def none(title: str, name: str) -> Column:
+    """A column of what must not be at all."""
+
+    def count(each: Outcome) -> int:
+        found = getattr(each, name)
+        return sum(found.values()) if isinstance(found, dict) else len(found)
+
+    return Column(title, "0", lambda each: str(count(each)), lambda each: not count(each))
+
+
+def on_disk(each: Outcome) -> bool:
+    return each.disk_mib <= (each.bound_mib or trial.KEPT_DISK_MIB)
+
+
 COLUMNS = [
-    Column(
-        "memory MiB",
-        f"<= {MEMORY_MIB}",
-        lambda each: shown(each.memory_mib),
-        lambda each: each.memory_mib <= MEMORY_MIB,
-    ),
-    Column(
-        "disk MiB",
-        "<= bound",
-        lambda each: shown(each.disk_mib),
-        lambda each: each.disk_mib <= (each.bound_mib or KEPT_DISK_MIB),
-    ),
-    Column(
-        "poll ms",
-        f"p99 <= {POLL_S * 1000:.0f}",
-        lambda each: shown(each.poll_s if each.polls else None, ".1f", 1000),
-        lambda each: each.polls and each.poll_s <= POLL_S,
-    ),
-    Column(
-        "wake ms",
-        f"p99 <= {WAKE_S * 1000:.0f}",
-        lambda each: shown(each.wake_s if each.wakes else None, ".1f", 1000),
-        lambda each: each.wakes and each.wake_s <= WAKE_S,
-    ),
-    Column(
-        "stop ms",
-        f"<= {STOPPED_S * 1000:.0f}",
-        lambda each: shown(each.stopped_s, ".0f", 1000),
-        lambda each: each.stopped_s <= STOPPED_S,
-    ),
-    Column(
-        "gone s",
-        f"p99 <= {GONE_S}",
-        lambda each: shown(each.gone_s, ".1f"),
-        lambda each: each.gone_s <= GONE_S,
-    ),
-    Column("failed", "0", lambda each: str(sum(each.failed.values())), lambda each: not each.failed),
-    Column("wrong", "0", lambda each: str(sum(each.wrong.values())), lambda each: not each.wrong),
-    Column(
-        "memory after",
-        f"<= {KEPT_MIB}",
-        lambda each: f"{each.kept_mib:+.0f}",
-        lambda each: each.kept_mib <= KEPT_MIB,
-    ),
-    Column(
-        "fds after",
-        f"<= {KEPT_DESCRIPTORS}",
-        lambda each: f"{each.kept_descriptors:+d}",
-        lambda each: each.kept_descriptors <= KEPT_DESCRIPTORS,
-    ),
-    Column(
-        "threads after",
-        f"<= {KEPT_THREADS}",
-        lambda each: f"{each.kept_threads:+d}",
-        lambda each: each.kept_threads <= KEPT_THREADS,
-    ),
-    Column(
-        "disk after",
-        f"<= {KEPT_DISK_MIB}",
-        lambda each: f"{each.kept_disk_mib:+.0f}",
-        lambda each: each.kept_disk_mib <= KEPT_DISK_MIB,
-    ),
-    Column("log", "0", lambda each: str(len(each.log)), lambda each: not each.log),
+    most("memory MiB", "memory_mib", trial.MEMORY_MIB),
+    Column("disk MiB", "<= bound", lambda each: shown(each.disk_mib), on_disk),
+    most("poll ms", "poll_s", trial.POLL_S, ".1f", 1000, "p99 ", "polls"),
+    most("wake ms", "wake_s", trial.WAKE_S, ".1f", 1000, "p99 ", "wakes"),
+    most("stop ms", "stopped_s", trial.STOPPED_S, scale=1000),
+    most("gone s", "gone_s", trial.GONE_S, ".1f", of="p99 "),
+    none("failed", "failed"),
+    none("wrong", "wrong"),
+    most("memory after", "kept_mib", trial.KEPT_MIB, "+.0f"),
+    most("fds after", "kept_descriptors", trial.KEPT_DESCRIPTORS, "+d"),
+    most("threads after", "kept_threads", trial.KEPT_THREADS, "+d"),
+    most("disk after", "kept_disk_mib", trial.KEPT_DISK_MIB, "+.0f"),
+    none("log", "log"),
     Column(
         "end s", "0, < 10", lambda each: shown(each.end_s, ".1f"), lambda each: each.status == 0 and each.end_s < 10
     ),
@@ -131,23 +91,17 @@ def cells(outcome: Outcome) -> list[str]:
 
 def table(outcomes: list[Outcome]) -> str:
     """The whole of it."""
-    lines = [["attack", *(column.title for column in COLUMNS)], ["to reach", *(column.target for column in COLUMNS)]]
-    lines += map(cells, outcomes)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(map(str.rjust, line, widths)) for line in lines)
+    heads = [["attack", *(column.title for column in COLUMNS)], ["to reach", *(column.target for column in COLUMNS)]]
+    return "\n".join(aligned([*heads, *map(cells, outcomes)], right=range(len(COLUMNS) + 1)))
 
 
 def header(options: argparse.Namespace, command: list[str]) -> str:
     """Where and with what."""
-    code = Path(command[0]).resolve().parent
-    told = subprocess.run(
-        ["git", "-C", code, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    )
-    found = re.search(r"^model name\s*: (.+)", Path("/proc/cpuinfo").read_text(), re.M)
+    describe = ["git", "-C", Path(command[0]).resolve().parent, "describe", "--always", "--dirty"]
+    told = subprocess.run(describe, capture_output=True, text=True, check=False)
     return (
-        f"commit {told.stdout.strip() or 'unknown'}; {options.seconds:g} s an attack; "
-        f"{len(os.sched_getaffinity(0))} processors ({found[1].strip() if found else platform.machine()}), shared by "
-        f"server, peers and attacker; {platform.release()}; Python {platform.python_version()}"
+        f"commit {told.stdout.strip() or 'unknown'}; {options.seconds:g} s an attack; {processor()}, shared by server, "
+        f"peers and attacker; {platform.release()}; Python {platform.python_version()}"
     )
 
 
@@ -179,18 +133,10 @@ def main() -> int:
     options = parser.parse_args()
     command = shlex.split(options.server)
     outcomes = []
+    how = {"command": command, "directory": options.dir, "after_s": options.after, "disk_after_s": options.disk_after}
     for name in options.attack or ATTACKS:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        outcomes.append(
-            attempt(
-                name,
-                options.seconds,
-                command=command,
-                directory=options.dir,
-                after_s=options.after,
-                disk_after_s=options.disk_after,
-            )
-        )
+        outcomes.append(attempt(name, options.seconds, **how))
         print(explain(outcomes[-1]), "  ".join(cells(outcomes[-1])), sep="\n", file=sys.stderr, flush=True)
         if options.json:
             options.json.write_text(json.dumps([dataclasses.asdict(each) for each in outcomes], indent=1))

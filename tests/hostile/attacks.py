@@ -13,7 +13,6 @@ import resource
 import socket
 import sys
 import time
-from pathlib import Path
 
 import uvloop
 
@@ -407,6 +406,4 @@ async def main(name: str, seconds: float, place: Place) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(
-        main(sys.argv[1], float(sys.argv[2]), Place(int(sys.argv[3]), Path(sys.argv[4]) if sys.argv[4:] else None))
-    )
+    uvloop.run(main(sys.argv[1], float(sys.argv[2]), Place.given(*sys.argv[3:])))

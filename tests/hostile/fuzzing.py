@@ -18,6 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 import uvloop
+from support.raw_http import take_body
 from support.service import Service
 
 from tornado_signal import transport
@@ -89,36 +90,18 @@ def responses(raw: bytes) -> list[tuple[int, dict[str, str], bytes]]:
             raise Wrong("not HTTP")
         status = int(first[9:12])
         headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
-        body, raw = take_body(status, headers, rest)
+        if not rest or rest.startswith(b"HTTP/1.1 "):  # nothing, or the next one, follows one to a HEAD
+            body, raw, whole = b"", rest, True
+        else:
+            try:
+                body, raw, whole = take_body(status, headers, rest)
+            except (AssertionError, ValueError):
+                raise Wrong("chunks that are not well-formed") from None
+        if not whole and headers["content-type"] != "text/event-stream":
+            raise Wrong("an answer that is cut off")
         if status >= 200:
             found.append((status, headers, body))
     return found
-
-
-def take_body(status: int, headers: dict[str, str], rest: bytes) -> tuple[bytes, bytes]:
-    """A response's body, and what follows it; where another response follows at once, it is one to a HEAD."""
-    if status < 200 or status in (204, 304) or not rest or rest.startswith(b"HTTP/1.1 "):
-        return b"", rest
-    if "content-length" in headers:
-        length = int(headers["content-length"])
-        if len(rest) < length:
-            raise Wrong("an answer that is cut off")
-        return rest[:length], rest[length:]
-    if headers.get("transfer-encoding") != "chunked":  # to a client of HTTP/1.0, until the end of the connection
-        return rest, b""
-    pieces = []
-    while rest:
-        size_text, _, rest = rest.partition(b"\r\n")
-        size = int(size_text, 16)
-        pieces.append(rest[:size])
-        if rest[size : size + 2] not in (b"\r\n", b""):
-            raise Wrong("chunks that are not well-formed")
-        rest = rest[size + 2 :]
-        if not size:
-            return b"".join(pieces), rest
-    if headers["content-type"] != "text/event-stream":
-        raise Wrong("an answer that is cut off")
-    return b"".join(pieces), b""
 
 
 def check(status: int, headers: dict[str, str], body: bytes) -> dict:
@@ -146,11 +129,7 @@ def check(status: int, headers: dict[str, str], body: bytes) -> dict:
 
 
 class Fuzzer:
-    """A server, and all that is sent to it.
-
-    Args:
-        seed: of all inputs.
-        room: a directory for the data.
+    """A server whose data is in `room`, and all that is sent to it, which follows from a seed.
 
     Attributes:
         wrong: what came that must not, how often.

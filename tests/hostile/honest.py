@@ -11,7 +11,6 @@ import json
 import sys
 import time
 from collections import defaultdict
-from pathlib import Path
 
 import uvloop
 from bench.processes import BenchError
@@ -265,4 +264,4 @@ async def main(place: Place) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(Place(int(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None)))
+    uvloop.run(main(Place.given(*sys.argv[1:])))

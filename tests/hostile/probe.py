@@ -10,7 +10,6 @@ import select
 import socket
 import sys
 import time
-from pathlib import Path
 
 from .wire import PROBE, Place, make_socket, request
 
@@ -52,4 +51,4 @@ def main(place: Place) -> None:
 
 
 if __name__ == "__main__":
-    main(Place(int(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None))
+    main(Place.given(*sys.argv[1:]))

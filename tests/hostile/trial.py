@@ -9,12 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from bench.client import percentile
+from bench.processes import Server
 from support.certificates import make_pair
 from support.command import COMMAND, environment
 from support.paths import TESTS
@@ -24,8 +26,6 @@ from .attacks import ATTACKS
 from .watcher import Sample, Watcher
 from .wire import PREPARER
 
-START_S = 30.0
-STOP_S = 60.0
 PREPARE_S = 90.0  # for what an attack needs before it begins
 QUIET_S = 4.0
 NEWS_S = 1.0
@@ -40,59 +40,34 @@ KEPT_MIB, KEPT_DESCRIPTORS, KEPT_THREADS, KEPT_DISK_MIB = 64, 5, 2, 32
 
 @dataclass
 class Outcome:
-    """What an attack did.
-
-    Attributes:
-        attack: its name.
-        seconds: how long it was.
-        memory_mib: the most beyond the quiet state.
-        disk_mib: the most.
-        bound_mib: of the store, as set; None if there is none.
-        poll_s: p99 of honest polls.
-        quiet_poll_s: the same before the attack.
-        wake_s: p99 of the wake-ups of honest waits.
-        gone_s: p99 of how late honest peers are told of an expiry.
-        stopped_s: the longest that a tiny request took, until all was over.
-        failed: what went wrong for honest peers, and how often.
-        failed_after: how much of that in the last seconds.
-        polls, wakes: how many there were.
-        kept_mib, kept_descriptors, kept_threads: 30 s after the attack, beyond the quiet state.
-        kept_disk_mib: two minutes after it.
-        level_s, disk_level_s: after how many seconds all that was as before; None if it was not.
-        end_s: how long the server took to stop; None if it had to be killed, or died before.
-        status: its exit status.
-        log: lines of its log that tell of a defect.
-        slowness: how much longer the machine took for anything than the processor time it needed.
-        lag_s: the longest stop of the event loop, at most, by the server's own metrics.
-        answers: what the attacker was answered.
-    """
+    """What an attack did."""
 
     attack: str
     seconds: float
-    memory_mib: float = 0
-    disk_mib: float = 0
-    bound_mib: float | None = None
-    poll_s: float = 0
-    quiet_poll_s: float = 0
-    wake_s: float = 0
-    gone_s: float = 0
-    stopped_s: float = 0
-    failed: dict[str, int] = field(default_factory=dict)
-    failed_after: int = 0
+    memory_mib: float = 0  # the most beyond the quiet state
+    disk_mib: float = 0  # the most
+    bound_mib: float | None = None  # of the store, as set; None if there is none
+    poll_s: float = 0  # p99 of honest polls
+    quiet_poll_s: float = 0  # the same before the attack
+    wake_s: float = 0  # p99 of the wake-ups of honest waits
+    gone_s: float = 0  # p99 of how late honest peers are told of an expiry
+    stopped_s: float = 0  # the longest that a tiny request took, until all was over
+    failed: dict[str, int] = field(default_factory=dict)  # what went wrong for honest peers, and how often
+    failed_after: int = 0  # how much of that in the last seconds
     polls: int = 0
     wakes: int = 0
-    kept_mib: float = 0
+    kept_mib: float = 0  # 30 s after the attack, beyond the quiet state; so are these:
     kept_descriptors: int = 0
     kept_threads: int = 0
-    kept_disk_mib: float = 0
-    level_s: float | None = None
+    kept_disk_mib: float = 0  # two minutes after it
+    level_s: float | None = None  # after how many seconds all that was as before; None if it was not
     disk_level_s: float | None = None
-    end_s: float | None = None
-    status: int | None = None
-    log: list[str] = field(default_factory=list)
-    slowness: float = 1.0
-    lag_s: float | None = None
-    answers: dict[str, int] = field(default_factory=dict)
+    end_s: float | None = None  # how long the server took to stop; None if it had to be killed, or died before
+    status: int | None = None  # its exit status
+    log: list[str] = field(default_factory=list)  # lines of its log that tell of a defect
+    slowness: float = 1.0  # how much longer the server's loop took than the processor time it needed
+    lag_s: float | None = None  # the longest stop of the event loop, at most, by the server's own metrics
+    answers: dict[str, int] = field(default_factory=dict)  # what the attacker was answered
 
     @property
     def wrong(self) -> dict[str, int]:
@@ -100,8 +75,8 @@ class Outcome:
         return {what: count for what, count in self.answers.items() if what.startswith("wrong")}
 
 
-class Served:
-    """A server under attack, whose log is a file: nobody need read it while it is written.
+class Served(Server):
+    """A server under attack.
 
     Args:
         command: that starts it.
@@ -112,67 +87,34 @@ class Served:
 
     def __init__(self, command: list[str], where: Path, attack: Attack, timeout_ms: int) -> None:
         self.data = where / "data"
-        self.certificate: Path | None = None
+        self.place: list[object] = []
         flags = ["--port", "0", "--admin-port", "0", "--data-dir", str(self.data)]
         flags += ["--unlimited-addresses", f"{PREPARER}/32", "--session-timeout-ms", str(timeout_ms), *attack.options]
         if attack.tls:
             pair = make_pair(where)
-            self.certificate = pair.certificate
+            self.place.append(pair.certificate)
             flags += map(str, pair.flags)
         prefix = ["prlimit", f"--nofile={attack.files}:{attack.files}"] if attack.files else []
-        self._log = where / "log"
-        with self._log.open("w") as log:
-            self.process = subprocess.Popen(
-                [*prefix, *command, "serve", *flags], env=environment(), stdout=log, stderr=log
-            )
-        until_s = time.monotonic() + START_S
-        while not (admin := re.search(r"admin listener on (http://[^\s\"]+)\W", self.log())) or not (
-            found := re.search(r"(?<!admin )listen\w+ on https?://[^:]+:(\d+)\W", self.log())
-        ):
-            if self.process.poll() is not None or time.monotonic() > until_s:
-                raise AssertionError(f"it does not start: {self.log()[-2000:]}")
-            time.sleep(0.05)
-        self.port = int(found[1])
-        self._admin = admin[1]
+        super().__init__([*prefix, *command, "serve", *flags], where / "log")
 
-    def log(self) -> str:
-        """What it has said so far."""
-        return self._log.read_text(errors="replace")
+    def __enter__(self) -> "Served":
+        super().__enter__()
+        self.place.insert(0, urlsplit(self.base).port)
+        return self
 
     def lags(self) -> dict[float, float] | None:
         """How often its loop was late, by how much at most; None if it does not say so soon."""
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{self._admin}/metrics", timeout=5) as answer:
-            buckets = re.findall(r'^\w+_event_loop_lag_seconds_bucket{le="(\S+)"} (\S+)$', answer.read().decode(), re.M)
+        with contextlib.suppress(OSError):
+            buckets = re.findall(r'^\w+_event_loop_lag_seconds_bucket{le="(\S+)"} (\S+)$', self.metrics(5), re.M)
             return {float(most): float(count) for most, count in buckets}
         return None
 
-    def stop(self) -> float | None:
-        """Ask it to stop; how long that took, None if it was dead already or had to be killed."""
-        if self.process.poll() is not None:
-            return None
-        began_s = time.monotonic()
-        self.process.terminate()
-        try:
-            self.process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            return None
-        return time.monotonic() - began_s
-
 
 class Beside:
-    """A module of this package as a process beside the server, which ends when it is told.
-
-    Args:
-        module: its name.
-        served: the server.
-        arguments: before those that say where the server is.
-    """
+    """A module of this package as a process beside the server, which it is given the place of; it ends when told."""
 
     def __init__(self, module: str, served: Served, *arguments: object) -> None:
-        place = [served.port, *([served.certificate] if served.certificate else [])]
-        command = [sys.executable, "-m", f"{__package__}.{module}", *map(str, [*arguments, *place])]
+        command = [sys.executable, "-m", f"{__package__}.{module}", *map(str, [*arguments, *served.place])]
         self.process = subprocess.Popen(
             command, cwd=TESTS, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -205,7 +147,7 @@ def bound_of(*command: str) -> float | None:
 
 def p99(values: list[float]) -> float:
     """The 99th percentile; 0 of nothing."""
-    return statistics.quantiles(values, n=100, method="inclusive")[98] if len(values) > 1 else sum(values)
+    return percentile(values, 0.99) / 1000 if values else 0
 
 
 @contextlib.contextmanager
@@ -247,24 +189,23 @@ def attempt(
     command = command or [str(COMMAND)]
     outcome = Outcome(name, seconds, bound_mib=bound_of(*command))
     with contextlib.ExitStack() as stack:
+
+        def beside(*what: object) -> Beside:
+            started = Beside(*what)
+            stack.callback(started.kill)
+            return started
+
         where = stack.enter_context(room(directory, attack.disk_mib))
-        served = Served(command, where, attack, int(1000 * min(60, max(MEET_S, seconds))))
-        stack.callback(served.process.wait)
-        stack.callback(served.process.kill)
-        honest = Beside("honest", served)
-        stack.callback(honest.kill)
-        probe = Beside("probe", served)
-        stack.callback(probe.kill)
-        watcher = Watcher(served.process.pid, served.data)
+        served = stack.enter_context(Served(command, where, attack, int(1000 * min(60, max(MEET_S, seconds)))))
+        honest, probe = beside("honest", served), beside("probe", served)
+        watcher = Watcher(served.pid, served.data)
         stack.callback(watcher.stop)
         honest.begun()
         time.sleep(quiet_s)
         attacked_s = time.monotonic()
         quiet = watcher.between(attacked_s - quiet_s / 2, attacked_s) or watcher.samples[-1:]
         lags = served.lags()
-        attacker = Beside("attacks", served, name, seconds)
-        stack.callback(attacker.kill)
-        told = attacker.result(seconds + PREPARE_S)
+        told = beside("attacks", served, name, seconds).result(seconds + PREPARE_S)
         begun_s, ended_s = told["begun_s"], told["ended_s"]
         outcome.answers = told["answers"]
         outcome.level_s = wait_until_level(watcher, quiet, ended_s, after_s, ["memory_mib", "descriptors", "threads"])
@@ -279,8 +220,7 @@ def attempt(
         measure_peers(outcome, felt, (attacked_s, begun_s, ended_s, over_s))
         outcome.stopped_s = max((taken for at_s, taken in probed["taken"] if at_s + taken >= begun_s), default=0)
         outcome.end_s = served.stop()
-        outcome.status = served.process.returncode
-        outcome.kept_disk_mib = max(0.0, outcome.kept_disk_mib)
+        outcome.status = served.status
         lines = served.log().splitlines()
         outcome.log = [line for line in lines if re.search(r"ERROR|CRITICAL|Traceback|^\w*(Error|Exception)\b", line)]
     return outcome
@@ -324,13 +264,14 @@ def measure_process(
     during = watcher.between(begun_s - 0.5, float("inf")) or watcher.samples[-1:]
     outcome.memory_mib = max(sample.memory_mib for sample in during) - typical(quiet, "memory_mib")
     outcome.disk_mib = max(sample.disk_mib for sample in during)
-    outcome.slowness = statistics.mean(sample.slowness for sample in during)
-    last = watcher.samples[-1]
+    first, last = during[0], watcher.samples[-1]
+    ran_s = max(last.ran_s - first.ran_s, 0.01)
+    outcome.slowness = (ran_s + last.waited_s - first.waited_s) / ran_s
     then = (watcher.between(begun_s, ended_s + after_s) or [last])[-1]
     outcome.kept_mib = kept(quiet, then, "memory_mib")
     outcome.kept_descriptors = int(kept(quiet, then, "descriptors"))
     outcome.kept_threads = int(kept(quiet, then, "threads"))
-    outcome.kept_disk_mib = kept(quiet, last, "disk_mib")
+    outcome.kept_disk_mib = max(0.0, kept(quiet, last, "disk_mib"))
 
 
 def measure_peers(outcome: Outcome, felt: dict, moments: tuple[float, float, float, float]) -> None:

@@ -13,43 +13,29 @@ MOST_MIB = 6144  # a server that has more is killed, for the sake of the machine
 
 
 class Sample(NamedTuple):
-    """What a process has at a moment.
+    """What a process has at a moment."""
 
-    Attributes:
-        at_s: when, by the monotonic clock.
-        memory_mib: memory of its own, without the pages of files, which the kernel may take back.
-        resident_mib: with them.
-        threads: how many.
-        descriptors: how many.
-        disk_mib: what its data takes.
-        slowness: how much longer the look took than the processor time it needed: what else the machine has to do.
-    """
-
-    at_s: float
-    memory_mib: float
-    resident_mib: float
+    at_s: float  # by the monotonic clock
+    memory_mib: float  # of its own, without the pages of files, which the kernel may take back
     threads: int
     descriptors: int
-    disk_mib: float
-    slowness: float
+    disk_mib: float  # what its data takes
+    ran_s: float  # how long its main thread ran so far
+    waited_s: float  # how long that could have run, and others did
 
 
 def look(pid: int, data: Path) -> Sample:
-    """What a process has now.
-
-    Raises:
-        OSError: there is no such process.
-    """
-    began_s, cpu_s = time.monotonic(), time.thread_time()
-    status = Path(f"/proc/{pid}/status").read_text()
-    of = {name: int(number) for name, number in re.findall(r"^(\w+):\s+(\d+)", status, re.M)}
+    """What a process has now; an OSError if there is none."""
+    proc = Path(f"/proc/{pid}")
+    of = {name: int(number) for name, number in re.findall(r"^(\w+):\s+(\d+)", (proc / "status").read_text(), re.M)}
     if "RssAnon" not in of:
         raise ProcessLookupError(pid)
-    descriptors = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
-    disk = disk_mib(data)
-    now_s = time.monotonic()
-    slowness = (now_s - began_s) / max(time.thread_time() - cpu_s, 1e-6)
-    return Sample(now_s, of["RssAnon"] / 1024, of["VmRSS"] / 1024, of["Threads"], descriptors, disk, slowness)
+    descriptors = sum(1 for _ in (proc / "fd").iterdir())
+    ran_ns, waited_ns, _ = map(int, (proc / "schedstat").read_text().split())
+    memory_mib = of["RssAnon"] / 1024
+    return Sample(
+        time.monotonic(), memory_mib, of["Threads"], descriptors, disk_mib(data), ran_ns / 1e9, waited_ns / 1e9
+    )
 
 
 def disk_mib(data: Path) -> float:
@@ -65,10 +51,6 @@ def disk_mib(data: Path) -> float:
 
 class Watcher(threading.Thread):
     """Looks on until it is stopped or the process ends, which it does when it takes far too much memory.
-
-    Args:
-        pid: of the server.
-        data: its data directory.
 
     Attributes:
         samples: what it has seen.

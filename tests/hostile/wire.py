@@ -6,6 +6,7 @@ import json
 import socket
 import ssl
 import struct
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,17 +20,21 @@ BIND_ADDRESS_NO_PORT = 24  # IP_BIND_ADDRESS_NO_PORT, which Python 3.11 does not
 BROKEN = (OSError, EOFError, ValueError, TimeoutError)  # what becomes of a request that is not answered
 
 
+class Refused(ConnectionError):
+    """A stream was answered with another status; it, and the JSON, are the arguments."""
+
+
 @dataclass(frozen=True)
 class Place:
-    """Where a server is.
-
-    Attributes:
-        port: on 127.0.0.1.
-        certificate: of a server with HTTPS, to be trusted.
-    """
+    """Where a server is: its port on 127.0.0.1, and what to trust if it speaks HTTPS."""
 
     port: int
     certificate: Path | None = None
+
+    @classmethod
+    def given(cls, port: str, certificate: str | None = None) -> "Place":
+        """As a process is given it on its command line."""
+        return cls(int(port), Path(certificate) if certificate else None)
 
     def context(self) -> ssl.SSLContext | None:
         """What a client of HTTPS needs."""
@@ -37,12 +42,7 @@ class Place:
 
 
 def make_socket(address: str, room: int | None = None) -> socket.socket:
-    """A socket that connects from an address.
-
-    Args:
-        address: one of the loopback network.
-        room: how many bytes the kernel keeps of what has not been read; its own choice if not given.
-    """
+    """A socket that connects from an address, with so much room in the kernel for what has not been read."""
     made = socket.socket()
     made.setsockopt(socket.IPPROTO_IP, BIND_ADDRESS_NO_PORT, 1)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -60,36 +60,24 @@ def reset(connected: socket.socket) -> None:
 
 
 def request(method: str, path: str, body: object = None, *, origin: str, headers: str = "") -> bytes:
-    """The bytes of a request.
-
-    Args:
-        method: of HTTP.
-        path: and query.
-        body: bytes, or what becomes JSON.
-        origin: of the page that asks.
-        headers: more of them, each with its line end.
-    """
+    """The bytes of a request; the body is bytes or becomes JSON, further headers have their line ends."""
     data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     length = f"Content-Length: {len(data)}\r\n" if body is not None else ""
     return f"{method} {path} HTTP/1.1\r\nHost: h\r\nOrigin: {origin}\r\n{length}{headers}\r\n".encode() + data
 
 
 class Client:
-    """One kept connection, opened when it is needed.
+    """One kept connection from an address, opened when it is needed.
 
-    Args:
-        place: of the server.
-        address: from which it connects.
-        origin: of its requests.
+    Attributes:
+        opened_s: when it was opened last, by the monotonic clock.
     """
 
     def __init__(self, place: Place, address: str, origin: str) -> None:
-        self._place = place
-        self._address = address
-        self._origin = origin
+        self._place, self._address, self._origin = place, address, origin
         self._context = place.context()
         self._writer: asyncio.StreamWriter | None = None
-        self._reader: asyncio.StreamReader
+        self.opened_s = float("inf")
 
     async def ask(self, method: str, path: str, fields: object = None) -> tuple[int, dict]:
         """Send a request; status and JSON of the response."""
@@ -98,22 +86,32 @@ class Client:
 
     async def exchange(self, raw: bytes) -> tuple[int, bytes]:
         """Send the bytes of a request; status and body of the response."""
-        headers, status = await self._begin(raw)
-        if raw.startswith(b"HEAD"):
+        if self._writer is None or self._writer.is_closing() or self._reader.at_eof():
+            self.close()
+            await self._connect()
+        self._writer.write(raw)
+        first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
+        status, headers = int(first.split(" ")[1]), dict(line.split(": ", 1) for line in lines if line)
+        streaming = headers.get("content-type") == "text/event-stream"
+        if streaming or raw.startswith(b"HEAD"):
             body = b""
         elif "content-length" in headers:
             body = await self._reader.readexactly(int(headers["content-length"]))
         else:
             body = b"".join([piece async for piece in self._chunks()])
-        if headers.get("connection") == "close":
+        if headers.get("connection") == "close" and not streaming:
             self.close()
         return status, body
 
     async def events(self, path: str, headers: str = "") -> AsyncIterator[dict[str, str]]:
-        """Read a stream until the server ends it: the fields of each event."""
-        found, status = await self._begin(request("GET", path, origin=self._origin, headers=headers))
+        """Read a stream until the server ends it: the fields of each event.
+
+        Raises:
+            Refused: there is none.
+        """
+        status, body = await self.exchange(request("GET", path, origin=self._origin, headers=headers))
         if status != 200:
-            raise ConnectionError(f"a stream: {status} {found}")
+            raise Refused(status, json.loads(body))
         read = b""
         async for piece in self._chunks():
             *blocks, read = (read + piece).split(b"\n\n")
@@ -126,15 +124,8 @@ class Client:
             self._writer.transport.abort()
             self._writer = None
 
-    async def _begin(self, raw: bytes) -> tuple[dict[str, str], int]:
-        if self._writer is None or self._writer.is_closing() or self._reader.at_eof():
-            self.close()
-            await self._connect()
-        self._writer.write(raw)
-        first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
-        return dict(line.split(": ", 1) for line in lines if line), int(first.split(" ")[1])
-
     async def _connect(self) -> None:
+        self.opened_s = time.monotonic()
         connecting = make_socket(self._address)
         connecting.setblocking(False)
         try:
