@@ -12,7 +12,6 @@ import asyncio
 import json
 import os
 import re
-import resource
 import signal
 import sys
 import tempfile
@@ -22,7 +21,8 @@ from pathlib import Path
 import uvloop
 
 from ..bench.client import percentile
-from ..bench.processes import BenchError, Server, tornado_signal
+from ..bench.processes import Server, many_files, tornado_signal
+from ..hostile.watcher import disk_mib, look
 from . import plot, verdict
 from .client import Tally
 from .peers import World
@@ -34,12 +34,7 @@ COMPLAINTS = re.compile(r"^(?:ERROR|CRITICAL|Traceback).*", re.MULTILINE)
 
 
 class Soak:
-    """One run.
-
-    Args:
-        options: the command line's.
-        where: a directory for the database.
-    """
+    """One run, with the options of the command line and a directory for the database."""
 
     def __init__(self, options: argparse.Namespace, where: Path) -> None:
         self.duration_s = options.minutes * 60
@@ -113,66 +108,50 @@ class Soak:
             latencies_s, self.tally.latencies_s = self.tally.latencies_s, []
             if self.server is None or not latencies_s:
                 continue
-            sample = {"at_s": self._now_s(), "requests_per_s": rate, "failed": len(self.tally.wrong)}
-            sample |= {"p50_ms": percentile(latencies_s, 0.5), "p99_ms": percentile(latencies_s, 0.99)}
-            proc = Path(f"/proc/{self.server.pid}")
             try:
-                sample["memory_mib"] = self.server.memory_bytes() / 2**20
-                sample["descriptors"] = len(list((proc / "fd").iterdir()))
-            except (OSError, BenchError) as error:  # it is being restarted, or has ended by itself
+                seen = look(self.server.pid, self.where / "data")
+            except OSError as error:  # it is being restarted, or has ended by itself
                 if self.server is not None:
                     self.tally.wrong.append(f"the server is gone: {error}")
                 continue
-            sample["disk_mib"] = size_bytes(self.where / "data") / 2**20
+            sample = {"at_s": self._now_s(), "requests_per_s": rate, "failed": len(self.tally.wrong)}
+            sample |= {"p50_ms": percentile(latencies_s, 0.5), "p99_ms": percentile(latencies_s, 0.99)}
+            sample |= {"memory_mib": seen.memory_mib, "descriptors": seen.descriptors}
+            sample["disk_mib"] = disk_mib(self.where / "data", lambda stat: stat.st_size)
             self.samples.append(sample)
 
 
-def size_bytes(path: Path) -> int:
-    """What a directory holds, by its files, which come and go."""
-    total = 0
-    for entry in os.scandir(path):
-        try:
-            total += entry.stat().st_size
-        except FileNotFoundError:
-            continue
-    return total
+# The panels of the picture, and the curves in each.
+PANELS = {
+    "memory of its own (MiB)": {"memory": "memory_mib"},
+    "disk (MiB)": {"disk": "disk_mib"},
+    "descriptors": {"descriptors": "descriptors"},
+    "latency (ms)": {"p50": "p50_ms", "p99": "p99_ms"},
+    "requests answered (1/s)": {"requests": "requests_per_s"},
+    "failed, but not by a restart": {"failed": "failed"},
+}
 
 
 def draw(soak: Soak, title: str) -> str:
     """The recorded as SVG."""
-    curves = {
-        "memory of its own (MiB)": {"memory": "memory_mib"},
-        "disk (MiB)": {"disk": "disk_mib"},
-        "descriptors": {"descriptors": "descriptors"},
-        "latency (ms)": {"p50": "p50_ms", "p99": "p99_ms"},
-        "requests answered (1/s)": {"requests": "requests_per_s"},
-        "failed, but not by a restart": {"failed": "failed"},
-    }
-    panels = {
-        name: {curve: [sample[key] for sample in soak.samples] for curve, key in panel.items()}
-        for name, panel in curves.items()
-    }
-    return plot.svg(title, panels, [sample["at_s"] for sample in soak.samples], [at_s for at_s, _ in soak.restarts])
+    of = {key: [sample[key] for sample in soak.samples] for key in soak.samples[0]}
+    panels = {name: {curve: of[key] for curve, key in curves.items()} for name, curves in PANELS.items()}
+    return plot.svg(title, panels, of["at_s"], [at_s for at_s, _ in soak.restarts])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="tests/soak/run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, default=10, help="how long (default: %(default)s)")
-    parser.add_argument("--peers", type=int, default=2000, help="how many at once (default: %(default)s)")
-    parser.add_argument(
-        "--session-timeout-ms", type=int, default=20_000, help="lifetime of a session (default: %(default)s)"
-    )
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw what was recorded")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write down what was recorded")
-    parser.add_argument(
-        "--dir", type=Path, default=tempfile.gettempdir(), help="where the database goes (default: %(default)s)"
-    )
+    add = parser.add_argument
+    add("--minutes", type=float, default=10, help="how long (default: %(default)s)")
+    add("--peers", type=int, default=2000, help="how many at once (default: %(default)s)")
+    add("--session-timeout-ms", type=int, default=20_000, help="lifetime of a session (default: %(default)s)")
+    add("--plot", type=Path, metavar="FILE.svg", help="draw what was recorded")
+    add("--json", type=Path, metavar="FILE", help="write down what was recorded")
+    add("--dir", type=Path, default=tempfile.gettempdir(), help="where the database goes (default: %(default)s)")
     options = parser.parse_args()
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    with tempfile.TemporaryDirectory(prefix="tornado-signal-soak-", dir=options.dir) as name:
+    with many_files(), tempfile.TemporaryDirectory(prefix="tornado-signal-soak-", dir=options.dir) as name:
         soak = Soak(options, Path(name))
         try:
             uvloop.run(soak.run())
@@ -194,13 +173,12 @@ def main() -> int:
             for key in verdict.BOUNDS
             if len(stretch) > 3
         },
-        "against": against,
     }
     for key, value in report.items():
-        if key != "against":
-            print(f"{key}: {value}")
+        print(f"{key}: {value}")
     if options.json:
-        options.json.write_text(json.dumps(report | {"samples": soak.samples, "restarted": soak.restarts}, indent=1))
+        report |= {"against": against, "samples": soak.samples, "restarted": soak.restarts}
+        options.json.write_text(json.dumps(report, indent=1))
     if options.plot:
         options.plot.write_text(draw(soak, f"{options.peers} peers for {options.minutes:g} minutes"))
     for each in against:

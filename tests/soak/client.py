@@ -1,4 +1,4 @@
-"""A client for thousands of peers in one process, which knows when a failure is due to a restart and when it is not."""
+"""Clients for thousands of peers in one process, which know when a failure is due to a restart and when it is not."""
 
 import asyncio
 import contextlib
@@ -9,9 +9,10 @@ from urllib.parse import parse_qsl
 
 from ..bench.processes import BenchError
 from ..bench.sockets import UPGRADE, Rpc, open_socket
+from ..hostile import wire
 
 PATIENCE_S = 60.0  # for an answer, beyond what the request itself waits for
-BREAKS = (OSError, asyncio.IncompleteReadError)
+BREAKS = (*wire.BROKEN, BenchError)
 
 
 class Broken(Exception):
@@ -21,10 +22,8 @@ class Broken(Exception):
 class Tally:
     """What happened to all requests.
 
-    Args:
-        port: the server's, before and after every restart.
-
     Attributes:
+        port: the server's, before and after every restart.
         outages: from when until when the server was being stopped and started; the last one may have no end yet.
         answers: how many answers there were of each status.
         excused: how many requests failed because of a restart.
@@ -53,14 +52,15 @@ class Tally:
         return Broken(what)
 
 
-class Client:
-    """One keep-alive connection, opened when it is needed."""
+class Peer:
+    """What a peer asks with: a client over HTTP, and what is counted of its requests."""
+
+    protocol = "HTTP"
 
     def __init__(self, tally: Tally, origin: str) -> None:
         self._tally = tally
         self._origin = origin
-        self._writer: asyncio.StreamWriter | None = None
-        self._opened_s = float("inf")
+        self._http = wire.Client(wire.Place(tally.port), "127.0.0.1", origin)
 
     async def ask(self, method: str, path: str, fields: dict | None = None, wait_s: float = 0) -> tuple[int, dict]:
         """Send a request; status and JSON.
@@ -68,21 +68,17 @@ class Client:
         Raises:
             Broken: there is no answer, or a 503.
         """
-        what = f"{method} /{path.rpartition('/')[2]}"
+        what = f"{self.protocol}, {method} /{path.partition('?')[0].rpartition('/')[2]}"
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(PATIENCE_S + wait_s):
-                await self._send(method, path, fields)
-                status, headers = await self._head()
-                found = json.loads(await self._body(headers))
-        except (*BREAKS, TimeoutError, ValueError) as error:
+                status, found = await self._exchange(method, path, fields)
+        except BREAKS as error:
             self.close()
-            raise self._tally.broken(f"{what}: {error!r}", min(began_s, self._opened_s)) from error
+            raise self._broken(f"{what}: {error!r}", began_s) from error
         self._tally.answers[status] += 1
-        if headers.get("connection") == "close":
-            self.close()
         if status == 503:
-            raise self._tally.broken(f"{what}: 503 {found}", min(began_s, self._opened_s))
+            raise self._broken(f"{what}: 503 {found}", began_s)
         if not wait_s and not self._tally.away(began_s, time.monotonic()):
             self._tally.latencies_s.append(time.monotonic() - began_s)
         return status, found
@@ -94,108 +90,56 @@ class Client:
             Broken: it ended otherwise, or was refused.
         """
         began_s = time.monotonic()
+        begun = False
         try:
-            await self._send("GET", path, headers=f"Last-Event-ID: {last}\r\n" if last else "")
-            status, headers = await self._head()
-            self._tally.answers[status] += 1
-            if status != 200:
-                found = json.loads(await self._body(headers))
-                if status != 404:
-                    raise ConnectionError(f"{status} {found}")
-                return
-            read = b""
-            while piece := await self._chunk():
-                *blocks, read = (read + piece).split(b"\n\n")
-                for block in blocks:
-                    pairs = [line.partition(": ") for line in block.decode().split("\n")]
-                    event = {name: value for name, _, value in pairs}
-                    yield event, json.loads(event.get("data", "{}"))
-        except (*BREAKS, ValueError) as error:
-            raise self._tally.broken(f"a stream: {error!r}", min(began_s, self._opened_s)) from error
+            async for event in self._http.events(path, f"Last-Event-ID: {last}\r\n" if last else ""):
+                self._tally.answers[200] += not begun
+                begun = True
+                yield event, json.loads(event.get("data", "{}"))
+        except BREAKS as error:
+            status = error.args[0] if isinstance(error, wire.Refused) else 0
+            if status:
+                self._tally.answers[status] += 1
+            if status != 404:
+                raise self._broken(f"a stream: {error!r}", began_s) from error
         finally:
             self.close()
 
     def close(self) -> None:
         """End the connection; the next request opens another one."""
-        if self._writer is not None:
-            self._writer.transport.abort()
-            self._writer = None
+        self._http.close()
 
-    async def _send(self, method: str, path: str, fields: dict | None = None, headers: str = "") -> None:
-        if self._writer is None or self._writer.is_closing() or self._reader.at_eof():
-            self.close()
-            self._opened_s = time.monotonic()
-            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._tally.port)
-        body = json.dumps(fields).encode() if fields is not None else b""
-        length = f"Content-Length: {len(body)}\r\n" if fields is not None else ""
-        head = f"{method} {path} HTTP/1.1\r\nHost: soak\r\nOrigin: {self._origin}\r\n{length}{headers}\r\n"
-        self._writer.write(head.encode() + body)
+    @property
+    def opened_s(self) -> float:
+        """When the connection was opened last."""
+        return self._http.opened_s
 
-    async def _head(self) -> tuple[int, dict[str, str]]:
-        first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
-        return int(first.split(" ")[1]), dict(line.split(": ", 1) for line in lines if line)
+    async def _exchange(self, method: str, path: str, fields: dict | None) -> tuple[int, dict]:
+        return await self._http.ask(method, path, fields)
 
-    async def _body(self, headers: dict[str, str]) -> bytes:
-        if "content-length" in headers:
-            return await self._reader.readexactly(int(headers["content-length"]))
-        pieces = []
-        while piece := await self._chunk():
-            pieces.append(piece)
-        return b"".join(pieces)
-
-    async def _chunk(self) -> bytes:
-        size = int(await self._reader.readuntil(b"\r\n"), 16)
-        return (await self._reader.readexactly(size + 2))[:-2]
+    def _broken(self, what: str, began_s: float) -> Broken:
+        return self._tally.broken(what, min(began_s, self.opened_s))
 
 
-class SocketClient:
-    """The same over one WebSocket: requests and streams are called and look as they do over HTTP.
+class SocketPeer(Peer):
+    """The same over one WebSocket.
 
     What has been asked for ends with a connection that ends; the next request opens another one.
     """
 
-    def __init__(self, tally: Tally, origin: str) -> None:
-        self._tally = tally
-        self._origin = origin
-        self._rpc: Rpc | None = None
-        self._opened_s = float("inf")
+    protocol = "WebSocket"
+    opened_s = float("inf")
+    _rpc: Rpc | None = None
 
     @property
     def open(self) -> bool:
         """Whether the connection has been opened and has not ended."""
         return self._rpc is not None and not self._rpc.ended
 
-    async def ask(self, method: str, path: str, fields: dict | None = None, wait_s: float = 0) -> tuple[int, dict]:
-        """Send a request; status and JSON.
-
-        Raises:
-            Broken: there is no answer, or a 503.
-        """
-        name, params = call_of(path, fields or {})
-        began_s = time.monotonic()
-        try:
-            async with asyncio.timeout(PATIENCE_S + wait_s):
-                response = await (await self._connected()).ask(name, params)
-        except (*BREAKS, TimeoutError, BenchError) as error:
-            raise self._broken(f"WebSocket, {name}: {error!r}", began_s) from error
-        status, found = 200, response.get("result")
-        if found is None:
-            status, found = response["error"]["code"], {"error": response["error"]["message"]}
-        self._tally.answers[status] += 1
-        if status == 503:
-            raise self._tally.broken(f"WebSocket, {name}: 503 {found}", min(began_s, self._opened_s))
-        if not wait_s and not self._tally.away(began_s, time.monotonic()):
-            self._tally.latencies_s.append(time.monotonic() - began_s)
-        return status, found
-
     async def events(self, path: str, last: str | None):
-        """Read a subscription until its session ends: pairs of an event's fields and its data.
-
-        Raises:
-            Broken: the connection ended, or it was refused.
-        """
+        """Read a subscription until its session ends, as `Peer.events` does a stream."""
         _, params = call_of(path, {"since": last} if last else {})
-        status, found = await self.ask("", "/subscribe", params)
+        status, found = await self.ask("POST", "/subscribe", params)
         if status == 404:
             return
         if status != 200:
@@ -211,27 +155,27 @@ class SocketClient:
                 if "code" in params and fields.get("event") == "gone":
                     return
         except ConnectionError as error:
+            self.close()
             raise self._broken(f"a subscription: {error!r}", began_s) from error
         finally:
             with contextlib.suppress(ConnectionError):  # it may have ended by itself
                 await rpc.ask("unsubscribe", found)
 
     def close(self) -> None:
-        """End the connection."""
         if self._rpc is not None:
             self._rpc.close()
             self._rpc = None
 
-    async def _connected(self) -> Rpc:
+    async def _exchange(self, method: str, path: str, fields: dict | None) -> tuple[int, dict]:
         if self._rpc is None:
-            self._opened_s = time.monotonic()
-            upgrade = f"GET /ws HTTP/1.1\r\nHost: soak\r\nOrigin: {self._origin}\r\n{UPGRADE}\r\n".encode()
-            self._rpc = Rpc(await open_socket("127.0.0.1", self._tally.port, "127.0.0.1", upgrade))
-        return self._rpc
-
-    def _broken(self, what: str, began_s: float) -> Broken:
-        self.close()
-        return self._tally.broken(what, min(began_s, self._opened_s))
+            self.opened_s = time.monotonic()
+            upgrade = wire.request("GET", "/ws", origin=self._origin, headers=UPGRADE)
+            self._rpc = Rpc(await open_socket("127.0.0.1", self._tally.port, None, upgrade))
+        name, params = call_of(path, fields or {})
+        response = await self._rpc.ask(name, params)
+        if "result" in response:
+            return 200, response["result"]
+        return response["error"]["code"], {"error": response["error"]["message"]}
 
 
 def call_of(path: str, fields: dict) -> tuple[str, dict]:

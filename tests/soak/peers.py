@@ -8,7 +8,7 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from .client import Broken, Client, SocketClient, Tally
+from .client import Broken, Peer, SocketPeer, Tally
 
 ORIGINS = ["https://one.example", "https://two.example"]
 SIDES = ["offerer", "answerer"]
@@ -50,7 +50,7 @@ class Known:
     answers: set = field(default_factory=set)
     answer: str | None = None
     withdrawn: bool = False
-    holder: SocketClient | None = None
+    holder: SocketPeer | None = None
 
     @property
     def withdrawing(self) -> bool:
@@ -93,7 +93,7 @@ class World:
         while True:
             await asyncio.sleep(rng.uniform(0, 2))
             origin = rng.choice(ORIGINS)
-            client = (SocketClient if over_socket else Client)(self.tally, origin)
+            client = (SocketPeer if over_socket else Peer)(self.tally, origin)
             (kind,) = rng.choices(kinds, [5, 5, 2, 1, 1, 4 * over_socket])
             try:
                 await kind(rng, client, origin, rng.choice(self._topics))
@@ -110,7 +110,7 @@ class World:
 
     # Lives
 
-    async def offerer(self, rng: random.Random, client: Client | SocketClient, origin: str, topic: str) -> None:
+    async def offerer(self, rng: random.Random, client: Peer, origin: str, topic: str) -> None:
         """Publish, be answered, exchange candidates; then withdraw, or leave without a word."""
         known = await self._publish(rng, client, origin, topic)
         await self._send_candidates(rng, client, known, "offerer")
@@ -135,7 +135,7 @@ class World:
             known.withdrawn = True
             await self._ask("withdraw", client, known, "/withdraw", {"side": "offerer"})
 
-    async def answerer(self, rng: random.Random, client: Client | SocketClient, origin: str, topic: str) -> None:
+    async def answerer(self, rng: random.Random, client: Peer, origin: str, topic: str) -> None:
         """Find a session in a topic, answer it, exchange candidates."""
         listed = await self._list(client, origin, topic, wait_s=rng.choice([0, 0, 3]))
         if not listed:
@@ -151,7 +151,7 @@ class World:
         await asyncio.sleep(rng.uniform(0, 1))
         await self._poll(client, known, "answerer")
 
-    async def watcher(self, rng: random.Random, client: Client | SocketClient, origin: str, topic: str) -> None:
+    async def watcher(self, rng: random.Random, client: Peer, origin: str, topic: str) -> None:
         """Read a topic's stream for a while, and resume it when it breaks."""
         last = None
         for turn in range(3):
@@ -168,7 +168,7 @@ class World:
                             self.done["told in a resumed stream" if turn else f"told: {event['event']}"] += 1
             await asyncio.sleep(rng.uniform(0.1, 1))
 
-    async def looker(self, rng: random.Random, client: Client | SocketClient, origin: str, topic: str) -> None:
+    async def looker(self, rng: random.Random, client: Peer, origin: str, topic: str) -> None:
         """Look at everything that there is."""
         for path in ("/topics?limit=1000", "/health", "/", f"/{topic}/sessions?limit=2"):
             await asyncio.sleep(rng.uniform(0, 1))
@@ -178,7 +178,7 @@ class World:
             else:
                 self.done["looked"] += 1
 
-    async def abandoner(self, rng: random.Random, client: Client | SocketClient, origin: str, topic: str) -> None:
+    async def abandoner(self, rng: random.Random, client: Peer, origin: str, topic: str) -> None:
         """Publish and never come back; or come back when it is too late."""
         known = await self._publish(rng, client, origin, topic)
         client.close()
@@ -186,7 +186,7 @@ class World:
             await asyncio.sleep((known.most_ms - now_ms()) / 1000 + 1)
             await self._poll(client, known, "offerer")
 
-    async def holder(self, rng: random.Random, client: SocketClient, origin: str, topic: str) -> None:
+    async def holder(self, rng: random.Random, client: SocketPeer, origin: str, topic: str) -> None:
         """Hold an offer for longer than it would live, over restarts, until it is answered; then leave."""
         known = await self._publish(rng, client, origin, topic, hold=True)
         began_s, known.most_ms, known.holder = time.monotonic(), FOREVER_MS, client
@@ -201,7 +201,7 @@ class World:
         finally:
             client.close()
             left_s, known.most_ms = time.monotonic(), now_ms() + self.timeout_ms + SLACK_MS
-        with contextlib.closing(Client(self.tally, origin)) as other:
+        with contextlib.closing(Peer(self.tally, origin)) as other:
             while await self._poll(other, known, "answerer") is not None:
                 if known.answers or self.tally.away(began_s, time.monotonic()):
                     return  # both sides have it, or the server that knew of it is gone
@@ -211,7 +211,7 @@ class World:
                 await asyncio.sleep(0.2)
         self.done["withdrawn after its connection"] += 1
 
-    async def _still_hold(self, client: SocketClient, known: Known) -> bool:
+    async def _still_hold(self, client: SocketPeer, known: Known) -> bool:
         """Look whether it is there, and take it over if the connection has been lost."""
         while True:
             since_s = time.monotonic()
@@ -230,9 +230,7 @@ class World:
 
     # What lives are made of
 
-    async def _publish(
-        self, rng: random.Random, client: Client | SocketClient, origin: str, topic: str, **more: bool
-    ) -> Known:
+    async def _publish(self, rng: random.Random, client: Peer, origin: str, topic: str, **more: bool) -> Known:
         offer = f"{next(self._numbers)} {rng.randbytes(rng.randrange(200, 1200)).hex()}"
         known = self.sessions[origin, topic][offer] = Known(origin, topic, offer)
         sent_ms = now_ms()
@@ -247,7 +245,7 @@ class World:
         self.done["offer"] += 1
         return known
 
-    async def _refresh(self, client: Client | SocketClient, known: Known) -> None:
+    async def _refresh(self, client: Peer, known: Known) -> None:
         sent_ms = now_ms()
         before_ms, known.most_ms = known.most_ms, FOREVER_MS
         found = None
@@ -261,9 +259,7 @@ class World:
         if found is not None:
             known.least_ms = sent_ms + self.timeout_ms
 
-    async def _send_candidates(
-        self, rng: random.Random, client: Client | SocketClient, known: Known, side: str
-    ) -> None:
+    async def _send_candidates(self, rng: random.Random, client: Peer, known: Known, side: str) -> None:
         for _ in range(rng.randrange(1, 4)):
             await asyncio.sleep(rng.uniform(0, 0.5))
             some = [f"{next(self._numbers)} {'c' * rng.randrange(50, 150)}" for _ in range(rng.choice([1, 1, 3]))]
@@ -274,7 +270,7 @@ class World:
             known.acknowledged[side] += some
 
     async def _poll(
-        self, client: Client | SocketClient, known: Known, side: str, since: str | None = None, wait_s: float = 0
+        self, client: Peer, known: Known, side: str, since: str | None = None, wait_s: float = 0
     ) -> str | None:
         """Poll, and compare; the cursor of a wait, None if there is no such session (any more)."""
         fields: dict = {"side": side}
@@ -297,9 +293,7 @@ class World:
             known.answer = found["answer"]
         return found.get("cursor", "")
 
-    async def _stream_session(
-        self, client: Client | SocketClient, known: Known, last: str | None, for_s: float
-    ) -> str | None:
+    async def _stream_session(self, client: Peer, known: Known, last: str | None, for_s: float) -> str | None:
         """Read a session's stream until its answer; the last id, None at its end."""
         try:
             async with asyncio.timeout(for_s):
@@ -319,7 +313,7 @@ class World:
             return last
         return None
 
-    async def _list(self, client: Client | SocketClient, origin: str, topic: str, wait_s: float = 0) -> list[Known]:
+    async def _list(self, client: Peer, origin: str, topic: str, wait_s: float = 0) -> list[Known]:
         """List a topic, and find all in it that must be there."""
         before = [(known, known.least_ms) for known in self.sessions[origin, topic].values() if known.code]
         status, found = await client.ask("GET", f"/{topic}/sessions" + f"?wait={wait_s}" * bool(wait_s), None, wait_s)
@@ -346,7 +340,7 @@ class World:
         return known
 
     async def _ask(
-        self, what: str, client: Client | SocketClient, known: Known, path: str, fields: dict, wait_s: float = 0
+        self, what: str, client: Peer, known: Known, path: str, fields: dict, wait_s: float = 0
     ) -> dict | None:
         """Ask about a session, which must be found while it lives, and not after its end; the JSON of a success."""
         # What is refreshed at the last moment may be taken for over by others until the disk has the new time.
@@ -365,7 +359,7 @@ class World:
 
     async def find_all(self) -> int:
         """Find everything that was acknowledged and lives; how many sessions that is."""
-        clients = {origin: Client(self.tally, origin) for origin in ORIGINS}
+        clients = {origin: Peer(self.tally, origin) for origin in ORIGINS}
         known_ones = [known for sessions in self.sessions.values() for known in sessions.values()]
         living = [known for known in known_ones if known.code and known.least_ms > now_ms()]
         for known in living:
