@@ -22,22 +22,15 @@ UPGRADE: Final = (
 
 
 class WebSocket(asyncio.Protocol):
-    """A client's end of a WebSocket that reads whole texts; what it sends are frames made by `frame`.
-
-    Attributes:
-        opened: done when the handshake is.
-        ended: done when the connection is over.
-        code: why the server has closed it; None if it has not said so.
-    """
+    """A client's end of a WebSocket that reads whole texts; what it sends are frames made by `frame`."""
 
     def __init__(self) -> None:
-        self.code: int | None = None
+        self.code: int | None = None  # why the server has closed it
         self._received = b""
         self._parts = b""  # of a message that is not whole
-        self._open = False
         self._texts: list[bytes] = []
         self._waiting: asyncio.Future[bytes] | None = None
-        self.opened = asyncio.get_running_loop().create_future()
+        self.opened = asyncio.get_running_loop().create_future()  # done when the handshake is
         self.ended = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -68,15 +61,15 @@ class WebSocket(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         received = self._received + data
-        if not self._open:
+        if not self.opened.done():
             head, end, rest = received.partition(b"\r\n\r\n")
+            if end and not head.startswith(b"HTTP/1.1 101"):
+                self._transport.abort()
+                return
             if end:
-                if not head.startswith(b"HTTP/1.1 101"):
-                    self._transport.abort()
-                    return
-                self._open, received = True, rest
+                received = rest
                 self.opened.set_result(None)
-        while self._open and (taken := take_frame(received)):
+        while self.opened.done() and (taken := take_frame(received)):
             kind, text, received = taken
             if kind == TEXT:
                 self.arrived(text)
@@ -109,11 +102,7 @@ class WebSocket(asyncio.Protocol):
 
 
 class Rpc:
-    """JSON-RPC on a WebSocket: requests are answered in any order, and events come between the responses.
-
-    Args:
-        socket: the WebSocket.
-    """
+    """JSON-RPC on a WebSocket: requests are answered in any order, and events come between the responses."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
@@ -124,15 +113,10 @@ class Rpc:
 
     @property
     def ended(self) -> bool:
-        """Whether the connection is over."""
         return self._reading.done()
 
     async def ask(self, method: str, params: dict) -> dict:
-        """The response to a request.
-
-        Raises:
-            ConnectionError: the connection has ended before it came.
-        """
+        """The response to a request; a ConnectionError if the connection ends before."""
         number = next(self._ids)
         asked = self._asked[number] = asyncio.get_running_loop().create_future()
         self._socket.send(frame(orjson.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})))
@@ -144,12 +128,15 @@ class Rpc:
         finally:
             del self._asked[number]
 
-    async def event(self) -> dict:
-        """The next event: its parameters.
+    async def call(self, method: str, params: dict) -> tuple[int, dict]:
+        """The same as over HTTP: a status, and what was asked for or why not."""
+        found = await self.ask(method, params)
+        if "result" in found:
+            return 200, found["result"]
+        return found["error"]["code"], {"error": found["error"]["message"]}
 
-        Raises:
-            ConnectionError: the connection has ended.
-        """
+    async def event(self) -> dict:
+        """The parameters of the next event; a ConnectionError if the connection has ended."""
         event = await self._events.get()
         if event is None:
             self._events.put_nowait(None)

@@ -6,11 +6,12 @@ what they have recorded, as JSON.
 
 import asyncio
 import contextlib
-import itertools
+import functools
 import json
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Awaitable
 
 import uvloop
 from bench.processes import BenchError
@@ -37,9 +38,6 @@ class Failed(Exception):
 class Peers:
     """All honest peers.
 
-    Args:
-        place: of the server.
-
     Attributes:
         recorded: moments by the monotonic clock, each with what was measured in seconds, or what went wrong.
     """
@@ -57,17 +55,14 @@ class Peers:
     async def live(self) -> None:
         """Go on until cancelled."""
         async with asyncio.TaskGroup() as everybody:
-            for number in range(PAIRS):
-                everybody.create_task(self._again_and_again(self._meet, number))
-            everybody.create_task(self._again_and_again(self._watch))
-            everybody.create_task(self._again_and_again(self._announce))
-            everybody.create_task(self._again_and_again(self._expire))
-            everybody.create_task(self._again_and_again(self._hold))
+            pairs = [functools.partial(self._meet, number) for number in range(PAIRS)]
+            for once in (*pairs, self._watch, self._announce, self._expire, self._hold):
+                everybody.create_task(self._again_and_again(once))
 
-    async def _again_and_again(self, once, *arguments) -> None:
-        for turn in itertools.count():
+    async def _again_and_again(self, once) -> None:
+        while True:
             try:
-                await once(turn, *arguments)
+                await once()
             except Failed:
                 await asyncio.sleep(0.5)
 
@@ -78,31 +73,39 @@ class Peers:
         self.recorded["failed"].append((began_s, what))
         return Failed(what)
 
-    async def _ask(self, client: Client, what: str, method: str, path: str, fields=None, wait_s: float = 0) -> dict:
+    async def _timed(self, what: str, asking: Awaitable[tuple[int, dict]], wait_s: float = 0) -> dict:
+        """What is answered with 200, in time; how long that took is recorded, if it need not wait."""
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(PATIENCE_S + wait_s):
-                status, found = await client.ask(method, path, fields)
+                status, found = await asking
         except BROKEN as error:
-            client.close()
             raise self._fail(began_s, f"{what}: {error!r}") from error
         finally:
             if not wait_s:
-                kind = "poll" if what == "poll" else "other"
+                kind = "poll" if what.endswith("poll") else "other"
                 self.recorded[kind].append((began_s, time.monotonic() - began_s))
         if status != 200:
             raise self._fail(began_s, f"{what}: {status} {found}")
         return found
 
-    async def _meet(self, turn: int, number: int) -> None:
+    async def _ask(self, client: Client, what: str, method: str, path: str, fields=None, wait_s: float = 0) -> dict:
+        try:
+            return await self._timed(what, client.ask(method, path, fields), wait_s)
+        except Failed as error:
+            if error.__cause__ is not None:  # nobody knows what still comes
+                client.close()
+            raise
+
+    async def _meet(self, number: int) -> None:
         """Two peers find each other; one keeps its connection, the other one has a new one."""
         with contextlib.closing(self._client()) as offerer:
             for _ in range(3):
                 with contextlib.closing(self._client()) as answerer:
-                    await self._exchange(offerer, answerer, f"/honest-{number}", f"{turn} {number}")
+                    await self._exchange(offerer, answerer, f"/honest-{number}")
 
-    async def _exchange(self, offerer: Client, answerer: Client, topic: str, name: str) -> None:
-        found = await self._ask(offerer, "offer", "POST", f"{topic}/offer", {"info": name, "offer": OFFER})
+    async def _exchange(self, offerer: Client, answerer: Client, topic: str) -> None:
+        found = await self._ask(offerer, "offer", "POST", f"{topic}/offer", {"info": "i", "offer": OFFER})
         code = {"code": found["code"]}
         by_offerer, by_answerer = code | {"side": "offerer"}, code | {"side": "answerer"}
         await asyncio.sleep(REST_S)
@@ -148,7 +151,7 @@ class Peers:
             self._said = True
             print("at work", flush=True)
 
-    async def _watch(self, turn: int) -> None:
+    async def _watch(self) -> None:
         """Read a topic's stream for as long as it goes on."""
         began_s = time.monotonic()
         with contextlib.closing(self._client()) as client:
@@ -165,7 +168,7 @@ class Peers:
                 self._watching.clear()
         raise self._fail(began_s, "stream: ended")
 
-    async def _announce(self, turn: int) -> None:
+    async def _announce(self) -> None:
         """Publish where others watch, and see whether they are told; then withdraw."""
         await self._watching.wait()
         with contextlib.closing(self._client()) as client:
@@ -176,7 +179,7 @@ class Peers:
             await self._ask(client, "withdraw", "POST", "/withdraw", fields)
         await asyncio.sleep(5 * REST_S)
 
-    async def _expire(self, turn: int) -> None:
+    async def _expire(self) -> None:
         """Publish for a second where others watch, and see when they are told that it is over."""
         await self._watching.wait()
         with contextlib.closing(self._client()) as client:
@@ -185,7 +188,7 @@ class Peers:
             began_s = time.monotonic()
             await self._await_event("gone", self._gone, found["code"], began_s, TTL_MS / 1000)
 
-    async def _hold(self, turn: int) -> None:
+    async def _hold(self) -> None:
         """Hold an offer over a WebSocket, ask there, and hear what is sent, for as long as there are candidates."""
         began_s = time.monotonic()
         try:
@@ -204,17 +207,7 @@ class Peers:
                 await self._hear(rpc, other, code | {"side": "answerer", "candidate": str(number)})
 
     async def _call(self, rpc: Rpc, what: str, params: dict) -> dict:
-        began_s = time.monotonic()
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                response = await rpc.ask(what, params)
-        except BROKEN as error:
-            raise self._fail(began_s, f"WebSocket, {what}: {error!r}") from error
-        finally:
-            self.recorded["poll" if what == "poll" else "other"].append((began_s, time.monotonic() - began_s))
-        if "result" not in response:
-            raise self._fail(began_s, f"WebSocket, {what}: {response}")
-        return response["result"]
+        return await self._timed(f"WebSocket, {what}", rpc.call(what, params))
 
     async def _hear(self, rpc: Rpc, other: Client, sent: dict) -> None:
         """A subscriber is told of a candidate soon after it was acknowledged."""

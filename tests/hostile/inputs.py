@@ -3,7 +3,6 @@
 import itertools
 import json
 import random
-from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -29,22 +28,10 @@ STRINGS = [
     "null",
 ]
 NUMBERS = [0, 1, -1, 0.01, 60, 61, 1e308, 2**53, 2**63, 2**64, 10**400, 1000, 999, -0.0, 3600000]
-VALUES = [
-    None,
-    True,
-    False,
-    [],
-    {},
-    [[]],
-    {"a": []},
-    ["c"],
-    ["c"] * 100,
-    ["c"] * 101,
-    ["c", 1],
-    [""],
-    *NUMBERS,
-    *STRINGS,
-]
+LISTS = [[], [[]], ["c"], ["c"] * 100, ["c"] * 101, ["c", 1], [""]]
+VALUES = [None, True, False, {}, {"a": []}, *LISTS, *NUMBERS, *STRINGS]
+FILES = ["/", "/health", "/ice-servers", "/openapi.json", "/client.js", "/demo", "/demo/qr.svg?text=x", "/nothing"]
+PATHS = ["/poll", "/answer", "/a/offer", "/topics", "/a/sessions", "//", "/%00/offer", "*", "/a/b/c"]
 BODIES = [
     b"", b"{", b"[]", b"null", b"0", b'"x"', b"\xff\xfe", b"\xef\xbb\xbf{}", b"{}", b"[" * 100_000, b'{"a":' * 50_000,
     b'{"code":NaN}', b'{"a":1,"a":2}', b'{"info":"\\ud800","offer":"o"}', b"9" * 5000, b'{"wait":' + b"9" * 5000 + b"}",
@@ -77,24 +64,15 @@ SPECIAL = [
 
 
 class Input(NamedTuple):
-    """What is sent on one connection.
+    """What is sent on one connection."""
 
-    Attributes:
-        pieces: each of them read by the server on its own.
-        leaves: whether the client leaves without waiting for all answers.
-        admin: whether it goes to the admin listener.
-    """
-
-    pieces: list[bytes]
-    leaves: bool = False
-    admin: bool = False
+    pieces: list[bytes]  # each of them read by the server on its own
+    leaves: bool = False  # whether the client leaves without waiting for all answers
+    admin: bool = False  # whether it goes to the admin listener
 
 
 class Maker:
-    """Makes up inputs.
-
-    Args:
-        rng: decides everything.
+    """Makes up inputs, as a generator of random numbers decides.
 
     Attributes:
         codes: of sessions that there were, the latest last.
@@ -105,10 +83,8 @@ class Maker:
         self.rng = rng
         self.codes = [NO_SUCH_CODE]
         self.cursors = ["0.0", ""]
-        self._operations: list[tuple[int, Callable[[], bytes]]] = [
-            (6, self._offer), (8, self._answer), (6, self._poll), (3, self._own), (4, self._listing), (2, self._topics),
-            (2, self._file),
-        ]  # fmt: skip
+        weights = {self._offer: 6, self._answer: 8, self._poll: 6, self._own: 3}
+        self._weights = weights | {self._listing: 4, self._topics: 2, self._file: 2}
 
     def remember(self, found: dict) -> None:
         """Codes and cursors of an answer are used in what is made from now on."""
@@ -120,17 +96,12 @@ class Maker:
     # Operations
 
     def operations(self, count: int) -> Input:
-        """Requests of some clients, in any order, with parameters that may be right or wrong.
-
-        What may go on for ever comes last.
-        """
-        weights, makers = zip(*self._operations, strict=True)
-        requests = [make() for make in self.rng.choices(makers, weights, k=count - 1)]
-        requests.append(self.rng.choice([self._stream, self._anything, self._poll])())
+        """Requests of some clients, in any order, their parameters right or wrong; what may go on for ever is last."""
+        makers = self.rng.choices(list(self._weights), list(self._weights.values()), k=count - 1)
+        makers.append(self.rng.choice([self._stream, self._anything, self._poll]))
+        requests = [make() for make in makers]
         leaves = self.rng.random() < 0.2
-        if self.rng.random() < 0.3:
-            return Input(requests, leaves)
-        return Input([b"".join(requests)], leaves)
+        return Input(requests if self.rng.random() < 0.3 else [b"".join(requests)], leaves)
 
     def _request(self, method: str, path: str, fields: object = None, headers: list[str] | None = None) -> bytes:
         rng = self.rng
@@ -175,11 +146,8 @@ class Maker:
         return rng.choice(BODIES) if rng.random() < 0.03 else fields
 
     def _topic(self) -> str:
-        return (
-            quote(self.rng.choice(TOPICS), safe="")
-            if self.rng.random() < 0.95
-            else self.rng.choice(["%", "%ff", "%C3"])
-        )
+        broken = self.rng.random() > 0.95
+        return self.rng.choice(["%", "%ff", "%C3"]) if broken else quote(self.rng.choice(TOPICS), safe="")
 
     def _code(self) -> str:
         code = self.rng.choice(self.codes[-8:])
@@ -229,19 +197,14 @@ class Maker:
         pairs = []
         for name, value in fields.items():
             luck = self.rng.random()
-            if luck < 0.4:
-                continue
-            pairs.append(
-                (name, value if luck < 0.8 else self.rng.choice([*NUMBERS[:8], "", "x", "%00", "%ff", "1e3", "+1"]))
-            )
-            if self.rng.random() < 0.03:
-                pairs.append(pairs[-1])
-        return "?" + "&".join(f"{name}={value}" for name, value in pairs) if pairs else ""
+            if luck >= 0.4:
+                other = self.rng.choice([*NUMBERS[:8], "", "x", "%00", "%ff", "1e3", "+1"])
+                pairs += [f"{name}={value if luck < 0.8 else other}"] * (1 + (self.rng.random() < 0.03))
+        return "?" + "&".join(pairs) if pairs else ""
 
     def _listing(self) -> bytes:
-        query = self._query(
-            wait=self.rng.choice([0, 0.01]), since=self._cursor(), limit=self.rng.choice([1, 1000, 0, 1001])
-        )
+        wait, limit = self.rng.choice([0, 0.01]), self.rng.choice([1, 1000, 0, 1001])
+        query = self._query(wait=wait, since=self._cursor(), limit=limit)
         return self._request("GET", f"/{self._topic()}/sessions{query}")
 
     def _topics(self) -> bytes:
@@ -257,26 +220,13 @@ class Maker:
         return self._request("GET", f"/events{self._query(**fields)}", headers=headers)
 
     def _file(self) -> bytes:
-        paths = [
-            "/",
-            "/health",
-            "/ice-servers",
-            "/openapi.json",
-            "/client.js",
-            "/demo",
-            "/demo/qr.svg?text=x",
-            "/nothing",
-        ]
-        return self._request("GET", self.rng.choice(paths))
+        return self._request("GET", self.rng.choice(FILES))
 
     def _anything(self) -> bytes:
-        path = self.rng.choice(
-            ["/poll", "/answer", "/a/offer", "/topics", "/a/sessions", "//", "/%00/offer", "*", "/a/b/c"]
-        )
         fields = self.rng.choice([None, self.rng.choice(BODIES), {"a": self.rng.choice(VALUES)}])
         if self.rng.random() < 0.02:
             fields = b"x" * (MAX_BODY + self.rng.choice([-1, 0, 1, 10]))
-        return self._request(self.rng.choice(METHODS), path, fields)
+        return self._request(self.rng.choice(METHODS), self.rng.choice(PATHS), fields)
 
     def _operators(self) -> bytes:
         path = self.rng.choice(["/metrics", "/healthz", "/readyz", "/", "/nothing"])
@@ -294,10 +244,7 @@ class Maker:
         rng = self.rng
         admin = rng.random() < 0.1
         count = rng.choice([1, 1, 2, 3])
-        if admin:
-            raw = bytearray(b"".join(self._operators() for _ in range(count)))
-        else:
-            raw = bytearray(b"".join(self.operations(count).pieces))
+        raw = bytearray().join([self._operators() for _ in range(count)] if admin else self.operations(count).pieces)
         for _ in range(rng.choice([0, 1, 1, 2, 3, 6])):
             # Most of what can go wrong is in what comes before a body.
             reach = len(raw) if rng.random() < 0.3 else min(len(raw), 400)
@@ -316,16 +263,14 @@ class Maker:
 
     def _change(self, raw: bytearray, place: int, end: int) -> bytes:
         rng = self.rng
-        luck = rng.random()
-        if luck < 0.2:
-            return b""
-        if luck < 0.4:
-            return rng.randbytes(rng.choice([1, 1, 2, 4]))
-        if luck < 0.7:
-            return rng.choice(SPECIAL)
-        if luck < 0.8:
-            return bytes(raw[place:end]) * rng.choice([2, 3, 50])
-        if luck < 0.9:
-            start = rng.randint(0, len(raw))
-            return bytes(raw[start : start + rng.choice([10, 100])])
-        return bytes(byte ^ 1 << rng.randrange(8) for byte in raw[place:end])
+        start = rng.randint(0, len(raw))
+        changes = [
+            (2, b""),
+            (2, rng.randbytes(rng.choice([1, 1, 2, 4]))),
+            (3, rng.choice(SPECIAL)),
+            (1, bytes(raw[place:end]) * rng.choice([2, 3, 50])),
+            (1, bytes(raw[start : start + rng.choice([10, 100])])),
+            (1, bytes(byte ^ 1 << rng.randrange(8) for byte in raw[place:end])),
+        ]
+        weights, made = zip(*changes, strict=True)
+        return rng.choices(made, weights)[0]

@@ -172,10 +172,7 @@ class SocketPeer(Peer):
             upgrade = wire.request("GET", "/ws", origin=self._origin, headers=UPGRADE)
             self._rpc = Rpc(await open_socket("127.0.0.1", self._tally.port, None, upgrade))
         name, params = call_of(path, fields or {})
-        response = await self._rpc.ask(name, params)
-        if "result" in response:
-            return 200, response["result"]
-        return response["error"]["code"], {"error": response["error"]["message"]}
+        return await self._rpc.call(name, params)
 
 
 def call_of(path: str, fields: dict) -> tuple[str, dict]:
