@@ -148,9 +148,7 @@ async def measured(
 
 
 async def broker(target: Target, flows: int, at_once: int) -> tuple[float | None, float]:
-    """Broker connections, each between two peers in a topic of their own.
-
-    That is 13 requests: an offer, a listing, an answer, eight candidates, two polls.
+    """Broker connections, each by 13 requests: an offer, a listing, an answer, eight candidates, two polls.
 
     Returns:
         CPU of the server for one, in ms (None if it cannot be read), and how many were brokered a second.
@@ -188,16 +186,12 @@ async def mix(base: str, origin: str, count: int) -> Callable[[int], bytes]:
     codes = await create(base, topics, origin=origin)
     # Offerers who wait for an answer; and only they send candidates, so that these polls do not grow.
     polls = [messages.poll(base, code, "offerer", origin=origin) for code in codes]
-    listings = [messages.sessions(base, topic, origin=origin) for topic in topics]
-    offers = [messages.offer(base, f"new-{topic}", origin=origin) for topic in topics]
-    candidates = [messages.candidate(base, code, "offerer", origin=origin) for code in codes]
-
-    def make(number: int) -> bytes:
-        kind = number % 10
-        among = {0: offers, 3: candidates, 6: listings}.get(kind, polls)
-        return among[(number // 10 * 7919 + kind) % count]
-
-    return make
+    others = {
+        0: [messages.offer(base, f"new-{topic}", origin=origin) for topic in topics],
+        3: [messages.candidate(base, code, "offerer", origin=origin) for code in codes],
+        6: [messages.sessions(base, topic, origin=origin) for topic in topics],
+    }
+    return lambda number: others.get(number % 10, polls)[(number // 10 * 7919 + number % 10) % count]
 
 
 async def steady(

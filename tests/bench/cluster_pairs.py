@@ -22,21 +22,13 @@ TO_LEVELDB, TO_ONE, NODES_MS = 1.3, 1.35, 0.6
 
 @dataclass
 class Contestant:
-    """Servers that broker pairs, with the nodes that they need.
-
-    Attributes:
-        servers: the servers.
-        nodes: those of Redis.
-        across: whether the peers of a pair are at two servers.
-        used_ms: CPU of the servers for a pair, in each round.
-        nodes_ms: the same of the nodes.
-    """
+    """Servers that broker pairs, with the nodes that they need."""
 
     servers: list[Server]
     nodes: list[Target] = field(default_factory=list)
-    across: bool = False
-    used_ms: list[float] = field(default_factory=list)
-    nodes_ms: list[float] = field(default_factory=list)
+    across: bool = False  # whether the peers of a pair are at two servers
+    used_ms: list[float] = field(default_factory=list)  # CPU of the servers for a pair, in each round
+    nodes_ms: list[float] = field(default_factory=list)  # the same of the nodes
 
     def broker(self, first: int, count: int, at_once: int) -> tuple[float, float]:
         """Broker pairs, so many for each server; CPU of the servers and of the nodes for a pair, in ms."""

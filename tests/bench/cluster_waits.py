@@ -1,8 +1,8 @@
 """Polls that wait at one server for what is sent to another, and what they cost Redis."""
 
 import asyncio
-import resource
 import time
+from functools import partial
 
 import uvloop
 
@@ -10,23 +10,17 @@ from ..support.redis_servers import RedisCluster
 from . import client, messages
 from .cluster_nodes import empty, used_bytes
 from .figures import Bench
-from .processes import Server
+from .processes import Server, many_files
 from .waits import settled
 
-PART = "cluster: requests that wait"
 WAIT_S = 60
 ANSWERED = 500
 MORE_MS = {"p50": (0.5, 0.5), "p99": (0.99, 3.0)}  # the share, and how much longer it may take
-MOST_BYTES = 2_000_000
+MOST_MB = 2
 
 
 class Waiting:
-    """Offerers that wait for their answers.
-
-    Args:
-        at: the server at which they wait.
-        answered_at: the one that is answered at.
-    """
+    """Offerers that wait for their answers at one server, while they are answered at one."""
 
     def __init__(self, at: Server, answered_at: Server) -> None:
         self._at, self._answered_at = at, answered_at
@@ -42,12 +36,10 @@ class Waiting:
     async def wait(self) -> None:
         """Have all of them wait."""
         self._told: list[asyncio.Future[float]] = []
-        loop = asyncio.get_running_loop()
         for connection, code in zip(self._connections, self.codes, strict=True):
-            told = loop.create_future()
+            told = asyncio.get_running_loop().create_future()
             self._told.append(told)
-            fields = {"code": code, "side": "offerer", "wait": WAIT_S}
-            data = messages.request(self._at.base, "POST", "/poll", fields)
+            data = messages.poll(self._at.base, code, "offerer", wait=WAIT_S)
             connection.send(data, lambda status, body, told=told: told.done() or told.set_result(time.perf_counter()))
         await settled(self._at)
 
@@ -66,39 +58,20 @@ class Waiting:
 
 def waits(bench: Bench, leveldb: Server, one: Server, other: Server, shards: RedisCluster) -> None:
     """Answers to waiting offerers, with LevelDB and across two servers on Redis in turns."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    count = min(bench.size.cluster_waiting, hard // 2 - 1000)
     empty(shards)
     alone, across = Waiting(leveldb, leveldb), Waiting(one, other)
-    try:
+    with many_files() as most:
+        count = min(bench.size.cluster_waiting, most // 2)
         kept_bytes = uvloop.run(_measure(alone, across, shards, count))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    whole = bench.whole and count == 5000
+    add = partial(bench.add, "cluster: requests that wait", judged=bench.whole and count == 5000)
     note = f"{count:,} waiting, {len(across.late_s)} of them answered; from the sending of the answer to the wait's end"
     for name, (share, most_ms) in MORE_MS.items():
-        mine_ms, least_ms = (client.percentile(each.late_s, share) for each in (across, alone))
-        bench.add(
-            PART,
-            f"answered at another server, {name}, to LevelDB",
-            mine_ms,
-            "ms",
-            ceiling=least_ms,
-            ratio=mine_ms / least_ms,
-            target=f"<= {most_ms} ms more",
-            reached=mine_ms - least_ms <= most_ms if whole else None,
-            note=note,
-        )
-    bench.add(
-        PART,
-        "memory of Redis for what waits",
-        kept_bytes / 1e6,
-        "MB",
-        target="<= 2 MB",
-        reached=kept_bytes <= MOST_BYTES if whole else None,
-        note=f"{count:,} waiting; all primaries, by their own account",
-    )
+        mine, least = (client.percentile(each.late_s, share) for each in (across, alone))
+        target = {"target": f"<= {most_ms} ms more", "reached": mine - least <= most_ms}
+        name = f"answered at another server, {name}, to LevelDB"
+        add(name, mine, "ms", ceiling=least, ratio=mine / least, note=note, **target)
+    note = f"{count:,} waiting; all primaries, by their own account"
+    add("memory of Redis for what waits", kept_bytes / 1e6, "MB", most=MOST_MB, note=note)
 
 
 async def _measure(alone: Waiting, across: Waiting, shards: RedisCluster, count: int) -> int:

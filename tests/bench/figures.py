@@ -57,20 +57,12 @@ class Filled:
 
 @dataclass
 class Bench:
-    """What the parts share.
+    """What the parts share."""
 
-    Attributes:
-        size: how much is measured, see `AMOUNTS`.
-        where: a directory for databases and logs.
-        given: another server, measured in the place of this package's.
-        others: commands of other servers of this kind, which `life` measures, too.
-        figures: what was measured so far.
-    """
-
-    size: SimpleNamespace
-    where: Path
-    given: Target | None = None
-    others: list[str] = field(default_factory=list)
+    size: SimpleNamespace  # how much is measured, see `AMOUNTS`
+    where: Path  # for databases and logs
+    given: Target | None = None  # another server, measured in the place of this package's
+    others: list[str] = field(default_factory=list)  # commands of other servers, which `life` measures, too
     figures: list[Figure] = field(default_factory=list)
     _filled: Filled | None = None
     _made: int = 0
@@ -117,17 +109,7 @@ class Bench:
         judged: bool = True,
         **rest: object,
     ) -> None:
-        """Keep a figure, unless there is no value.
-
-        Args:
-            part: the part of the benchmark that it comes from.
-            name: what it is.
-            value: what was measured.
-            unit: of the value.
-            most: what it may be at most; for other targets `target` and `reached` are given.
-            judged: whether this run says if the target is reached.
-            rest: the other attributes of `Figure`.
-        """
+        """Keep a figure, unless it has no value; `most` is its target, if this run can be judged by it."""
         if value is None:
             return
         if most is not None:

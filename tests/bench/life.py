@@ -233,25 +233,15 @@ KINDS = {
 
 @dataclass
 class Contestant:
-    """One server, and the way in which peers meet by it.
-
-    Attributes:
-        name: which of them.
-        server: the server.
-        way: makes a pair's way, which has a `broker`.
-        most: how many times PeerJS it may cost, if that is to be judged.
-        pairs: how many were brokered in each fifth.
-        used_s: the server's CPU in each fifth.
-        threads_s: that of each of its threads.
-    """
+    """One server, and the way in which peers meet by it."""
 
     name: str
     server: Server
-    way: Callable
-    most: float | None = None
-    pairs: list[int] = field(default_factory=list)
-    used_s: list[float] = field(default_factory=list)
-    threads_s: list[dict[int, float]] = field(default_factory=list)
+    way: Callable  # makes a pair's way, which has a `broker`
+    most: float | None = None  # how many times PeerJS it may cost, if that is to be judged
+    pairs: list[int] = field(default_factory=list)  # how many were brokered in each fifth
+    used_s: list[float] = field(default_factory=list)  # the server's CPU in each fifth
+    threads_s: list[dict[int, float]] = field(default_factory=list)  # that of each of its threads
 
     def fifths_ms(self, used_s: list[float]) -> list[float]:
         """What was used for one pair, in each fifth."""

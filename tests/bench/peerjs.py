@@ -18,11 +18,7 @@ _STARTED = re.compile(r"Started PeerServer on (\S+), port: (\d+)")
 
 
 class PeerJs(Server):
-    """The server as its command starts it, on a port of its own choice.
-
-    Args:
-        log: where its output goes.
-    """
+    """The server as its command starts it, on a port of its own choice."""
 
     environment: ClassVar[dict[str, str]] = {"PORT": "0", "NODE_ENV": "production"}
 
@@ -44,12 +40,7 @@ def version() -> str:
 
 
 class Meeting:
-    """One pair's way to each other, its bytes prepared.
-
-    Args:
-        base: the base URL of the server.
-        pair: the peers.
-    """
+    """One pair's way to each other, its bytes prepared."""
 
     def __init__(self, base: str, pair: Pair) -> None:
         parts = urlsplit(base)

@@ -25,25 +25,13 @@ SYSTEMS = (
 
 
 class Peer:
-    """One browser on one page.
-
-    Args:
-        draw: where its properties come from.
-        kind: of its description, `offer` or `answer`.
-        origin: of the page.
-
-    Attributes:
-        address: from which it connects, one of this machine's own.
-        identity: a UUID.
-        token: what else it tells PeerJS.
-        description: its session description, as JSON.
-        candidates: its candidates, each as JSON.
-    """
+    """One browser on one page of an origin, whose description is an `offer` or an `answer`."""
 
     def __init__(self, draw: random.Random, kind: str, origin: str) -> None:
+        # One of this machine's own.
         self.address = f"127.{draw.randint(1, 254)}.{draw.randint(0, 255)}.{draw.randint(1, 254)}"
         self.identity = str(uuid.UUID(int=draw.getrandbits(128), version=4))
-        self.token = _letters(draw, 11)
+        self.token = _letters(draw, 11)  # what else it tells PeerJS
         self.description = orjson.dumps({"type": kind, "sdp": _sdp(draw)}).decode()
         self.candidates = [_candidate(draw) for _ in range(CANDIDATES)]
         self._origin = origin
@@ -53,14 +41,7 @@ class Peer:
         self._before, self._behind = draw.choice((_chromium, _chromium, _firefox, _safari))(draw, page)
 
     def request(self, base: str, method: str, path: str, fields: dict | None = None) -> bytes:
-        """A request of `fetch`, with 12 to 15 headers.
-
-        Args:
-            base: the base URL of the server.
-            method: the HTTP method.
-            path: the path behind the base URL.
-            fields: the body, if there is one.
-        """
+        """A request of `fetch`, with 12 to 15 headers."""
         body = b"" if fields is None else orjson.dumps(fields)
         headers = [("Host", urlsplit(base).netloc), ("Connection", "keep-alive"), *self._before]
         if fields is not None:
@@ -83,13 +64,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two peers that want to meet.
-
-    Attributes:
-        topic: where.
-        offerer: the one that publishes an offer.
-        answerer: the one that answers it.
-    """
+    """Two peers that want to meet in a topic."""
 
     topic: str
     offerer: Peer

@@ -27,17 +27,9 @@ class BenchError(Exception):
 
 
 class Target:
-    """A server at an address.
+    """A server at a base URL, and its process, if CPU and memory can be read."""
 
-    Args:
-        base: its base URL.
-        pid: its process, if CPU and memory can be read.
-
-    Attributes:
-        forgetful: whether it takes an answer again and again, each time as the first.
-    """
-
-    forgetful = False
+    forgetful = False  # whether it takes an answer again and again, each time as the first
 
     def __init__(self, base: str, pid: int | None = None) -> None:
         self.base = base.rstrip("/")
@@ -93,18 +85,9 @@ def _stat(entry: Path) -> list[str]:
 
 
 class Server(Target):
-    """A server of its own process, for the time of a `with` block.
+    """A server of its own process, for the time of a `with` block; its output goes to a file."""
 
-    Args:
-        command: what is run.
-        log: where its output goes.
-
-    Attributes:
-        environment: variables that it is given beside those of this process.
-        opened_s: from its start until it listened.
-    """
-
-    environment: ClassVar[dict[str, str]] = {}
+    environment: ClassVar[dict[str, str]] = {}  # what it is given beside that of this process
 
     def __init__(self, command: list[str], log: Path) -> None:
         self._command = command

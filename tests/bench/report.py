@@ -21,31 +21,18 @@ PACKAGES = ("tornado", plyvel.__name__, "httptools", "uvloop", "orjson", "sorted
 
 @dataclasses.dataclass
 class Figure:
-    """One figure.
-
-    Attributes:
-        part: the part of the benchmark that it comes from.
-        name: what it is.
-        value: the measured value.
-        unit: of the value and of the ceiling.
-        ceiling: what the bare ceiling does in the same run, if that is comparable.
-        ratio: value to ceiling: the median over the rounds, which is not the ratio of the medians.
-        target: what is to be reached, in words; empty if nothing is.
-        reached: whether it was; None if that is not to be judged, or not in a run of this size.
-        note: what one must know to read it.
-        fifths: the same in each fifth of the run, where that is of interest.
-    """
+    """One figure."""
 
     part: str
     name: str
     value: float
     unit: str
-    ceiling: float | None = None
-    ratio: float | None = None
-    target: str = ""
-    reached: bool | None = None
-    note: str = ""
-    fifths: list[float] = dataclasses.field(default_factory=list)
+    ceiling: float | None = None  # what the bare ceiling does in the same run, if that is comparable
+    ratio: float | None = None  # the median of the ratios to it in each round, which is not the ratio of the medians
+    target: str = ""  # what is to be reached, if anything
+    reached: bool | None = None  # None if that is not to be judged, or not in a run of this size
+    note: str = ""  # what one must know to read it
+    fifths: list[float] = dataclasses.field(default_factory=list)  # the same in each fifth of the run
 
 
 def processor() -> str:

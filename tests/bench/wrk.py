@@ -62,7 +62,7 @@ class Run:
 def run(
     target: Target, template: bytes, parts: Sequence[str] = ("",), *, seconds: float, collect: Path | None = None
 ) -> Run:
-    """Ask for the same thing as fast as the server answers.
+    """Ask for the same thing as fast as the server answers; an answer that is no success is an error.
 
     Args:
         target: the server.
@@ -70,9 +70,6 @@ def run(
         parts: what stands there, in turn; all of the same length.
         seconds: for how long.
         collect: a file for the codes in the responses, one a line (this slows wrk down).
-
-    Raises:
-        BenchError: an answer was not a success, or wrk has nothing to report.
     """
     with tempfile.TemporaryDirectory() as name:
         where = Path(name)

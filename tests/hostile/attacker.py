@@ -27,21 +27,13 @@ SMALL_ROOM = 4096
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack, and what its server is given.
-
-    Attributes:
-        run: what it does.
-        options: of the server; else it has its defaults.
-        tls: whether the server speaks HTTPS.
-        disk_mib: of a filesystem of its own for the data; 0 for that of the other files.
-        files: how many descriptors the server may have; 0 for as many as the machine allows.
-    """
+    """One attack, and what its server is given."""
 
     run: Callable[["Attacker"], Awaitable[None]]
     options: tuple[str, ...] = ()
     tls: bool = False
-    disk_mib: int = 0
-    files: int = 0
+    disk_mib: int = 0  # of a filesystem of its own for the data; 0 for that of the other files
+    files: int = 0  # how many descriptors it may have; 0 for as many as the machine allows
 
     @property
     def meaning(self) -> str:
@@ -80,18 +72,13 @@ class Pace:
 
 
 class Attacker:
-    """One address, and what it may do in so many seconds.
-
-    Attributes:
-        answers: how often each status came, or what came in its place.
-        end_s: when the attack ends, by the monotonic clock.
-    """
+    """One address, and what it may do in so many seconds."""
 
     def __init__(self, place: Place, seconds: float) -> None:
         self.place = place
         self.seconds = seconds
         self.pace = Pace(RATE, BURST)
-        self.answers: Counter[str] = Counter()
+        self.answers: Counter[str] = Counter()  # how often each status came, or what came in its place
         self.loop = asyncio.get_running_loop()
         self._buffer = bytearray(1 << 20)
         self.begin()
@@ -228,17 +215,9 @@ class Attacker:
         rest_s: float = 0,
         room: int | None = None,
     ) -> None:
-        """Send the same on so many connections, and then leave, again and again.
+        """Send the same, or what a function makes, on so many connections, again and again.
 
-        Args:
-            count: how many connections.
-            raw: what is sent, or makes it.
-            paced: whether at the pace of an address.
-            wait_s: for how long to wait for something to come, at most.
-            size: how much of that to read.
-            read_s: for how long to read whatever comes.
-            rest_s: for how long to read nothing.
-            room: see `make_socket`.
+        Each then waits for something to come and reads so much of it, reads whatever comes, rests, and leaves.
         """
 
         async def treat(connected: socket.socket) -> None:

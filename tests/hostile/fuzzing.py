@@ -77,11 +77,7 @@ class Channel(asyncio.Protocol):
 
 
 def responses(raw: bytes) -> list[tuple[int, dict[str, str], bytes]]:
-    """Status, headers and body of each response that a connection has brought.
-
-    Raises:
-        Wrong: they are not well-formed, or one of them is cut off that is no stream.
-    """
+    """Status, headers and body of each response; `Wrong` if one is not well-formed, or cut off and no stream."""
     found = []
     while raw:
         head, end, rest = raw.partition(b"\r\n\r\n")
@@ -105,11 +101,7 @@ def responses(raw: bytes) -> list[tuple[int, dict[str, str], bytes]]:
 
 
 def check(status: int, headers: dict[str, str], body: bytes) -> dict:
-    """The JSON of a response; nothing for what is none.
-
-    Raises:
-        Wrong: it is one that must never come.
-    """
+    """The JSON of a response, nothing for what is none; `Wrong` if it is one that must never come."""
     if status not in FINE:
         raise Wrong(f"a {status}")
     kind = headers.get("content-type", "")
@@ -129,17 +121,11 @@ def check(status: int, headers: dict[str, str], body: bytes) -> dict:
 
 
 class Fuzzer:
-    """A server whose data is in `room`, and all that is sent to it, which follows from a seed.
-
-    Attributes:
-        wrong: what came that must not, how often.
-        examples: the first input for each.
-        statuses: how often each came.
-    """
+    """A server whose data is in `room`, and all that is sent to it, which follows from a seed."""
 
     def __init__(self, seed: int, room: Path) -> None:
-        self.wrong: Counter[str] = Counter()
-        self.examples: dict[str, str] = {}
+        self.wrong: Counter[str] = Counter()  # what came that must not
+        self.examples: dict[str, str] = {}  # the first input for each
         self.statuses: Counter[int] = Counter()
         self._maker = Maker(random.Random(seed))
         self._rng = self._maker.rng

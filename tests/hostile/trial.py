@@ -76,14 +76,7 @@ class Outcome:
 
 
 class Served(Server):
-    """A server under attack.
-
-    Args:
-        command: that starts it.
-        where: a directory for its files.
-        attack: what it is started for.
-        timeout_ms: the lifetime of its sessions, if the attack does not say otherwise.
-    """
+    """A server that is started for an attack; `timeout_ms` is its sessions' lifetime, if the attack sets none."""
 
     def __init__(self, command: list[str], where: Path, attack: Attack, timeout_ms: int) -> None:
         self.data = where / "data"
@@ -174,16 +167,10 @@ def attempt(
     after_s: float = 30,
     disk_after_s: float = 120,
 ) -> Outcome:
-    """Run one attack.
+    """Run one attack of so many seconds on a server, whose command and place for files may be given.
 
-    Args:
-        name: of the attack.
-        seconds: how long it is.
-        quiet_s: how long honest peers are alone before it.
-        command: that starts the server.
-        directory: for its files, on the disk that is to be measured.
-        after_s: how long memory, descriptors and threads may take to be as before.
-        disk_after_s: the same for the disk; 0 not to wait for it.
+    Honest peers are alone for `quiet_s` before it. Memory, descriptors and threads may take `after_s` to be as before,
+    the disk `disk_after_s`; it is not waited for if that is 0.
     """
     attack = ATTACKS[name]
     command = command or [str(COMMAND)]
@@ -249,7 +236,7 @@ ALLOWED = {
 def wait_until_level(
     watcher: Watcher, quiet: list[Sample], ended_s: float, patience_s: float, names: list[str]
 ) -> float | None:
-    """Wait until some quantities are as before; how long after the attack that was, None if they were not."""
+    """Wait until these are as before; how long after the attack that was, None if they were not."""
     while (passed_s := time.monotonic() - ended_s) < patience_s and watcher.is_alive():
         time.sleep(0.5)
         if all(kept(quiet, watcher.samples[-1], name) <= ALLOWED[name] for name in names):

@@ -20,24 +20,20 @@ class Broken(Exception):
 
 
 class Tally:
-    """What happened to all requests.
-
-    Attributes:
-        port: the server's, before and after every restart.
-        outages: from when until when the server was being stopped and started; the last one may have no end yet.
-        answers: how many answers there were of each status.
-        excused: how many requests failed because of a restart.
-        wrong: what must not have happened, as sentences.
-        latencies_s: of the requests that did not wait for news, since they were last taken.
-    """
+    """What happened to all requests to a server at a port that stays the same over its restarts."""
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.outages: list[tuple[float, float]] = []
-        self.answers: Counter[int] = Counter()
-        self.excused = 0
-        self.wrong: list[str] = []
-        self.latencies_s: list[float] = []
+        self.outages: list[tuple[float, float]] = []  # from when until when it was stopped and started, or goes on
+        self.answers: Counter[int] = Counter()  # by their status
+        self.excused = 0  # failed because of a restart
+        self.wrong: list[str] = []  # what must not have happened, as sentences
+        self.latencies_s: list[float] = []  # of those that did not wait for news, since they were last taken
+
+    def must(self, true: object, sentence: str) -> None:
+        """Keep the sentence unless something is as it must be."""
+        if not true:
+            self.wrong.append(sentence)
 
     def away(self, since_s: float, until_s: float) -> bool:
         """Whether the server was away at any moment between two (`time.monotonic`)."""
@@ -63,11 +59,7 @@ class Peer:
         self._http = wire.Client(wire.Place(tally.port), "127.0.0.1", origin)
 
     async def ask(self, method: str, path: str, fields: dict | None = None, wait_s: float = 0) -> tuple[int, dict]:
-        """Send a request; status and JSON.
-
-        Raises:
-            Broken: there is no answer, or a 503.
-        """
+        """Send a request; status and JSON. `Broken` if there is no answer, or a 503."""
         what = f"{self.protocol}, {method} /{path.partition('?')[0].rpartition('/')[2]}"
         began_s = time.monotonic()
         try:
@@ -84,11 +76,7 @@ class Peer:
         return status, found
 
     async def events(self, path: str, last: str | None):
-        """Read a stream until the server ends it: pairs of an event's fields and its data.
-
-        Raises:
-            Broken: it ended otherwise, or was refused.
-        """
+        """Read a stream until the server ends it: pairs of an event's fields and its data. `Broken` if it does not."""
         began_s = time.monotonic()
         begun = False
         try:

@@ -30,27 +30,20 @@ def subsequence(some: list[str], others: list[str]) -> bool:
 
 @dataclass
 class Known:
-    """A session as its peers know it: what was asked for, and what of it was acknowledged.
-
-    Attributes:
-        least_ms: until then it lives, if nobody withdraws it.
-        most_ms: by then it has expired.
-        withdrawn: whether its offerer ends it, or has tried to.
-        holder: the connection that holds it, if it is one that does.
-    """
+    """A session as its peers know it: what was asked for, and what of it was acknowledged."""
 
     origin: str
     topic: str
     offer: str
     code: str | None = None
-    least_ms: float = 0
-    most_ms: float = FOREVER_MS
+    least_ms: float = 0  # until then it lives, if nobody withdraws it
+    most_ms: float = FOREVER_MS  # by then it has expired
     asked: dict = field(default_factory=lambda: {side: [] for side in SIDES})
     acknowledged: dict = field(default_factory=lambda: {side: [] for side in SIDES})
     answers: set = field(default_factory=set)
     answer: str | None = None
-    withdrawn: bool = False
-    holder: SocketPeer | None = None
+    withdrawn: bool = False  # whether its offerer ends it, or has tried to
+    holder: SocketPeer | None = None  # the connection that holds it
 
     @property
     def withdrawing(self) -> bool:
@@ -59,25 +52,19 @@ class Known:
 
 
 class World:
-    """All peers, and all that they know.
+    """All peers, and all that they know: sessions by origin and topic, and then by their offers, which are unique.
 
     Args:
         tally: of their requests.
         peers: how many there are at once.
         timeout_ms: the server's lifetime of a session.
         grace_ms: how long the server lets an offer outlive the connection that holds it.
-
-    Attributes:
-        sessions: by their origin and topic, and then by their offers, each of which is unique.
-        done: how often each thing was done with success.
     """
 
     def __init__(self, tally: Tally, peers: int, timeout_ms: int, grace_ms: int) -> None:
-        self.tally = tally
-        self.timeout_ms = timeout_ms
-        self.grace_ms = grace_ms
+        self.tally, self.timeout_ms, self.grace_ms = tally, timeout_ms, grace_ms
         self.sessions: defaultdict[tuple[str, str], dict[str, Known]] = defaultdict(dict)
-        self.done: Counter[str] = Counter()
+        self.done: Counter[str] = Counter()  # how often each thing was done with success
         self._peers = peers
         self._topics = [f"topic-{number}" for number in range(max(1, peers // 10))]
         self._numbers = itertools.count()
@@ -173,10 +160,8 @@ class World:
         for path in ("/topics?limit=1000", "/health", "/", f"/{topic}/sessions?limit=2"):
             await asyncio.sleep(rng.uniform(0, 1))
             status, found = await client.ask("GET", path)
-            if status != 200:
-                self.tally.wrong.append(f"GET {path}: {status} {found}")
-            else:
-                self.done["looked"] += 1
+            self.tally.must(status == 200, f"GET {path}: {status} {found}")
+            self.done["looked"] += status == 200
 
     async def abandoner(self, rng: random.Random, client: Peer, origin: str, topic: str) -> None:
         """Publish and never come back; or come back when it is too late."""
@@ -282,11 +267,10 @@ class World:
         if found is None:
             return None
         candidates = found["offerCandidates" if side == "answerer" else "answerCandidates"]
-        if not (subsequence(acknowledged, candidates) and subsequence(candidates, known.asked[other])):
-            self.tally.wrong.append(f"poll: candidates of the {other} are not those that were sent")
+        all_sent = subsequence(acknowledged, candidates) and subsequence(candidates, known.asked[other])
+        self.tally.must(all_sent, f"poll: candidates of the {other} are not those that were sent")
         if side == "answerer":
-            if found["offer"] != known.offer:
-                self.tally.wrong.append("poll: another offer")
+            self.tally.must(found["offer"] == known.offer, "poll: another offer")
         elif found["answer"] not in ({answer} if answer else {*known.answers, None}):
             self.tally.wrong.append("poll: another answer, or none")
         elif found["answer"]:
@@ -302,11 +286,11 @@ class World:
                     async for event, data in events:
                         last = event.get("id", last)
                         self.done["told by a stream"] += 1
-                        if event.get("event") == "candidate" and data["candidate"] not in known.asked["answerer"]:
-                            self.tally.wrong.append("stream: a candidate that nobody sent")
+                        if event.get("event") == "candidate":
+                            sent = data["candidate"] in known.asked["answerer"]
+                            self.tally.must(sent, "stream: a candidate that nobody sent")
                         if event.get("event") == "answer":
-                            if data["answer"] not in known.answers:
-                                self.tally.wrong.append("stream: another answer")
+                            self.tally.must(data["answer"] in known.answers, "stream: another answer")
                             known.answer = data["answer"]
                             return last
         except TimeoutError:
@@ -325,8 +309,8 @@ class World:
         listed = [self._compare_listed(each, origin, topic) for each in found["sessions"]]
         offers = {each["offer"] for each in found["sessions"]}
         for known, least_ms in before:
-            if not (known.offer in offers or known.answers or known.withdrawing or least_ms <= after_ms):
-                self.tally.wrong.append("sessions: one that was acknowledged is not listed")
+            fine = known.offer in offers or known.answers or known.withdrawing or least_ms <= after_ms
+            self.tally.must(fine, "sessions: one that was acknowledged is not listed")
         return [known for known in listed if known and known.code]
 
     def _compare_listed(self, entry: dict, origin: str, topic: str) -> Known | None:

@@ -7,14 +7,7 @@ COLOURS = ["#1f5fa8", "#c0504d"]
 
 
 def svg(title: str, panels: dict[str, dict[str, list[float]]], at_s: list[float], marks_s: list[float]) -> str:
-    """Draw.
-
-    Args:
-        title: above it all.
-        panels: for each the name and unit, and its curves by their names: one value for each of `at_s`.
-        at_s: when the values were recorded.
-        marks_s: where the vertical lines go.
-    """
+    """Draw panels, each with its curves by their names: one value for each of `at_s`. Vertical lines are `marks_s`."""
     end_s = max(at_s[-1], 1e-9)
     parts = [f'<text x="{LEFT}" y="20" font-size="15">{escape(title)}</text>']
 
@@ -32,9 +25,8 @@ def svg(title: str, panels: dict[str, dict[str, list[float]]], at_s: list[float]
             parts.append(f'<text x="{LEFT - 6}" y="{y:.1f}" text-anchor="end">{value:,.4g}</text>')
         for minute in range(int(end_s // 60) + 1):
             if minute % (1 + int(end_s // 600)) == 0:
-                parts.append(
-                    f'<text x="{x(minute * 60):.1f}" y="{bottom + 14}" text-anchor="middle">{minute} min</text>'
-                )
+                place = f'x="{x(minute * 60):.1f}" y="{bottom + 14}"'
+                parts.append(f'<text {place} text-anchor="middle">{minute} min</text>')
         for number, (curve, values) in enumerate(curves.items()):
             points = " ".join(
                 f"{x(second):.1f},{bottom - HEIGHT * value / most:.1f}"

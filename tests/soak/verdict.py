@@ -43,13 +43,7 @@ def quarters(samples: list[dict], name: str) -> tuple[float, float]:
 
 
 def judge(stretch: list[dict], done: dict[str, int], wrong: list[str]) -> list[str]:
-    """What speaks against the run, as sentences; none for a good one.
-
-    Args:
-        stretch: samples of one process of the server, warm, at least four.
-        done: how often each thing was done.
-        wrong: what went wrong on the way.
-    """
+    """What speaks against a run: samples of one warm process, how often all was done, and what went wrong."""
     against = [f"{wrong.count(each)} times: {each}" for each in sorted(set(wrong))]
     if len(stretch) < 4:
         return [*against, "the run was too short to say anything"]
