@@ -27,6 +27,7 @@ DESCRIPTION = {"offerer": ANSWER, "answerer": OFFER}  # what each side polls for
 AFTER = {"offerer": END, "answerer": ANSWER}
 CANDIDATE = {"offerer": OFFER_CANDIDATE, "answerer": ANSWER_CANDIDATE}
 NAMES = {"offerer": ("answer", "answerCandidates"), "answerer": ("offer", "offerCandidates")}
+ANSWERED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
 LAST = 2**64 - 1
 TIMEOUT_MS = 300_000
 numbers = struct.Struct(">QQ").pack
@@ -40,9 +41,8 @@ class Ceiling:
     def __init__(self, path: str, sync: bool) -> None:
         self.sync = sync
         self.serial = 0
-        self.db = plyvel.DB(
-            path, create_if_missing=True, bloom_filter_bits=10, write_buffer_size=16 << 20, lru_cache_size=32 << 20
-        )
+        sizes = {"bloom_filter_bits": 10, "write_buffer_size": 16 << 20, "lru_cache_size": 32 << 20}
+        self.db = plyvel.DB(path, create_if_missing=True, **sizes)
 
     def get(self, path: bytes) -> dict:
         if path == b"/":
@@ -51,23 +51,15 @@ class Ceiling:
             return {"status": "ok", "timestamp": time.time_ns() // 1_000_000}
         prefix = LISTING + path.split(b"/")[1] + b"\0\0"
         listed = []
-        with self.db.iterator(prefix=prefix) as entries:
-            for _, value in entries:
-                code = value[:16]
-                key = SESSION + code
+        with self.db.iterator(prefix=prefix, include_key=False) as entries:
+            for value in entries:
+                key = SESSION + value[:16]
                 with self.db.iterator(start=key, stop=key + ANSWER, include_key=False) as parts:
                     fields, offer, *candidates = parts
                 created_ms, expires_ms, _, _, length = struct.unpack_from(">QQQQH", fields)
-                listed.append(
-                    {
-                        "code": str(uuid.UUID(bytes=code)),
-                        "info": fields[34 + length :].decode(),
-                        "offer": offer.decode(),
-                        "offerCandidates": [candidate.decode() for candidate in candidates],
-                        "createdAt": created_ms,
-                        "expiresAt": expires_ms,
-                    }
-                )
+                session = {"code": str(uuid.UUID(bytes=value[:16])), "info": fields[34 + length :].decode()}
+                session |= {"offer": offer.decode(), "offerCandidates": [each.decode() for each in candidates]}
+                listed.append(session | {"createdAt": created_ms, "expiresAt": expires_ms})
         return {"sessions": listed}
 
     def post(self, path: bytes, fields: dict) -> dict:
@@ -116,15 +108,12 @@ class Ceiling:
         now_ms = time.time_ns() // 1_000_000
         expires_ms = now_ms + TIMEOUT_MS
         self.serial += 1
+        mine = head(now_ms, expires_ms, TIMEOUT_MS, self.serial, len(topic)) + topic + fields["info"].encode()
+        listed = LISTING + topic + b"\0\0" + numbers(LAST - now_ms, LAST - self.serial)
         with self.db.write_batch(sync=self.sync) as batch:
-            batch.put(
-                key + HEAD,
-                head(now_ms, expires_ms, TIMEOUT_MS, self.serial, len(topic)) + topic + fields["info"].encode(),
-            )
+            batch.put(key + HEAD, mine)
             batch.put(key + OFFER, fields["offer"].encode())
-            batch.put(
-                LISTING + topic + b"\0\0" + numbers(LAST - now_ms, LAST - self.serial), code.bytes + number(expires_ms)
-            )
+            batch.put(listed, code.bytes + number(expires_ms))
             batch.put(EXPIRY + number(expires_ms) + key[1:], b"")
             batch.put(b"M", numbers(now_ms, self.serial))
         return {"code": str(code)}
@@ -155,9 +144,7 @@ class Connection(asyncio.Protocol):
         store, path = self.ceiling, self.path
         fields = store.post(path, orjson.loads(self.body)) if self.body else store.get(path)
         body = orjson.dumps(fields)
-        self.transport.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
-        )
+        self.transport.write(ANSWERED % (len(body), body))
 
 
 async def serve(path: str, sync: bool) -> None:
@@ -165,17 +152,13 @@ async def serve(path: str, sync: bool) -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Connection(ceiling), "127.0.0.1", 0, backlog=4096)
     print(f"listening on http://127.0.0.1:{server.sockets[0].getsockname()[1]}", file=sys.stderr, flush=True)
-    await asyncio.get_running_loop().create_future()
+    await loop.create_future()
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", required=True)
     parser.add_argument("--durability", choices=("os", "fsync"), default="os")
     arguments = parser.parse_args()
     os.makedirs(arguments.data_dir, exist_ok=True)
     uvloop.run(serve(arguments.data_dir, arguments.durability == "fsync"))
-
-
-if __name__ == "__main__":
-    main()

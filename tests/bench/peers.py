@@ -35,7 +35,7 @@ class Peer:
         self.description = orjson.dumps({"type": kind, "sdp": _sdp(draw)}).decode()
         self.candidates = [_candidate(draw) for _ in range(CANDIDATES)]
         self._origin = origin
-        self._languages = _languages(draw)
+        self._accepted = [("Accept-Encoding", "gzip, deflate, br, zstd"), ("Accept-Language", _languages(draw))]
         self._key = base64.b64encode(draw.randbytes(16)).decode()
         page = f"{origin}/{_letters(draw, draw.randint(3, 12))}/{_letters(draw, draw.randint(6, 24))}"
         self._before, self._behind = draw.choice((_chromium, _chromium, _firefox, _safari))(draw, page)
@@ -46,8 +46,7 @@ class Peer:
         headers = [("Host", urlsplit(base).netloc), ("Connection", "keep-alive"), *self._before]
         if fields is not None:
             headers += [("Content-Length", str(len(body))), ("Content-Type", "application/json")]
-        headers += [("Origin", self._origin), *self._behind]
-        headers += [("Accept-Encoding", "gzip, deflate, br, zstd"), ("Accept-Language", self._languages)]
+        headers += [("Origin", self._origin), *self._behind, *self._accepted]
         return _head(method, path, headers) + body
 
     def upgrade(self, base: str, path: str) -> bytes:
@@ -55,8 +54,7 @@ class Peer:
         agent = next(value for name, value in self._before if name == "User-Agent")
         headers = [("Host", urlsplit(base).netloc), ("Connection", "Upgrade"), ("Pragma", "no-cache")]
         headers += [("Cache-Control", "no-cache"), ("User-Agent", agent), ("Upgrade", "websocket")]
-        headers += [("Origin", self._origin), ("Sec-WebSocket-Version", "13")]
-        headers += [("Accept-Encoding", "gzip, deflate, br, zstd"), ("Accept-Language", self._languages)]
+        headers += [("Origin", self._origin), ("Sec-WebSocket-Version", "13"), *self._accepted]
         headers += [("Sec-WebSocket-Key", self._key)]
         headers += [("Sec-WebSocket-Extensions", "permessage-deflate; client_max_window_bits")]
         return _head("GET", path, headers)
@@ -98,8 +96,7 @@ def _languages(draw: random.Random) -> str:
 Headers = tuple[list[tuple[str, str]], list[tuple[str, str]]]
 
 
-def _fetched(site: str = "cross-site") -> list[tuple[str, str]]:
-    return [("Sec-Fetch-Site", site), ("Sec-Fetch-Mode", "cors"), ("Sec-Fetch-Dest", "empty")]
+FETCHED = [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "cors"), ("Sec-Fetch-Dest", "empty")]
 
 
 def _chromium(draw: random.Random, page: str) -> Headers:
@@ -113,7 +110,7 @@ def _chromium(draw: random.Random, page: str) -> Headers:
     brands = f'"Chromium";v="{version}", "{brand}";v="{version}", {nobody}'
     before = [("sec-ch-ua-platform", f'"{platform}"'), ("User-Agent", agent), ("sec-ch-ua", brands)]
     before += [("sec-ch-ua-mobile", "?1" if platform == "Android" else "?0"), ("Accept", "*/*")]
-    return before, _fetched()
+    return before, FETCHED
 
 
 def _firefox(draw: random.Random, page: str) -> Headers:
@@ -121,7 +118,7 @@ def _firefox(draw: random.Random, page: str) -> Headers:
     version = draw.randint(115, 148)
     minor = draw.randint(0, 99)
     agent = f"Mozilla/5.0 ({system}; rv:{version}.{minor}) Gecko/20100101 Firefox/{version}.{minor}"
-    return [("User-Agent", agent), ("Accept", "*/*"), ("Referer", page)], [*_fetched(), ("Priority", "u=4")]
+    return [("User-Agent", agent), ("Accept", "*/*"), ("Referer", page)], [*FETCHED, ("Priority", "u=4")]
 
 
 def _safari(draw: random.Random, page: str) -> Headers:
@@ -132,7 +129,7 @@ def _safari(draw: random.Random, page: str) -> Headers:
     agent = f"Mozilla/5.0 ({system}) AppleWebKit/605.1.{draw.randint(10, 20)} (KHTML, like Gecko) "
     agent += f"Version/{draw.randint(16, 26)}.{draw.randint(0, 7)} Mobile/15E{draw.randint(100, 999)} Safari/604.1"
     before = [("Accept", "*/*"), ("Pragma", "no-cache"), ("User-Agent", agent), ("Cache-Control", "no-cache")]
-    return before, [*_fetched(), ("Referer", page)]
+    return before, [*FETCHED, ("Referer", page)]
 
 
 def _address(draw: random.Random) -> str:
@@ -152,28 +149,36 @@ def _candidate(draw: random.Random) -> str:
     return orjson.dumps({"candidate": line, "sdpMid": "0", "sdpMLineIndex": 0, "usernameFragment": fragment}).decode()
 
 
+SDP = """v=0
+o=- {number} 2 IN IP4 127.0.0.1
+s=-
+t=0 0
+a=group:BUNDLE 0
+a=extmap-allow-mixed
+a=msid-semantic: WMS
+m=application {port} UDP/DTLS/SCTP webrtc-datachannel
+c=IN IP4 {address}
+a=ice-ufrag:{fragment}
+a=ice-pwd:{password}
+a=ice-options:trickle
+a=fingerprint:sha-256 {fingerprint}
+a=setup:actpass
+a=mid:0
+a=sctp-port:5000
+a=max-message-size:262144
+"""
+
+
 def _sdp(draw: random.Random) -> str:
-    fingerprint = ":".join(f"{byte:02X}" for byte in draw.randbytes(32))
-    lines = [
-        "v=0",
-        f"o=- {draw.getrandbits(62)} 2 IN IP4 127.0.0.1",
-        "s=-",
-        "t=0 0",
-        "a=group:BUNDLE 0",
-        "a=extmap-allow-mixed",
-        "a=msid-semantic: WMS",
-        f"m=application {draw.randint(1024, 65535)} UDP/DTLS/SCTP webrtc-datachannel",
-        f"c=IN IP4 {_address(draw)}",
-        f"a=ice-ufrag:{_letters(draw, 4)}",
-        f"a=ice-pwd:{_letters(draw, 24)}",
-        "a=ice-options:trickle",
-        f"a=fingerprint:sha-256 {fingerprint}",
-        "a=setup:actpass",
-        "a=mid:0",
-        "a=sctp-port:5000",
-        "a=max-message-size:262144",
-    ]
+    text = SDP.format(
+        number=draw.getrandbits(62),
+        port=draw.randint(1024, 65535),
+        address=_address(draw),
+        fragment=_letters(draw, 4),
+        password=_letters(draw, 24),
+        fingerprint=draw.randbytes(32).hex(":").upper(),
+    ).replace("\n", "\r\n")
     length = draw.randint(*DESCRIPTION)
-    while len("\r\n".join(lines)) < length - 100:
-        lines.append(f"a={_candidate_line(draw)}")
-    return "\r\n".join(lines) + "\r\n"
+    while len(text) < length - 100:
+        text += f"a={_candidate_line(draw)}\r\n"
+    return text

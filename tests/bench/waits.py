@@ -35,28 +35,57 @@ def waits(bench: Bench) -> None:
     bench.add("waits", name, median(waited), "ms", ratio=share, note=note + APART, **target)
 
 
+class Waiting:
+    """Offerers that wait for their answers at one server, while they are answered at one."""
+
+    def __init__(self, at: Server, answered_at: Server) -> None:
+        self._at, self._answered_at = at, answered_at
+        self._told_s: dict[int, float] = {}
+
+    async def create(self, count: int) -> None:
+        """Publish their offers, and connect them, each with a first request."""
+        self._codes = await client.create(self._answered_at.base, [f"waited-{number:05}" for number in range(count)])
+        self._connections = await client.connect(self._at.base, count)
+        for connection in self._connections:
+            await connection.ask(messages.request(self._at.base, "GET", "/health"))
+        (self._asker,) = await client.connect(self._answered_at.base, 1)
+
+    async def wait(self) -> None:
+        """Have all of them wait."""
+        for number, (connection, code) in enumerate(zip(self._connections, self._codes, strict=True)):
+            data = messages.poll(self._at.base, code, "offerer", wait=WAIT_S)
+            connection.send(data, lambda *_, number=number: self._told_s.setdefault(number, time.perf_counter()))
+        await settled(self._at)
+
+    async def answer(self, number: int) -> tuple[float, float]:
+        """Answer one; how long after that was sent, and after its own 200, the one that waits knows."""
+        answer = messages.answer(self._answered_at.base, self._codes[number])
+        return await lateness(self._asker, answer, lambda: self._told_s.get(number))
+
+    def close(self) -> None:
+        for connection in (self._asker, *self._connections):
+            connection.close()
+
+
 async def _waiting(bench: Bench, server: Server, count: int) -> None:
-    base = server.base
-    codes = await client.create(base, [f"waited-{number:05}" for number in range(count)])
-    connections = await client.connect(base, count)
-    for connection in connections:
-        await connection.ask(messages.request(base, "GET", "/health"))
+    waiting = Waiting(server, server)
+    await waiting.create(count)
     idle_bytes = server.memory_bytes()
-    told: dict[int, float] = {}
-    for number, (connection, code) in enumerate(zip(connections, codes, strict=True)):
-        data = messages.poll(base, code, "offerer", wait=WAIT_S)
-        connection.send(data, lambda status, body, number=number: told.setdefault(number, time.perf_counter()))
-    await settled(server)
+    await waiting.wait()
     busy = await busy_share(server, WATCHED_S)
     each = (server.memory_bytes() - idle_bytes) / count
-    late_s = await lateness(base, codes, told.get)
-    for connection in connections:
-        connection.close()
+    late_s = [(await waiting.answer(number))[1] for number in some(count)]
+    waiting.close()
     note = f"{count:,} at once, each for a session of its own"
     beyond = f"{note}; resident, beyond its idle connection"
     bench.add("waits", "a waiting request", each / 1024, "KiB", most=6, note=beyond)
     bench.add("waits", "CPU while all wait", busy * 100, "%", most=3, note=note)
     add_lateness(partial(bench.add, "waits", note=f"after the answer's own 200, {note}"), "waiting offerer", late_s)
+
+
+def some(count: int, answered: int = ANSWERED) -> range:
+    """The numbers of those that are answered."""
+    return range(0, count, max(1, count // answered))
 
 
 async def settled(server: Server) -> None:
@@ -73,18 +102,14 @@ async def busy_share(server: Server, seconds: float) -> float:
     return (server.cpu_s() - used_s) / (time.perf_counter() - began_s)
 
 
-async def lateness(base: str, codes: list[str], told_s: Callable[[int], float | None]) -> list[float]:
-    """Answer some sessions; how long after the answer's own 200 `told_s` says that the one with this number knew."""
-    (asker,) = await client.connect(base, 1)
-    late_s = []
-    for number in range(0, len(codes), max(1, len(codes) // ANSWERED)):
-        await asker.ask(messages.answer(base, codes[number]))
-        answered_s = time.perf_counter()
-        while not told_s(number):  # noqa: ASYNC110 (an event would be one more turn late)
-            await asyncio.sleep(0)
-        late_s.append(told_s(number) - answered_s)
-    asker.close()
-    return late_s
+async def lateness(asker: client.Connection, answer: bytes, told_s: Callable[[], float | None]) -> tuple[float, float]:
+    """How long after an answer was sent, and after its own 200, somebody was told, if told yet, at `told_s()`."""
+    sent_s = time.perf_counter()
+    await asker.ask(answer)
+    answered_s = time.perf_counter()
+    while not (at_s := told_s()):  # noqa: ASYNC110 (an event would be one more turn late)
+        await asyncio.sleep(0)
+    return at_s - sent_s, at_s - answered_s
 
 
 def add_lateness(add: Callable[..., None], whom: str, late_s: list[float]) -> None:

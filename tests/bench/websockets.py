@@ -15,7 +15,7 @@ from tornado_signal.settings.settings import Settings
 from . import client, messages, processes, sockets
 from .figures import Bench
 from .processes import ROOT, Server
-from .waits import add_lateness, busy_share, lateness, settled
+from .waits import add_lateness, busy_share, lateness, settled, some
 
 OPENED = 200  # at once
 PINGED_S = 21.0  # in which each connection has had its ping
@@ -75,7 +75,12 @@ async def _holding(bench: Bench, server: Server, count: int) -> None:
     await settled(server)
     each = (server.memory_bytes() - before_bytes) / count
     busy = await busy_share(server, PINGED_S if bench.whole else 1)
-    late_s = await lateness(base, codes, lambda number: connections[number].told_s)
+    (asker,) = await client.connect(base, 1)
+    late_s = []
+    for number in some(count):
+        answer = messages.answer(base, codes[number])
+        late_s.append((await lateness(asker, answer, lambda: connections[number].told_s))[1])  # noqa: B023
+    asker.close()
     _leave(connections)
     note = f"{count:,} connected, each holds an offer and watches it"
     add = partial(bench.add, "websockets")
