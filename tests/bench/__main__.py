@@ -32,7 +32,6 @@ PARTS = {
 
 
 def parsed() -> argparse.Namespace:
-    """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="tests/bench/run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -31,7 +31,6 @@ JOIN = """
 
 
 def browser(bench: Bench) -> None:
-    """Join a peer again and again."""
     if bench.given:
         return
     took_ms, server_ms = [], []

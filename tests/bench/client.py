@@ -19,8 +19,6 @@ Done = Callable[[int, bytes], None]
 
 
 class Connection(asyncio.Protocol):
-    """A keep-alive connection."""
-
     def __init__(self) -> None:
         self._received = b""
         self._done: Done | None = None

@@ -13,7 +13,6 @@ LIFETIME_MS = 60_000  # so that LevelDB sweeps, as it does where it is in use
 
 
 def cluster(bench: Bench) -> None:
-    """Pairs, waits, many sessions, and the loss of a primary."""
     if bench.given:
         return
     options = {"session-timeout-ms": LIFETIME_MS, "unlimited-addresses": "127.0.0.1"}  # not those of the peers

@@ -63,7 +63,6 @@ class Writers:
                 raise result
 
     def longest_s(self, shard: int, since_s: float) -> float:
-        """The longest time without a write."""
         times = [since_s, *(at_s for at_s in self.written_s[shard] if at_s > since_s), time.perf_counter()]
         return max(later - earlier for earlier, later in itertools.pairwise(times))
 

@@ -22,7 +22,6 @@ OPTIONS = ("--appendonly", "yes", "--repl-diskless-sync-delay", "0", "--cluster-
 
 @contextmanager
 def redis_cluster(primaries: int, replicas: int = 1) -> Iterator[RedisCluster]:
-    """A cluster of Redis with append-only files."""
     cluster = RedisCluster("redis", primaries, replicas, *OPTIONS)
     try:
         yield cluster
@@ -31,18 +30,15 @@ def redis_cluster(primaries: int, replicas: int = 1) -> Iterator[RedisCluster]:
 
 
 def on_redis(bench: Bench, cluster: RedisCluster, **options: object) -> Server:
-    """A server whose sessions are on a cluster."""
     options = {"durability": "replicated", "store": "redis", "redis-nodes": cluster.address} | options
     return processes.tornado_signal(bench.directory(), **options)
 
 
 def processes_of(*clusters: RedisCluster) -> list[Target]:
-    """The nodes' processes."""
     return [Target("", server.process.pid) for cluster in clusters for server in cluster.servers]
 
 
 def empty(cluster: RedisCluster) -> None:
-    """Forget all sessions."""
     for server in cluster.primaries:
         server.ask("FLUSHALL")
 

@@ -57,8 +57,6 @@ class Filled:
 
 @dataclass
 class Bench:
-    """What the parts share."""
-
     size: SimpleNamespace  # how much is measured, see `AMOUNTS`
     where: Path  # for databases and logs
     given: Target | None = None  # another server, measured in the place of this package's
@@ -68,13 +66,11 @@ class Bench:
     _made: int = 0
 
     def directory(self) -> Path:
-        """A fresh place for a database."""
         self._made += 1
         return self.where / f"db-{self._made}"
 
     @contextmanager
     def server(self, durability: str = "os") -> Iterator[Target]:
-        """The server to measure."""
         if self.given:
             yield self.given
         else:
@@ -82,7 +78,6 @@ class Bench:
                 yield server
 
     def ceiling(self, durability: str = "os") -> Server:
-        """The bare ceiling server."""
         return processes.ceiling(self.directory(), durability=durability)
 
     def fill(self, sessions: int, a_topic: int) -> Filled:
@@ -137,7 +132,6 @@ def ratio(values: list[float | None], others: list[float | None]) -> float | Non
 
 
 def within(value: float | None, most: float) -> bool | None:
-    """Whether a value stays within a bound, if there is one."""
     return None if value is None else value <= most
 
 

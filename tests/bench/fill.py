@@ -14,7 +14,6 @@ ORIGIN = "http://filled.example"
 
 
 def topic(number: int) -> str:
-    """The name of a filled topic."""
     return f"topic-{number:07}"
 
 

@@ -15,7 +15,6 @@ from .processes import BenchError, Server, Target, many_files
 
 
 def connections(bench: Bench) -> None:
-    """Memory of an idle keep-alive connection."""
     if bench.given and bench.given.pid is None:
         return
     with many_files() as most, bench.server() as server, bench.ceiling() as ceiling:
@@ -51,7 +50,6 @@ def _idle_bytes(target: Target, count: int) -> float:
 
 
 def growth(bench: Bench) -> None:
-    """What listings, polls and memory cost with many sessions, beside few."""
     if bench.given:
         return
     few, many = bench.size.few, bench.size.sessions

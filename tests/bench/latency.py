@@ -16,7 +16,6 @@ PREPARED_S = 20  # before anything is measured the sessions of the others are ma
 
 
 def latency(bench: Bench) -> None:
-    """Percentiles under a steady load that the server can bear easily."""
     seen = {}
     for name in ("as given",) if bench.given else ("os", "fsync"):
         with bench.server(name) as server:
@@ -49,7 +48,6 @@ def _after(seconds: float) -> Callable[[], bool]:
 
 
 def sweep(bench: Bench) -> None:
-    """What other requests feel of a million sessions that expire together."""
     if bench.given:
         return
     size = bench.size

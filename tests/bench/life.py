@@ -61,7 +61,6 @@ class Requests:
         self.answer = self.post("answerer", "/answer", answer=answerer.description)
 
     def post(self, side: str, path: str, code: str = messages.CODE, **fields: object) -> bytes:
-        """A request of one side for the session."""
         peer = self.pair.offerer if side == "offerer" else self.pair.answerer
         return peer.request(self.base, "POST", path, {"code": code, "side": side, **fields})
 
@@ -163,11 +162,9 @@ class Socketed:
         self._subscriptions = [_call("subscribe", code=code, side=side) for side in sides]
 
     async def opened(self) -> list[sockets.WebSocket]:
-        """The WebSockets of both peers."""
         return [await sockets.open_socket(*self._at, *each) for each in self._upgrades]
 
     async def done(self, both: list[sockets.WebSocket]) -> None:
-        """Neither is needed any more."""
         for socket in both:
             await socket.close()
 
@@ -244,7 +241,6 @@ class Contestant:
     threads_s: list[dict[int, float]] = field(default_factory=list)  # that of each of its threads
 
     def fifths_ms(self, used_s: list[float]) -> list[float]:
-        """What was used for one pair, in each fifth."""
         return [used / pairs * 1e3 for used, pairs in zip(used_s, self.pairs, strict=True)]
 
     def whole_ms(self, used_s: list[float]) -> float:
@@ -253,7 +249,6 @@ class Contestant:
 
 
 def life(bench: Bench) -> None:
-    """Pairs of browser-like peers, at a fixed rate, with servers in turns."""
     if bench.given:
         return
     lifetime_s = max(LEAST_LIFETIME_S, min(LIFETIME_S, bench.size.life_s / LIFETIMES))

@@ -16,7 +16,6 @@ CANDIDATE = NOISE[1000:1120]
 
 
 def request(base: str, method: str, path: str, fields: dict | None = None, origin: str = ORIGIN) -> bytes:
-    """One request as bytes."""
     host = urlsplit(base).netloc
     body = orjson.dumps(fields) if fields is not None else b""
     head = f"{method} {urlsplit(base).path}{path} HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\n"

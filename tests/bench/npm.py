@@ -37,7 +37,6 @@ def node_modules(source: Path) -> Path:
 
 
 def _install(folder: Path) -> None:
-    """Install, and try again when the network fails."""
     command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--cache", str(CACHE / "npm")]
     for attempt in range(1, ATTEMPTS + 1):
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

@@ -35,7 +35,6 @@ class PeerJs(Server):
 
 
 def version() -> str:
-    """The version of the server."""
     return orjson.loads((PACKAGES / "package.json").read_bytes())["dependencies"]["peer"]
 
 

@@ -115,7 +115,6 @@ class Server(Target):
         self.stop()
 
     def _said(self, find: Callable[[], str | None]) -> str:
-        """Wait until it has said something."""
         until_s = time.perf_counter() + START_LIMIT_S
         while not (found := find()):
             if self._process.poll() is not None or time.perf_counter() > until_s:
@@ -124,7 +123,6 @@ class Server(Target):
         return found
 
     def _listening(self) -> str | None:
-        """The base URL, once it says that it listens."""
         return self._find(_LISTENING)
 
     def _find(self, pattern: re.Pattern[str]) -> str | None:
@@ -143,12 +141,10 @@ class Server(Target):
         return self.memory_bytes() - int(cached)
 
     def log(self) -> str:
-        """What it has said so far."""
         return self._log.read_text(errors="replace")
 
     @property
     def status(self) -> int | None:
-        """Its exit status; None while it runs."""
         return self._process.returncode
 
     def stop(self) -> float | None:
@@ -210,7 +206,6 @@ def tornado_signal(
 
 
 def ceiling(where: Path, *, durability: str = "os") -> Server:
-    """The bare ceiling server."""
     options = ["--data-dir", str(where), "--durability", durability]
     server = Server([sys.executable, "-m", "tests.bench.ceiling", *options], where.with_suffix(".log"))
     server.forgetful = True

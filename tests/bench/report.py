@@ -21,8 +21,6 @@ PACKAGES = ("tornado", plyvel.__name__, "httptools", "uvloop", "orjson", "sorted
 
 @dataclasses.dataclass
 class Figure:
-    """One figure."""
-
     part: str
     name: str
     value: float
@@ -36,7 +34,6 @@ class Figure:
 
 
 def processor() -> str:
-    """What the processors are, and how many of them there are to run on."""
     models = [line.partition(": ")[2] for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     return f"{models[0].strip() if models else '?'}, {len(os.sched_getaffinity(0))} cores to run on"
 
@@ -89,14 +86,12 @@ def _sync_us(where: Path) -> float:
 
 
 def print_setup(conditions: dict[str, str]) -> None:
-    """The conditions, before anything is measured."""
     for name, value in conditions.items():
         print(f"{name + ':':13}{value}")
     print(flush=True)
 
 
 def print_figures(figures: list[Figure]) -> None:
-    """The one table, and the notes below it."""
     notes = list(dict.fromkeys(figure.note for figure in figures if figure.note))
     rows = [("figure", "value", "ceiling", "ratio", "to reach", "reached", "in each fifth")]
     for figure in figures:
@@ -142,5 +137,4 @@ def _amount(value: float, unit: str) -> str:
 
 
 def document(conditions: dict[str, str], figures: list[Figure]) -> dict:
-    """The same for machines."""
     return {"setup": conditions, "figures": [dataclasses.asdict(figure) for figure in figures]}

@@ -45,7 +45,6 @@ def chromiums(pages: int) -> Iterator[tuple[BrowserType, list[Page]]]:
 
 
 def rooms(bench: Bench) -> None:
-    """Pages that are opened at once, that come when another one was killed, and whose network was away."""
     if bench.given:
         return
     count, away_s = bench.size.rooms, bench.size.away_s

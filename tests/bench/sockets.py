@@ -42,7 +42,6 @@ class WebSocket(asyncio.Protocol):
             self._transport.write(data)
 
     async def next(self) -> bytes:
-        """The next message."""
         if self._texts:
             return self._texts.pop(0)
         if self.ended.done():
@@ -51,11 +50,9 @@ class WebSocket(asyncio.Protocol):
         return await self._waiting
 
     def abort(self) -> None:
-        """End the connection without a word."""
         self._transport.abort()
 
     async def close(self) -> None:
-        """Close as a page does that is left (1001), and wait for the server's end."""
         self._transport.write(frame(struct.pack("!H", 1001), CLOSE))
         await self.ended
 
@@ -86,7 +83,6 @@ class WebSocket(asyncio.Protocol):
         self._received = received
 
     def arrived(self, text: bytes) -> None:
-        """A message has come."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None and not waiting.done():
             waiting.set_result(text)
@@ -144,7 +140,6 @@ class Rpc:
         return event
 
     def close(self) -> None:
-        """End the connection without a word."""
         self._socket.abort()
 
     async def _read(self) -> None:

@@ -17,8 +17,6 @@ STANDARD_POLL_US = 1e6 / 98_000  # what the bare ceiling used for a poll on the 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One endpoint and its request."""
-
     name: str
     make: Callable[[str], bytes]
     parts: str = ""  # what stands for `@`: topics, codes that were polled or answered before, new ones
@@ -90,13 +88,11 @@ def _endpoint_figures(bench: Bench, endpoint: Endpoint, ours: list[wrk.Run], the
 
 
 def _compared(ours: list[wrk.Run], theirs: list[wrk.Run], name: str) -> dict:
-    """Value, ceiling and ratio of what the runs have seen."""
     mine, least = ([getattr(run, name) for run in runs] for runs in (ours, theirs))
     return {"value": median(mine), "ceiling": median(least), "ratio": ratio(mine, least) if theirs else None}
 
 
 def durability(bench: Bench) -> None:
-    """Offers with `fsync` beside offers with `os`."""
     if bench.given:
         return
     with bench.server("fsync") as synced, bench.server("os") as unsynced, bench.ceiling("fsync") as ceiling:
@@ -114,7 +110,6 @@ def durability(bench: Bench) -> None:
 
 
 def broker(bench: Bench) -> None:
-    """CPU of one brokered connection."""
     flows, at_once = bench.size.flows, min(32, bench.size.flows)
     kinds = ("as given",) if bench.given else ("fsync", "os")
     with ExitStack() as stack:

@@ -17,7 +17,6 @@ ANSWERED = 300
 
 
 def waits(bench: Bench) -> None:
-    """Waiting requests, and brokered connections whose peers wait instead of polling."""
     if bench.given:
         return
     with many_files() as most, bench.server() as server:
@@ -51,7 +50,6 @@ class Waiting:
         (self._asker,) = await client.connect(self._answered_at.base, 1)
 
     async def wait(self) -> None:
-        """Have all of them wait."""
         for number, (connection, code) in enumerate(zip(self._connections, self._codes, strict=True)):
             data = messages.poll(self._at.base, code, "offerer", wait=WAIT_S)
             connection.send(data, lambda *_, number=number: self._told_s.setdefault(number, time.perf_counter()))
@@ -113,7 +111,6 @@ async def lateness(asker: client.Connection, answer: bytes, told_s: Callable[[],
 
 
 def add_lateness(add: Callable[..., None], whom: str, late_s: list[float]) -> None:
-    """The figures of that."""
     for name, share, most_ms in (("median", 0.5, 2), ("p99", 0.99, 10)):
         add(f"answer to {whom}, {name}", client.percentile(late_s, share), "ms", most=most_ms)
 

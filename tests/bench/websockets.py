@@ -35,13 +35,11 @@ class Client(sockets.WebSocket):
             super().arrived(text)
 
     async def ask(self, method: str, **params: object) -> dict:
-        """The result of a request."""
         self.send(sockets.frame(orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})))
         return orjson.loads(await self.next())["result"]
 
 
 def websockets(bench: Bench) -> None:
-    """Connections that hold an offer and watch it, and connections that watch one topic."""
     if bench.given:
         return
     with processes.many_files() as most:

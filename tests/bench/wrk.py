@@ -50,12 +50,10 @@ class Run:
 
     @property
     def rate(self) -> float:
-        """Requests a second."""
         return self.requests / self.seconds
 
     @property
     def cpu_us(self) -> float | None:
-        """CPU a request, microseconds."""
         return None if self.cpu_s is None else self.cpu_s / self.requests * 1e6
 
 
@@ -103,5 +101,4 @@ def run(
 
 
 def _quoted(data: bytes) -> str:
-    """A Lua string."""
     return '"' + "".join(chr(byte) if byte < 128 and chr(byte).isalnum() else f"\\{byte:03d}" for byte in data) + '"'

@@ -31,7 +31,6 @@ class Column(NamedTuple):
 
 
 def shown(value: float | None, form: str = ".0f", scale: float = 1) -> str:
-    """A number, or a dash."""
     return "-" if value is None else format(value * scale, form)
 
 
@@ -50,7 +49,6 @@ def most(
 
 
 def none(title: str, name: str) -> Column:
-    """A column of what must not be at all."""
 
     def count(each: Outcome) -> int:
         found = getattr(each, name)
@@ -84,19 +82,16 @@ COLUMNS = [
 
 
 def cells(outcome: Outcome) -> list[str]:
-    """A line of the table."""
     values = [f"{column.show(outcome)} {'yes' if column.reached(outcome) else 'NO'}" for column in COLUMNS]
     return [outcome.attack, *values]
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """The whole of it."""
     heads = [["attack", *(column.title for column in COLUMNS)], ["to reach", *(column.target for column in COLUMNS)]]
     return "\n".join(aligned([*heads, *map(cells, outcomes)], right=range(len(COLUMNS) + 1)))
 
 
 def header(options: argparse.Namespace, command: list[str]) -> str:
-    """Where and with what."""
     describe = ["git", "-C", Path(command[0]).resolve().parent, "describe", "--always", "--dirty"]
     told = subprocess.run(describe, capture_output=True, text=True, check=False)
     return (
@@ -106,7 +101,6 @@ def header(options: argparse.Namespace, command: list[str]) -> str:
 
 
 def explain(outcome: Outcome) -> str:
-    """What else is to be known of an outcome."""
     lines = [
         f"{outcome.attack}: {ATTACKS[outcome.attack].meaning}",
         f"    {outcome.polls} polls; p99 before the attack {outcome.quiet_poll_s * 1000:.1f} ms; told of an expiry "
@@ -121,7 +115,6 @@ def explain(outcome: Outcome) -> str:
 
 
 def main() -> int:
-    """Run what is asked for."""
     parser = argparse.ArgumentParser(prog="tests/hostile/run", description=__doc__)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="how long each attack is (default: %(default)g)")
     parser.add_argument("--attack", nargs="+", choices=ATTACKS, metavar="NAME", help=f"of {', '.join(ATTACKS)}")

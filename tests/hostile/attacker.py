@@ -37,7 +37,6 @@ class Attack:
 
     @property
     def meaning(self) -> str:
-        """What it does, in a sentence."""
         return (self.run.__doc__ or "").partition("\n")[0]
 
 
@@ -110,7 +109,6 @@ class Attacker:
         return body if status == 200 else None
 
     async def code(self, client: Client, raw: bytes) -> str | None:
-        """Publish; the code."""
         body = await self.ask(client, raw)
         return json.loads(body)["code"] if body else None
 
@@ -125,7 +123,6 @@ class Attacker:
         raise AssertionError(f"never a 200: {self.answers}")
 
     def client(self, address: str = ATTACKER) -> Client:
-        """A connection for such requests."""
         return Client(self.place, address, ORIGIN)
 
     async def often(self, times: int, once: Callable[[Client], Awaitable[object]]) -> None:
@@ -139,7 +136,6 @@ class Attacker:
         await asyncio.gather(*(go_on() for _ in range(times)))
 
     async def repeat(self, times: int, raw: bytes) -> None:
-        """Send a request again and again, and read what comes."""
         await self.often(times, lambda client: self.ask(client, raw))
 
     async def prepare(self, count: int, one: Callable[[Client, int], Awaitable[object]], until_s: float = 0) -> None:
@@ -160,7 +156,6 @@ class Attacker:
     # Connections that are treated badly
 
     async def open(self, room: int | None = None) -> socket.socket:
-        """A connection, without HTTPS."""
         made = make_socket(ATTACKER, room)
         made.setblocking(False)
         try:
@@ -172,7 +167,6 @@ class Attacker:
         return made
 
     async def send(self, connected: socket.socket, raw: bytes) -> None:
-        """Send all of it."""
         async with asyncio.timeout(PATIENCE_S):
             await self.loop.sock_sendall(connected, raw)
 
@@ -238,17 +232,14 @@ class Attacker:
 
 
 def get(path: str, headers: str = "") -> bytes:
-    """A GET of the attacker's."""
     return request("GET", path, origin=ORIGIN, headers=headers)
 
 
 def post(path: str, **fields: object) -> bytes:
-    """A POST of the attacker's."""
     return request("POST", path, fields, origin=ORIGIN)
 
 
 def offer(topic: str, text: str = "o", **fields: object) -> bytes:
-    """What publishes an offer."""
     return post(f"/{topic}/offer", info="i", offer=text, **fields)
 
 

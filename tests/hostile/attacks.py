@@ -388,7 +388,6 @@ async def mixed(attacker: Attacker) -> None:
 
 
 async def main(name: str, seconds: float, place: Place) -> None:
-    """Run one attack for its time."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     os.nice(15)  # in truth it has a machine of its own

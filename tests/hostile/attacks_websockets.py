@@ -39,7 +39,6 @@ def huge(kind: int, length: int) -> bytes:
 
 
 def unmasked(payload: bytes) -> bytes:
-    """A frame as only servers may send it."""
     return bytes((TEXT, len(payload))) + payload
 
 
@@ -73,15 +72,12 @@ BROKEN_FRAMES = [
 
 
 class Attacked:
-    """A connection of the attacker's after its handshake."""
-
     def __init__(self, attacker: Attacker, connected: socket.socket) -> None:
         self._attacker = attacker
         self.connected = connected
         self._received = b""
 
     async def upgrade(self) -> "Attacked":
-        """Do the handshake; a ConnectionError if it is refused."""
         await self._attacker.pace.take()
         await self._attacker.send(self.connected, UPGRADING)
         async with asyncio.timeout(PATIENCE_S):

@@ -59,8 +59,6 @@ class Log(logging.Handler):
 
 
 class Channel(asyncio.Protocol):
-    """A client's end of a connection."""
-
     def __init__(self) -> None:
         self.received = bytearray()
         self.ended = asyncio.get_running_loop().create_future()
@@ -133,7 +131,6 @@ class Fuzzer:
         self._log = Log()
 
     async def run(self, inputs: int) -> int:
-        """Send so many; how many it were."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda loop, context: self._log.said.append(f"loop: {context.get('exception')!r}"))
         root = logging.getLogger()
@@ -224,7 +221,6 @@ class Fuzzer:
 
 
 def main() -> int:
-    """Run as many as asked for."""
     parser = argparse.ArgumentParser(prog="tests/hostile/fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=30_000, help="how many (default: %(default)d)")
     parser.add_argument("--seed", type=int, default=1, help="of all that is made up (default: %(default)d)")

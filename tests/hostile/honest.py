@@ -53,7 +53,6 @@ class Peers:
         self._said = False
 
     async def live(self) -> None:
-        """Go on until cancelled."""
         async with asyncio.TaskGroup() as everybody:
             pairs = [functools.partial(self._meet, number) for number in range(PAIRS)]
             for once in (*pairs, self._watch, self._announce, self._expire, self._hold):
@@ -152,7 +151,6 @@ class Peers:
             print("at work", flush=True)
 
     async def _watch(self) -> None:
-        """Read a topic's stream for as long as it goes on."""
         began_s = time.monotonic()
         with contextlib.closing(self._client()) as client:
             try:

@@ -64,8 +64,6 @@ SPECIAL = [
 
 
 class Input(NamedTuple):
-    """What is sent on one connection."""
-
     pieces: list[bytes]  # each of them read by the server on its own
     leaves: bool = False  # whether the client leaves without waiting for all answers
     admin: bool = False  # whether it goes to the admin listener

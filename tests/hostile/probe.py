@@ -19,7 +19,6 @@ RAW = request("GET", "/health", origin="https://probe.example")
 
 
 def connect(place: Place) -> socket.socket:
-    """A connection, with HTTPS if that is what the server speaks."""
     made = make_socket(PROBE)
     made.settimeout(PATIENCE_S)
     made.connect(("127.0.0.1", place.port))
@@ -28,7 +27,6 @@ def connect(place: Place) -> socket.socket:
 
 
 def main(place: Place) -> None:
-    """Probe until the standard input ends."""
     with contextlib.suppress(PermissionError):
         os.nice(-10)  # it measures the server, and not how busy the machine is
     taken: list[tuple[float, float]] = []

@@ -28,7 +28,6 @@ STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encodi
 
 
 def looked_at(raw):
-    """Statuses of what a connection has brought, each of them checked."""
     found = fuzzing.responses(raw)
     for response in found:
         fuzzing.check(*response)

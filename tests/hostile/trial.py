@@ -40,8 +40,6 @@ KEPT_MIB, KEPT_DESCRIPTORS, KEPT_THREADS, KEPT_DISK_MIB = 64, 5, 2, 32
 
 @dataclass
 class Outcome:
-    """What an attack did."""
-
     attack: str
     seconds: float
     memory_mib: float = 0  # the most beyond the quiet state
@@ -113,17 +111,14 @@ class Beside:
         )
 
     def begun(self) -> None:
-        """Wait for its first line."""
         assert self.process.stdout.readline(), f"{self.process.args} has ended"
 
     def result(self, patience_s: float) -> dict:
-        """Wait for its end; what it says there."""
         said, _ = self.process.communicate(timeout=patience_s)
         assert self.process.returncode == 0, f"{self.process.args} ended with {self.process.returncode}"
         return json.loads(said)
 
     def kill(self) -> None:
-        """Leave nothing behind."""
         self.process.kill()
         self.process.wait()
         self.process.stdin.close()
@@ -139,7 +134,6 @@ def bound_of(*command: str) -> float | None:
 
 
 def p99(values: list[float]) -> float:
-    """The 99th percentile; 0 of nothing."""
     return percentile(values, 0.99) / 1000 if values else 0
 
 
@@ -214,7 +208,6 @@ def attempt(
 
 
 def typical(samples: list[Sample], name: str) -> float:
-    """The median of a quantity."""
     return statistics.median(getattr(sample, name) for sample in samples)
 
 

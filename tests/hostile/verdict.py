@@ -32,6 +32,5 @@ def against(outcome: Outcome) -> list[str]:
 
 
 def harm(name: str, tmp_path) -> list[str]:
-    """What an attack does to a server, by its name."""
     outcome = attempt(name, SECONDS, quiet_s=QUIET_S, directory=tmp_path, after_s=AFTER_S, disk_after_s=0)
     return against(outcome)

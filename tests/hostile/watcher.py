@@ -15,8 +15,6 @@ MOST_MIB = 6144  # a server that has more is killed, for the sake of the machine
 
 
 class Sample(NamedTuple):
-    """What a process has at a moment."""
-
     at_s: float  # by the monotonic clock
     memory_mib: float  # of its own, without the pages of files, which the kernel may take back
     threads: int
@@ -73,10 +71,8 @@ class Watcher(threading.Thread):
                 os.kill(self._process[0], signal.SIGKILL)
 
     def stop(self) -> None:
-        """Look no more."""
         self._stopping.set()
         self.join()
 
     def between(self, from_s: float, to_s: float) -> list[Sample]:
-        """What it has seen in some time."""
         return [sample for sample in list(self.samples) if from_s <= sample.at_s <= to_s]

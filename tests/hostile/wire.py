@@ -37,7 +37,6 @@ class Place:
         return cls(int(port), Path(certificate) if certificate else None)
 
     def context(self) -> ssl.SSLContext | None:
-        """What a client of HTTPS needs."""
         return ssl.create_default_context(cafile=self.certificate) if self.certificate else None
 
 
@@ -53,7 +52,6 @@ def make_socket(address: str, room: int | None = None) -> socket.socket:
 
 
 def reset(connected: socket.socket) -> None:
-    """Close without a farewell."""
     with contextlib.suppress(OSError):
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connected.close()
@@ -119,7 +117,6 @@ class Client:
                 yield {name: value for name, _, value in (line.partition(": ") for line in block.decode().split("\n"))}
 
     def close(self) -> None:
-        """End the connection; the next request opens another one."""
         if self._writer is not None:
             self._writer.transport.abort()
             self._writer = None

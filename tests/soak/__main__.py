@@ -49,7 +49,6 @@ class Soak:
         self.world = World(self.tally, options.peers, self.timeout_ms, self.grace_ms)
 
     async def run(self) -> None:
-        """Go through all of it."""
         self.began_s = time.monotonic()
         await self._start()
         async with asyncio.TaskGroup() as group:
@@ -133,7 +132,6 @@ PANELS = {
 
 
 def draw(soak: Soak, title: str) -> str:
-    """The recorded as SVG."""
     of = {key: [sample[key] for sample in soak.samples] for key in soak.samples[0]}
     panels = {name: {curve: of[key] for curve, key in curves.items()} for name, curves in PANELS.items()}
     return plot.svg(title, panels, of["at_s"], [at_s for at_s, _ in soak.restarts])

@@ -31,7 +31,6 @@ class Tally:
         self.latencies_s: list[float] = []  # of those that did not wait for news, since they were last taken
 
     def must(self, true: object, sentence: str) -> None:
-        """Keep the sentence unless something is as it must be."""
         if not true:
             self.wrong.append(sentence)
 
@@ -99,7 +98,6 @@ class Peer:
 
     @property
     def opened_s(self) -> float:
-        """When the connection was opened last."""
         return self._http.opened_s
 
     async def _exchange(self, method: str, path: str, fields: dict | None) -> tuple[int, dict]:
@@ -121,7 +119,6 @@ class SocketPeer(Peer):
 
     @property
     def open(self) -> bool:
-        """Whether the connection has been opened and has not ended."""
         return self._rpc is not None and not self._rpc.ended
 
     async def events(self, path: str, last: str | None):

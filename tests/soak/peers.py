@@ -47,7 +47,6 @@ class Known:
 
     @property
     def withdrawing(self) -> bool:
-        """Whether it may end before its time."""
         return self.withdrawn or (self.holder is not None and not self.holder.open)
 
 
@@ -90,7 +89,6 @@ class World:
                 client.close()
 
     def forget(self) -> None:
-        """Let go of what has expired long ago."""
         before_ms = now_ms() - 5000
         for place, sessions in self.sessions.items():
             self.sessions[place] = {offer: each for offer, each in sessions.items() if each.most_ms > before_ms}
@@ -156,7 +154,6 @@ class World:
             await asyncio.sleep(rng.uniform(0.1, 1))
 
     async def looker(self, rng: random.Random, client: Peer, origin: str, topic: str) -> None:
-        """Look at everything that there is."""
         for path in ("/topics?limit=1000", "/health", "/", f"/{topic}/sessions?limit=2"):
             await asyncio.sleep(rng.uniform(0, 1))
             status, found = await client.ask("GET", path)

@@ -36,7 +36,6 @@ MUST_HAVE = {
 
 
 def quarters(samples: list[dict], name: str) -> tuple[float, float]:
-    """The medians of the second and of the last quarter of a stretch."""
     values = [sample[name] for sample in samples]
     size = len(values) // 4
     return statistics.median(values[size : 2 * size]), statistics.median(values[-size:])
