@@ -11,6 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import pytest
+
 from . import browser, cluster, figures, growth, latency, life, report, rooms, throughput, waits, websockets
 from .processes import BenchError, Target
 
@@ -82,7 +84,7 @@ def main() -> int:
             print(f"{time.perf_counter() - began_s:5.0f} s: measuring {part} …", file=sys.stderr, flush=True)
             try:
                 PARTS[part](bench)
-            except BenchError as error:
+            except (BenchError, pytest.skip.Exception) as error:  # or the machine lacks what it needs
                 print(f"{part}: {error}", file=sys.stderr)
                 status = 1
             except KeyboardInterrupt:

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from playwright.sync_api import BrowserType, Page, sync_playwright
-
 from ..support.browsers import FLAGS, Windowed, launch_in, open_connect, until
 from ..support.command import Server
+from ..support.needs import require
 from ..support.networks import Lan, own_network
 from .figures import Bench
 from .processes import Target
@@ -35,8 +34,11 @@ ROOM = """
 
 
 @contextmanager
-def chromiums(pages: int) -> Iterator[tuple[BrowserType, list[Page]]]:
+def chromiums(pages: int) -> Iterator[tuple]:
     """Chromium, and pages in two processes of it, in turns."""
+    require("playwright", "chromium")
+    from playwright.sync_api import sync_playwright  # not everybody has it
+
     launch = {"executable_path": shutil.which("chromium"), "headless": True, "args": FLAGS}
     with sync_playwright() as playwright, ExitStack() as stack:
         browsers = [stack.enter_context(closing(playwright.chromium.launch(**launch))) for _ in range(2)]
@@ -70,7 +72,7 @@ def rooms(bench: Bench) -> None:
         add(f"the network of a page was away for {away_s:g} s", found_ms, MOST_BACK_MS, note)
 
 
-def _meet(server: Target, pages: Sequence[Page], topic: str) -> float:
+def _meet(server: Target, pages: Sequence, topic: str) -> float:
     """Open pages at once, which enter a room; how long until all are connected to all."""
     for page in pages:
         page.goto(f"{server.base}/demo?room={topic}&number={len(pages)}", wait_until="commit")
@@ -78,7 +80,7 @@ def _meet(server: Target, pages: Sequence[Page], topic: str) -> float:
     return max(connected_ms) - min(opened_ms)
 
 
-def _beside(kind: BrowserType, server: Target, pages: Sequence[Page], directory: Path) -> float:
+def _beside(kind: object, server: Target, pages: Sequence, directory: Path) -> float:
     """Two pages are in a room, the browser of one is killed, and another page comes: how long until it is connected."""
     directory.mkdir()
     topic = directory.name
@@ -97,7 +99,7 @@ def _beside(kind: BrowserType, server: Target, pages: Sequence[Page], directory:
     return connected_ms - opened_ms
 
 
-def _away(kind: BrowserType, directory: Path, away_s: float) -> float:
+def _away(kind: object, directory: Path, away_s: float) -> float:
     """The network of one of two pages is away for a while: how long after that until all messages have arrived."""
     directory.mkdir()
     with own_network(), ExitStack() as stack:

@@ -1,6 +1,7 @@
 """A tiny request on a kept connection every few milliseconds, as a process: how long it takes is how long others wait.
 
-It begins at once and ends when its standard input does; then it prints moments and seconds, as JSON.
+Called with the pause in seconds and the place of the server, it prints a line when the first one is answered. It goes
+on until its standard input ends; then it prints moments and seconds, as JSON.
 """
 
 import contextlib
@@ -13,7 +14,6 @@ import time
 
 from .wire import PROBE, Place, make_socket, request
 
-PAUSE_S = 0.012  # its rate is below that of an address
 PATIENCE_S = 60.0
 RAW = request("GET", "/health", origin="https://probe.example")
 
@@ -26,13 +26,12 @@ def connect(place: Place) -> socket.socket:
     return context.wrap_socket(made, server_hostname="127.0.0.1") if context else made
 
 
-def main(place: Place) -> None:
+def main(pause_s: float, place: Place) -> None:
     with contextlib.suppress(PermissionError):
         os.nice(-10)  # it measures the server, and not how busy the machine is
     taken: list[tuple[float, float]] = []
-    broken = 0
     connected = None
-    while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
+    while not select.select([sys.stdin], [], [], pause_s)[0]:
         began_s = time.monotonic()
         try:
             connected = connected or connect(place)
@@ -40,13 +39,14 @@ def main(place: Place) -> None:
             if not connected.recv(65536).startswith(b"HTTP/1.1 200"):
                 raise ConnectionError
         except OSError:
-            broken += 1
             if connected is not None:
                 connected.close()
                 connected = None
+        if not taken:
+            print("asking", flush=True)
         taken.append((began_s, time.monotonic() - began_s))
-    json.dump({"taken": taken, "broken": broken}, sys.stdout)
+    json.dump({"taken": taken}, sys.stdout)
 
 
 if __name__ == "__main__":
-    main(Place.given(*sys.argv[1:]))
+    main(float(sys.argv[1]), Place.given(*sys.argv[2:]))

@@ -29,6 +29,7 @@ from .wire import PREPARER
 PREPARE_S = 90.0  # for what an attack needs before it begins
 QUIET_S = 4.0
 NEWS_S = 1.0
+PROBE_PAUSE_S = 0.012  # its rate is below that of an address
 MEET_S = 15  # for honest peers to meet before their session expires, on a machine that has other things to do
 
 # To reach, by the table; "as before" allows for what an allocator and LevelDB keep.
@@ -178,10 +179,11 @@ def attempt(
 
         where = stack.enter_context(room(directory, attack.disk_mib))
         served = stack.enter_context(Served(command, where, attack, int(1000 * min(60, max(MEET_S, seconds)))))
-        honest, probe = beside("honest", served), beside("probe", served)
+        honest, probe = beside("honest", served), beside("probe", served, PROBE_PAUSE_S)
         watcher = Watcher(served.pid, served.data)
         stack.callback(watcher.stop)
         honest.begun()
+        probe.begun()
         time.sleep(quiet_s)
         attacked_s = time.monotonic()
         quiet = watcher.between(attacked_s - quiet_s / 2, attacked_s) or watcher.samples[-1:]
