@@ -132,9 +132,7 @@ async def create(base: str, topics: list[str], **rest: str) -> list[str]:
     return codes
 
 
-async def measured(
-    target: Target, connections: list[Connection], works: Iterable[Coroutine[None, None, None]]
-) -> tuple[float | None, float]:
+async def measured(target: Target, connections: list[Connection], works: Iterable[Coroutine]) -> tuple:
     """Let all of it be done, and close the connections; the CPU of the server (None if unknown), and the time."""
     with quiet():
         before_s, began_s = target.cpu_s(), time.perf_counter()
@@ -192,15 +190,8 @@ async def mix(base: str, origin: str, count: int) -> Callable[[int], bytes]:
     return lambda number: others.get(number % 10, polls)[(number // 10 * 7919 + number % 10) % count]
 
 
-async def steady(
-    base: str,
-    make: Callable[[int], bytes],
-    rate: int,
-    stop: Callable[[], bool],
-    connections: int = 64,
-    pause_s: float = 0,
-) -> list[tuple[float, float]]:
-    """Send at a steady rate, whatever comes back, until `stop` (asked ten times a second) says so.
+async def steady(base: str, make, rate: int, stop, connections: int = 64, pause_s: float = 0) -> list:
+    """Send what `make` makes at a steady rate, whatever comes back, until `stop` (ten times a second) says so.
 
     Returns:
         For each request when it was due (`time.perf_counter`) and how long after that it was answered: what waits

@@ -7,7 +7,6 @@ from functools import partial
 
 import uvloop
 
-from ..support.redis_servers import RedisCluster
 from . import client, peers
 from .cluster_nodes import SHARDS, processes_of
 from .figures import Bench, ratio, within
@@ -61,24 +60,8 @@ def _used_s(targets: list[Server] | list[Target]) -> float:
     return sum(target.cpu_s() or 0.0 for target in targets)
 
 
-def pairs(
-    bench: Bench,
-    leveldb: Server,
-    alone: list[Server],
-    shard: list[RedisCluster],
-    shared: list[Server],
-    shards: RedisCluster,
-) -> None:
-    """Rounds of pairs, in turns.
-
-    Args:
-        bench: what is measured.
-        leveldb: a server on LevelDB.
-        alone: servers on a shard each, with sessions of their own.
-        shard: those shards.
-        shared: servers that share their sessions.
-        shards: where those are.
-    """
+def pairs(bench: Bench, leveldb: Server, alone: list[Server], shard: list, shared: list[Server], shards) -> None:
+    """Rounds of pairs, in turns: on LevelDB, alone on a shard each, and on shared shards."""
     contestants = embedded, one, thrice, three = [
         Contestant([leveldb]),
         Contestant(alone[:1], processes_of(shard[0])),

@@ -34,9 +34,7 @@ def waits(bench: Bench, leveldb: Server, one: Server, other: Server, shards: Red
     add("memory of Redis for what waits", kept_bytes / 1e6, "MB", most=MOST_MB, note=note)
 
 
-async def _measure(
-    alone: Waiting, across: Waiting, shards: RedisCluster, count: int
-) -> tuple[int, list[tuple[float, float]]]:
+async def _measure(alone: Waiting, across: Waiting, shards: RedisCluster, count: int) -> tuple[int, list]:
     """What Redis keeps for those that wait, and how late both were told, in turns."""
     for each in (alone, across):
         await each.create(count)

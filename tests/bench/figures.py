@@ -93,17 +93,7 @@ class Bench:
             self._filled = self.fill(self.size.sessions, 10)
         return self._filled
 
-    def add(
-        self,
-        part: str,
-        name: str,
-        value: float | None,
-        unit: str,
-        *,
-        most: float | None = None,
-        judged: bool = True,
-        **rest: object,
-    ) -> None:
+    def add(self, part: str, name: str, value: float | None, unit: str, *, most=None, judged=True, **rest) -> None:
         """Keep a figure, unless it has no value; `most` is its target, if this run can be judged by it."""
         if value is None:
             return

@@ -69,9 +69,7 @@ def growth(bench: Bench) -> None:
             _grow(bench, add, a_topic, {few: small, many: large}, {few: small_at.codes, many: large_at.codes})
 
 
-def _grow(
-    bench: Bench, add: Callable[..., None], a_topic: int, servers: dict[int, Server], codes: dict[int, list[str]]
-) -> None:
+def _grow(bench: Bench, add: Callable, a_topic: int, servers: dict[int, Server], codes: dict[int, list[str]]) -> None:
     few, many = servers
     ours = {"origin": fill.ORIGIN}
     for server in servers.values():

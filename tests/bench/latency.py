@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 
 import uvloop
 
@@ -74,9 +73,7 @@ def sweep(bench: Bench) -> None:
     add("sessions left to sweep", left, "")
 
 
-async def while_expiring(
-    server: Server, size: SimpleNamespace, expires_ms: int, done: Callable[[], bool], pause_s: float = 0
-) -> tuple[list[float], list[float]]:
+async def while_expiring(server: Server, size, expires_ms: int, done, pause_s: float = 0) -> tuple[list, list]:
     """Latencies before and after the moment of expiry, until it is done or the time is up."""
 
     async def left_s() -> float:

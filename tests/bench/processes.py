@@ -196,9 +196,7 @@ def apart(*servers: Target, beside: Sequence[Target] = ()) -> Iterator[None]:
                 os.sched_setaffinity(thread, processors)
 
 
-def tornado_signal(
-    where: Path, *, durability: str = "os", command: tuple[str, ...] = OURS, **options: object
-) -> Server:
+def tornado_signal(where: Path, *, durability: str = "os", command: tuple = OURS, **options: object) -> Server:
     """This package's server, or the one of another checkout's command, on a data directory."""
     options = {"port": 0, "data-dir": where, "durability": durability, "session-timeout-ms": 3_600_000} | options
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]

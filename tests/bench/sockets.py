@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import os
-import ssl
 import struct
 from typing import Final
 
@@ -178,14 +177,7 @@ def frame(payload: bytes, kind: int = TEXT) -> bytes:
     return size + key + masked
 
 
-async def open_socket(
-    host: str | None,
-    port: int | None,
-    address: str | None,
-    upgrade: bytes,
-    tls: ssl.SSLContext | None = None,
-    kind: type[WebSocket] = WebSocket,
-) -> WebSocket:
+async def open_socket(host: str, port: int, address: str | None, upgrade: bytes, tls=None, kind=WebSocket) -> WebSocket:
     """A new connection, from an address of this machine if one is given, after the handshake."""
     local = (address, 0) if address else None
     try:

@@ -57,9 +57,7 @@ class Run:
         return None if self.cpu_s is None else self.cpu_s / self.requests * 1e6
 
 
-def run(
-    target: Target, template: bytes, parts: Sequence[str] = ("",), *, seconds: float, collect: Path | None = None
-) -> Run:
+def run(target: Target, template: bytes, parts: Sequence[str] = ("",), *, seconds: float, collect=None) -> Run:
     """Ask for the same thing as fast as the server answers; an answer that is no success is an error.
 
     Args:

@@ -34,9 +34,7 @@ def shown(value: float | None, form: str = ".0f", scale: float = 1) -> str:
     return "-" if value is None else format(value * scale, form)
 
 
-def most(
-    title: str, name: str, bound: float, form: str = ".0f", scale: float = 1, of: str = "", count: str = ""
-) -> Column:
+def most(title: str, name: str, bound: float, form=".0f", scale=1, of="", count="") -> Column:
     """A column of a quantity that must not be more; if it is measured so often, at least once."""
 
     def show(each: Outcome) -> str:

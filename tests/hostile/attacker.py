@@ -177,9 +177,7 @@ class Attacker:
                 while await self.loop.sock_recv_into(connected, self._buffer):
                     pass
 
-    async def hold(
-        self, count: int, treat: Callable[[socket.socket], Awaitable[None]], room: int | None = None
-    ) -> None:
+    async def hold(self, count: int, treat: Callable[[socket.socket], Awaitable], room: int | None = None) -> None:
         """So many connections, each treated in this way and then opened anew."""
 
         async def one() -> None:
@@ -197,18 +195,7 @@ class Attacker:
 
         await asyncio.gather(*(one() for _ in range(count)))
 
-    async def swarm(
-        self,
-        count: int,
-        raw: bytes | Callable[[], bytes],
-        *,
-        paced: bool = True,
-        wait_s: float = 0,
-        size: int = 65536,
-        read_s: float = 0,
-        rest_s: float = 0,
-        room: int | None = None,
-    ) -> None:
+    async def swarm(self, count, raw, *, paced=True, wait_s=0, size=65536, read_s=0, rest_s=0, room=None) -> None:
         """Send the same, or what a function makes, on so many connections, again and again.
 
         Each then waits for something to come and reads so much of it, reads whatever comes, rests, and leaves.

@@ -6,6 +6,7 @@ was answered, as JSON.
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -53,8 +54,7 @@ async def fill_with_candidates(attacker: Attacker) -> None:
     """Candidates as large and as many as are taken, in a few sessions."""
 
     async def fill(client: Client) -> None:
-        code = await attacker.code(client, offer("fill"))
-        if code is not None:
+        if code := await attacker.code(client, offer("fill")):
             raw = post("/answer", code=code, side="offerer", candidate=BIG)
             for _ in range(1000):
                 await attacker.ask(client, raw)
@@ -374,10 +374,8 @@ async def strange_json(attacker: Attacker) -> None:
 @attack()
 async def draw_codes(attacker: Attacker) -> None:
     """QR codes of the demo, as large and as many as are allowed."""
-    texts = iter(range(1 << 30))
-    await attacker.often(
-        700, lambda client: attacker.ask(client, get(f"/demo/qr.svg?text={'%C3%A9' * 240}{next(texts)}"))
-    )
+    paths = (f"/demo/qr.svg?text={'%C3%A9' * 240}{number}" for number in itertools.count())
+    await attacker.often(700, lambda client: attacker.ask(client, get(next(paths))))
 
 
 @attack()
@@ -398,9 +396,8 @@ async def main(name: str, seconds: float, place: Place) -> None:
     if running.done():
         running.result()
         raise AssertionError(f"{name} has ended by itself")
-    print(
-        json.dumps({"begun_s": attacker.begun_s, "ended_s": time.monotonic(), "answers": attacker.answers}), flush=True
-    )
+    told = {"begun_s": attacker.begun_s, "ended_s": time.monotonic(), "answers": attacker.answers}
+    print(json.dumps(told), flush=True)
     os._exit(0)  # all connections end at once
 
 

@@ -227,9 +227,7 @@ class Peers:
             hearing.cancel()
             await asyncio.gather(hearing, return_exceptions=True)
 
-    async def _await_event(
-        self, name: str, news: defaultdict[str, asyncio.Event], code: str, began_s: float, due_s: float = 0
-    ) -> None:
+    async def _await_event(self, name: str, news: defaultdict, code: str, began_s: float, due_s: float = 0) -> None:
         # The stream may well be faster than the answer.
         try:
             async with asyncio.timeout(due_s + 2 * PATIENCE_S):

@@ -6,31 +6,12 @@ from .trial import attempt
 from .verdict import QUIET_S, SECONDS, against, harm
 
 NAMES = [
-    # connections and requests
-    "silent-before-handshake",
-    "silent-connections",
-    "go-on-after-429",
-    "draw-codes",
-    "slow-bodies",
-    "huge-heads",
-    "mixed",  # also of what fills the disk and of what expires together
-    # what is stored and read
-    "leave-in-listing",
-    "write-then-list",
-    "write-then-poll",
-    "do-not-read",
-    "do-not-read-streams",
-    # waits and streams
-    "watch-one-topic",
-    "listen-after-withdrawals",
-    "wake-many-polls",
-    "bodies-behind-waits",
-    # WebSockets
-    "unfinished-messages",
-    "go-on-in-batches",
-    "do-not-read-websockets",
-    "mixed-websockets",
-]
+    # `mixed` is also of what fills the disk and of what expires together.
+    "silent-before-handshake", "silent-connections", "go-on-after-429", "draw-codes", "slow-bodies", "huge-heads",
+    "mixed", "leave-in-listing", "write-then-list", "write-then-poll", "do-not-read", "do-not-read-streams",
+    "watch-one-topic", "listen-after-withdrawals", "wake-many-polls", "bodies-behind-waits",
+    "unfinished-messages", "go-on-in-batches", "do-not-read-websockets", "mixed-websockets",
+]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -153,14 +153,7 @@ def room(directory: Path | None, disk_mib: int) -> Iterator[Path]:
 
 
 def attempt(
-    name: str,
-    seconds: float,
-    *,
-    quiet_s: float = QUIET_S,
-    command: list[str] | None = None,
-    directory: Path | None = None,
-    after_s: float = 30,
-    disk_after_s: float = 120,
+    name: str, seconds: float, *, quiet_s=QUIET_S, command=None, directory=None, after_s=30, disk_after_s=120
 ) -> Outcome:
     """Run one attack of so many seconds on a server, whose command and place for files may be given.
 
@@ -220,17 +213,11 @@ def kept(quiet: list[Sample], last: Sample, name: str) -> float:
     return getattr(last, name) - typical(quiet, name)
 
 
-ALLOWED = {
-    "memory_mib": KEPT_MIB,
-    "descriptors": KEPT_DESCRIPTORS,
-    "threads": KEPT_THREADS,
-    "disk_mib": KEPT_DISK_MIB,
-}
+ALLOWED = {"memory_mib": KEPT_MIB, "descriptors": KEPT_DESCRIPTORS, "threads": KEPT_THREADS}
+ALLOWED |= {"disk_mib": KEPT_DISK_MIB}
 
 
-def wait_until_level(
-    watcher: Watcher, quiet: list[Sample], ended_s: float, patience_s: float, names: list[str]
-) -> float | None:
+def wait_until_level(watcher: Watcher, quiet: list, ended_s: float, patience_s: float, names: list) -> float | None:
     """Wait until these are as before; how long after the attack that was, None if they were not."""
     while (passed_s := time.monotonic() - ended_s) < patience_s and watcher.is_alive():
         time.sleep(0.5)
@@ -239,9 +226,7 @@ def wait_until_level(
     return None
 
 
-def measure_process(
-    outcome: Outcome, watcher: Watcher, quiet: list[Sample], begun_s: float, ended_s: float, after_s: float
-) -> None:
+def measure_process(outcome, watcher: Watcher, quiet: list, begun_s: float, ended_s: float, after_s: float) -> None:
     """What the process has had, and what it has kept."""
     during = watcher.between(begun_s - 0.5, float("inf")) or watcher.samples[-1:]
     outcome.memory_mib = max(sample.memory_mib for sample in during) - typical(quiet, "memory_mib")

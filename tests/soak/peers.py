@@ -251,9 +251,7 @@ class World:
                 return
             known.acknowledged[side] += some
 
-    async def _poll(
-        self, client: Peer, known: Known, side: str, since: str | None = None, wait_s: float = 0
-    ) -> str | None:
+    async def _poll(self, client: Peer, known: Known, side: str, since=None, wait_s: float = 0) -> str | None:
         """Poll, and compare; the cursor of a wait, None if there is no such session (any more)."""
         fields: dict = {"side": side}
         if wait_s:
@@ -320,9 +318,7 @@ class World:
             self.tally.wrong.append("a session is listed with candidates that nobody sent")
         return known
 
-    async def _ask(
-        self, what: str, client: Peer, known: Known, path: str, fields: dict, wait_s: float = 0
-    ) -> dict | None:
+    async def _ask(self, what: str, client: Peer, known: Known, path: str, fields: dict, wait_s=0) -> dict | None:
         """Ask about a session, which must be found while it lives, and not after its end; the JSON of a success."""
         # What is refreshed at the last moment may be taken for over by others until the disk has the new time.
         sent_ms, least_ms = now_ms(), known.least_ms

@@ -14,25 +14,10 @@ BOUNDS = {
 }
 # What the peers must have done with success, else the run says nothing.
 MUST_HAVE = {
-    "answer",
-    "candidate",
-    "found at the end",
-    "held beyond its lifetime",
-    "listing",
-    "looked",
-    "met",
-    "offer",
-    "poll",
-    "refresh",
-    "taken over",
-    "told by a stream",
-    "told in a resumed stream",
-    "told: gone",
-    "told: session",
-    "wait",
-    "withdraw",
-    "withdrawn after its connection",
-}
+    "answer", "candidate", "found at the end", "held beyond its lifetime", "listing", "looked", "met", "offer", "poll",
+    "refresh", "taken over", "told by a stream", "told in a resumed stream", "told: gone", "told: session", "wait",
+    "withdraw", "withdrawn after its connection",
+}  # fmt: skip
 
 
 def quarters(samples: list[dict], name: str) -> tuple[float, float]:
