@@ -16,21 +16,9 @@ import pytest
 from . import browser, cluster, figures, growth, latency, life, report, rooms, throughput, waits, websockets
 from .processes import BenchError, Target
 
-PARTS = {
-    "endpoints": throughput.endpoints,
-    "durability": throughput.durability,
-    "broker": throughput.broker,
-    "latency": latency.latency,
-    "connections": growth.connections,
-    "waits": waits.waits,
-    "websockets": websockets.websockets,
-    "life": life.life,
-    "browser": browser.browser,
-    "rooms": rooms.rooms,
-    "growth": growth.growth,
-    "sweep": latency.sweep,
-    "cluster": cluster.cluster,
-}
+MEASURES = [throughput.endpoints, throughput.durability, throughput.broker, latency.latency, growth.connections]
+MEASURES += [waits.waits, websockets.websockets, life.life, browser.browser, rooms.rooms, growth.growth, latency.sweep]
+PARTS = {measure.__name__: measure for measure in (*MEASURES, cluster.cluster)}
 
 
 def parsed() -> argparse.Namespace:

@@ -38,12 +38,9 @@ class Writers:
         self.written_s: list[list[float]] = [[] for _ in range(shards)]
 
     async def start(self) -> None:
-        connections = iter(await client.connect(self._base, WRITERS * len(self._requests)))
-        self._tasks = [
-            asyncio.create_task(self._write(shard, next(connections), first))
-            for shard in range(len(self._requests))
-            for first in range(WRITERS)
-        ]
+        connections = await client.connect(self._base, WRITERS * len(self._requests))
+        writing = [self._write(at // WRITERS, each, at % WRITERS) for at, each in enumerate(connections)]
+        self._tasks = [asyncio.create_task(each) for each in writing]
 
     async def _write(self, shard: int, connection: client.Connection, first: int) -> None:
         requests = self._requests[shard]

@@ -33,12 +33,8 @@ class Contestant:
         """Broker pairs, so many for each server; CPU of the servers and of the nodes for a pair, in ms."""
         bases = [server.base for server in self.servers]
         count *= len(bases)
-        ways = iter(
-            [
-                Polled(bases[number % len(bases)], peers.pair(number), bases[(number + self.across) % len(bases)])
-                for number in range(first, first + count)
-            ]
-        )
+        places = [(bases[number % len(bases)], bases[(number + self.across) % len(bases)]) for number in range(count)]
+        ways = iter([Polled(one, peers.pair(at), other) for at, (one, other) in enumerate(places, first)])
 
         async def work() -> None:
             for way in ways:

@@ -46,16 +46,13 @@ def memory(bench: Bench) -> None:
 async def _keep(node: RedisServer, count: int) -> list[float]:
     async with open_store([node]) as store:
         taken = [used_bytes([node])]
-        await in_batches(_publish(store, number) for number in range(count))
+        listed = ((fill.topic(number), messages.INFO, OFFER) for number in range(count))
+        await in_batches(store.create(fill.ORIGIN, *each) for each in listed)
         taken.append(used_bytes([node]))
         for short in (True, False):
             await in_batches(_meet(store, number, short) for number in range(count))
             taken.append(used_bytes([node]))
     return [(after - before) / count for before, after in itertools.pairwise(taken)]
-
-
-async def _publish(store: RedisStore, number: int) -> None:
-    await store.create(fill.ORIGIN, fill.topic(number), messages.INFO, OFFER)
 
 
 async def _meet(store: RedisStore, number: int, short: bool) -> None:
@@ -101,10 +98,8 @@ async def _fill_s(shards: RedisCluster, count: int) -> float:
     """How long it may take to publish so many."""
     async with open_store(shards.primaries) as store:
         began_s = time.perf_counter()
-        await in_batches(
-            store.create("http://tried.example", fill.topic(number), messages.INFO, OFFER)
-            for number in range(count // TRIED)
-        )
+        tried = ((fill.topic(number), messages.INFO, OFFER) for number in range(count // TRIED))
+        await in_batches(store.create("http://tried.example", *each) for each in tried)
         return 3 * TRIED * (time.perf_counter() - began_s)
 
 

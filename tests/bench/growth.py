@@ -79,32 +79,25 @@ def _grow(bench: Bench, add: Callable, a_topic: int, servers: dict[int, Server],
         page = f"&page={max(1, count // a_topic // 100)}" if last else ""
         return messages.request(base, "GET", f"/topics?limit=100{page}", **ours)
 
-    # Each with its request, with what stands for `@` there, and with whether more sessions may hardly slow it down.
+    def alone(base: str, count: int) -> bytes:
+        return messages.sessions(base, "zzz-alone", **ours)
+
+    def poll(base: str, count: int) -> bytes:
+        return messages.poll(base, messages.CODE, "answerer", **ours)
+
+    def offer(base: str, count: int) -> bytes:
+        return messages.offer(base, messages.TOPIC, **ours)
+
+    # Each with its request, what stands for `@` there, and whether more sessions may hardly slow it down.
     cases: list[tuple[str, Callable[[str, int], bytes], dict[int, list[str]], bool]] = [
         ("GET /topics?limit=100, first page", topics, {}, True),
         ("GET /topics?limit=100, last full page", partial(topics, last=True), {}, True),
+        ("GET /:topic/sessions of one session", alone, {}, True),
+        ("POST /poll of any of them", poll, codes, False),
+        ("POST /:topic/offer beside them", offer, dict.fromkeys(servers, offer_topics()), False),
     ]
-    if a_topic > 1:  # the number of topics does not matter for these
-        cases += [
-            (
-                "GET /:topic/sessions of one session",
-                lambda base, _: messages.sessions(base, "zzz-alone", **ours),
-                {},
-                True,
-            ),
-            (
-                "POST /poll of any of them",
-                lambda base, _: messages.poll(base, messages.CODE, "answerer", **ours),
-                codes,
-                False,
-            ),
-            (
-                "POST /:topic/offer beside them",
-                lambda base, _: messages.offer(base, messages.TOPIC, **ours),
-                dict.fromkeys(servers, offer_topics()),
-                False,
-            ),
-        ]
+    if a_topic == 1:
+        cases = cases[:2]  # what the number of topics matters for
     note = f"the time that it takes, to the time with {few:,} sessions (32 connections, durability os)"
     for name, make, parts, judged in cases:
         rates: dict[int, list[float | None]] = {few: [], many: []}

@@ -44,24 +44,15 @@ class Meeting:
     def __init__(self, base: str, pair: Pair) -> None:
         parts = urlsplit(base)
         self._at = parts.hostname, parts.port or 80
-        self._offerer, self._answerer = pair.offerer, pair.answerer
-        self._upgrades = {
-            peer: peer.upgrade(base, f"/peerjs?key=peerjs&id={peer.identity}&token={peer.token}&version=1.5.5")
-            for peer in (pair.offerer, pair.answerer)
-        }
-        connection = {"type": "data", "connectionId": f"dc_{pair.offerer.token}"}
-        ways = (("OFFER", pair.offerer, pair.answerer), ("ANSWER", pair.answerer, pair.offerer))
-        self._descriptions = {
-            kind: _message(kind, {"sdp": orjson.Fragment(peer.description), **connection}, other)
-            for kind, peer, other in ways
-        }
-        self._candidates = {
-            peer: [
-                _message("CANDIDATE", {"candidate": orjson.Fragment(candidate), **connection}, other)
-                for candidate in peer.candidates
-            ]
-            for _, peer, other in ways
-        }
+        both = self._offerer, self._answerer = pair.offerer, pair.answerer
+        named = {"connectionId": f"dc_{pair.offerer.token}", "type": "data"}
+        self._upgrades, self._descriptions, self._candidates = {}, {}, {}
+        for kind, peer, other in zip(("OFFER", "ANSWER"), both, reversed(both), strict=True):
+            path = f"/peerjs?key=peerjs&id={peer.identity}&token={peer.token}&version=1.5.5"
+            self._upgrades[peer] = peer.upgrade(base, path)
+            self._descriptions[kind] = _message(kind, {"sdp": orjson.Fragment(peer.description), **named}, other)
+            found = [{"candidate": orjson.Fragment(candidate), **named} for candidate in peer.candidates]
+            self._candidates[peer] = [_message("CANDIDATE", each, other) for each in found]
 
     async def broker(self) -> None:
         """Broker it: an offer, an answer, and the candidates one by one as they are found."""

@@ -45,9 +45,7 @@ def unmasked(payload: bytes) -> bytes:
 # What breaks the rules, and the code that says which (RFC 6455, 7.4.1).
 BROKEN_FRAMES = [
     (unmasked(b"{}"), 1002),
-    (frame(b"{}", TEXT | 0x40), 1002),  # reserved bits
-    (frame(b"{}", TEXT | 0x20), 1002),
-    (frame(b"{}", TEXT | 0x10), 1002),
+    *((frame(b"{}", TEXT | bit), 1002) for bit in (0x40, 0x20, 0x10)),  # reserved
     (frame(b"{}", 0x83), 1002),  # reserved opcodes
     (frame(b"", 0x8F), 1002),
     (frame(b"", PING & 0x7F), 1002),  # a control frame in pieces, or too long
@@ -62,9 +60,7 @@ BROKEN_FRAMES = [
     (frame(b'{"jsonrpc": "2.0", "id": 1, "method": "\xed\xa0\x80"}'), 1007),  # a surrogate
     (frame(b'"\xc3', FIRST) + frame(b'\xc3"', CONTINUATION), 1007),
     (frame(b"{}", BINARY), 1003),
-    (huge(TEXT, 2**62), 1009),
-    (huge(TEXT, 2**64 - 1), 1009),
-    (huge(TEXT, 2**30), 1009),
+    *((huge(TEXT, length), 1009) for length in (2**62, 2**64 - 1, 2**30)),
     (huge(BINARY, 2**20), 1009),
     (frame(b"x" * 300_000), 1009),
     (frame(b"x" * 200_000, FIRST) + frame(b"x" * 200_000, 0x00), 1009),
@@ -302,18 +298,17 @@ async def do_not_read_websockets(attacker: Attacker) -> None:
     asked = {"code": code, "side": "answerer"}
     waiting = {"wait": 60, "since": (await attacker.must(post("/poll", **asked, wait=0)))["cursor"]}
     poll = {"jsonrpc": "2.0", "id": 1, "method": "poll", "params": asked}
-    messages = itertools.cycle(
-        [
-            (call("sessions", 5, topic="big"), 5),
-            (call("subscribe", topic="big"), 1),
-            (call("poll", **asked) * 8, 8),
-            (call("sessions", topic="big") + call("poll", **asked) * 4, 5),
-            (frame(json.dumps([*[poll] * 4, poll | {"params": asked | waiting}]).encode()), 5),
-        ]
-    )
+    messages = [
+        (call("sessions", 5, topic="big"), 5),
+        (call("subscribe", topic="big"), 1),
+        (call("poll", **asked) * 8, 8),
+        (call("sessions", topic="big") + call("poll", **asked) * 4, 5),
+        (frame(json.dumps([*[poll] * 4, poll | {"params": asked | waiting}]).encode()), 5),
+    ]
+    turns = itertools.cycle(messages)
 
     async def wait(connected: socket.socket) -> None:
-        data, requests = next(messages)
+        data, requests = next(turns)
         await attacker.pace.take(requests)
         opened = await Attacked(attacker, connected).upgrade()
         await opened.send(data)

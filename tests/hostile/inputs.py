@@ -13,20 +13,8 @@ MAX_BODY = 262_144
 NO_SUCH_CODE = "00000000-0000-4000-8000-000000000000"
 
 STRINGS = [
-    "",
-    "x",
-    "\0",
-    "\ud800",
-    "😀" * 257,
-    "x" * 1025,
-    "offerer",
-    "answerer",
-    "é",
-    "1",
-    "\r\n",
-    NO_SUCH_CODE,
-    "null",
-]
+    "", "x", "\0", "\ud800", "😀" * 257, "x" * 1025, "offerer", "answerer", "é", "1", "\r\n", NO_SUCH_CODE, "null",
+]  # fmt: skip
 NUMBERS = [0, 1, -1, 0.01, 60, 61, 1e308, 2**53, 2**63, 2**64, 10**400, 1000, 999, -0.0, 3600000]
 LISTS = [[], [[]], ["c"], ["c"] * 100, ["c"] * 101, ["c", 1], [""]]
 VALUES = [None, True, False, {}, {"a": []}, *LISTS, *NUMBERS, *STRINGS]

@@ -166,12 +166,10 @@ def main() -> int:
         "failed by restarts": soak.tally.excused,
         "restarts": {kind: sum(each == kind for _, each in soak.restarts) for kind in ("kill", "stop")},
         "done": dict(sorted(soak.world.done.items())),
-        "second and last quarter": {
-            key: [round(each, 1) for each in verdict.quarters(stretch, key)]
-            for key in verdict.BOUNDS
-            if len(stretch) > 3
-        },
     }
+    if len(stretch) > 3:
+        quarters = {key: verdict.quarters(stretch, key) for key in verdict.BOUNDS}
+        report["second and last quarter"] = {key: [round(each, 1) for each in of] for key, of in quarters.items()}
     for key, value in report.items():
         print(f"{key}: {value}")
     if options.json:

@@ -28,10 +28,8 @@ def svg(title: str, panels: dict[str, dict[str, list[float]]], at_s: list[float]
                 place = f'x="{x(minute * 60):.1f}" y="{bottom + 14}"'
                 parts.append(f'<text {place} text-anchor="middle">{minute} min</text>')
         for number, (curve, values) in enumerate(curves.items()):
-            points = " ".join(
-                f"{x(second):.1f},{bottom - HEIGHT * value / most:.1f}"
-                for second, value in zip(at_s, values, strict=True)
-            )
+            places = zip(map(x, at_s), values, strict=True)
+            points = " ".join(f"{place:.1f},{bottom - HEIGHT * value / most:.1f}" for place, value in places)
             parts.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[number]}" stroke-width="1.3"/>')
             label = f'<text x="{LEFT + 8 + 150 * number}" y="{bottom - HEIGHT + 2}" fill="{COLOURS[number]}">'
             parts.append(f"{label}{escape(curve if len(curves) > 1 else name)}</text>")
