@@ -120,8 +120,6 @@ class Ceiling:
 
 
 class Connection(asyncio.Protocol):
-    """llhttp's callbacks, and an answer to each request."""
-
     def __init__(self, ceiling: Ceiling) -> None:
         self.ceiling = ceiling
         self.parser = httptools.HttpRequestParser(self)

@@ -35,7 +35,6 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
 
     async def answered(self, data: bytes) -> tuple[int, bytes]:
-        """Send a request and wait for what `done` is called with."""
         answered = asyncio.get_running_loop().create_future()
         self.send(data, lambda *found: answered.done() or answered.set_result(found))
         return await answered

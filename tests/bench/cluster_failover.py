@@ -65,7 +65,6 @@ class Writers:
 
 
 def failover(bench: Bench) -> None:
-    """Writers on all shards while primaries are killed, one after the other."""
     losses = bench.size.cluster_losses
     with redis_cluster(SHARDS, REPLICAS) as cluster, on_redis(bench, cluster) as server:
         longest_s = [uvloop.run(_lose(cluster, server, shard)) for shard in range(losses)]

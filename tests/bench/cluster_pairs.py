@@ -21,8 +21,6 @@ TO_LEVELDB, TO_ONE, NODES_MS = 1.3, 1.35, 0.6
 
 @dataclass
 class Contestant:
-    """Servers that broker pairs, with the nodes that they need."""
-
     servers: list[Server]
     nodes: list[Target] = field(default_factory=list)
     across: bool = False  # whether the peers of a pair are at two servers

@@ -28,7 +28,6 @@ SETTLED_S = 10  # for so long the others are looked at
 
 
 def memory(bench: Bench) -> None:
-    """What a listed session and a pair take, on both kinds of servers."""
     count = bench.size.cluster_kept
     note = f"{count:,} of each on a node of its own, each in a topic of its own; by the node's own account"
     for kind in KINDS:
@@ -66,7 +65,6 @@ async def _meet(store: RedisStore, number: int, short: bool) -> None:
 
 
 def sessions(bench: Bench, server: Server, shards: RedisCluster) -> None:
-    """A page of many topics, and what others feel when all their sessions expire."""
     count = bench.size.cluster_sessions
     less = {"rate": bench.size.rate // 4, "mixed": bench.size.mixed // 10}
     size = SimpleNamespace(**vars(bench.size) | less)
@@ -95,7 +93,6 @@ def sessions(bench: Bench, server: Server, shards: RedisCluster) -> None:
 
 
 async def _fill_s(shards: RedisCluster, count: int) -> float:
-    """How long it may take to publish so many."""
     async with open_store(shards.primaries) as store:
         began_s = time.perf_counter()
         tried = ((fill.topic(number), messages.INFO, OFFER) for number in range(count // TRIED))
@@ -117,7 +114,6 @@ async def _fill(shards: RedisCluster, count: int, lead_s: float) -> int:
 
 
 async def _pages(server: Server, count: int) -> dict[str, list[float]]:
-    """How long each page took, in seconds."""
     (connection,) = await client.connect(server.base, 1)
     taken_s: dict[str, list[float]] = {}
     for name, page in (("first", 1), ("middle", max(1, count // 200)), ("last", max(1, count // 100))):

@@ -17,7 +17,6 @@ MOST_MB = 2
 
 
 def waits(bench: Bench, leveldb: Server, one: Server, other: Server, shards: RedisCluster) -> None:
-    """Answers to waiting offerers, with LevelDB and across two servers on Redis in turns."""
     empty(shards)
     alone, across = Waiting(leveldb, leveldb), Waiting(one, other)
     with many_files() as most:

@@ -81,7 +81,6 @@ class Bench:
         return processes.ceiling(self.directory(), durability=durability)
 
     def fill(self, sessions: int, a_topic: int) -> Filled:
-        """A directory with so many sessions."""
         now_ms = time.time_ns() // 1_000_000
         expires_ms = now_ms + FILLED_MS
         path = self.directory()
@@ -105,18 +104,15 @@ class Bench:
 
     @property
     def whole(self) -> bool:
-        """Whether the many are a million, as the targets say."""
         return self.size.sessions == MILLION
 
 
 def median(values: list[float | None]) -> float | None:
-    """The median, or None where nothing was measured."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
 
 def ratio(values: list[float | None], others: list[float | None]) -> float | None:
-    """The median of the ratios within each round."""
     pairs = zip(values, others, strict=True)
     return median([value / other for value, other in pairs if value is not None and other])
 

@@ -18,26 +18,16 @@ def topic(number: int) -> str:
 
 
 def fill(path: Path, sessions: int, a_topic: int, now_ms: int, expires_ms: int) -> list[str]:
-    """Write sessions that all expire together, the topics in order, `a_topic` sessions in each.
-
-    Returns:
-        A hundredth of their codes, from everywhere.
-    """
+    """Write sessions that all expire together, the topics in order; a hundredth of their codes, from everywhere."""
     sample = []
     noise = messages.NOISE * 2
     db = open_leveldb(path)
     for first in range(0, sessions, BATCH):
         with db.write_batch() as batch:
             for number in range(first, min(sessions, first + BATCH)):
-                session = Session(
-                    code=uuid.uuid4().bytes,
-                    topic=topic(number // a_topic),
-                    info=messages.INFO,
-                    created_ms=now_ms,
-                    expires_ms=expires_ms,
-                    timeout_ms=expires_ms - now_ms,
-                    serial=number + 1,
-                )
+                times = {"created_ms": now_ms, "expires_ms": expires_ms, "timeout_ms": expires_ms - now_ms}
+                named = {"topic": topic(number // a_topic), "info": messages.INFO, "serial": number + 1}
+                session = Session(code=uuid.uuid4().bytes, **named, **times)
                 at = number * 7919 % len(messages.NOISE)
                 for key, value in changes.created(ORIGIN, session, noise[at : at + len(messages.OFFER)]).puts:
                     batch.put(key, value)

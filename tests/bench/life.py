@@ -42,13 +42,7 @@ CODE = messages.CODE.encode()
 
 
 class Requests:
-    """How a pair meets over HTTP, its bytes prepared.
-
-    Args:
-        base: the base URL of the server.
-        pair: the peers.
-        other: the base URL of the server that the answerer asks; None for the same one.
-    """
+    """How a pair meets over HTTP, its bytes prepared; the answerer may ask at another base URL."""
 
     def __init__(self, base: str, pair: peers.Pair, other: str | None = None) -> None:
         self.base = base
@@ -230,8 +224,6 @@ KINDS = {
 
 @dataclass
 class Contestant:
-    """One server, and the way in which peers meet by it."""
-
     name: str
     server: Server
     way: Callable  # makes a pair's way, which has a `broker`
@@ -244,7 +236,6 @@ class Contestant:
         return [used / pairs * 1e3 for used, pairs in zip(used_s, self.pairs, strict=True)]
 
     def whole_ms(self, used_s: list[float]) -> float:
-        """What was used for one pair, in all of the run."""
         return sum(used_s) / sum(self.pairs) * 1e3
 
 

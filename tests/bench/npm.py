@@ -16,11 +16,7 @@ ATTEMPTS, PAUSE_S = 4, 5  # of npm, which needs the network
 
 
 def node_modules(source: Path) -> Path:
-    """The packages that a folder's package-lock.json says, which are installed once and kept for later runs.
-
-    Raises:
-        BenchError: they cannot be installed.
-    """
+    """The packages that a folder's package-lock.json says, which are installed once and kept for later runs."""
     content = b"".join((source / name).read_bytes() for name in NAMES)
     kept = CACHE / f"npm-{hashlib.sha256(content).hexdigest()[:16]}"
     if not kept.exists():

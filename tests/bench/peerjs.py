@@ -77,7 +77,6 @@ class Meeting:
 
 
 async def received(socket: WebSocket, kind: str) -> dict:
-    """The next message, which must be of that type."""
     message = orjson.loads(await socket.next())
     if message["type"] != kind:
         raise BenchError(f"PeerJS sent {message}, which is no {kind}")

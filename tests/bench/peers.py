@@ -70,7 +70,6 @@ class Pair:
 
 
 def pair(number: int) -> Pair:
-    """The pair of that number, always the same one."""
     draw = random.Random(number)
     origin = f"https://app-{number % APPS}.example"
     topic = f"room-{number}-{_letters(draw, draw.randint(1, 30))}"

@@ -130,13 +130,11 @@ class Server(Target):
         return found[1] if found else None
 
     def metrics(self, patience_s: float = START_LIMIT_S) -> str:
-        """What its admin listener, which is opened after the public one, says at /metrics."""
         admin = self._said(lambda: self._find(_ADMIN))
         with urllib.request.urlopen(f"{admin}/metrics", timeout=patience_s) as answer:
             return answer.read().decode()
 
     def beyond_caches_bytes(self) -> int:
-        """What it has in memory, but for what LevelDB keeps there of its files."""
         cached = float(re.search(r"^tornado_signal_store_cache_bytes (\S+)$", self.metrics(), re.M)[1])
         return self.memory_bytes() - int(cached)
 
@@ -197,7 +195,6 @@ def apart(*servers: Target, beside: Sequence[Target] = ()) -> Iterator[None]:
 
 
 def tornado_signal(where: Path, *, durability: str = "os", command: tuple = OURS, **options: object) -> Server:
-    """This package's server, or the one of another checkout's command, on a data directory."""
     options = {"port": 0, "data-dir": where, "durability": durability, "session-timeout-ms": 3_600_000} | options
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return Server([*command, "serve", *words], where.with_suffix(".log"))

@@ -39,7 +39,6 @@ def processor() -> str:
 
 
 def setup(options: dict[str, str], where: Path) -> dict[str, str]:
-    """The conditions of a run with these options, whose databases go to a directory."""
     memory_kb = next(int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal"))
     changed = _output("git", "status", "--porcelain", "--", "tornado_signal", "tests/bench")
     return {

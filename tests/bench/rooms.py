@@ -73,7 +73,6 @@ def rooms(bench: Bench) -> None:
 
 
 def _meet(server: Target, pages: Sequence, topic: str) -> float:
-    """Open pages at once, which enter a room; how long until all are connected to all."""
     for page in pages:
         page.goto(f"{server.base}/demo?room={topic}&number={len(pages)}", wait_until="commit")
     opened_ms, connected_ms = zip(*(page.evaluate("entered") for page in pages), strict=True)

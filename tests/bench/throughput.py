@@ -39,14 +39,12 @@ POLLED = 100
 
 
 def new_codes(target: Target, where: Path, seconds: float) -> list[str]:
-    """Publish offers for so long; their codes."""
     template = messages.template(messages.offer(target.base, messages.TOPIC))
     wrk.run(target, template, offer_topics(), seconds=seconds, collect=where / "codes")
     return (where / "codes").read_text().split()
 
 
 def endpoints(bench: Bench) -> None:
-    """Requests a second and CPU a request of each endpoint, as fast as 32 connections can ask."""
     with bench.server() as server, bench.ceiling() as ceiling:
         both = (server, ceiling)
         parts = {}

@@ -82,7 +82,6 @@ async def _waiting(bench: Bench, server: Server, count: int) -> None:
 
 
 def some(count: int, answered: int = ANSWERED) -> range:
-    """The numbers of those that are answered."""
     return range(0, count, max(1, count // answered))
 
 
@@ -94,7 +93,6 @@ async def settled(server: Server) -> None:
 
 
 async def busy_share(server: Server, seconds: float) -> float:
-    """How busy a server is, for so long."""
     used_s, began_s = server.cpu_s(), time.perf_counter()
     await asyncio.sleep(seconds)
     return (server.cpu_s() - used_s) / (time.perf_counter() - began_s)

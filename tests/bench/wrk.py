@@ -60,12 +60,8 @@ class Run:
 def run(target: Target, template: bytes, parts: Sequence[str] = ("",), *, seconds: float, collect=None) -> Run:
     """Ask for the same thing as fast as the server answers; an answer that is no success is an error.
 
-    Args:
-        target: the server.
-        template: the request, with `@` where it varies.
-        parts: what stands there, in turn; all of the same length.
-        seconds: for how long.
-        collect: a file for the codes in the responses, one a line (this slows wrk down).
+    The template has `@` where it varies, for which the parts, all of the same length, stand in turn. The codes in the
+    responses are written to the file `collect`, one a line (this slows wrk down).
     """
     with tempfile.TemporaryDirectory() as name:
         where = Path(name)

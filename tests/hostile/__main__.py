@@ -35,7 +35,6 @@ def shown(value: float | None, form: str = ".0f", scale: float = 1) -> str:
 
 
 def most(title: str, name: str, bound: float, form=".0f", scale=1, of="", count="") -> Column:
-    """A column of a quantity that must not be more; if it is measured so often, at least once."""
 
     def show(each: Outcome) -> str:
         return shown(getattr(each, name) if not count or getattr(each, count) else None, form, scale)

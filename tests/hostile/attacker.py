@@ -91,7 +91,6 @@ class Attacker:
     # Requests that are answered
 
     async def ask(self, client: Client, raw: bytes) -> bytes | None:
-        """Send a request at the pace of an address; the body of a success."""
         await self.pace.take()
         return await self.exchange(client, raw)
 
@@ -113,7 +112,6 @@ class Attacker:
         return json.loads(body)["code"] if body else None
 
     async def must(self, raw: bytes) -> dict:
-        """Send a request until it succeeds; the JSON of the response."""
         client = self.client()
         for _ in range(100):
             if (body := await self.ask(client, raw)) is not None:

@@ -90,7 +90,6 @@ class Attacked:
             await self._attacker.send(self.connected, data)
 
     async def text(self) -> bytes:
-        """The next message, which must be in one frame."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 kind, payload = await self._frame()
@@ -136,7 +135,6 @@ class Attacked:
 
 
 def call(method: str, count: int = 1, **params: object) -> bytes:
-    """A message with a request, or with many of them."""
     one = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     return frame(json.dumps([one] * count if count > 1 else one).encode())
 
@@ -203,7 +201,6 @@ async def flood_of_pings(attacker: Attacker) -> None:
 
 
 async def flood_of(attacker: Attacker, connections: int, *floods: bytes) -> None:
-    """On so many connections send one of these as fast as that can be done, until the server closes it."""
     chosen = itertools.cycle(floods)
 
     async def flood(connected: socket.socket) -> None:

@@ -36,11 +36,7 @@ class Failed(Exception):
 
 
 class Peers:
-    """All honest peers.
-
-    Attributes:
-        recorded: moments by the monotonic clock, each with what was measured in seconds, or what went wrong.
-    """
+    """All honest peers, and what they record: moments, each with the seconds that it took or what went wrong."""
 
     def __init__(self, place: Place) -> None:
         self.recorded: dict[str, list[tuple[float, float | str]]] = {
@@ -167,7 +163,6 @@ class Peers:
         raise self._fail(began_s, "stream: ended")
 
     async def _announce(self) -> None:
-        """Publish where others watch, and see whether they are told; then withdraw."""
         await self._watching.wait()
         with contextlib.closing(self._client()) as client:
             found = await self._ask(client, "offer", "POST", "/honest-watched/offer", {"info": "a", "offer": OFFER})
@@ -208,7 +203,6 @@ class Peers:
         return await self._timed(f"WebSocket, {what}", rpc.call(what, params))
 
     async def _hear(self, rpc: Rpc, other: Client, sent: dict) -> None:
-        """A subscriber is told of a candidate soon after it was acknowledged."""
 
         async def hear() -> float:
             while (await rpc.event()).get("data") != {"candidate": sent["candidate"]}:

@@ -58,22 +58,16 @@ class Input(NamedTuple):
 
 
 class Maker:
-    """Makes up inputs, as a generator of random numbers decides.
-
-    Attributes:
-        codes: of sessions that there were, the latest last.
-        cursors: that were given out.
-    """
+    """Makes up inputs, as a generator of random numbers decides."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.codes = [NO_SUCH_CODE]
-        self.cursors = ["0.0", ""]
+        self.codes = [NO_SUCH_CODE]  # of sessions that there were, the latest last
+        self.cursors = ["0.0", ""]  # that were given out
         weights = {self._offer: 6, self._answer: 8, self._poll: 6, self._own: 3}
         self._weights = weights | {self._listing: 4, self._topics: 2, self._file: 2}
 
     def remember(self, found: dict) -> None:
-        """Codes and cursors of an answer are used in what is made from now on."""
         for name, known in (("code", self.codes), ("cursor", self.cursors)):
             if isinstance(found.get(name), str):
                 known.append(found[name])

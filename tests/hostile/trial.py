@@ -128,7 +128,6 @@ class Beside:
 
 @functools.cache
 def bound_of(*command: str) -> float | None:
-    """How much its store may hold, if it says so."""
     told = subprocess.run([*command, "serve", "--help"], capture_output=True, text=True, check=True).stdout
     found = re.search(r"--max-store-bytes .*?default:\s+(\d+)", told, re.S)
     return int(found[1]) / 2**20 if found else None
@@ -227,7 +226,6 @@ def wait_until_level(watcher: Watcher, quiet: list, ended_s: float, patience_s: 
 
 
 def measure_process(outcome, watcher: Watcher, quiet: list, begun_s: float, ended_s: float, after_s: float) -> None:
-    """What the process has had, and what it has kept."""
     during = watcher.between(begun_s - 0.5, float("inf")) or watcher.samples[-1:]
     outcome.memory_mib = max(sample.memory_mib for sample in during) - typical(quiet, "memory_mib")
     outcome.disk_mib = max(sample.disk_mib for sample in during)
@@ -242,7 +240,6 @@ def measure_process(outcome, watcher: Watcher, quiet: list, begun_s: float, ende
 
 
 def measure_peers(outcome: Outcome, felt: dict, moments: tuple[float, float, float, float]) -> None:
-    """What honest peers have felt."""
     attacked_s, begun_s, ended_s, over_s = moments
 
     def taken(name: str, from_s: float, to_s: float) -> list[float]:

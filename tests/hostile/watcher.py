@@ -48,11 +48,7 @@ def disk_mib(data: Path, size: Callable[[os.stat_result], int] = lambda stat: st
 
 
 class Watcher(threading.Thread):
-    """Looks on until it is stopped or the process ends, which it does when it takes far too much memory.
-
-    Attributes:
-        samples: what it has seen.
-    """
+    """Looks on until it is stopped or the process ends, which it does when it takes far too much memory."""
 
     def __init__(self, pid: int, data: Path) -> None:
         super().__init__(daemon=True)

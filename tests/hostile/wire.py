@@ -33,7 +33,6 @@ class Place:
 
     @classmethod
     def given(cls, port: str, certificate: str | None = None) -> "Place":
-        """As a process is given it on its command line."""
         return cls(int(port), Path(certificate) if certificate else None)
 
     def context(self) -> ssl.SSLContext | None:
@@ -65,25 +64,19 @@ def request(method: str, path: str, body: object = None, *, origin: str, headers
 
 
 class Client:
-    """One kept connection from an address, opened when it is needed.
-
-    Attributes:
-        opened_s: when it was opened last, by the monotonic clock.
-    """
+    """One kept connection from an address, opened when it is needed."""
 
     def __init__(self, place: Place, address: str, origin: str) -> None:
         self._place, self._address, self._origin = place, address, origin
         self._context = place.context()
         self._writer: asyncio.StreamWriter | None = None
-        self.opened_s = float("inf")
+        self.opened_s = float("inf")  # by the monotonic clock
 
     async def ask(self, method: str, path: str, fields: object = None) -> tuple[int, dict]:
-        """Send a request; status and JSON of the response."""
         status, body = await self.exchange(request(method, path, fields, origin=self._origin))
         return status, json.loads(body)
 
     async def exchange(self, raw: bytes) -> tuple[int, bytes]:
-        """Send the bytes of a request; status and body of the response."""
         if self._writer is None or self._writer.is_closing() or self._reader.at_eof():
             self.close()
             await self._connect()
@@ -102,11 +95,7 @@ class Client:
         return status, body
 
     async def events(self, path: str, headers: str = "") -> AsyncIterator[dict[str, str]]:
-        """Read a stream until the server ends it: the fields of each event.
-
-        Raises:
-            Refused: there is none.
-        """
+        """Read a stream until the server ends it: the fields of each event. `Refused` if there is none."""
         status, body = await self.exchange(request("GET", path, origin=self._origin, headers=headers))
         if status != 200:
             raise Refused(status, json.loads(body))

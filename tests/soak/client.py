@@ -93,7 +93,6 @@ class Peer:
             self.close()
 
     def close(self) -> None:
-        """End the connection; the next request opens another one."""
         self._http.close()
 
     @property
@@ -161,7 +160,6 @@ class SocketPeer(Peer):
 
 
 def call_of(path: str, fields: dict) -> tuple[str, dict]:
-    """Method and parameters of JSON-RPC for what is asked for over HTTP."""
     place, _, query = path.partition("?")
     _, *topic, name = place.split("/")
     params = {key: value if key in ("code", "side") else json.loads(value) for key, value in parse_qsl(query)}

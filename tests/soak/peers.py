@@ -23,7 +23,6 @@ def now_ms() -> int:
 
 
 def subsequence(some: list[str], others: list[str]) -> bool:
-    """Whether all of some occur among others in the same order."""
     rest = iter(others)
     return all(each in rest for each in some)
 
@@ -53,11 +52,7 @@ class Known:
 class World:
     """All peers, and all that they know: sessions by origin and topic, and then by their offers, which are unique.
 
-    Args:
-        tally: of their requests.
-        peers: how many there are at once.
-        timeout_ms: the server's lifetime of a session.
-        grace_ms: how long the server lets an offer outlive the connection that holds it.
+    The server gives sessions `timeout_ms`, and lets an offer outlive the connection that holds it by `grace_ms`.
     """
 
     def __init__(self, tally: Tally, peers: int, timeout_ms: int, grace_ms: int) -> None:
