@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from . import browser, cluster, figures, growth, latency, life, report, rooms, throughput, waits, websockets
+from . import cluster, figures, growth, latency, life, report, rooms, throughput, waits, websockets
 from .processes import BenchError, Target
 
 MEASURES = [throughput.endpoints, throughput.durability, throughput.broker, latency.latency, growth.connections]
-MEASURES += [waits.waits, websockets.websockets, life.life, browser.browser, rooms.rooms, growth.growth, latency.sweep]
+MEASURES += [waits.waits, websockets.websockets, life.life, rooms.browser, rooms.rooms, growth.growth, latency.sweep]
 PARTS = {measure.__name__: measure for measure in (*MEASURES, cluster.cluster)}
 
 

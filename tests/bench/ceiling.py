@@ -4,7 +4,6 @@ It reads and writes keys and values of the package's sizes and number, on the ev
 words. It checks nothing, forgets origins, lets nobody wait and has no topics: it is a yardstick, never a server.
 """
 
-import argparse
 import asyncio
 import os
 import struct
@@ -154,9 +153,6 @@ async def serve(path: str, sync: bool) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data-dir", required=True)
-    parser.add_argument("--durability", choices=("os", "fsync"), default="os")
-    arguments = parser.parse_args()
-    os.makedirs(arguments.data_dir, exist_ok=True)
-    uvloop.run(serve(arguments.data_dir, arguments.durability == "fsync"))
+    _, data_dir, durability = sys.argv
+    os.makedirs(data_dir, exist_ok=True)
+    uvloop.run(serve(data_dir, durability == "fsync"))

@@ -1,9 +1,9 @@
 """What all parts share: how much is measured, the servers, the figures so far."""
 
+import functools
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,20 +62,16 @@ class Bench:
     given: Target | None = None  # another server, measured in the place of this package's
     others: list[str] = field(default_factory=list)  # commands of other servers, which `life` measures, too
     figures: list[Figure] = field(default_factory=list)
-    _filled: Filled | None = None
     _made: int = 0
 
     def directory(self) -> Path:
         self._made += 1
         return self.where / f"db-{self._made}"
 
-    @contextmanager
-    def server(self, durability: str = "os") -> Iterator[Target]:
+    def server(self, durability: str = "os") -> AbstractContextManager[Target]:
         if self.given:
-            yield self.given
-        else:
-            with processes.tornado_signal(self.directory(), durability=durability) as server:
-                yield server
+            return nullcontext(self.given)
+        return processes.tornado_signal(self.directory(), durability=durability)
 
     def ceiling(self, durability: str = "os") -> Server:
         return processes.ceiling(self.directory(), durability=durability)
@@ -86,11 +82,10 @@ class Bench:
         path = self.directory()
         return Filled(path, expires_ms, fill.fill(path, sessions, a_topic, now_ms, expires_ms))
 
-    def fill_once(self) -> Filled:
-        """The directory with the many sessions, ten a topic; the same one each time."""
-        if self._filled is None:
-            self._filled = self.fill(self.size.sessions, 10)
-        return self._filled
+    @functools.cached_property
+    def filled(self) -> Filled:
+        """The directory with the many sessions, ten a topic."""
+        return self.fill(self.size.sessions, 10)
 
     def add(self, part: str, name: str, value: float | None, unit: str, *, most=None, judged=True, **rest) -> None:
         """Keep a figure, unless it has no value; `most` is its target, if this run can be judged by it."""

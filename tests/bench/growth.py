@@ -55,7 +55,7 @@ def growth(bench: Bench) -> None:
     few, many = bench.size.few, bench.size.sessions
     for a_topic in (10, 1):
         small_at = bench.fill(few, a_topic)
-        large_at = bench.fill_once() if a_topic == 10 else bench.fill(many, a_topic)
+        large_at = bench.filled if a_topic == 10 else bench.fill(many, a_topic)
         small, large = (processes.tornado_signal(at.path, **{"admin-port": 0}) for at in (small_at, large_at))
         with small, large:
             add = partial(bench.add, f"{many:,} sessions, {a_topic} a topic")

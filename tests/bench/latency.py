@@ -50,7 +50,7 @@ def sweep(bench: Bench) -> None:
     if bench.given:
         return
     size = bench.size
-    filled = bench.fill_once()
+    filled = bench.filled
     lead_s = size.steady_s + 1 + size.mixed * 0.005  # from the opening of the store: time to make the sessions of `mix`
     fill.set_clock(filled.path, filled.expires_ms - round(lead_s * 1e3))
     with processes.tornado_signal(filled.path, durability="fsync") as server:

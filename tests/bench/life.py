@@ -132,13 +132,9 @@ class Waited(Requests):
 
 
 class Socketed:
-    """Seven requests over two WebSockets: an offer, a listing, an answer, two batches of candidates, two subscriptions.
+    """Seven requests over two WebSockets: an offer, a listing, an answer, two batches, two subscriptions."""
 
-    Attributes:
-        ends: whether the subscriptions have to be ended.
-    """
-
-    ends = False
+    ends = False  # whether the subscriptions have to be ended
 
     def __init__(self, base: str, pair: peers.Pair) -> None:
         parts = urlsplit(base)

@@ -201,7 +201,6 @@ def tornado_signal(where: Path, *, durability: str = "os", command: tuple = OURS
 
 
 def ceiling(where: Path, *, durability: str = "os") -> Server:
-    options = ["--data-dir", str(where), "--durability", durability]
-    server = Server([sys.executable, "-m", "tests.bench.ceiling", *options], where.with_suffix(".log"))
+    server = Server([sys.executable, "-m", "tests.bench.ceiling", str(where), durability], where.with_suffix(".log"))
     server.forgetful = True
     return server

@@ -1,4 +1,4 @@
-"""How soon the pages of a room are connected: Chromium in several processes, all on this machine."""
+"""How soon two pages, and all pages of a room, are connected: Chromium in several processes, all on this machine."""
 
 import os
 import shutil
@@ -12,9 +12,11 @@ from ..support.browsers import FLAGS, Windowed, launch_in, open_connect, until
 from ..support.command import Server
 from ..support.needs import require
 from ..support.networks import Lan, own_network
-from .figures import Bench
+from .figures import Bench, median
 from .processes import Target
 
+MOST_CLICK_MS = 400
+MOST_SERVER_MS = 20
 MOST_TWO_MS = 400
 MOST_TEN_MS = 3000
 MOST_BESIDE_MS = 2000
@@ -31,6 +33,28 @@ ROOM = """
     });
   });
 """
+PUBLISH = """
+  async () => {
+    const {publish} = await import("/client.js");
+    window.answered = [];  // when, since the epoch
+    const onstep = (name) => name === "answered" && answered.push(performance.timeOrigin + performance.now());
+    return new Promise((resolve) => {
+      publish("bench", {onstep: (name) => { onstep(name); if (name === "published") resolve(); }});
+    });
+  }
+"""
+# How long it took, how long until the listing was there, and when the answer was sent (since the epoch); all in ms.
+JOIN = """
+  async () => {
+    const {join} = await import("/client.js");
+    const at = {};
+    const began = performance.now();
+    const connection = await join("bench", {onstep: (name) => (at[name] = performance.now())});
+    const took = performance.now() - began;
+    await connection.close();
+    return [took, at.peers - began, performance.timeOrigin + at.answer];
+  }
+"""
 
 
 @contextmanager
@@ -44,6 +68,25 @@ def chromiums(pages: int) -> Iterator[tuple]:
         browsers = [stack.enter_context(closing(playwright.chromium.launch(**launch))) for _ in range(2)]
         contexts = [browsers[number % 2].new_context(permissions=["microphone"]) for number in range(pages)]
         yield playwright.chromium, [context.new_page() for context in contexts]
+
+
+def browser(bench: Bench) -> None:
+    if bench.given:
+        return
+    took_ms, server_ms = [], []
+    with bench.server("fsync") as server, chromiums(2) as (_, (publisher, joiner)):
+        for page in (publisher, joiner):
+            page.goto(f"{server.base}/demo")
+        publisher.evaluate(PUBLISH)
+        for number in range(max(3, bench.size.flows // 40)):
+            whole_ms, listing_ms, sent_ms = joiner.evaluate(JOIN)
+            answered_ms = publisher.evaluate("number => answered[number]", number)
+            took_ms.append(whole_ms)
+            server_ms.append(listing_ms + answered_ms - sent_ms)
+    note = f"median of {len(took_ms)}, Chromium to Chromium"
+    bench.add("browser", "click to open data channel", median(took_ms), "ms", most=MOST_CLICK_MS, note=note)
+    note = "until the listing is there, and from the answer until the other browser has it"
+    bench.add("browser", "the server's part of it", median(server_ms), "ms", most=MOST_SERVER_MS, note=note)
 
 
 def rooms(bench: Bench) -> None:

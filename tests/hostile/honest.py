@@ -163,23 +163,21 @@ class Peers:
         raise self._fail(began_s, "stream: ended")
 
     async def _announce(self) -> None:
-        await self._watching.wait()
-        with contextlib.closing(self._client()) as client:
-            found = await self._ask(client, "offer", "POST", "/honest-watched/offer", {"info": "a", "offer": OFFER})
-            began_s = time.monotonic()
-            await self._await_event("told", self._told, found["code"], began_s)
-            fields = {"code": found["code"], "side": "offerer"}
-            await self._ask(client, "withdraw", "POST", "/withdraw", fields)
+        await self._publish(self._told, "told")
         await asyncio.sleep(5 * REST_S)
 
     async def _expire(self) -> None:
-        """Publish for a second where others watch, and see when they are told that it is over."""
+        await self._publish(self._gone, "gone", ttl=TTL_MS)
+
+    async def _publish(self, news: defaultdict, name: str, **ttl: int) -> None:
+        """Publish where others watch, and see when they are told of it, or that it is over; else withdraw."""
         await self._watching.wait()
         with contextlib.closing(self._client()) as client:
-            fields = {"info": "e", "offer": OFFER, "ttl": TTL_MS}
-            found = await self._ask(client, "offer", "POST", "/honest-watched/offer", fields)
-            began_s = time.monotonic()
-            await self._await_event("gone", self._gone, found["code"], began_s, TTL_MS / 1000)
+            fields = {"info": name, "offer": OFFER, **ttl}
+            code = (await self._ask(client, "offer", "POST", "/honest-watched/offer", fields))["code"]
+            await self._await_event(name, news[code], time.monotonic(), sum(ttl.values()) / 1000)
+            if not ttl:
+                await self._ask(client, "withdraw", "POST", "/withdraw", {"code": code, "side": "offerer"})
 
     async def _hold(self) -> None:
         """Hold an offer over a WebSocket, ask there, and hear what is sent, for as long as there are candidates."""
@@ -221,11 +219,11 @@ class Peers:
             hearing.cancel()
             await asyncio.gather(hearing, return_exceptions=True)
 
-    async def _await_event(self, name: str, news: defaultdict, code: str, began_s: float, due_s: float = 0) -> None:
+    async def _await_event(self, name: str, event: asyncio.Event, began_s: float, due_s: float) -> None:
         # The stream may well be faster than the answer.
         try:
             async with asyncio.timeout(due_s + 2 * PATIENCE_S):
-                await news[code].wait()
+                await event.wait()
         except TimeoutError as error:
             raise self._fail(began_s, f"stream: not {name}") from error
         finally:  # also if the end comes first
