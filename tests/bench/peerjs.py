@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
@@ -23,9 +24,12 @@ class PeerJs(Server):
     environment: ClassVar[dict[str, str]] = {"PORT": "0", "NODE_ENV": "production"}
 
     def __init__(self, log: Path) -> None:
-        node = shutil.which("node")
-        if node is None:
+        if shutil.which("node") is None:
             raise BenchError("there is no Node.js (node)")
+        # What is called so may only be a program that starts it.
+        node = subprocess.run(
+            ["node", "-p", "process.execPath"], capture_output=True, text=True, check=True
+        ).stdout.strip()
         program = npm.node_modules(PACKAGES) / "peer/dist/bin/peerjs.js"
         super().__init__([node, str(program), "--host", "127.0.0.1"], log)
 
