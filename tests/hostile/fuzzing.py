@@ -30,7 +30,7 @@ from .inputs import Input, Maker
 BYTES_SHARE = 0.6  # of the inputs; the others are operations
 TOGETHER = 25  # operations on a connection
 SIDE_BY_SIDE = 32  # connections
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 WAITING_S = 0.1  # for what may be a stream, or wait for news
 LEFT_S = 0.02  # for a client that leaves to have been heard
 STEP_MS = 100  # the time that passes with each input, so that sessions expire on the way
@@ -203,7 +203,10 @@ class Fuzzer:
                 transport.write_eof()
             raw = b"".join(each.pieces)
             may_wait = b"/events" in raw or b"wait" in raw
-            await asyncio.wait([channel.ended], timeout=WAITING_S if may_wait else PATIENCE_S)
+            seen = -1
+            while not channel.ended.done() and len(channel.received) > seen:  # as long as something comes
+                seen = len(channel.received)
+                await asyncio.wait([channel.ended], timeout=WAITING_S if may_wait else PATIENCE_S)
             if not channel.ended.done():
                 if may_wait:
                     return

@@ -15,6 +15,7 @@ NAMES = [
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", NAMES)
 def test_honest_peers_are_served_and_nothing_is_kept(name, tmp_path):
     found = harm(name, tmp_path)
@@ -23,7 +24,7 @@ def test_honest_peers_are_served_and_nothing_is_kept(name, tmp_path):
 
 @pytest.mark.needs("root")
 @pytest.mark.slow
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(400)
 def test_small_disk_that_is_filled_is_given_back(tmp_path):
     outcome = attempt("fill-small-disk", SECONDS, quiet_s=QUIET_S, directory=tmp_path, disk_after_s=90)
     assert outcome.disk_level_s is not None

@@ -26,7 +26,7 @@ from .attacks import ATTACKS
 from .watcher import Sample, Watcher
 from .wire import PREPARER
 
-PREPARE_S = 90.0  # for what an attack needs before it begins
+PREPARE_S = 240.0  # for what an attack needs before it begins
 QUIET_S = 4.0
 NEWS_S = 1.0
 PROBE_PAUSE_S = 0.012  # its rate is below that of an address
