@@ -6,22 +6,23 @@ import copy
 import io
 import json
 import os
-import pty
 import re
 import signal
 import socket
 import subprocess
 import threading
-import time
 import urllib.request
 import uuid
 
 import pytest
 from support import writers
-from support.caring import LONG_MS, OTHER, SECRETS, data_files, done, entries, fill, names, noise, refused, servers
+from support.caring import LONG_MS, OTHER, SECRETS, data_files, done, entries, fill, names, noise, refused
 from support.command import BOUND_S, COMMAND, ORIGIN, Server, environment, run
 from support.disks import mounted
+from support.redis_servers import free_port
+from support.redis_traffic import until
 from support.stores import open_leveldb
+from support.terminal import Terminal
 
 from tornado_signal.maintenance.backup import Packer, unpack
 from tornado_signal.session import Side
@@ -29,12 +30,9 @@ from tornado_signal.stores.leveldb import directory, layout
 
 pytest_plugins = ["support.networks"]
 
-
-@pytest.fixture
-def start():
-    """A function that starts a server; none of them outlives the test."""
-    with servers() as starting:
-        yield starting
+ADMIN = ("--admin-port", 0)
+LONG = ("--session-timeout-ms", LONG_MS)
+DAMAGED = "dest is damaged: {}; nothing was restored, take another backup".format
 
 
 async def holds(path, before, now):
@@ -63,13 +61,9 @@ async def holds(path, before, now):
         await store.close()
 
 
-# Backup and restore.
-
-
 @pytest.mark.timeout(120)
-def test_a_backup_under_load(start, tmp_path):
-    """All that was acknowledged before a backup began is in it; the server goes on, and serves what is restored."""
-    server = start("--data-dir", tmp_path / "data", "--session-timeout-ms", LONG_MS)
+def test_a_backup_under_load_has_all_that_was_acknowledged_before(start, tmp_path):
+    server = start(*ADMIN, *LONG)
     peers = writers.Writers(server.url, "backup", padding="x" * 3000)
     backups = []
     try:
@@ -91,7 +85,7 @@ def test_a_backup_under_load(start, tmp_path):
         assert 30 < asyncio.run(holds(path, before, peers.sessions)) <= sessions
     assert [name for name in names(tmp_path) if name.startswith(".")] == []
 
-    again = start("--data-dir", path, "--session-timeout-ms", LONG_MS)
+    again = start("--data-dir", path, *LONG)
     session = next(each for each in before if each.code)
     body = {"code": str(uuid.UUID(bytes=session.code)), "side": "answerer"}
     status, found = again.call("/poll", body, origin=session.origin)
@@ -107,11 +101,10 @@ def await_some(peers, count):
         assert peers.acknowledgements.acquire(timeout=BOUND_S), peers.wrong
 
 
-def test_a_backup_is_the_data(start, tmp_path):
-    """Restored, a backup is the directory that it was made of, to the byte; but its numbers count anew for clients."""
+def test_a_restored_backup_is_the_same_to_the_byte_but_for_the_identity(start, tmp_path):
     data, dest, path = tmp_path / "data", tmp_path / "all.backup", tmp_path / "restored"
     fill(data, 500)
-    server = start("--data-dir", data, "--session-timeout-ms", LONG_MS)
+    server = start(*ADMIN, *LONG)
     done("backup", dest, "--admin-url", server.admin_url)
     assert server.stop() == 0
     done("restore", dest, "--data-dir", path)
@@ -123,72 +116,53 @@ def test_a_backup_is_the_data(start, tmp_path):
     assert done("check", "--data-dir", path) == f"{path} is sound\n"
 
 
-def test_a_stream_goes_on_over_a_restored_backup(start, tmp_path):
-    """A client that comes back to a stream with a cursor from after the backup begins anew with what there is."""
-    server = start("--data-dir", tmp_path / "data")
+def test_a_cursor_later_than_the_restored_backup_begins_with_what_there_is(start, tmp_path):
+    server = start(*ADMIN)
     kept = server.offer()
     done("backup", tmp_path / "b", "--admin-url", server.admin_url)
     for _ in range(20):
         server.offer()
-    cursor = last_id(server, None, 21)
+    cursor, _ = session_events(server, 21)[-1]
     assert server.stop() == 0
     done("restore", tmp_path / "b", "--data-dir", tmp_path / "restored")
-    server = start("--data-dir", tmp_path / "restored")
+    server = start("--data-dir", "restored")
     new = [server.offer() for _ in range(3)]
-    assert [each["code"] for each in events(server, cursor, 4)] == [kept, *new]
+    assert [code for _, code in session_events(server, 4, cursor)] == [kept, *new]
 
 
-def events(server, last, count):
-    """So many `session` events of a stream of the topic `lobby`, after an id."""
-    return [json.loads(data) for _, data in stream(server, last, count)]
-
-
-def last_id(server, last, count):
-    """The id of the last of so many events."""
-    return list(stream(server, last, count))[-1][0]
-
-
-def stream(server, last, count):
-    """Ids and data of so many events."""
-    headers = {"Origin": ORIGIN} | ({"Last-Event-ID": last} if last else {})
+def session_events(server, count, since=None):
+    """Ids and codes of so many `session` events of the stream of the topic `lobby`, after an id."""
+    headers = {"Origin": ORIGIN} | ({"Last-Event-ID": since} if since else {})
     request = urllib.request.Request(f"{server.url}/lobby/events", headers=headers)
+    found = []
     with urllib.request.urlopen(request, timeout=BOUND_S) as response:
-        fields = {}
-        while count:
-            name, _, value = response.readline().decode().rstrip("\n").partition(": ")
-            if name:
-                fields[name] = value
-                continue
+        while len(found) < count:
+            lines = iter(lambda: response.readline().decode().strip(), "")
+            fields = dict(line.partition(": ")[::2] for line in lines)
             if fields.get("event") == "session":
-                count -= 1
-                yield fields["id"], fields["data"]
-            fields = {}
+                found.append((fields["id"], json.loads(fields["data"])["code"]))
+    return found
 
 
-def test_the_settings_find_the_server(tmp_path):
-    """With the same settings as the server's, from environment or file, a command finds it without another word."""
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        port = str(taken.getsockname()[1])
+def test_commands_find_the_server_by_its_settings(start, tmp_path):
+    port = str(free_port())
     variables = {"TORNADO_SIGNAL_ADMIN_PORT": port, "TORNADO_SIGNAL_DATA_DIR": "here"}
-    server = Server(cwd=tmp_path, **variables)
-    try:
-        server.offer()
-        assert "1 sessions" in done("backup", "one", cwd=tmp_path, **variables)
-        (tmp_path / "signal.toml").write_text(f"admin_port = {port}\ndata_dir = 'here'\n")
-        assert "1 sessions" in done("backup", "two", "--config", "signal.toml", cwd=tmp_path)
-        assert "1 sessions" in done("backup", "three", "--admin-port", port, cwd=tmp_path)
-        assert json.loads(done("inspect", cwd=tmp_path, **variables))["source"] == f"http://127.0.0.1:{port}"
-        assert json.loads(done("inspect", "--admin-port", port, cwd=tmp_path))["sessions"] == 1
-        assert "bytes before" in done("compact", "--config", "signal.toml", cwd=tmp_path)
-    finally:
-        server.end()
+    server = start(**variables)
+    server.offer()
+    assert "1 sessions" in done("backup", "one", cwd=tmp_path, **variables)
+    (tmp_path / "signal.toml").write_text(f"admin_port = {port}\ndata_dir = 'here'\n")
+    assert "1 sessions" in done("backup", "two", "--config", "signal.toml", cwd=tmp_path)
+    assert "1 sessions" in done("backup", "three", "--admin-port", port, cwd=tmp_path)
+    assert json.loads(done("inspect", cwd=tmp_path, **variables))["source"] == f"http://127.0.0.1:{port}"
+    assert json.loads(done("inspect", "--admin-port", port, cwd=tmp_path))["sessions"] == 1
+    assert "bytes before" in done("compact", "--config", "signal.toml", cwd=tmp_path)
+    server.end()
     assert "1 sessions restored" in done("restore", "one", cwd=tmp_path, TORNADO_SIGNAL_DATA_DIR="there")
     assert names(tmp_path) == ["here", "one", "signal.toml", "there", "three", "two"]
 
 
-def test_what_is_overwritten(start, tmp_path):
-    """A backup overwrites nothing unless it is told to, and then only a file, and only by a whole backup."""
-    server = start("--data-dir", tmp_path / "data")
+def test_a_backup_overwrites_only_a_file_and_only_with_force(start, tmp_path):
+    server = start(*ADMIN)
     server.offer()
     dest = tmp_path / "dest"
     dest.write_text("precious")
@@ -199,65 +173,49 @@ def test_what_is_overwritten(start, tmp_path):
     )
     said = refused("backup", tmp_path / "missing" / "dest", *asking)
     assert said == f"cannot write {tmp_path}/missing/dest: No such file or directory; mend that, or name another file"
-    assert "no server answers" in refused("backup", "--force", dest, "--admin-port", unused_port())
+    assert "no server answers" in refused("backup", "--force", dest, "--admin-port", free_port())
     assert dest.read_text() == "precious"
     assert "1 sessions" in done("backup", "--force", dest, *asking)
     assert dest.read_bytes().startswith(b"tornado-signal backup 1\n")
     assert names(tmp_path) == ["data", "dest"]
 
 
-def unused_port():
-    """A port on which nobody listens."""
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        return taken.getsockname()[1]
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A filesystem with room for one MiB."""
-    with mounted(tmp_path / "disk", 1) as path:
-        yield path
-
-
-def test_a_full_disk(start, small_disk, tmp_path):
-    """Where there is no room, a backup, a restore and a repair say so, and leave everything as it was."""
-    data = tmp_path / "data"
+def test_a_full_disk_leaves_everything_as_it_was(start, tmp_path):
+    data, disk = tmp_path / "data", tmp_path / "disk"
     fill(data, 100, offer=noise(40_000))
-    server = start("--data-dir", data, "--session-timeout-ms", LONG_MS)
-    said = refused("backup", small_disk / "dest", "--admin-url", server.admin_url)
-    assert said == f"cannot write {small_disk}/dest: No space left on device; mend that, or name another file"
-    assert names(small_disk) == []
-    done("backup", tmp_path / "dest", "--admin-url", server.admin_url)
-    said = refused("restore", tmp_path / "dest", "--data-dir", small_disk / "data")
-    assert said.startswith(f"cannot restore {tmp_path}/dest into {small_disk}/data: ")
-    assert "No space left on device" in said
-    assert names(small_disk) == []
-    assert server.stop() == 0
+    server = start(*ADMIN, *LONG)
+    with mounted(disk, 1):
+        said = refused("backup", disk / "dest", "--admin-url", server.admin_url)
+        assert said == f"cannot write {disk}/dest: No space left on device; mend that, or name another file"
+        assert names(disk) == []
+        done("backup", tmp_path / "dest", "--admin-url", server.admin_url)
+        said = refused("restore", tmp_path / "dest", "--data-dir", disk / "data")
+        assert said.startswith(f"cannot restore {tmp_path}/dest into {disk}/data: ")
+        assert "No space left on device" in said
+        assert names(disk) == []
+        assert server.stop() == 0
 
-    fill(small_disk / "data", 10, offer=noise(40_000))
-    (small_disk / "data" / "CURRENT").write_bytes(b"nonsense")
-    before = data_files(small_disk / "data")
-    said = refused("repair", "--data-dir", small_disk / "data")
-    assert re.fullmatch(rf"cannot repair {small_disk}/data: that needs \d+ bytes free beside it; make room, .*", said)
-    assert data_files(small_disk / "data") == before
-    assert names(small_disk) == ["data"]
+        fill(disk / "data", 10, offer=noise(40_000))
+        (disk / "data" / "CURRENT").write_bytes(b"nonsense")
+        before = data_files(disk / "data")
+        said = refused("repair", "--data-dir", disk / "data")
+        assert re.fullmatch(rf"cannot repair {disk}/data: that needs \d+ bytes free beside it; make room, .*", said)
+        assert data_files(disk / "data") == before
+        assert names(disk) == ["data"]
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped", "interrupted", "terminated"])
-def test_a_backup_that_is_cut_short(end, start, tmp_path):
-    """Killed, server or command, in the middle of a backup: an error, and no file. One that stops ends it."""
+def test_a_backup_that_is_interrupted_leaves_no_file(end, start, tmp_path):
     data = tmp_path / "data"
     fill(data, 1500, offer=noise(40_000))
-    server = start("--data-dir", data, "--session-timeout-ms", LONG_MS)
+    server = start(*ADMIN, *LONG)
     (tmp_path / "backups").mkdir()
     command = [COMMAND, "backup", tmp_path / "backups" / "dest", "--admin-url", server.admin_url]
     with subprocess.Popen(
         command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as backup:
-        end_s = time.monotonic() + BOUND_S
-        while not any(file.stat().st_size > 1_000_000 for file in (tmp_path / "backups").iterdir()):
-            assert time.monotonic() < end_s
-            assert backup.poll() is None
+        until(lambda: any(file.stat().st_size > 1_000_000 for file in (tmp_path / "backups").iterdir()))
+        assert backup.poll() is None
         if end in ("killed", "stopped"):
             server.process.send_signal(signal.SIGKILL if end == "killed" else signal.SIGTERM)
         else:
@@ -284,18 +242,13 @@ def backup(tmp_path_factory):
     """A backup of a hundred sessions, and its bytes."""
     path = tmp_path_factory.mktemp("backup")
     fill(path / "data", 100)
-    server = Server("--data-dir", path / "data", "--admin-port", 0, "--session-timeout-ms", LONG_MS)
+    server = Server("--data-dir", path / "data", *ADMIN, *LONG)
     try:
         done("backup", path / "dest", "--admin-url", server.admin_url)
         assert server.stop() == 0
     finally:
         server.end()
     return (path / "dest").read_bytes()
-
-
-def flipped(data, at):
-    """Bytes with a bit turned."""
-    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 @pytest.mark.parametrize(
@@ -305,51 +258,50 @@ def flipped(data, at):
         (lambda data: data[:20_000], "it ends too soon"),
         (lambda data: data[:-1], "it has been altered"),
         (lambda data: data + b"\n", "it has been altered"),
-        (lambda data: flipped(data, len(data) // 2), "it has been altered|it ends too soon"),
-        (lambda data: flipped(data, len(data) - 1), "it has been altered"),
-        (lambda data: without_a_session(data), r"its parts do not agree \(.*\)"),
+        (lambda data: data[:9000] + bytes([data[9000] ^ 1]) + data[9001:], "it has been altered|it ends too soon"),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "it has been altered"),
     ],
 )
-def test_a_damaged_backup(harm, why, backup, tmp_path):
-    """A backup that was cut short or altered is not restored, and leaves nothing behind."""
+def test_a_backup_that_was_cut_short_or_altered_is_not_restored(harm, why, backup, tmp_path):
     (tmp_path / "dest").write_bytes(harm(backup))
-    said = refused("restore", "dest", "--data-dir", "data", cwd=tmp_path)
-    assert re.fullmatch(f"dest is damaged: ({why}); nothing was restored, take another backup", said), said
+    assert re.fullmatch(DAMAGED(f"({why})"), refused("restore", "dest", "--data-dir", "data", cwd=tmp_path))
+    assert re.fullmatch(f"dest is no sound backup: ({why})", refused("inspect", "dest", cwd=tmp_path))
     assert names(tmp_path) == ["dest"]
-    if "agree" not in why:
-        assert re.fullmatch(f"dest is no sound backup: ({why})", refused("inspect", "dest", cwd=tmp_path))
 
 
-def without_a_session(data):
-    """A backup whose sum is right and in which the head of a session is missing."""
-    entries = list(unpack(io.BytesIO(data).read))
+def without_a_session(entries):
+    """Leave out the head of a session."""
     heads = [at for at, (key, _) in enumerate(entries) if key[:1] == layout.SESSIONS and key.endswith(layout.HEAD)]
-    del entries[heads[-1]]
-    packer = Packer()
-    return packer.begin() + packer.pack(entries) + packer.end()
+    return entries[: heads[-1]] + entries[heads[-1] + 1 :]
 
 
-def test_a_backup_of_a_later_version(backup, tmp_path):
-    """A backup of a format that this version does not know is refused with what to do."""
-    later = [
-        (key, layout.pack_number(2) if key == layout.FORMAT_KEY else value)
-        for key, value in unpack(io.BytesIO(backup).read)
-    ]
+def of_a_later_format(entries):
+    """Have a format that this version does not know."""
+    return [(key, layout.pack_number(2) if key == layout.FORMAT_KEY else value) for key, value in entries]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (without_a_session, DAMAGED(r"its parts do not agree \(.*\)")),
+        (of_a_later_format, "the backup is of another version of tornado-signal; restore it with that version"),
+    ],
+)
+def test_a_whole_backup_of_what_cannot_be_served_is_not_restored(change, reason, backup, tmp_path):
     packer = Packer()
-    (tmp_path / "dest").write_bytes(packer.begin() + packer.pack(later) + packer.end())
-    said = refused("restore", "dest", "--data-dir", "data", cwd=tmp_path)
-    assert said == "the backup is of another version of tornado-signal; restore it with that version"
+    changed = change(list(unpack(io.BytesIO(backup).read)))
+    (tmp_path / "dest").write_bytes(packer.begin() + packer.pack(changed) + packer.end())
+    assert re.fullmatch(reason, refused("restore", "dest", "--data-dir", "data", cwd=tmp_path))
     assert names(tmp_path) == ["dest"]
 
 
-def test_restoring_goes_only_where_nothing_is(start, backup, tmp_path):
-    """A directory with anything in it, or in use, is not touched; an empty one is filled, a missing one is made."""
+def test_a_restore_goes_only_where_nothing_is(start, backup, tmp_path):
     (tmp_path / "dest").write_bytes(backup)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("precious")
     (tmp_path / "empty").mkdir(mode=0o755)
     os.chown(tmp_path / "empty", 4711, 4712)
-    server = start("--data-dir", tmp_path / "used")
+    server = start("--data-dir", "used")
     said = refused("restore", "dest", "--data-dir", "full", cwd=tmp_path)
     assert said == "full is not empty; move it away, or choose another --data-dir"
     said = refused("restore", "dest", "--data-dir", "used", cwd=tmp_path)
@@ -368,12 +320,11 @@ def test_restoring_goes_only_where_nothing_is(start, backup, tmp_path):
 # Inspect.
 
 
-def test_inspect_tells_numbers_and_nothing_else(start, tmp_path):
-    """Of a stopped directory, of the server that has it open, of a backup: the same numbers, and no word of a peer."""
+def test_inspect_has_the_same_numbers_of_each_source_and_no_word_of_a_peer(start, tmp_path):
     data = tmp_path / "data"
     codes = fill(data, 3000)
     stopped = done("inspect", "--data-dir", data)
-    server = start("--data-dir", data, "--session-timeout-ms", LONG_MS)
+    server = start(*ADMIN, *LONG)
     running = done("inspect", "--data-dir", data, "--admin-url", server.admin_url)
     done("backup", tmp_path / "dest", "--admin-url", server.admin_url)
     saved = done("inspect", tmp_path / "dest")
@@ -393,41 +344,31 @@ def test_inspect_tells_numbers_and_nothing_else(start, tmp_path):
     assert {each["origin"]: each["sessions"] for each in found["largest_origins"]} == by_origin
     assert (found["topics"], len(found["largest_topics"])) == (100, 20)
     assert len(json.loads(done("inspect", "--data-dir", data, "--most", 3))["largest_topics"]) == 3
-    shown = on_a_terminal("inspect", "--data-dir", data)
+    shown = on_a_terminal(data)
     assert "3000 sessions: 2000 unanswered, 1000 answered, 0 expired and not swept yet" in shown
-    assert re.search(r"ORIGIN +TOPIC +UNANSWERED\r\n", shown)
+    assert re.search(r"ORIGIN +TOPIC +UNANSWERED\n", shown)
     assert re.search(rf"{ORIGIN} +{by_origin[ORIGIN]} ", shown)
     assert not any(word in shown for word in SECRETS.values())
-    assert json.loads(on_a_terminal("inspect", "--data-dir", data, "--json"))["sessions"] == 3000
+    assert json.loads(on_a_terminal(data, "--json"))["sessions"] == 3000
 
 
-def on_a_terminal(*arguments):
-    """What a command that must succeed prints on a terminal."""
-    parent, child = pty.openpty()
-    with subprocess.Popen(
-        [COMMAND, *map(str, arguments)], env=environment(), stdout=child, stderr=subprocess.STDOUT
-    ) as command:
-        os.close(child)
-        shown = b""
-        with contextlib.suppress(OSError):  # the terminal has no other end any more
-            while piece := os.read(parent, 1 << 16):
-                shown += piece
-        os.close(parent)
-        assert command.wait(BOUND_S) == 0, shown
-    return shown.decode()
+def on_a_terminal(data, *flags):
+    """What `inspect` prints of a directory on a terminal."""
+    with Terminal(COMMAND, "inspect", "--data-dir", data, *flags, env=environment()) as terminal:
+        shown, status = terminal.rest()
+    assert status == 0
+    return shown
 
 
-def test_names_do_nothing_to_a_terminal(tmp_path):
-    """Whoever names a topic or an origin cannot write to the operator's terminal; long names are cut."""
-
+def test_inspect_escapes_and_cuts_names_on_a_terminal(tmp_path):
     async def filling():
         store = await open_leveldb(tmp_path / "data", timeout_ms=LONG_MS)
         await store.create("\x9b31m", "\x1b]0;owned\x07\r\n\0é" + "x" * 200, "i", "o")
         await store.close()
 
     asyncio.run(filling())
-    shown = on_a_terminal("inspect", "--data-dir", tmp_path / "data")
-    assert not re.search(r"[^\r\n -~…é]", shown)
+    shown = on_a_terminal(tmp_path / "data")
+    assert not re.search(r"[^\n -~…é]", shown)
     assert r"\x9b31m" in shown
     assert r"\x1b]0;owned\x07\r\n\x00é" in shown
     assert max(map(len, shown.splitlines())) < 150
@@ -436,30 +377,23 @@ def test_names_do_nothing_to_a_terminal(tmp_path):
 # Which directory, which server.
 
 
-def test_what_is_in_use_is_left_alone(start, tmp_path):
-    """Commands for stopped servers refuse a directory that is in use, with what to do; the server does not notice."""
+def test_a_directory_in_use_is_left_alone(start, tmp_path):
     data = tmp_path / "data"
-    server = start("--data-dir", data)
+    server = start(*ADMIN)
     server.offer()
     before = names(data)
-    for command in ("check", "repair"):
-        assert (
-            refused(command, "--data-dir", data)
-            == f"{data} is in use by another process; stop it, or choose another --data-dir"
-        )
-    for command in ("inspect", "compact"):
-        said = refused(command, "--data-dir", data)
-        assert (
-            said
-            == f"{data} is in use by a running server; stop that, or give it and this command the same --admin-port"
-        )
+    same_port = "stop that, or give it and this command the same --admin-port"
+    for commands, said in (
+        (("check", "repair"), f"{data} is in use by another process; stop it, or choose another --data-dir"),
+        (("inspect", "compact"), f"{data} is in use by a running server; {same_port}"),
+    ):
+        assert [refused(command, "--data-dir", data) for command in commands] == [said, said]
     assert names(data) == before
     assert server.stop() == 0
 
 
 @pytest.mark.parametrize("command", ["inspect", "check", "compact", "repair"])
-def test_nothing_is_made(command, tmp_path):
-    """A directory that is not there, or that has no database, is not made into one."""
+def test_no_command_makes_a_database(command, tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("missing", "empty"):
         said = refused(command, "--data-dir", name, cwd=tmp_path)
@@ -467,9 +401,8 @@ def test_nothing_is_made(command, tmp_path):
     assert [str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*")] == ["empty"]
 
 
-def test_no_server(start, tmp_path):
-    """A command that needs a server says so in one sentence, whatever answers instead, or nobody."""
-    port = unused_port()
+def test_a_command_without_its_server_says_what_to_do(start, tmp_path):
+    port = free_port()
     said = refused("backup", "x", "--admin-port", port, cwd=tmp_path)
     assert said == (
         f"no server answers at http://127.0.0.1:{port} (Connection refused); start it, or say where its admin listener "
@@ -479,7 +412,7 @@ def test_no_server(start, tmp_path):
     assert said == "the running server makes the backup: give it an --admin-port, and name the same one here"
     said = refused("backup", "x", "--admin-port", 0, cwd=tmp_path)
     assert said == "with --admin-port 0 only the server's log knows the port; name it with --admin-url"
-    server = start("--data-dir", tmp_path / "data")
+    server = start(*ADMIN)
     for command in (["backup", "x"], ["inspect"], ["compact"]):
         said = refused(*command, "--admin-url", server.url, cwd=tmp_path)
         assert said.startswith(f"what answers at {server.url} is not the admin listener of a tornado-signal; say where")
@@ -487,8 +420,7 @@ def test_no_server(start, tmp_path):
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"", b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\nno"])
-def test_a_stranger_at_the_port(answer, tmp_path):
-    """Something else at the port is told apart, whatever it says."""
+def test_something_else_at_the_port_is_recognized(answer, tmp_path):
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listening:
 
         def answering():
@@ -518,7 +450,6 @@ def test_a_stranger_at_the_port(answer, tmp_path):
     ],
 )
 def test_wrong_usage(arguments, said, tmp_path):
-    """A wrong command line is exit status 2, as with `serve`, and so is a wrong setting from the environment."""
     ended = run(*arguments, cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert said in ended.stderr
@@ -527,56 +458,50 @@ def test_wrong_usage(arguments, said, tmp_path):
     assert "TORNADO_SIGNAL_PROT" in ended.stderr
 
 
-# Compact.
-
-
-def test_compact(start, tmp_path):
-    """Of a stopped directory or through the server: what expired no longer takes space, and both sizes are told."""
+def test_compact_frees_the_room_of_what_was_swept(start, tmp_path):
     data = tmp_path / "data"
+    sweeping = (*ADMIN, "--sweep-interval-ms", 10)
+
+    def swept(server):
+        """Wait until nothing that has expired is left."""
+        until(lambda: not json.loads(done("inspect", "--admin-url", server.admin_url))["expired"])
+
+    def compacted(where, *flags):
+        """Compact; the sizes before and after."""
+        said = done("compact", "--data-dir", data, *flags)
+        return map(int, re.fullmatch(rf"{where}: (\d+) bytes before, (\d+) bytes after\n", said).groups())
+
     fill(data, 200, offer=noise(10_000), timeout_ms=1)
-    server = start("--data-dir", data, "--sweep-interval-ms", 10)
-    wait_until_swept(server)
-    sizes(done("compact", "--data-dir", data, "--admin-url", server.admin_url), server.admin_url)
+    server = start(*sweeping)
+    swept(server)
+    compacted(server.admin_url, "--admin-url", server.admin_url)
     server.offer()
     assert server.stop() == 0
     fill(data, 200, offer=noise(10_000), timeout_ms=1)
-    before, after = sizes(done("compact", "--data-dir", data), data)
+    before, after = compacted(data)
     assert after > 2_000_000 < before  # what has expired is still there: nobody has swept
-    server = start("--data-dir", data, "--sweep-interval-ms", 10)
-    wait_until_swept(server)
+    server = start(*sweeping)
+    swept(server)
     server.stop(signal.SIGKILL)
-    before, after = sizes(done("compact", "--data-dir", data), data)
+    before, after = compacted(data)
     assert after < 100_000
     assert json.loads(done("inspect", "--data-dir", data))["sessions"] == 1
-
-
-def sizes(said, name):
-    """The sizes that `compact` says."""
-    return map(int, re.fullmatch(rf"{name}: (\d+) bytes before, (\d+) bytes after\n", said).groups())
-
-
-def wait_until_swept(server):
-    """Wait until nothing that has expired is left."""
-    end_s = time.monotonic() + BOUND_S
-    while json.loads(done("inspect", "--admin-url", server.admin_url))["expired"]:
-        assert time.monotonic() < end_s
 
 
 # The admin listener at other addresses.
 
 
-def test_the_admin_listener_of_another_address(start, tmp_path):
-    """The commands find it where the settings say that it is."""
-    server = start("--data-dir", tmp_path / "data", "--admin-port", 0, "--admin-address", "127.0.0.2")
+def test_commands_find_the_admin_listener_at_another_address(start, tmp_path):
+    server = start(*ADMIN, "--admin-address", "127.0.0.2")
     server.offer()
     host, _, port = server.admin_url.removeprefix("http://").rpartition(":")
     assert host == "127.0.0.2"
     assert "sessions" in done("inspect", "--admin-port", port, "--admin-address", host)
 
 
+@pytest.mark.needs("curl")
 @pytest.mark.parametrize("token", ["", "0123456789abcdef"])
-def test_what_other_machines_may_ask_for(token, spawn, tmp_path):
-    """A listener for a network shows its numbers there; backups are for those that show the token, if there is one."""
+def test_other_machines_see_numbers_and_need_the_token_for_backups(token, spawn, tmp_path):
     flags = ["--port", 0, "--data-dir", tmp_path / "data", "--admin-port", 0, "--admin-address", "0.0.0.0"]
     named = []
     if token:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import uvloop
 from support import writers
-from support.command import BOUND_S, ORIGIN, Server
+from support.command import BOUND_S, ORIGIN
 from support.rpc import RpcClient
 from support.stores import open_leveldb
 from support.writers import NO_LIMIT_MS
@@ -29,6 +29,16 @@ pytestmark = pytest.mark.slow
 
 ROUNDS = 6
 WRITERS = 6
+LONG_MS = 3_600_000
+SHORT_MS = 1000  # a lifetime that ends while a test looks on
+
+
+@pytest.fixture
+def moment():
+    """What chooses when to kill; its seed is printed."""
+    seed = time.time_ns()
+    print("seed", seed)
+    return random.Random(seed)
 
 
 class Writer:
@@ -101,61 +111,41 @@ class Writer:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("durability", ["fsync", "os"])
-def test_killed_again_and_again(durability, tmp_path):
-    """Six times: six writers, SIGKILL at any moment, a check of the directory itself; at the end, of every word."""
-    seed = time.time_ns()
-    print("seed", seed)
-    moment = random.Random(seed)
+def test_killed_again_and_again(durability, moment, start, tmp_path):
     peers = [Writer(number) for number in range(WRITERS)]
-    arguments = ("--data-dir", str(tmp_path), "--durability", durability, "--session-timeout-ms", "3600000")
+    arguments = ("--durability", durability, "--session-timeout-ms", LONG_MS)
     for _ in range(ROUNDS):
-        server = Server(*arguments)
-        try:
-            with ThreadPoolExecutor(WRITERS) as threads:
-                working = [threads.submit(writer.work, server.url) for writer in peers]
-                threading.Event().wait(moment.uniform(0.05, 0.6))
-                server.stop(signal.SIGKILL)
-                for each in working:
-                    each.result()
-        finally:
-            server.end()
-        uvloop.run(check_directory(tmp_path))
-    server = Server(*arguments)
-    try:
-        for writer in peers:
-            writer.check(server)
-        assert sum(len(writer.offers) for writer in peers) > ROUNDS
-        assert server.stop() == 0
-    finally:
-        server.end()
+        server = start(*arguments)
+        with ThreadPoolExecutor(WRITERS) as threads:
+            working = [threads.submit(writer.work, server.url) for writer in peers]
+            threading.Event().wait(moment.uniform(0.05, 0.6))
+            server.stop(signal.SIGKILL)
+            for each in working:
+                each.result()
+        uvloop.run(find_all(tmp_path / "data"))
+    server = start(*arguments)
+    for writer in peers:
+        writer.check(server)
+    assert sum(len(writer.offers) for writer in peers) > ROUNDS
+    assert server.stop() == 0
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("timeout_ms", [2000, NO_LIMIT_MS])
-def test_killed_among_sweeps_and_merges(timeout_ms, tmp_path):
-    """Eight times more, with texts so long that LevelDB changes logs and merges tables, with and without a sweep."""
-    seed = time.time_ns()
-    print("seed", seed)
-    moment = random.Random(seed)
+def test_killed_among_sweeps_and_merges(timeout_ms, moment, start, tmp_path):
+    """Some texts are so long that LevelDB changes logs and merges tables."""
     sessions = []
-    flags = ("--session-timeout-ms", timeout_ms, "--sweep-interval-ms", 10)
     for turn in range(8):
-        server = Server("--data-dir", tmp_path, *flags)
-        try:
-            working = writers.Writers(server.url, f"{seed} {turn}", padding="x" * moment.choice([0, 0, 30_000]))
-            for _ in range(moment.randrange(1, 500)):
-                assert working.acknowledgements.acquire(timeout=BOUND_S), working.wrong
-            server.stop(signal.SIGKILL)
-            working.stop()
-        finally:
-            server.end()
+        server = start("--session-timeout-ms", timeout_ms, "--sweep-interval-ms", 10)
+        working = writers.Writers(server.url, f"{moment.random()} {turn}", padding="x" * moment.choice([0, 0, 30_000]))
+        for _ in range(moment.randrange(1, 500)):
+            assert working.acknowledgements.acquire(timeout=BOUND_S), working.wrong
+        server.stop(signal.SIGKILL)
+        working.stop()
         assert working.wrong == []
         sessions += working.sessions
-        known, _ = writers.compare_stopped(tmp_path, sessions, timeout_ms)
+        known, _ = writers.compare_stopped(tmp_path / "data", sessions, timeout_ms)
         assert known > 0
-
-
-SHORT_MS = 1000  # a lifetime that ends while a test looks on
 
 
 class Holder:
@@ -242,15 +232,11 @@ class Watcher:
 
 
 @pytest.mark.parametrize("engine", ["leveldb", "redis"])
-async def test_killed_under_held_offers(engine, tmp_path, start, redis_server, serve):
-    """Three times SIGKILL while connections publish what they hold: those that come back take all of it over.
+async def test_killed_under_held_offers(engine, moment, tmp_path, start, redis_server, serve):
+    """Clients that come back take over all they held; what others held is not lost, and ends with its lifetime.
 
-    What they hold is withdrawn when they leave. What is held by those that stay away is not lost, and ends with its
-    lifetime. With Redis they come back to another server, which has been there all the time.
+    With Redis they come back to another server, which has been there all the time.
     """
-    seed = time.time_ns()
-    print("seed", seed)
-    moment = random.Random(seed)
     flags = ("--hold-grace-ms", 300, "--sweep-interval-ms", 100)
     begin = start
     if engine == "redis":
@@ -290,14 +276,7 @@ async def test_killed_under_held_offers(engine, tmp_path, start, redis_server, s
         assert {watcher.gone.get(code, "expired") for code in ending} <= {"expired"}
     assert server.stop() == 0
     if engine == "leveldb":
-        await check_directory(tmp_path / "data")
-
-
-async def check_directory(path):
-    """Open what a killed server left behind, as it will be opened next, and prove that its tables agree."""
-    store = await open_leveldb(path, timeout_ms=3_600_000)
-    store.check()
-    await store.close()
+        await find_all(tmp_path / "data")
 
 
 COMPACTING = """
@@ -320,7 +299,7 @@ async def write(store, numbers):
             print("kept", code.hex(), offer[:40], flush=True)
 
 async def main():
-    store = LevelDBStore(Path(sys.argv[1]), Clock(), timeout_ms=1_000_000)
+    store = LevelDBStore(Path(sys.argv[1]), Clock(), timeout_ms=3_600_000)
     await store.open()
     numbers = itertools.count(begin)
     writing = [asyncio.create_task(write(store, numbers)) for _ in range(8)]
@@ -334,12 +313,8 @@ asyncio.run(main())
 """
 
 
-def test_killed_in_the_middle_of_a_compaction(tmp_path):
-    """Eight times SIGKILL while it compacts and writes: it opens, is sound, and holds all that was acknowledged."""
+def test_killed_in_the_middle_of_a_compaction(moment, tmp_path):
     turns = 8
-    seed = time.time_ns()
-    print("seed", seed)
-    moment = random.Random(seed)
     kept, in_the_middle = {}, 0
     for turn in range(turns):
         command = [sys.executable, "-c", COMPACTING, str(tmp_path / "data"), str(turn * 1_000_000)]
@@ -360,18 +335,23 @@ def test_killed_in_the_middle_of_a_compaction(tmp_path):
             if line.startswith("kept ") and line.endswith("\n"):
                 _, code, number, begun = line.split()
                 kept[bytes.fromhex(code)] = f"{number} {begun}"
-        uvloop.run(find_all(tmp_path / "data", kept))
+        uvloop.run(find_all(tmp_path / "data", kept.items()))
     print("in the middle of a compaction", in_the_middle, "acknowledged", len(kept))
     assert in_the_middle > turns / 3
     assert len(kept) > turns
 
 
-async def find_all(path, kept):
-    """Open, check, and find everything that was acknowledged."""
-    store = await open_leveldb(path, timeout_ms=1_000_000)
+async def find_all(path, kept=()):
+    """Open what a killed server left behind, prove that its tables agree, and find all that was acknowledged.
+
+    Args:
+        path: the directory.
+        kept: pairs of a code and what its offer begins with.
+    """
+    store = await open_leveldb(path, timeout_ms=LONG_MS)
     try:
         store.check()
-        for code, begun in kept.items():
+        for code, begun in kept:
             news = await store.read("o", code, Side.ANSWERER)
             assert news.description.startswith(begun), (code, begun)
     finally:

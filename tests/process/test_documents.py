@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +10,11 @@ from pathlib import Path
 import pytest
 from markdown.extensions.toc import slugify
 from support.checkout import copy_checkout
-from support.command import BOUND_S, COMMAND, Server, environment
+from support.command import BOUND_S, COMMAND, environment
 from support.documents import ADDRESS, all_blocks, blocks, pages, sections
-from support.networks import NETWORK
+from support.needs import require
 from support.paths import ROOT
+from support.redis_servers import free_port
 from support.service import declared
 from websockets.sync.client import connect
 
@@ -23,6 +23,8 @@ from tornado_signal import errors
 from tornado_signal.http import assets
 from tornado_signal.http.errors import STATUS
 from tornado_signal.stores.leveldb import layout
+
+pytest_plugins = ["support.networks"]
 
 # What would run this test inside itself: how it is tried instead.
 NEEDS_CARE = {
@@ -52,8 +54,6 @@ def expected(text):
     return ".+".join(map(re.escape, text.split("…")))
 
 
-# The commands.
-
 # A member of the room that says one thing and ends with the answer.
 GREETER = """
 import asyncio
@@ -80,15 +80,19 @@ asyncio.run(main())
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
     """A checkout of one's own."""
+    require("git")
     copy = tmp_path_factory.mktemp("documents") / "tornado-signal"
     copy_checkout(copy)
     return copy
 
 
-def bash(script, cwd, **variables):
+BASH = ["bash", "-euo", "pipefail", "-c"]
+
+
+def bash(script, cwd, prefix=(), **variables):
     """Run a block; its output. Every command of it has to end well."""
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
+        [*prefix, *BASH, script],
         cwd=cwd,
         env=environment(PIP_DISABLE_PIP_VERSION_CHECK="1", **variables),
         capture_output=True,
@@ -100,45 +104,38 @@ def bash(script, cwd, **variables):
     return done.stdout
 
 
-class Running:
-    """The server, started as the quickstart says; `log` is what it writes."""
-
-    def __init__(self, script, cwd, prefix=(), **variables):
-        *before, last = script.split("&& ")  # bash becomes the server, so that a signal reaches it
-        self.process = subprocess.Popen(
-            [*prefix, "bash", "-euo", "pipefail", "-c", "&& ".join([*before, f"exec {last}"])],
-            cwd=cwd,
-            env=environment(PIP_DISABLE_PIP_VERSION_CHECK="1", **variables),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.log = ""
-        while not (found := re.search(r"listening on (http://\S+)", self.log)):
-            line = self.process.stderr.readline()
-            self.log += line
-            if not line:
-                self.stop()
-                raise AssertionError(self.log)
-        self.url = found[1]
-
-    def stop(self):
-        """End it; its exit status."""
-        self.process.terminate()
-        self.process.communicate(timeout=BOUND_S)
-        return self.process.returncode
+@contextlib.contextmanager
+def serving(script, cwd, prefix=(), **variables):
+    """Start the server as a page says, for as long as the block lasts; its address."""
+    *before, last = script.split("&& ")  # bash becomes the server, so that a signal reaches it
+    with subprocess.Popen(
+        [*prefix, *BASH, "&& ".join([*before, f"exec {last}"])],
+        cwd=cwd,
+        env=environment(PIP_DISABLE_PIP_VERSION_CHECK="1", **variables),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        log = ""
+        while not (found := re.search(r"listening on (http://\S+)", log)):
+            log += (line := process.stderr.readline())
+            assert line, log
+        try:
+            yield found[1]
+        finally:
+            process.terminate()
+            process.communicate(timeout=BOUND_S)
+    assert process.returncode == 0
 
 
 @pytest.fixture(scope="module")
 def installed(checkout):
-    """The checkout after the one command that installs and runs the server, and what that command was."""
+    """The checkout after the one command that installs and runs the server, and the address of that."""
     (script,) = blocks("quickstart", "Start a server", "sh")
-    running = Running(script, checkout, TORNADO_SIGNAL_PORT="0")
-    yield checkout, running
-    assert running.stop() == 0
+    with serving(script, checkout, TORNADO_SIGNAL_PORT="0") as url:
+        yield checkout, url
 
 
-def test_every_block_is_tried():
-    """Each page has as many blocks as are tried, here or where it is said; the README repeats some of the pages."""
+def test_every_block_is_tried_here_or_where_a_comment_says():
     languages = ("sh", "html", "python", "ini", "yaml", "")
     found = {page: len([each for each, _ in all_blocks(text) if each in languages]) for page, text in pages().items()}
     assert {page: count for page, count in found.items() if count} == {
@@ -164,14 +161,14 @@ def test_every_block_is_tried():
 
 
 @pytest.mark.slow
+@pytest.mark.needs("curl")
 @pytest.mark.timeout(120)
-def test_two_peers_with_curl(installed):
-    """The one command installs and runs the server; the examples print what the quickstart says, but time and codes."""
-    checkout, running = installed
+def test_the_two_peers_with_curl_print_what_the_quickstart_shows(installed):
+    checkout, url = installed
     assert (checkout / "data" / "CURRENT").exists()
     rest = blocks("quickstart", "Be two peers with curl", "sh", "json")
-    script = "".join(rest[::2]).replace(ADDRESS, running.url)
-    assert script.count(running.url) == 1
+    script = "".join(rest[::2]).replace(ADDRESS, url)
+    assert script.count(url) == 1
     assert "3000" not in script
     # Each answer ends without a line break; the page shows each on a line of its own.
     printed = bash(script.replace("curl -s ", "curl -s -w '\\n' "), checkout).splitlines()
@@ -182,13 +179,13 @@ def test_two_peers_with_curl(installed):
 
 
 @pytest.mark.slow
+@pytest.mark.needs("curl")
 @pytest.mark.timeout(120)
-def test_news_without_polling(installed):
-    """A waiting request is answered at once; the example prints what the page says, that answer among the others."""
-    checkout, running = installed
+def test_the_waiting_requests_print_what_the_page_shows(installed):
+    checkout, url = installed
     script, answers = blocks("http-api", "News without polling", "sh", "json")
     names = blocks("quickstart", "Be two peers with curl", "sh")[0].splitlines()[0]
-    whole = f"{names}\n{script}".replace(ADDRESS, running.url)
+    whole = f"{names}\n{script}".replace(ADDRESS, url)
     # Two of them print at the same time, and each of these its answer first and then the line break.
     printed = bash(whole.replace("curl -s ", "curl -s -w '\\n' "), checkout).replace("}{", "}\n{").split()
     wanted = [expected(pattern) for pattern in answers.splitlines()]
@@ -199,98 +196,66 @@ def test_news_without_polling(installed):
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_two_real_peers(installed, tmp_path):
-    """The two peers of the quickstart find each other at its address and say what it says they do."""
+def test_the_two_peers_of_the_quickstart_find_each_other(installed, network, tmp_path):
     checkout, _ = installed
     (script,) = blocks("quickstart", "Two real peers", "sh")
     install, script = script.split("\n", 1)
     bash(install, checkout)
-    root = os.geteuid() == 0
-    unshare = ["unshare", "-n" if root else "-rn", "sh", "-c", NETWORK]
-    with subprocess.Popen(unshare, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as network:
-        assert network.stdout.readline() == "ready\n"
-        enter = ["nsenter", f"--target={network.pid}", "--net", *([] if root else ["--user", "--preserve-credentials"])]
-        running = Running(
-            ".venv/bin/tornado-signal serve", checkout, enter, TORNADO_SIGNAL_DATA_DIR=str(tmp_path / "data")
-        )
-        assert running.url == ADDRESS
-        done = subprocess.run(
-            [*enter, "bash", "-euo", "pipefail", "-c", script],
-            cwd=checkout,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=100,
-            check=True,
-        )
-        assert running.stop() == 0
-    assert sorted(re.findall("heard: (.*)", done.stdout)) == ["hello from A", "hello from B"]
-    assert sorted(re.findall("(offerer|answerer) of", done.stdout)) == ["answerer", "offerer"]
+    command, data = ".venv/bin/tornado-signal serve", str(tmp_path / "data")
+    with serving(command, checkout, network, TORNADO_SIGNAL_DATA_DIR=data) as url:
+        assert url == ADDRESS
+        printed = bash(script, checkout, network)
+    assert sorted(re.findall("heard: (.*)", printed)) == ["hello from A", "hello from B"]
+    assert sorted(re.findall("(offerer|answerer) of", printed)) == ["answerer", "offerer"]
 
 
 @pytest.mark.slow
+@pytest.mark.needs("aiortc")
 @pytest.mark.timeout(240)
-def test_from_python(tmp_path):
-    """The program joins a peer; with the one line that the page names it is that peer. The other one is in a room."""
+def test_the_programs_in_python_join_publish_and_meet_in_a_room(network, spawn, tmp_path):
     (joiner,) = blocks("python", "Connect two programs", "python")
     assert len([line for line in joiner.splitlines() if line]) <= 10
     line = re.search(r"`(async for [^`]*)`", sections("python")["Connect two programs"])[1]
     publisher, changed = re.subn(r"async with await peers\.join.*", line, joiner)
     assert changed == 1
-    root = os.geteuid() == 0
-    unshare = ["unshare", "-n" if root else "-rn", "sh", "-c", NETWORK]
-    with subprocess.Popen(unshare, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as network:
-        assert network.stdout.readline() == "ready\n"
-        enter = ["nsenter", f"--target={network.pid}", "--net", *([] if root else ["--user", "--preserve-credentials"])]
-        running = Running(f"{COMMAND} serve", tmp_path, enter)
-        assert running.url == ADDRESS
 
-        def begin(program):
-            return subprocess.Popen([*enter, sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True)
+    def begin(program):
+        return spawn(sys.executable, "-u", "-c", program, stdout=subprocess.PIPE)
 
-        programs = publishing, joining = [begin(program) for program in (publisher, joiner)]
-        try:
-            assert joining.communicate(timeout=100)[0] == "hello\n"
-            assert publishing.stdout.readline() == "hello\n"
-            assert joining.returncode == 0
-            echo = begin(blocks("python", "Be in a room", "python")[0])
-            programs.append(echo)
-            greeter = begin(GREETER)
-            programs.append(greeter)
-            assert greeter.communicate(timeout=100)[0] == "Echo: hello\n"
-            assert [echo.stdout.readline() for _ in range(2)] == ["greeter is here\n", "greeter has left\n"]
-        finally:
-            for program in programs:
-                program.kill()
-                program.communicate()
-            stopped = running.stop()
-        assert stopped == 0
+    with serving(f"{COMMAND} serve", tmp_path, network) as url:
+        assert url == ADDRESS
+        publishing, joining = begin(publisher), begin(joiner)
+        assert joining.communicate(timeout=100)[0] == "hello\n"
+        assert publishing.stdout.readline() == "hello\n"
+        assert joining.returncode == 0
+        echo = begin(blocks("python", "Be in a room", "python")[0])
+        assert begin(GREETER).communicate(timeout=100)[0] == "Echo: hello\n"
+        assert [echo.stdout.readline() for _ in range(2)] == ["greeter is here\n", "greeter has left\n"]
+        for program in (publishing, echo):
+            program.kill()
+            program.wait()
 
 
-def test_one_websocket(tmp_path):
-    """What the page sends has the answers and events that it shows, those of one request in any order."""
+def test_the_messages_of_one_websocket_are_answered_as_shown(start):
+    """The answers and events of one request may come in any order."""
     (lines,) = blocks("websocket-api", "WebSocket API", "")
-    server = Server("--data-dir", tmp_path / "data")
-    try:
-        with connect(f"{server.url.replace('http', 'ws')}/ws", origin="https://app.example") as socket_:
-            for sent, *wanted in (part.splitlines() for part in lines.split("-> ")[1:]):
-                socket_.send(sent)
-                received = [socket_.recv(BOUND_S) for _ in wanted]
-                for text in wanted:
-                    assert any(re.fullmatch(expected(text.removeprefix("<- ")), each) for each in received), received
-        assert server.stop() == 0
-    finally:
-        server.end()
+    server = start()
+    with connect(f"{server.url.replace('http', 'ws')}/ws", origin="https://app.example") as socket_:
+        for sent, *wanted in (part.splitlines() for part in lines.split("-> ")[1:]):
+            socket_.send(sent)
+            received = [socket_.recv(BOUND_S) for _ in wanted]
+            for text in wanted:
+                assert any(re.fullmatch(expected(text.removeprefix("<- ")), each) for each in received), received
+    assert server.stop() == 0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_from_a_shell(installed):
-    """Two commands are two peers; the others run, and what they leave is a manual page."""
-    checkout, running = installed
+def test_the_commands_in_a_shell_are_peers_and_leave_a_manual_page(installed):
+    checkout, url = installed
     peers, others = blocks("command-line", "Use a server", "sh")
-    script = (peers + others).replace(ADDRESS, running.url)
-    assert script.count(running.url) == 1
+    script = (peers + others).replace(ADDRESS, url)
+    assert script.count(url) == 1
     first, *_, measured = bash(script, checkout).splitlines()
     assert first == "answer to: offer of alice"
     assert '"count": 3' in measured
@@ -299,8 +264,7 @@ def test_from_a_shell(installed):
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_help_check_and_version(installed, tmp_path):
-    """The three commands of the page on settings run, and say what they should."""
+def test_the_commands_on_settings_say_what_they_should(installed, tmp_path):
     checkout, _ = installed
     (script,) = blocks("settings", "Settings", "sh")
     help_, check, version = [
@@ -313,48 +277,36 @@ def test_help_check_and_version(installed, tmp_path):
 
 
 @pytest.mark.slow
-def test_look_after_it(tmp_path):
-    """What is to be typed while the server runs works then, and what is to be typed when it is stopped, then."""
+def test_the_commands_of_maintenance_work_while_the_server_runs_or_is_stopped(start, tmp_path):
     running, stopped = [text.splitlines() for text in blocks("maintenance", "Backup and repair", "sh")]
     units = "tornado-signal.socket tornado-signal"
     assert [stopped.pop(0), stopped.pop()] == [f"sudo systemctl {verb} {units}" for verb in ("stop", "start")]
     (tmp_path / "var/backups").mkdir(parents=True)
-    data = tmp_path / "var/lib/tornado-signal/data"
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        port = str(taken.getsockname()[1])
+    data, port = tmp_path / "var/lib/tornado-signal/data", str(free_port())
 
     def typed(lines):
         script = "\n".join(lines).replace("sudo /opt/tornado-signal/bin/tornado-signal", str(COMMAND))
         script = script.replace(" /var/", f" {tmp_path}/var/").replace("sudo ", "").replace("9100", port)
         return bash(script, tmp_path)
 
-    server = Server("--admin-port", port, "--data-dir", data)
-    try:
-        code = server.offer()
-        printed = typed(running)
-        assert printed.startswith(f"{tmp_path}/var/backups/tornado-signal.backup: 1 sessions, ")
-        assert re.search(r"^http://127.0.0.1:\d+: \d+ bytes before, \d+ bytes after$", printed, re.MULTILINE)
-        assert '"sessions": 1' in printed
-        assert server.stop() == 0
-    finally:
-        server.end()
+    server = start("--admin-port", port, "--data-dir", data)
+    code = server.offer()
+    printed = typed(running)
+    assert printed.startswith(f"{tmp_path}/var/backups/tornado-signal.backup: 1 sessions, ")
+    assert re.search(r"^http://127.0.0.1:\d+: \d+ bytes before, \d+ bytes after$", printed, re.MULTILINE)
+    assert '"sessions": 1' in printed
+    assert server.stop() == 0
     printed = typed(stopped).splitlines()
     assert [line.removeprefix(str(data)) for line in printed] == [
         " is sound",
         " is sound, nothing was changed",
         f": 1 sessions restored from {tmp_path}/var/backups/tornado-signal.backup",
     ]
-    server = Server("--data-dir", data)
-    try:
-        assert server.codes() == [code]
-        assert server.stop() == 0
-    finally:
-        server.end()
+    assert start("--data-dir", data).codes() == [code]
 
 
 @pytest.mark.slow
-def test_work_on_it():
-    """The commands for working on it exist and understand what the page tells them."""
+def test_the_commands_for_working_on_it_exist_and_understand_the_page():
     lines = "".join(blocks("contributing", "Contributing", "sh")).splitlines()
     assert lines == list(NEEDS_CARE)
     for line in lines:
@@ -362,22 +314,16 @@ def test_work_on_it():
         subprocess.run(NEEDS_CARE[line], cwd=ROOT, stdout=subprocess.DEVNULL, timeout=100, check=True)
 
 
-# The tables.
-
-
-def test_endpoints():
-    """The page's endpoints are those of the table of routes, with their methods."""
-    rows = [
-        re.fullmatch(r"`([A-Z]+) (\S+)`", cells[0]).groups() for cells in table("http-api", "Endpoints", "endpoint")
-    ]
+def test_the_endpoints_are_those_of_the_routes():
+    cells = [row[0] for row in table("http-api", "Endpoints", "endpoint")]
+    rows = [re.fullmatch(r"`([A-Z]+) (\S+)`", cell).groups() for cell in cells]
     routes = {path.replace("{topic}", ":topic"): method for path, method in declared().items()}
     routes |= dict.fromkeys([*assets.CLIENT, "/demo", "/ws", "/asyncapi.json"], "GET")
     assert len(rows) == len(routes)
     assert {path: method for method, path in rows} == routes
 
 
-def test_errors():
-    """The page's errors are those that the server has, with their statuses and texts."""
+def test_the_errors_are_those_of_the_server():
     made = {errors.InvalidParameter: ("…",), errors.MethodNotAllowed: ((),), errors.Unavailable: ("x",)}
     made[errors.TooMany] = ("x", 1)
     texts = {(str(status), f"`{kind(*made.get(kind, ()))}`") for kind, status in STATUS.items()}
@@ -386,24 +332,20 @@ def test_errors():
     assert set(rows) == texts | {("500", "`Internal server error`")}
 
 
-def test_keys():
-    """The page's table of keys is that of the module that packs them."""
+def test_the_table_of_keys_is_that_of_the_module():
     (keys,) = blocks("design", "Keys", "")
     assert keys == "".join(re.findall(r"^ {4}(.*\n)", layout.__doc__, re.MULTILINE))
 
 
-def test_the_picture_shows_every_part():
-    """Every module and folder of the package is in the picture, but for what builds it."""
+def test_the_picture_shows_every_part_but_what_builds_it():
     (picture,) = blocks("design", "The picture", "")
-    parts = {
-        path.stem for path in Path(tornado_signal.__file__).parent.iterdir() if path.suffix == ".py" or path.is_dir()
-    }
+    package = Path(tornado_signal.__file__).parent
+    parts = {path.stem for path in package.iterdir() if path.suffix == ".py" or path.is_dir()}
     parts -= {"__init__", "__pycache__", "_build", "_version"}
     assert {part for part in parts if not re.search(rf"\b{part}\b", picture)} == set()
 
 
-def test_what_they_point_at_is_there():
-    """Files and folders that the documentation names exist, and so do what the README's links lead to."""
+def test_the_files_and_headings_that_are_named_exist():
     text = "".join(pages().values())
     named = set(
         re.findall(r"`((?:tests|systemd|docs|tornado_signal|\.ci)/[\w./-]*|[A-Z]+(?:\.md)?)(?: --\w.*)?`", text)

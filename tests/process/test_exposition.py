@@ -1,6 +1,7 @@
 """`/metrics`: every number is exact after known traffic, and says nothing of anybody."""
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -9,12 +10,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from urllib.parse import urlsplit
 
 import pytest
-from support.command import BOUND_S, ORIGIN, Server
+from support.command import BOUND_S, ORIGIN
+from support.redis_traffic import until
 from support.scraping import Scrape, scrape
-from support.service import declared, head
+from support.service import declared, head, with_origin
 from support.sse import Stream
 from support.traffic import SECRETS, offer, traffic
 
@@ -24,43 +27,23 @@ pytest_plugins = ["support.http_fixtures"]
 
 
 @pytest.fixture
-def server(tmp_path):
+def server(start):
     """A function that starts the installed command with an admin listener."""
-    with contextlib.ExitStack() as stack:
-
-        def start(*arguments):
-            started = Server("--admin-port", "0", "--data-dir", tmp_path / "data", *arguments)
-            stack.callback(started.end)
-            return started
-
-        yield start
+    return functools.partial(start, "--admin-port", 0)
 
 
-def until(ask, wanted):
-    """Ask again and again until an answer is as wanted; that one."""
-    deadline_s = time.monotonic() + BOUND_S
-    while not wanted(found := ask()):
-        assert time.monotonic() < deadline_s, found
-        time.sleep(0.02)
-    return found
+def until_scraped(server, wanted):
+    """Scrape again and again until what is found is as wanted; that."""
+    return until(lambda: wanted(found := scrape(server.admin_url)) and found)
 
 
-def counted(pairs):
-    """How often each is among them."""
-    found = {}
-    for each in pairs:
-        found[each] = found.get(each, 0) + 1
-    return found
-
-
-def test_every_number_is_exact(server):
-    """After known traffic every counter says exactly what was sent, and what became of it."""
+def test_every_number_is_exact_after_known_traffic(server):
     running = server()
     asked, _ = traffic(running)
     found = scrape(running.admin_url)
-    kinds = counted((endpoint, method, str(status)) for endpoint, method, status, *_ in asked)
+    kinds = Counter((endpoint, method, str(status)) for endpoint, method, status, *_ in asked)
     assert found.all("requests") == kinds
-    refused = counted((reason, str(status)) for _, _, status, reason, _ in asked if reason)
+    refused = Counter((reason, str(status)) for _, _, status, reason, _ in asked if reason)
     assert found.all("refusals") == refused | {("transport", "400"): 1, ("transport", "431"): 1}
     for endpoint in {endpoint for endpoint, *_ in asked}:
         buckets, number, total = found.histogram("request_duration_seconds", endpoint)
@@ -83,12 +66,10 @@ def test_every_number_is_exact(server):
     assert found.one("running_requests") == 0
 
 
-def test_histograms_are_whole(server):
-    """Every histogram is cumulated, ends with all, and has as many values as it says; all are in one text."""
+def test_every_histogram_is_cumulated_and_ends_with_all(server):
     running = server()
     traffic(running)
-    until(lambda: scrape(running.admin_url), lambda found: found.histogram("event_loop_lag_seconds")[1] >= 2)
-    found = scrape(running.admin_url)
+    found = until_scraped(running, lambda found: found.histogram("event_loop_lag_seconds")[1] >= 2)
     histograms = [family for family in found.families.values() if family.type == "histogram"]
     assert len(histograms) == 8
     for family in histograms:
@@ -103,8 +84,7 @@ def test_histograms_are_whole(server):
             assert (total > 0) == (number > 0) or name in ("sweep_duration_seconds", "event_loop_lag_seconds")
 
 
-def test_nothing_is_said_of_anybody(server):
-    """No topic, origin, code, address, path or query is in the answer, and its labels are of few kinds."""
+def test_no_label_has_a_word_of_a_client(server):
     running = server()
     _, code = traffic(running)
     found = scrape(running.admin_url)
@@ -117,8 +97,7 @@ def test_nothing_is_said_of_anybody(server):
     assert {method for _, method, _ in found.all("requests")} == {"GET", "HEAD", "POST", "OPTIONS", "other"}
 
 
-def test_listed_origins(server, tmp_path):
-    """Requests are told apart by the entries of the allow-list, and by nothing that clients make up."""
+def test_listed_origins_are_told_apart_by_entry_until_they_are_taken_off(server, tmp_path):
     config = tmp_path / "signal.toml"
     config.write_text(f"allowed_origins = ['{ORIGIN}', 'https://*.many.example']")
     running = server("--config", config)
@@ -138,16 +117,15 @@ def test_listed_origins(server, tmp_path):
     assert "//1." not in found.text
     config.write_text(f"allowed_origins = '{ORIGIN}'")
     running.process.send_signal(signal.SIGHUP)
-    shown = until(lambda: scrape(running.admin_url).all("origin_requests"), lambda shown: len(shown) < 3)
-    assert shown == {labels: number for labels, number in expected.items() if ORIGIN in labels}
+    found = until_scraped(running, lambda found: len(found.all("origin_requests")) < 3)
+    assert found.all("origin_requests") == {labels: expected[labels] for labels in expected if ORIGIN in labels}
     config.write_text("")
     running.process.send_signal(signal.SIGHUP)
-    until(lambda: scrape(running.admin_url).families, lambda shown: "tornado_signal_origin_requests" not in shown)
+    until_scraped(running, lambda found: "tornado_signal_origin_requests" not in found.families)
 
 
 @pytest.mark.needs("promtool")
-def test_promtool_has_nothing_to_say(server):
-    """Names, types and texts are as Prometheus' own tool wants them."""
+def test_promtool_has_no_complaint(server):
     running = server()
     traffic(running)
     for text, good in ((scrape(running.admin_url).text, True), ("# TYPE requests counter\nrequests 1\n", False)):
@@ -157,32 +135,35 @@ def test_promtool_has_nothing_to_say(server):
         assert ((done.returncode, done.stdout + done.stderr) == (0, "")) == good, done.stdout + done.stderr
 
 
-def test_expired_sessions(server):
-    """What expires is counted once it has been swept, and how long that took."""
+def test_expired_sessions_are_counted_once_swept(server):
     running = server("--session-timeout-ms", "100", "--sweep-interval-ms", "10")
     for _ in range(5):
         offer(running)
-    found = until(lambda: scrape(running.admin_url), lambda found: found.one("sessions_swept") == 5)
+    found = until_scraped(running, lambda found: found.one("sessions_swept") == 5)
     assert (found.one("sessions_unanswered"), found.one("topics")) == (0, 0)
     assert found.histogram("sweep_duration_seconds")[1] >= 1
 
 
-def test_the_process(server):
-    """The process is described: descriptors, memory, when it began; collections of garbage, too."""
-    before_s = time.time()
-    running = server()
-    found = scrape(running.admin_url)
-    values = {sample.name: sample.value for family in found.families.values() for sample in family.samples}
-    assert before_s - 1 <= values["process_start_time_seconds"] <= time.time() + 1
-    assert 5 < values["process_open_fds"] < values["process_max_fds"]
+def check_process(values, since_s):
+    """Prove that the numbers that Prometheus' clients have of each process are those of one that began since then."""
+    assert 2 < values["process_open_fds"] < values["process_max_fds"]
     assert values["process_resident_memory_bytes"] > 10_000_000
+    assert since_s <= values["process_start_time_seconds"] <= time.time() + 1
+
+
+def test_the_process_and_its_garbage_collections_are_described(server):
+    since_s = time.time() - 1
+    found = scrape(server().admin_url)
+    values = {sample.name: sample.value for family in found.families.values() for sample in family.samples}
+    check_process(values, since_s)
+    assert values["process_open_fds"] > 5
     assert values["process_cpu_seconds_total"] > 0
     assert "python_gc_collections_total" in values
     assert found.families["python_info"].samples[0].labels["implementation"] == "CPython"
 
 
-def test_where_proc_shows_processes_alone():
-    """The process is described also where the unit hides everything but processes from it (ProcSubset=pid)."""
+@pytest.mark.needs("namespace")
+def test_the_process_is_described_where_proc_shows_processes_alone():
     code = (
         "import json; from tornado_signal.admin.exposition import Process; from pathlib import Path;"
         "assert not Path('/proc/stat').exists();"
@@ -194,10 +175,7 @@ def test_where_proc_shows_processes_alone():
     done = subprocess.run(
         [*own, "bash", "-c", script, sys.executable, code], stdout=subprocess.PIPE, timeout=BOUND_S, check=True
     )
-    values = json.loads(done.stdout)
-    assert 2 < values["process_open_fds"] < values["process_max_fds"]
-    assert values["process_resident_memory_bytes"] > 10_000_000
-    assert time.time() - BOUND_S < values["process_start_time_seconds"] <= time.time() + 1
+    check_process(json.loads(done.stdout), time.time() - BOUND_S)
 
 
 # In this process, where the clock is turned by hand and the store can be taken away.
@@ -210,8 +188,13 @@ async def scraped(service):
     return Scrape(response.body.decode())
 
 
-async def test_how_long_offers_waited(service):
-    """An answer counts the time that its offer waited; the same answer again and a late one do not."""
+def posting(path, **fields):
+    """The bytes of a POST."""
+    data = json.dumps(fields).encode()
+    return head("POST", path, with_origin(ORIGIN, [("Content-Length", str(len(data)))])) + data
+
+
+async def test_only_the_first_answer_counts_the_time_that_its_offer_waited(service):
     codes = [await service.offer() for _ in range(3)]
     for number, code in enumerate(codes):
         service.clock.ms += 7000
@@ -224,14 +207,11 @@ async def test_how_long_offers_waited(service):
     assert (await scraped(service)).one("sessions_answered") == 3
 
 
-async def test_waits_and_streams(service):
-    """Who waits is shown while waiting, and is counted apart from those who do not, when it is over."""
+async def test_waits_and_streams_are_counted_apart_while_they_last_and_after(service):
     code = await service.offer()
     async with service.connect() as polling, service.connect() as streaming:
-        body = json.dumps({"code": code, "side": "offerer", "wait": 60}).encode()
-        headers = [("Host", "x"), ("Origin", ORIGIN), ("Content-Length", str(len(body)))]
-        await polling.send(head("POST", "/poll", headers) + body)
-        await streaming.send(head("GET", "/lobby/events", headers[:2]))
+        await polling.send(posting("/poll", code=code, side="offerer", wait=60))
+        await streaming.send(head("GET", "/lobby/events", with_origin(ORIGIN)))
         await Stream(streaming).begin()
         while (found := await scraped(service)).all("waiting_requests") != {("/poll",): 1, ("/:topic/events",): 1}:
             pass
@@ -249,32 +229,20 @@ async def test_waits_and_streams(service):
     assert found.one("running_requests") == 0
 
 
-async def test_the_store_out_of_service(service):
-    """Without its store the server shows that it is not ready, and counts whom it refuses for that."""
-    await service.offer()
-    await service.close_store()
-    assert (await service.call("GET", "/topics")).status == 503
+@pytest.mark.parametrize("part", ["store", "stopping", "draining"])
+async def test_a_server_that_is_not_ready_shows_why(part, service):
+    if part == "store":
+        await service.close_store()
+    else:
+        setattr(service.site, part, True)
+    status = (await service.call("GET", "/topics")).status
     found = await scraped(service)
-    assert (found.one("ready"), found.one("store_available")) == (0, 0)
-    assert found.all("refusals") == {("the database is being reopened", "503"): 1}
+    assert (found.one("ready"), found.one("store_available")) == (0, part != "store")
+    reasons = {"store": {("the database is being reopened", "503"): 1}, "draining": {("draining", "503"): 1}}
+    assert (status, found.all("refusals")) == (503 if part in reasons else 200, reasons.get(part, {}))
 
 
-async def test_draining(service):
-    """A server that stops shows that it is not ready, though its store is."""
-    service.site.stopping = True
-    assert (await service.call("GET", "/topics")).status == 200
-    assert (await scraped(service)).one("ready") == 0
-    service.site.stopping = False
-    service.site.draining = True
-    assert (await service.call("GET", "/topics")).status == 503
-    found = await scraped(service)
-    assert (found.one("ready"), found.one("store_available")) == (0, 1)
-    assert found.all("refusals") == {("draining", "503"): 1}
-
-
-async def test_a_defect(service, caplog, monkeypatch):
-    """A defect is counted as one, whatever the client is told."""
-
+async def test_a_defect_is_counted_as_one(service, caplog, monkeypatch):
     async def broken(*arguments, **options):
         raise ZeroDivisionError
 
@@ -287,8 +255,7 @@ async def test_a_defect(service, caplog, monkeypatch):
     caplog.clear()
 
 
-async def test_limits(start_service):
-    """What a limit refuses is counted under its own reason."""
+async def test_what_a_limit_refuses_is_counted_under_its_reason(start_service):
     service = await start_service(max_sessions_per_topic=1)
     await service.offer()
     response = await service.call("POST", "/lobby/offer", {"info": "i", "offer": "other"})
@@ -298,14 +265,11 @@ async def test_limits(start_service):
     assert found.one("requests", "/:topic/offer", "POST", "429") == 1
 
 
-async def test_writes_that_share_a_sync(service, monkeypatch):
-    """Changes that come while the disk is busy share a write, and are counted as what they are."""
+async def test_changes_that_share_a_write_are_counted_as_what_they_are(service, monkeypatch):
     async with contextlib.AsyncExitStack() as stack:
         connections = [await stack.enter_async_context(service.connect()) for _ in range(20)]
-        body = json.dumps({"info": "i", "offer": "o"}).encode()
-        headers = [("Host", "x"), ("Origin", ORIGIN), ("Content-Length", str(len(body)))]
         for connection in connections:
-            await connection.send(head("POST", "/lobby/offer", headers) + body)
+            await connection.send(posting("/lobby/offer", info="i", offer="o"))
         for connection in connections:
             assert (await connection.receive()).status == 200
     _, writes, changes = (await scraped(service)).histogram("store_write_changes")
@@ -313,20 +277,18 @@ async def test_writes_that_share_a_sync(service, monkeypatch):
     assert 1 <= writes < 20
 
 
-def test_connections(server):
-    """Open connections are counted, and counted off."""
+def test_open_connections_are_counted(server):
     running = server()
     where = urlsplit(running.url)
     assert scrape(running.admin_url).one("connections") == 0
     with contextlib.ExitStack() as stack:
         for _ in range(5):
             stack.enter_context(socket.create_connection((where.hostname, where.port)))
-        until(lambda: scrape(running.admin_url).one("connections"), lambda number: number == 5)
-    until(lambda: scrape(running.admin_url).one("connections"), lambda number: number == 0)
+        until_scraped(running, lambda found: found.one("connections") == 5)
+    until_scraped(running, lambda found: found.one("connections") == 0)
 
 
-async def test_head(service):
-    """HEAD is answered like GET, without the numbers."""
+async def test_head_is_answered_without_the_numbers(service):
     response = await service.raw(head("HEAD", "/metrics", [("Host", "localhost")]), "HEAD", service.admin_port)
     assert (response.status, response.body) == (200, b"")
     assert re.match("text/plain; version=", response.headers["Content-Type"])

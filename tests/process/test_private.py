@@ -5,7 +5,6 @@ import stat
 
 import pytest
 from support.caring import done, fill
-from support.command import Server
 
 
 @pytest.fixture(autouse=True)
@@ -30,47 +29,42 @@ def assert_private(path):
     assert set(found.values()) == {0o600}, found
 
 
-def serve(path, *arguments):
-    """A server that publishes an offer and stops."""
-    server = Server("--data-dir", path, *arguments)
-    try:
+@pytest.fixture
+def served(start, tmp_path):
+    """A function that has a server publish an offer, and stops it; what is called meanwhile gets the server."""
+
+    def serving(*arguments, meanwhile=lambda server: None):
+        server = start(*arguments)
         server.offer()
-        yield server
+        meanwhile(server)
         assert server.stop() == 0
-    finally:
-        server.end()
+
+    return serving
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_serve(there, tmp_path):
-    """The data directory and all files in it are the server's alone, also where an empty directory was there."""
+def test_the_data_directory_is_private_also_where_an_empty_one_was_there(there, served, tmp_path):
     path = tmp_path / "data"
     if there:
         path.mkdir(mode=0o755)
     for _ in range(2):
-        for _ in serve(path):
-            assert_private(path)
+        served(meanwhile=lambda server: assert_private(path))
         assert_private(path)
 
 
-def test_a_database_that_is_there(tmp_path):
-    """The mode that an operator has given to the directory of a database stays, for a group that backs it up."""
+def test_the_mode_that_an_operator_gave_to_a_database_stays(served, tmp_path):
     path = tmp_path / "data"
-    for _ in serve(path):
-        pass
-    path.chmod(0o750)
-    for _ in serve(path):
-        pass
+    served()
+    path.chmod(0o750)  # for a group that makes backups
+    served()
     found = modes(path)
     assert found.pop("data") == 0o750
     assert set(found.values()) == {0o600}
 
 
-def test_what_looks_after_the_data(tmp_path):
-    """A backup, what is restored of it, and what is repaired or kept aside are the owner's alone."""
-    path, saved, restored = tmp_path / "data", tmp_path / "saved", tmp_path / "restored"
-    for server in serve(path, "--admin-port", 0):
-        done("backup", saved, "--admin-url", server.admin_url)
+def test_backups_and_what_is_restored_repaired_or_kept_aside_are_private(served, tmp_path):
+    saved, restored = tmp_path / "saved", tmp_path / "restored"
+    served("--admin-port", 0, meanwhile=lambda server: done("backup", saved, "--admin-url", server.admin_url))
     assert stat.S_IMODE(saved.stat().st_mode) == 0o600
     done("restore", saved, "--data-dir", restored)
     assert_private(restored)
@@ -85,15 +79,3 @@ def test_what_looks_after_the_data(tmp_path):
     for each in tmp_path.iterdir():
         if each.name.startswith("harmed"):
             assert_private(each)
-
-
-@pytest.mark.parametrize("mode", ["660", "666"])
-def test_a_unix_socket(mode, tmp_path):
-    """A Unix socket has the permissions that are asked for: who connects to it is somebody else."""
-    path = tmp_path / "socket"
-    server = Server("--data-dir", tmp_path / "data", "--address", f"unix:{path}", "--socket-mode", mode, port=None)
-    try:
-        assert stat.S_IMODE(path.stat().st_mode) == int(mode, 8)
-        assert server.stop() == 0
-    finally:
-        server.end()

@@ -11,11 +11,11 @@ import socket
 import subprocess
 import threading
 import time
-from pathlib import Path
 
 import pytest
-from support.command import BOUND_S, COMMAND, ORIGIN, Server, at_another_time, environment, passing, run
+from support.command import BOUND_S, COMMAND, ORIGIN, at_another_time, environment, run
 from support.paths import ROOT
+from support.redis_traffic import until
 from support.service_manager import told, until_told
 
 from tornado_signal import COMMIT
@@ -25,43 +25,18 @@ from tornado_signal.stores.leveldb.binding import plyvel
 pytest_plugins = ["support.service_manager"]
 
 
-@pytest.fixture
-def start(tmp_path):
-    """A function that starts the command in an empty directory; none of them outlives the test."""
-    started = []
-
-    def starting(*arguments, **options):
-        options.setdefault("cwd", tmp_path)
-        started.append(Server(*arguments, **options))
-        return started[-1]
-
-    yield starting
-    for server in started:
-        server.end()
-
-
-def taken_port():
-    """A socket that listens, and its port."""
-    taken = socket.create_server(("127.0.0.1", 0))
-    return taken, taken.getsockname()[1]
-
-
 def refused(done, *reasons):
-    """What the operator can mend is exit status 1 and one sentence, without a traceback."""
-    assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("tornado-signal: ")
-    assert "Traceback" not in done.stderr
+    """Prove that it ended with exit status 1 and one sentence, without a traceback."""
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert done.stderr.startswith("tornado-signal: ")
     for reason in reasons:
-        assert reason in last, last
-    assert done.stderr.count("\n") == 1, done.stderr
+        assert reason in done.stderr
 
 
 # Settings.
 
 
-def test_a_server_with_nothing_set_but_its_port(start, tmp_path):
-    """The server serves on loopback, keeps its data in ./data, says where it listens, and knows its commit."""
+def test_the_defaults(start, tmp_path):
     server = start()
     assert re.fullmatch(r"http://127\.0\.0\.1:[1-9][0-9]*", server.url)
     assert server.log[-1].endswith(f"Z INFO tornado_signal.server: listening on {server.url}\n")
@@ -90,25 +65,17 @@ SETTINGS = {
 }
 
 
-def as_flags(tmp_path):
-    return [text for name, value in SETTINGS.items() for text in (f"--{name}", value)], {}
-
-
-def as_variables(tmp_path):
-    return [], {f"TORNADO_SIGNAL_{name.upper().replace('-', '_')}": str(value) for name, value in SETTINGS.items()}
-
-
-def as_file(tmp_path):
-    lines = [f"{name.replace('-', '_')} = {json.dumps(value)}\n" for name, value in SETTINGS.items()]
-    (tmp_path / "signal.toml").write_text("".join(lines))
-    return ["--config", "signal.toml", "--admin-port", 0], {}  # the flag only tells the test to look for it
-
-
-@pytest.mark.parametrize("source", [as_flags, as_variables, as_file])
-def test_every_setting(source, start, tmp_path):
-    """Every setting does what it says, from the command line, the environment and the file."""
-    arguments, variables = source(tmp_path)
-    server = start(*arguments, **variables)
+@pytest.mark.parametrize("source", ["flags", "environment", "file"])
+def test_each_setting_does_what_it_says_from_each_source(source, start, tmp_path):
+    if source == "flags":
+        server = start(*(text for name, value in SETTINGS.items() for text in (f"--{name}", value)))
+    elif source == "environment":
+        variables = {f"TORNADO_SIGNAL_{name.upper().replace('-', '_')}": str(SETTINGS[name]) for name in SETTINGS}
+        server = start(**variables)
+    else:
+        lines = [f"{name.replace('-', '_')} = {json.dumps(value)}\n" for name, value in SETTINGS.items()]
+        (tmp_path / "signal.toml").write_text("".join(lines))
+        server = start("--config", "signal.toml", "--admin-port", 0)  # the flag only tells `Server` to look for it
     assert ipaddress.ip_address(re.search(r"//(.*):", server.url)[1]) == ipaddress.ip_address(SETTINGS["address"])
     code = server.offer()
     assert server.offer(info="other") == code
@@ -124,16 +91,14 @@ def test_every_setting(source, start, tmp_path):
             b"GET /topics HTTP/1.1\r\nHost: x\r\nSec-Fetch-Site: same-origin\r\nConnection: close\r\n"
             b"X-Forwarded-Proto: https\r\nX-Forwarded-Host: app.example\r\n\r\n"
         )
-        with connection.makefile("rb") as response:
-            assert b"Access-Control-Allow-Origin: https://app.example\r\n" in response.read()
+        assert b"Access-Control-Allow-Origin: https://app.example\r\n" in whole(connection)
     assert server.call("/healthz", base=server.admin_url, origin=None) == (200, {"status": "ok"})
     assert server.call("/readyz", base=server.admin_url, origin=None) == (200, {"status": "ok"})
     assert server.admin_url.startswith("http://127.0.0.1:")
     assert server.stop() == 0
 
 
-def test_a_flag_wins(start, tmp_path):
-    """A flag wins over the environment, that over the file."""
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(start, tmp_path):
     (tmp_path / "signal.toml").write_text("session_timeout_ms = 1000\ncodes = 'content'\ndurability = 'os'\n")
     server = start(
         "--session-timeout-ms",
@@ -148,17 +113,14 @@ def test_a_flag_wins(start, tmp_path):
     assert listed["code"][14] == "4"
 
 
-def test_every_address_of_a_name(start):
-    """A host name is listened on at each of its addresses, with one port."""
-    server = start("--address", "localhost")
-    assert server.call("/health")[0] == 200
+def test_each_address_of_a_host_name_is_listened_on(start):
+    assert start("--address", "localhost").call("/health")[0] == 200
 
 
 # Checks.
 
 
-def test_check(tmp_path):
-    """`--check` opens what `serve` needs, says what that is and is done; what it made can be served from."""
+def test_check_opens_what_serve_needs_and_says_what_that_is(tmp_path):
     stun = ("--stun-servers", "stun:stun.example.com")
     done = run("serve", "--check", "--port", 0, "--admin-port", 0, *stun, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -174,7 +136,7 @@ def test_check(tmp_path):
     assert (tmp_path / "data" / "CURRENT").exists()
 
 
-def test_a_directory_of_something_else(start, tmp_path):
+def test_a_directory_with_foreign_files_is_refused_and_not_touched(start, tmp_path):
     """A directory with foreign files is refused, and nothing in it changes; what a database leaves is none.
 
     One that holds a database as well is refused by `--check` only.
@@ -206,34 +168,22 @@ def test_a_directory_of_something_else(start, tmp_path):
     assert len(start().codes()) == 2
 
 
-def test_check_keeps_the_sessions(start, tmp_path):
-    """`--check` leaves the sessions of a server that has stopped as they are."""
-    server = start()
-    code = server.offer()
-    server.stop()
-    assert run("serve", "--check", "--port", 0, cwd=tmp_path).returncode == 0
-    assert start().codes() == [code]
-
-
 @pytest.mark.parametrize("check", [["--check"], []])
 @pytest.mark.parametrize("flag", ["--port", "--admin-port"])
-def test_a_taken_port(flag, check, tmp_path):
-    """A taken port is refused with its number and what to do."""
-    taken, port = taken_port()
-    with taken:
-        done = run("serve", *check, *({"--port": 0} | {flag: port}).popitem(), cwd=tmp_path, TORNADO_SIGNAL_PORT="0")
+def test_a_taken_port_is_refused(flag, check, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("serve", *check, flag, port, cwd=tmp_path, TORNADO_SIGNAL_PORT="0")
     refused(done, f"port {port}", "in use", f"choose another {flag}")
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "no-such-host.invalid", "2001:db8::1"])
-def test_an_address_of_another_machine(address, tmp_path):
-    """An address that is not this machine's is refused by name."""
+def test_an_address_of_another_machine_is_refused_by_name(address, tmp_path):
     refused(run("serve", "--address", address, "--port", 0, cwd=tmp_path), f"cannot listen on {address} port 0: ")
 
 
 @pytest.mark.parametrize("check", [["--check"], []])
-def test_a_second_server(check, start, tmp_path):
-    """A second server on the same data is refused in one sentence, and the first goes on."""
+def test_a_second_server_on_the_same_data_is_refused_and_the_first_goes_on(check, start, tmp_path):
     first = start()
     code = first.offer()
     done = run("serve", *check, "--port", 0, cwd=tmp_path)
@@ -243,29 +193,11 @@ def test_a_second_server(check, start, tmp_path):
     assert start().codes() == [code]
 
 
-def file_as_parent(tmp_path):
-    (tmp_path / "file").write_text("")
-    return tmp_path / "file" / "data"
-
-
-def a_file(tmp_path):
-    (tmp_path / "file").write_text("")
-    return tmp_path / "file"
-
-
-def in_proc(tmp_path):
-    return Path("/proc/tornado-signal")
-
-
-def dangling_link(tmp_path):
-    (tmp_path / "link").symlink_to(tmp_path / "gone")
-    return tmp_path / "link"
-
-
-@pytest.mark.parametrize("place", [file_as_parent, a_file, in_proc, dangling_link])
-def test_a_directory_that_cannot_be_used(place, tmp_path):
-    """A data directory that cannot be made is refused by name."""
-    path = place(tmp_path)
+@pytest.mark.parametrize("place", ["file/data", "file", "/proc/tornado-signal", "dangling-link"])
+def test_a_data_directory_that_cannot_be_made_is_refused_by_name(place, tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling-link").symlink_to("gone")
+    path = tmp_path / place
     refused(run("serve", "--port", 0, "--data-dir", path, cwd=tmp_path), str(path), "--data-dir")
 
 
@@ -286,8 +218,7 @@ def read_only(tmp_path):
 
 
 @pytest.mark.parametrize("used", [False, True])
-def test_a_directory_that_cannot_be_written(used, start, read_only):
-    """A data directory on a read-only filesystem is refused by name, whether there is a database or not."""
+def test_a_directory_on_a_read_only_filesystem_is_refused_by_name(used, start, read_only):
     if used:
         server = start()
         server.offer()
@@ -296,105 +227,31 @@ def test_a_directory_that_cannot_be_written(used, start, read_only):
         refused(read_only("serve", *check, "--port", 0), "cannot open the database in data", "--data-dir")
 
 
-# Databases that are not for this version.
+FORMAT = layout.FORMAT
 
 
-def test_a_newer_format(tmp_path):
-    """A database of a newer version is refused, with both versions and what to do, and not touched."""
+@pytest.mark.parametrize(
+    ("entry", "reasons"),
+    [
+        ((layout.FORMAT_KEY, layout.pack_number(FORMAT + 1)), (f"has format {FORMAT + 1}", f"reads format {FORMAT}")),
+        ((b"mine", b"precious"), ("not tornado-signal's",)),
+    ],
+)
+def test_the_database_of_a_later_version_or_another_program_is_not_touched(entry, reasons, tmp_path):
     with plyvel.DB(str(tmp_path / "data"), create_if_missing=True) as db:
-        db.put(layout.FORMAT_KEY, layout.pack_number(layout.FORMAT + 1))
-    done = run("serve", "--port", 0, cwd=tmp_path)
-    refused(done, f"data has format {layout.FORMAT + 1}", f"reads format {layout.FORMAT}", "--data-dir")
+        db.put(*entry)
+    refused(run("serve", "--port", 0, cwd=tmp_path), *reasons, "--data-dir")
     with plyvel.DB(str(tmp_path / "data")) as db:
-        assert list(db) == [(layout.FORMAT_KEY, layout.pack_number(layout.FORMAT + 1))]
-
-
-def test_a_foreign_database(tmp_path):
-    """A LevelDB database of another program is refused, and not touched."""
-    with plyvel.DB(str(tmp_path / "data"), create_if_missing=True) as db:
-        db.put(b"mine", b"precious")
-    refused(run("serve", "--port", 0, cwd=tmp_path), "not tornado-signal's", "--data-dir")
-    with plyvel.DB(str(tmp_path / "data")) as db:
-        assert list(db) == [(b"mine", b"precious")]
-
-
-def newest(directory, pattern):
-    """The newest file of a kind that is not empty."""
-    return max((path for path in directory.glob(pattern) if path.stat().st_size), key=lambda path: path.name)
-
-
-def flip(path, at):
-    """Change a few bytes of a file."""
-    data = bytearray(path.read_bytes())
-    data[at : at + 8] = bytes(byte ^ 0xFF for byte in data[at : at + 8])
-    path.write_bytes(data)
-
-
-def flip_an_offer(data):
-    """Change an offer in the log; where the log says how long a write is, it would be taken for one cut off."""
-    log = newest(data, "*.log")
-    flip(log, log.read_bytes().index(b"7" * 100))
-
-
-def table(data):
-    """The table that holds everything, once the log has been read."""
-    assert run("serve", "--check", "--port", 0, cwd=data.parent).returncode == 0
-    return newest(data, "*.ldb")
-
-
-def cut(path):
-    """Take away the second half of a file."""
-    os.truncate(path, path.stat().st_size // 2)
-
-
-DAMAGES = {
-    "the log": flip_an_offer,
-    "a table is gone": lambda data: table(data).unlink(),
-    "a table is cut short": lambda data: cut(table(data)),
-    "the manifest": lambda data: flip(newest(data, "MANIFEST-*"), 10),
-    "the manifest is gone": lambda data: newest(data, "MANIFEST-*").unlink(),
-    "CURRENT is empty": lambda data: (data / "CURRENT").write_bytes(b""),
-    "CURRENT names nothing": lambda data: (data / "CURRENT").write_bytes(b"MANIFEST-999999\n"),
-}
-
-
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory):
-    """A data directory with sessions in it, after its server was killed."""
-    path = tmp_path_factory.mktemp("killed") / "data"
-    server = Server("--data-dir", path, "--durability", "os")
-    for number in range(20):
-        server.offer(offer=str(number) * 100)
-    server.stop(signal.SIGKILL)
-    server.end()
-    return path
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_database(damage, killed, tmp_path):
-    """A damaged database is refused with what to do; test_rescue has more of it, and serves without `--check`."""
-    data = shutil.copytree(killed, tmp_path / "data")
-    DAMAGES[damage](data)
-    refused(run("serve", "--check", "--port", 0, cwd=tmp_path), "database in data", "data")
-
-
-def test_a_damaged_database_was_moved_away(killed, tmp_path):
-    """Where a damaged database was, the server begins anew."""
-    data = shutil.copytree(killed, tmp_path / "data")
-    flip_an_offer(data)
-    shutil.move(data, tmp_path / "aside")
-    assert run("serve", "--check", "--port", 0, cwd=tmp_path).returncode == 0
+        assert list(db) == [entry]
 
 
 # Stopping.
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stopping(number, start):
-    """SIGTERM and SIGINT end the server with exit status 0, also while clients stay connected."""
+def test_a_signal_ends_it_with_status_0_although_a_client_stays(number, start):
     server = start("--admin-port", 0)
-    port = int(server.url.rsplit(":", 1)[1])
-    with socket.create_connection(("127.0.0.1", port), BOUND_S) as idle:
+    with connect(server) as idle:
         code = server.offer()
         assert server.stop(number) == 0
         assert idle.recv(1) == b""
@@ -404,8 +261,7 @@ def test_stopping(number, start):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_is_under_way_is_answered(number, start):
-    """Of requests sent up to the signal each gets an answer or none, and whatever was answered 200 is there later."""
+def test_what_was_answered_200_up_to_the_signal_is_there_later(number, start):
     server = start()
     answered, problems, begun = [], [], threading.Event()
 
@@ -440,12 +296,8 @@ def fill(server, count=120):
         server.offer(offer="o" * 100_000, info=str(number))
 
 
-def port_of(server):
-    return int(server.url.rsplit(":", 1)[1])
-
-
 def connect(server):
-    return socket.create_connection(("127.0.0.1", port_of(server)), BOUND_S)
+    return socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1])), BOUND_S)
 
 
 def asking(path, body=None):
@@ -478,22 +330,7 @@ def stalled(server):
         yield slow, slow.recv(1)
 
 
-def test_a_request_in_flight_is_answered(start):
-    """A request that the server was working on when the signal came is answered before the server ends."""
-    server = start("--durability", "os")
-    fill(server)
-    with stalled(server) as (slow, begun):
-        server.process.send_signal(signal.SIGTERM)
-        until_nobody_is_let_in(server)
-        body = begun + whole(slow)
-    assert server.wait() == 0
-    assert body.startswith(b"HTTP/1.1 200 ")
-    assert body.endswith(b"]}\r\n0\r\n\r\n")
-    assert body.count(b'"createdAt"') == 120
-
-
-def test_who_has_connected_is_served(start):
-    """Clients that were let in before the signal and ask after it get their answer, and learn that it is the last."""
+def test_a_client_that_connected_before_the_signal_is_served_a_last_time(start):
     server = start()
     with connect(server) as fresh, connect(server) as kept:
         kept.sendall(asking("/health"))
@@ -515,8 +352,7 @@ def test_who_has_connected_is_served(start):
     assert len(start().codes()) == 1
 
 
-def test_who_waits_is_answered(start):
-    """Hundreds who wait when the signal comes all get the ordinary answer, and their connections end."""
+def test_hundreds_that_wait_are_answered_when_it_stops(start):
     server = start()
     code = server.offer()
     with contextlib.ExitStack() as stack:
@@ -536,8 +372,7 @@ def test_who_waits_is_answered(start):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_hurries(number, start):
-    """Where the first signal would wait for a slow client, a second one ends the server at once and cleanly."""
+def test_a_second_signal_ends_it_at_once_and_cleanly(number, start):
     server = start("--durability", "os")
     fill(server)
     with stalled(server):
@@ -552,38 +387,36 @@ def test_a_second_signal_hurries(number, start):
     assert len(start().codes()) == 120
 
 
-def test_not_ready_while_it_stops(start):
-    """Until the end a server that stops says that it is alive but not ready, and SIGHUP is nothing to it any more."""
+def test_while_it_stops_it_answers_what_has_begun_and_is_alive_but_not_ready(start):
     server = start("--durability", "os", "--admin-port", 0)
     fill(server)
-    with stalled(server):
+    with stalled(server) as (slow, begun):
         server.process.send_signal(signal.SIGTERM)
         until_nobody_is_let_in(server)
         server.process.send_signal(signal.SIGHUP)
         unready = (503, {"status": "unavailable", "reason": "draining"})
         assert server.call("/readyz", base=server.admin_url, origin=None) == unready
         assert server.call("/healthz", base=server.admin_url, origin=None) == (200, {"status": "ok"})
+        body = begun + whole(slow)
     assert server.wait() == 0
     assert not [line for line in server.log if "again" in line]
+    assert body.startswith(b"HTTP/1.1 200 ")
+    assert body.endswith(b"]}\r\n0\r\n\r\n")
+    assert body.count(b'"createdAt"') == 120
 
 
-def test_a_delay_before_it_drains(start):
-    """Load balancers are told that it is about to stop, everybody else is served; a second signal ends that at once."""
+def test_the_drain_delay_warns_load_balancers_and_serves_until_a_second_signal(start):
     server = start("--durability", "os", "--admin-port", 0, "--drain-delay-ms", 5_000)
     code = server.offer()
     server.process.send_signal(signal.SIGTERM)
-    until_s = time.monotonic() + BOUND_S
-    while (said := server.call("/health"))[0] == 200:
-        assert time.monotonic() < until_s
-    assert said == (503, {"error": "Service unavailable"})
+    until(lambda: server.call("/health") == (503, {"error": "Service unavailable"}))
     assert server.call("/readyz", base=server.admin_url, origin=None)[0] == 503
     assert server.codes() == [code]
     assert server.stop() == 0
     assert any("stopping at once" in line for line in server.log)
 
 
-def test_reading_again(start):
-    """SIGHUP leaves the server, its connections and those who wait as they are."""
+def test_reading_settings_again_disturbs_no_connection_and_no_wait(start):
     server = start()
     code = server.offer()
     with connect(server) as kept, connect(server) as waiting:
@@ -601,8 +434,7 @@ def test_reading_again(start):
 # Under a service manager.
 
 
-def test_what_the_service_manager_is_told(start, manager, tmp_path):
-    """Ready when clients can connect and the store is open, alive by the event loop, reloading and ready, stopping."""
+def test_the_service_manager_hears_of_each_change_of_state(start, manager):
     manager, name = manager
     server = start(NOTIFY_SOCKET=name, WATCHDOG_USEC="400000")
     ready = told(manager)
@@ -622,8 +454,7 @@ def test_what_the_service_manager_is_told(start, manager, tmp_path):
     assert server.wait() == 0
 
 
-def test_not_ready_before_it_can_serve(start, manager, tmp_path):
-    """A server that cannot open its store or its socket has never said that it is ready."""
+def test_the_service_manager_hears_no_ready_from_a_server_that_cannot_start(start, manager, tmp_path):
     manager, name = manager
     (tmp_path / "file").write_text("")
     for arguments in (["--data-dir", "file"], ["--address", "192.0.2.1"]):
@@ -641,8 +472,7 @@ def passed():
         yield [stack.enter_context(socket.create_server((name, 0), family=kind)) for name, kind in addresses]
 
 
-def test_passed_sockets(start, passed):
-    """Sockets that are passed are served in place of --address and --port, and the one named admin as what it is."""
+def test_passed_sockets_take_the_place_of_address_and_port(start, passed):
     public, other, admin = passed
     names = "tornado-signal.socket:tornado-signal.socket:admin"
     server = start("--address", "192.0.2.1", passed=passed, port=1, LISTEN_FDNAMES=names)
@@ -655,8 +485,7 @@ def test_passed_sockets(start, passed):
     assert server.stop() == 0
 
 
-def test_a_passed_unix_socket(start, tmp_path, monkeypatch):
-    """A Unix socket that is passed is served like any other, and its file stays when the server ends."""
+def test_the_file_of_a_passed_unix_socket_stays(start, tmp_path, monkeypatch):
     path = tmp_path / "signal.sock"
     with socket.socket(socket.AF_UNIX) as listening:
         monkeypatch.chdir(tmp_path)  # which keeps the path short enough
@@ -673,8 +502,7 @@ def test_a_passed_unix_socket(start, tmp_path, monkeypatch):
         assert path.is_socket()
 
 
-def test_who_comes_while_nobody_serves(start, passed):
-    """A passed socket keeps who connects after the end of one process for the next one, and nobody sees a refusal."""
+def test_a_passed_socket_keeps_clients_for_the_next_process(start, passed):
     first = start(passed=passed[:1])
     code = first.offer()
     with contextlib.ExitStack() as stack:
@@ -688,20 +516,10 @@ def test_who_comes_while_nobody_serves(start, passed):
     assert second.stop() == 0
 
 
-def test_what_was_passed_must_listen(tmp_path):
-    """A passed socket that does not listen is refused by its number."""
-    with socket.socket() as idle:
-        done = subprocess.run(
-            [*passing([idle]), COMMAND, "serve"],
-            cwd=tmp_path,
-            env=environment(LISTEN_FDNAMES="mine"),
-            pass_fds=[idle.fileno()],
-            capture_output=True,
-            text=True,
-            timeout=BOUND_S,
-            check=False,
-        )
-    refused(done, "descriptor 3 (mine)", "ListenStream=")
+def test_a_passed_socket_that_does_not_listen_is_refused_by_its_number(start):
+    said = r"^it ended with 1: tornado-signal: .*descriptor 3 \(mine\).*ListenStream=.*\n$"
+    with socket.socket() as idle, pytest.raises(AssertionError, match=said):
+        start(passed=[idle], port=None, LISTEN_FDNAMES="mine")
 
 
 # What survives.
@@ -709,29 +527,24 @@ def test_what_was_passed_must_listen(tmp_path):
 
 def everything(server, code):
     """All that can be read of a session."""
-    return (
-        server.call("/topics"),
-        server.call("/lobby/sessions"),
-        server.call("/poll", {"code": code, "side": "offerer"}),
-        server.call("/poll", {"code": code, "side": "answerer"}),
-    )
+    polls = [server.call("/poll", {"code": code, "side": side}) for side in ("offerer", "answerer")]
+    return server.call("/topics"), server.call("/lobby/sessions"), polls
 
 
 @pytest.mark.parametrize(
     ("number", "durability"), [(signal.SIGTERM, "fsync"), (signal.SIGKILL, "fsync"), (signal.SIGKILL, "os")]
 )
-def test_sessions_survive(number, durability, start):
-    """After a stop, or `kill -9`, and a restart every session is as it was, with every durability."""
+def test_sessions_survive_a_stop_and_a_kill(number, durability, start):
     server = start("--durability", durability)
     answered = server.offer()
     open_ = server.offer(info="open")
-    for body in (
-        {"side": "answerer", "answer": "a"},
-        {"side": "answerer", "candidate": "c1"},
-        {"side": "answerer", "candidate": "c2"},
-        {"side": "offerer", "candidate": "c3"},
+    for side, kind, text in (
+        ("answerer", "answer", "a"),
+        ("answerer", "candidate", "c1"),
+        ("answerer", "candidate", "c2"),
+        ("offerer", "candidate", "c3"),
     ):
-        assert server.call("/answer", {"code": answered, **body})[0] == 200
+        assert server.call("/answer", {"code": answered, "side": side, kind: text})[0] == 200
     before = everything(server, answered)
     assert server.codes() == [open_]
     assert server.stop(number) == (0 if number != signal.SIGKILL else -signal.SIGKILL)
@@ -742,8 +555,7 @@ def test_sessions_survive(number, durability, start):
     assert again.codes() == [newer, open_]
 
 
-def test_sessions_expire_while_nobody_serves(start):
-    """A session that expires between two runs of the server is gone with the second, which starts later by a clock."""
+def test_sessions_expire_while_no_server_runs(start):
     server = start()
     code = server.offer()
     assert server.call("/poll", {"code": code, "side": "offerer"})[0] == 200
@@ -755,8 +567,7 @@ def test_sessions_expire_while_nobody_serves(start):
         assert again.stop() == 0
 
 
-def test_a_clock_that_was_put_back(start):
-    """After a restart with the clock put back sessions live on, and new ones are not older than they are."""
+def test_sessions_live_on_with_the_clock_put_back(start):
     server = start()
     old = server.offer()
     assert server.stop() == 0
@@ -768,9 +579,9 @@ def test_a_clock_that_was_put_back(start):
     assert again.stop() == 0
 
 
-def test_sweeping(start, tmp_path):
-    """What has expired is taken off the disk: nothing but the format and the mark is left."""
-    server = start("--session-timeout-ms", 100, "--sweep-interval-ms", 10, "--durability", "os")
+def test_a_sweep_leaves_nothing_but_format_identity_and_counters(start, tmp_path):
+    flags = ("--session-timeout-ms", 100, "--sweep-interval-ms", 10, "--durability", "os")
+    server = start(*flags)
     for number in range(50):
         code = server.offer(offer="o" * 1000, topic=f"t{number % 5}")
         server.call("/answer", {"code": code, "side": "offerer", "candidate": "c"})
@@ -782,6 +593,6 @@ def test_sweeping(start, tmp_path):
         if keys == [layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY]:
             break
         assert time.monotonic() < deadline_s, keys
-        server = start("--session-timeout-ms", 100, "--sweep-interval-ms", 10, "--durability", "os")
+        server = start(*flags)
         for _ in range(20):
             assert server.call("/health")[0] == 200

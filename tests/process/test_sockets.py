@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import http.client
 import ipaddress
 import json
@@ -11,7 +12,7 @@ import socket
 import stat
 
 import pytest
-from support.command import BOUND_S, ORIGIN, Server, run
+from support.command import BOUND_S, ORIGIN, run
 from support.service import WHO
 
 from tornado_signal.errors import OperatorError
@@ -44,24 +45,16 @@ def open_one(path):
 
 
 @pytest.fixture
+def start_unix(start):
+    """A function that starts the command with a Unix socket, which it names as a relative path."""
+    return functools.partial(start, "--address", "unix:signal.sock")
+
+
+@pytest.fixture
 def connect(path):
     """A function that makes a client's connection; closed after the test."""
     with contextlib.ExitStack() as stack:
         yield lambda: stack.enter_context(contextlib.closing(UnixConnection(path)))
-
-
-@pytest.fixture
-def start(tmp_path):
-    """A function that starts the command with a Unix socket, which it names as a relative path."""
-    started = []
-
-    def starting(*arguments, address="unix:signal.sock", **options):
-        started.append(Server("--address", address, *arguments, cwd=tmp_path, **options))
-        return started[-1]
-
-    yield starting
-    for server in started:
-        server.end()
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -84,13 +77,9 @@ class UnixConnection(http.client.HTTPConnection):
         return response.status, json.load(response)
 
 
-# The file.
-
-
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])
 @pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
-def test_the_mode_of_the_file(mode, umask, open_one, path):
-    """The permissions are those that were asked for, whatever the umask."""
+def test_the_file_has_the_mode_asked_for_whatever_the_umask(mode, umask, open_one, path):
     before = os.umask(umask)
     try:
         listening = open_one(mode)
@@ -103,7 +92,6 @@ def test_the_mode_of_the_file(mode, umask, open_one, path):
 
 
 def test_nobody_connects_before_the_mode_is_set(open_one, path, monkeypatch):
-    """While the permissions may still be too wide, nobody is let in."""
     tried = []
 
     def chmod(name, mode):
@@ -118,7 +106,6 @@ def test_nobody_connects_before_the_mode_is_set(open_one, path, monkeypatch):
 
 
 def test_a_file_that_nobody_listens_on_is_replaced(open_one, path, connect):
-    """What a killed server has left is replaced."""
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
         left.listen()
@@ -135,8 +122,7 @@ def refuse(open_one, path, reason):
     assert str(refused.value) == f"cannot listen on unix:{path}: {reason}, or choose another --address"
 
 
-def test_a_socket_in_use(open_one, path):
-    """A socket that somebody listens on is refused and left alone, also when nobody can be let in any more."""
+def test_a_socket_in_use_is_refused_also_when_its_queue_is_full(open_one, path):
     in_use = "another server listens there; stop what has it"
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(path))
@@ -158,30 +144,26 @@ def test_a_socket_in_use(open_one, path):
 
 
 @pytest.mark.parametrize("make", ["touch", "mkdir", "symlink_to"])
-def test_what_is_no_socket(make, open_one, path):
-    """A file, a folder or a link in its place is refused and left alone."""
+def test_what_is_no_socket_is_refused_and_left_alone(make, open_one, path):
     getattr(path, make)(*["elsewhere"] if make == "symlink_to" else [])
     before = path.lstat()
     refuse(open_one, path, "there is a file that is no socket; stop what has it")
     assert path.lstat() == before
 
 
-def test_a_socket_of_another_kind(open_one, path):
-    """Somebody's datagram socket is refused and left alone."""
+def test_a_datagram_socket_is_refused_and_left_alone(open_one, path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.bind(str(path))
         refuse(open_one, path, "Protocol wrong type for socket; stop what has it")
         assert path.exists()
 
 
-def test_no_directory(open_one, path, monkeypatch):
-    """Without its directory it cannot be."""
+def test_a_missing_directory_is_refused(path):
     with pytest.raises(OperatorError, match="No such file or directory; make its directory, or choose another --addr"):
         open_sockets(f"unix:{path}/deeper", 0, "--port")
 
 
-def test_closing_removes_the_file(open_one, path):
-    """Closing removes the file, once, and not that of somebody who has taken its place."""
+def test_closing_removes_the_file_once_and_not_that_of_a_successor(open_one, path):
     first = open_one()
     first.close()
     assert not path.exists()
@@ -193,9 +175,7 @@ def test_closing_removes_the_file(open_one, path):
     assert path.exists()
 
 
-def test_a_failure_leaves_no_file(open_one, path, monkeypatch):
-    """When the permissions cannot be set, nothing is left behind."""
-
+def test_no_file_is_left_when_its_mode_cannot_be_set(open_one, path, monkeypatch):
     def chmod(name, mode):
         raise PermissionError(1, "Operation not permitted")
 
@@ -207,9 +187,8 @@ def test_a_failure_leaves_no_file(open_one, path, monkeypatch):
 # The server.
 
 
-def test_everything_over_a_unix_socket(start, path, connect):
-    """The whole service is there: offers, waits, streams, refusals, and a listing larger than any buffer."""
-    server = start()
+def test_the_whole_service_is_there_over_a_unix_socket(start_unix, path, connect):
+    server = start_unix()
     assert server.url == "unix:signal.sock"
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
     one, other = connect(), connect()
@@ -235,29 +214,27 @@ def test_everything_over_a_unix_socket(start, path, connect):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_clean_stop_removes_the_file(number, start, path):
-    """After a clean stop there is no file."""
-    server = start("--socket-mode", "600")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+@pytest.mark.parametrize("mode", ["600", "666"])
+def test_the_file_has_the_mode_asked_for_until_a_clean_stop(number, mode, start_unix, path):
+    server = start_unix("--socket-mode", mode)
+    assert stat.S_IMODE(path.stat().st_mode) == int(mode, 8)
     assert server.stop(number) == 0
     assert not path.exists()
 
 
-def test_after_a_kill(start, path, connect):
-    """A server that was killed leaves its file, and the next one takes its place and its sessions over."""
-    server = start()
+def test_a_server_takes_over_the_file_and_the_sessions_of_a_killed_one(start_unix, path, connect):
+    server = start_unix()
     code = connect().call("/lobby/offer", {"info": "i", "offer": "o"})[1]["code"]
     server.stop(signal.SIGKILL)
     assert path.exists()
-    start()
+    start_unix()
     (listed,) = connect().call("/lobby/sessions")[1]["sessions"]
     assert listed["code"] == code
 
 
 @pytest.mark.parametrize("check", [["--check"], []])
-def test_a_second_server(check, start, tmp_path, connect):
-    """A second server on the same socket is refused in one sentence; the first goes on and keeps its file."""
-    start()
+def test_a_second_server_on_the_same_socket_is_refused_and_the_first_goes_on(check, start_unix, tmp_path, connect):
+    start_unix()
     done = run("serve", *check, "--address", "unix:signal.sock", "--data-dir", "other", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
@@ -267,16 +244,11 @@ def test_a_second_server(check, start, tmp_path, connect):
     assert connect().call("/health")[0] == 200
 
 
-def test_check_leaves_nothing(path, tmp_path):
-    """`--check` tries the socket and takes it away again."""
+def test_neither_a_check_nor_a_failed_start_leaves_a_file(path, tmp_path):
     done = run("serve", "--check", "--address", f"unix:{path}", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith(f"\nlistener: unix:{path}\n")
     assert not path.exists()
-
-
-def test_what_fails_after_it_leaves_nothing(path, tmp_path):
-    """When the admin port is taken there is no socket either."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run("serve", "--address", f"unix:{path}", "--admin-port", port, cwd=tmp_path)
@@ -285,10 +257,9 @@ def test_what_fails_after_it_leaves_nothing(path, tmp_path):
     assert not path.exists()
 
 
-def test_the_port_does_not_count(start, connect):
-    """A port that is taken is no obstacle."""
+def test_a_taken_port_does_not_matter_to_a_unix_socket(start_unix, connect):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        start(port=taken.getsockname()[1])
+        start_unix(port=taken.getsockname()[1])
         assert connect().call("/health")[0] == 200
 
 
@@ -304,8 +275,9 @@ def test_the_port_does_not_count(start, connect):
         ((ipaddress.ip_network("198.51.100.0/24"), "unix"), "192.0.2.1", "https://app.example"),
     ],
 )
-async def test_a_unix_socket_is_trusted_if_it_is_named(trusted, client, own, start_service, open_one, connect):
-    """Over a Unix socket only `unix` among --trusted-proxies makes what is said about the client count."""
+async def test_what_is_said_of_the_client_counts_only_with_unix_among_the_trusted_proxies(
+    trusted, client, own, start_service, open_one, connect
+):
     service = await start_service(trusted_proxies=trusted)
     service.application.endpoints["/who"] = WHO
     listener = Listener(ServerState(service.application, make_refusal(service.site.log)))

@@ -3,32 +3,17 @@
 import contextlib
 import json
 import signal
-import threading
 import time
-import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 from support.certificates import client_context, make_pair
-from support.command import BOUND_S, ORIGIN, Server
+from support.command import BOUND_S, ORIGIN
+from support.scraping import scrape
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect, unix_connect
 
 SECRET = "a secret of the offerer"
 OFFER = {"topic": "lobby", "info": "i", "offer": "o"}
-
-
-@pytest.fixture
-def start(tmp_path):
-    """A function that starts the command in an empty directory; none of them outlives the test."""
-    started = []
-
-    def starting(*arguments, **options):
-        started.append(Server(*arguments, cwd=tmp_path, **options))
-        return started[-1]
-
-    yield starting
-    for server in started:
-        server.end()
 
 
 class Client:
@@ -79,12 +64,29 @@ class Client:
             return closed.rcvd and closed.rcvd.code
 
 
-def test_a_restart(start):
-    """All are closed with 1012, over two seconds; waits are answered; offers and cursors are good at the next one."""
+def test_a_restart_closes_all_with_1012_over_two_seconds_and_offers_and_cursors_stay_good(start):
     server = start("--admin-port", 0)
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(Client(server)) for _ in range(30)]
-        code, cursor = before_a_restart(server, clients)
+        code = clients[0].call("offer", **OFFER, secret=SECRET, hold=True)["code"]
+        clients[1].send("subscribe", topic="lobby")
+        clients[1].receive()
+        cursor = clients[1].event()[2]
+        clients[2].send("poll", code=code, side="offerer", secret=SECRET, wait=60)
+        found = scrape(server.admin_url)
+        assert (found.one("websockets"), found.one("held_offers")) == (30, 1)
+        assert found.one("requests", "/:topic/offer", "WS", "200") == 1
+        server.process.send_signal(signal.SIGTERM)
+        assert clients[2].receive()["result"]["answerCandidates"] == []
+
+        def end(client):
+            """The code that a client is closed with, and when."""
+            return client.closed(), time.monotonic()
+
+        with ThreadPoolExecutor(len(clients)) as threads:
+            codes, times_s = zip(*threads.map(end, clients), strict=True)
+        assert set(codes) == {1012}
+        assert max(times_s) - min(times_s) > 1.2  # of two seconds, at random
     assert server.wait() == 0
     server = start("--hold-grace-ms", 100)
     with Client(server) as back, Client(server) as watching:
@@ -98,41 +100,7 @@ def test_a_restart(start):
     assert server.stop() == 0
 
 
-def before_a_restart(server, clients):
-    """Stop a server under its clients; an offer that one of them has held, and the cursor that another one has got."""
-    code = clients[0].call("offer", **OFFER, secret=SECRET, hold=True)["code"]
-    clients[1].send("subscribe", topic="lobby")
-    clients[1].receive()
-    cursor = clients[1].event()[2]
-    clients[2].send("poll", code=code, side="offerer", secret=SECRET, wait=60)
-    with urllib.request.urlopen(f"{server.admin_url}/metrics", timeout=BOUND_S) as response:
-        shown = response.read().decode()
-    for line in (
-        "websockets 30.0",
-        "held_offers 1.0",
-        r'requests_total{endpoint="/:topic/offer",method="WS",status="200"} 1.0',
-    ):
-        assert f"\ntornado_signal_{line}\n" in shown
-    ended, codes = [], []
-
-    def wait_for_end(client):
-        codes.append(client.closed())
-        ended.append(time.monotonic())
-
-    server.process.send_signal(signal.SIGTERM)
-    assert clients[2].receive()["result"]["answerCandidates"] == []
-    threads = [threading.Thread(target=wait_for_end, args=(client,)) for client in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(BOUND_S)
-    assert codes == [1012] * len(clients)
-    assert max(ended) - min(ended) > 1.2  # of two seconds, at random
-    return code, cursor
-
-
-def test_a_kill(start):
-    """After kill -9 the clients come back with their cursors, and nothing is lost or doubled."""
+def test_after_a_kill_nothing_is_lost_or_doubled_for_clients_with_a_cursor(start):
     server = start()
     told, cursor = [], None
     for round_ in range(3):
@@ -155,8 +123,7 @@ def test_a_kill(start):
     assert server.stop() == 0
 
 
-def test_over_tls_and_a_unix_socket(start, tmp_path):
-    """It is the same over TLS, and over a Unix socket."""
+def test_websockets_over_tls_and_a_unix_socket(start, tmp_path):
     pair = make_pair(tmp_path)
     server = start(*pair.flags)
     with Client(server, ssl=client_context(pair)) as client:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.certificates import client_context, make_pair
 from support.command import BOUND_S, Server, run
+from support.needs import require
 from support.redis_servers import RedisServer
 from support.redis_traffic import in_background, until
 from support.service_manager import told, until_told
@@ -34,6 +35,7 @@ def redis():
 @pytest.fixture
 def start(redis, tmp_path, monkeypatch):
     """A function that starts a server of several workers; its directory of sockets is in `tmp_path`."""
+    require("ps")
     monkeypatch.setenv("TMPDIR", tempfile.mkdtemp(prefix="ts-"))  # short: the name of a socket has a limit
     started = []
 
@@ -66,15 +68,14 @@ def numbers(server, name):
 
 
 def gone(pid):
-    """Whether a process is no more."""
+    """Whether a process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
 
 
-def test_one_ends_and_the_others_serve(start):
-    """All serve one port and are counted at one admin listener; one that is killed is not missed, and comes back."""
+def test_a_worker_that_is_killed_is_not_missed_and_comes_back(start):
     server = start()
     assert server.call("/readyz", base=server.admin_url, origin=None) == (200, {"status": "ok"})
     poll = {"code": server.offer(), "side": "offerer"}
@@ -100,8 +101,7 @@ def test_one_ends_and_the_others_serve(start):
     assert server.stop() == 0
 
 
-def test_one_that_is_stuck(start, manager):
-    """A worker that answers nothing is ended and started again, and the service manager hears of none of it."""
+def test_a_stuck_worker_is_ended_and_the_service_manager_hears_nothing_of_it(start, manager):
     manager, name = manager
     server = start(number=2, NOTIFY_SOCKET=name, WATCHDOG_USEC="6000000")
     assert told(manager)["READY"] == "1"
@@ -115,8 +115,7 @@ def test_one_that_is_stuck(start, manager):
     assert server.wait() == 0
 
 
-def test_stopping(start):
-    """A waiting request gets its normal response, then all processes end, and nothing is left behind."""
+def test_a_stop_answers_who_waits_ends_all_processes_and_leaves_nothing(start):
     server = start()
     workers = pids(server).values()
     waiting = in_background(lambda: server.call("/lobby/sessions?wait=60"))
@@ -129,16 +128,14 @@ def test_stopping(start):
     assert not list(Path(os.environ["TMPDIR"]).iterdir())
 
 
-def test_the_supervisor_is_killed(start):
-    """Workers whose supervisor is gone drain and end: another server can have the port."""
+def test_workers_end_when_their_supervisor_is_killed(start):
     server = start(number=2)
     workers = pids(server).values()
     server.process.kill()
     assert until(lambda: all(gone(pid) for pid in workers))
 
 
-def test_passed_sockets_and_signals(start, tmp_path):
-    """The sockets of a service manager are served by all workers; SIGHUP is for all, also those that start later."""
+def test_passed_sockets_and_sighup_are_for_all_workers_also_later_ones(start, tmp_path):
     pair = make_pair(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as public, socket.create_server(("127.0.0.1", 0)) as admin:
         (tmp_path / "signal.toml").write_text("")
@@ -146,15 +143,11 @@ def test_passed_sockets_and_signals(start, tmp_path):
         server = start(*flags, number=2, passed=[public, admin], LISTEN_FDNAMES="public:admin")
         assert server.url == f"https://127.0.0.1:{public.getsockname()[1]}"
         assert server.admin_url == f"http://127.0.0.1:{admin.getsockname()[1]}"
-    server.process.send_signal(signal.SIGHUP)
-    assert server.process.stderr.readline().endswith(
-        ": settings, certificate and key read again, applied: nothing new\n"
-    )
-    (tmp_path / "signal.toml").write_text("access_log = true\nredis_timeout_ms = 2000\n")
-    server.process.send_signal(signal.SIGHUP)
-    assert server.process.stderr.readline().endswith(
-        ": settings, certificate and key read again, applied: --access-log\n"
-    )
+    for settings, applied in ("", "nothing new"), ("access_log = true\nredis_timeout_ms = 2000\n", "--access-log"):
+        (tmp_path / "signal.toml").write_text(settings)
+        server.process.send_signal(signal.SIGHUP)
+        said = server.process.stderr.readline()
+        assert said.endswith(f": settings, certificate and key read again, applied: {applied}\n")
     assert server.process.stderr.readline().endswith(" need a restart: --redis-timeout-ms\n")
     server.tls = client_context(pair)
 
@@ -185,8 +178,7 @@ def test_passed_sockets_and_signals(start, tmp_path):
     assert [line for line in said if "what is in use stays" in line and "worker=" in line] == []
 
 
-def test_what_cannot_start():
-    """A reason to refuse is told once, by the status and the sentence that one process has; LevelDB is for one."""
+def test_a_reason_not_to_start_is_said_once():
     flags = ("--store", "redis", "--redis-nodes", "127.0.0.1:1", "--port", 0)
     one, several = run("serve", *flags), run("serve", *flags, "--workers", 3)
     assert (several.returncode, several.stderr.count("\n")) == (1, 1)

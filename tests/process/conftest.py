@@ -1,0 +1,18 @@
+"""What the tests of the installed command share."""
+
+import pytest
+from support.command import Server
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A function that starts the command in an empty directory; its data is in `data`."""
+    started = []
+
+    def starting(*arguments, **options):
+        started.append(Server(*arguments, **{"cwd": tmp_path, **options}))
+        return started[-1]
+
+    yield starting
+    for server in started:
+        server.end()
