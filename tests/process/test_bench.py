@@ -15,6 +15,23 @@ from tests.bench.__main__ import PARTS
 
 RUN = TESTS / "bench" / "run"
 STALL_S = 0.3
+TO_REACH = """POST /poll; POST /:topic/offer; POST /:topic/offer, fsync to os; CPU, fsync, at the standard;
+CPU, os, at the standard; GET /topics?limit=100, first page; GET /topics?limit=100, last full page;
+GET /:topic/sessions of one session; p99, how much more; an idle keep-alive connection; memory of a session;
+a waiting request; CPU while all wait; answer to waiting offerer, median; answer to waiting offerer, p99;
+CPU of one brokered connection with waits and batches; an idle WebSocket; CPU while all are idle;
+answer to its offerer's event, median; answer to its offerer's event, p99;
+an offer, until the last that watches its topic has it; the longest that another request takes meanwhile;
+click to open data channel; the server's part of it; 2 pages opened at once, all connected;
+10 pages opened at once, all connected; connected beside a peer that was killed;
+the network of a page was away for 1 s; one server on one shard, to LevelDB;
+three servers on three shards, to one on one; all nodes of Redis, one shard;
+answered at another server, p50, to LevelDB; answered at another server, p99, to LevelDB;
+memory of Redis for what waits; GET /topics?limit=100, first page, p50;
+p99 when they expire together, how much more; a listed session, offer of 1 KB, redis;
+a pair, offer and answer of 1 KB, redis; a listed session, offer of 1 KB, valkey;
+a pair, offer and answer of 1 KB, valkey; longest time without writes on its shard;
+longest time without writes on the others""".replace("\n", " ").split("; ")
 
 
 def bench(*options):
@@ -32,58 +49,14 @@ def live(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_everything(tmp_path):
-    """Every part but `life` measures, every figure to reach is in the table and in the file, and nothing is left."""
+def test_each_part_but_life_measures_all_that_is_to_be_reached(tmp_path):
     parts = [option for part in PARTS if part != "life" for option in ("--only", part)]
     done = bench(*parts, "--dir", tmp_path, "--json", tmp_path / "figures.json")
     assert done.returncode == 0, done.stderr
     document = json.loads((tmp_path / "figures.json").read_text())
     assert {"Commit", "CPU", "Kernel", "Python", "Packages", "Options"} <= document["setup"].keys()
     measured = {figure["name"]: figure for figure in document["figures"]}
-    assert {name for name, figure in measured.items() if figure["target"]} == {
-        "POST /poll",
-        "POST /:topic/offer",
-        "POST /:topic/offer, fsync to os",
-        "CPU, fsync, at the standard",
-        "CPU, os, at the standard",
-        "GET /topics?limit=100, first page",
-        "GET /topics?limit=100, last full page",
-        "GET /:topic/sessions of one session",
-        "p99, how much more",
-        "an idle keep-alive connection",
-        "memory of a session",
-        "a waiting request",
-        "CPU while all wait",
-        "answer to waiting offerer, median",
-        "answer to waiting offerer, p99",
-        "CPU of one brokered connection with waits and batches",
-        "an idle WebSocket",
-        "CPU while all are idle",
-        "answer to its offerer's event, median",
-        "answer to its offerer's event, p99",
-        "an offer, until the last that watches its topic has it",
-        "the longest that another request takes meanwhile",
-        "click to open data channel",
-        "the server's part of it",
-        "2 pages opened at once, all connected",
-        "10 pages opened at once, all connected",
-        "connected beside a peer that was killed",
-        "the network of a page was away for 1 s",
-        "one server on one shard, to LevelDB",
-        "three servers on three shards, to one on one",
-        "all nodes of Redis, one shard",
-        "answered at another server, p50, to LevelDB",
-        "answered at another server, p99, to LevelDB",
-        "memory of Redis for what waits",
-        "GET /topics?limit=100, first page, p50",
-        "p99 when they expire together, how much more",
-        "a listed session, offer of 1 KB, redis",
-        "a pair, offer and answer of 1 KB, redis",
-        "a listed session, offer of 1 KB, valkey",
-        "a pair, offer and answer of 1 KB, valkey",
-        "longest time without writes on its shard",
-        "longest time without writes on the others",
-    }
+    assert {name for name, figure in measured.items() if figure["target"]} == set(TO_REACH)
     assert 0.01 < measured["POST /poll"]["ratio"] < 10  # of a tenth of a second, beside other tests
     assert measured["memory of a session"]["reached"] is None  # of so few sessions that it says nothing
     for name in measured:
@@ -91,21 +64,16 @@ def test_everything(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"]
 
 
-def test_other_server(live):
-    """A server that is there already is measured by its address; its CPU only if its process is known."""
-    done = bench("--only", "broker", "--url", live.base, "--pid", live.pid)
+@pytest.mark.parametrize("known", [True, False])
+def test_a_given_server_is_measured_and_its_cpu_if_its_process_is_known(known, live):
+    done = bench("--only", "broker", "--url", live.base, *(["--pid", live.pid] if known else []))
     assert done.returncode == 0, done.stderr
-    assert re.search(r"\nCPU, as given +\d", done.stdout)
-    assert re.search(r"\nbrokered, as given .* +\d", done.stdout)
-    done = bench("--only", "broker", "--url", live.base)
-    assert done.returncode == 0, done.stderr
-    assert "\nCPU, as given" not in done.stdout
+    assert bool(re.search(r"\nCPU, as given +\d", done.stdout)) == known
     assert re.search(r"\nbrokered, as given .* +\d", done.stdout)
 
 
 @pytest.mark.slow
-def test_life(tmp_path):
-    """Every server brokers the same pairs, and its CPU is told for each fifth of the run and each thread."""
+def test_life_measures_each_server_by_fifths_and_threads(tmp_path):
     other = f"{sys.executable} -m tornado_signal"
     done = bench("--only", "life", "--seconds", 4, "--rate", 100, "--server", other, "--json", tmp_path / "life.json")
     assert done.returncode == 0, done.stderr
@@ -116,16 +84,9 @@ def test_life(tmp_path):
         assert len(figure["fifths"]) == 5
         assert sum(figure["fifths"]) / 5 == pytest.approx(figure["value"])
         assert 0.3 < measured[f"{name}, main thread"]["value"] / figure["value"] < 1.2  # CPU comes in steps
-    assert {name for name, figure in measured.items() if figure["target"]} == {
-        "13 requests",
-        "13 requests, last fifth to first",
-        "waits and batches",
-        "waits and batches, last fifth to first",
-        "WebSocket",
-        "WebSocket, last fifth to first",
-        "WebSocket, kept",
-        "WebSocket, kept, last fifth to first",
-    }
+    judged = ["13 requests", "waits and batches", "WebSocket", "WebSocket, kept"]
+    to_reach = {name + growth for name in judged for growth in ("", ", last fifth to first")}
+    assert {name for name, figure in measured.items() if figure["target"]} == to_reach
     ours = measured["13 requests"]
     assert ours["ratio"] == pytest.approx(ours["value"] / measured[peerjs]["value"])
     assert ours["reached"] is None  # in so short a run nothing has been swept or compacted
@@ -134,16 +95,14 @@ def test_life(tmp_path):
     assert measured["the load, of its own processor"]["value"] < 100
 
 
-def test_life_without_server():
-    """A command that cannot be run, or is no server, is named."""
-    for command in ("/no/such/command", "false"):
-        done = bench("--only", "life", "--server", command)
-        assert done.returncode == 1
-        assert f"life: {command} " in done.stderr or f"cannot run {command}" in done.stderr
+@pytest.mark.parametrize("command", ["/no/such/command", "false"])
+def test_a_command_that_is_no_server_is_named(command):
+    done = bench("--only", "life", "--server", command)
+    assert done.returncode == 1
+    assert f"life: {command} " in done.stderr or f"cannot run {command}" in done.stderr
 
 
-def test_peers_of_life():
-    """No two requests of browser-like peers are the same; they are as large as a browser's, and come again."""
+def test_requests_of_the_peers_of_life_differ_like_those_of_browsers():
     pairs = [peers.pair(number) for number in range(200)]
     everyone = [peer for pair in pairs for peer in (pair.offerer, pair.answerer)]
     heads = [peer.request("http://127.0.0.1", "POST", "/poll", {}) for peer in everyone]
@@ -157,22 +116,18 @@ def test_peers_of_life():
     assert again == heads[:400:2]
 
 
-def test_nobody_there():
-    """What cannot be measured is an error, never a figure."""
+def test_a_server_that_is_not_there_is_an_error():
     done = bench("--only", "broker", "--url", "http://127.0.0.1:9")
     assert done.returncode == 1
     assert "broker: cannot connect to http://127.0.0.1:9" in done.stderr
 
 
 def test_errors_are_no_throughput(live):
-    """A server that refuses quickly is not a fast one."""
     with pytest.raises(processes.BenchError, match="error responses"):
         wrk.run(live, messages.poll(live.base, "no-such-session", "offerer"), seconds=0.1)
 
 
-def test_stall_counts_for_everyone():
-    """A pause of the server makes all those late that were due meanwhile, not only the one that met it."""
-
+def test_a_pause_of_the_server_makes_all_late_that_were_due_meanwhile():
     class Stalling(asyncio.Protocol):
         answered = 0
 

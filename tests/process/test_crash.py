@@ -3,16 +3,12 @@
 import asyncio
 import contextlib
 import functools
-import http.client
-import json
 import random
 import signal
 import subprocess
 import sys
 import threading
 import time
-import urllib.parse
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import uvloop
@@ -27,8 +23,6 @@ from tornado_signal.session import Side
 pytest_plugins = ["support.redis_traffic"]
 pytestmark = pytest.mark.slow
 
-ROUNDS = 6
-WRITERS = 6
 LONG_MS = 3_600_000
 SHORT_MS = 1000  # a lifetime that ends while a test looks on
 
@@ -41,102 +35,14 @@ def moment():
     return random.Random(seed)
 
 
-class Writer:
-    """One peer after the other, as fast as the server answers, until it does not; remembers what was acknowledged.
-
-    Attributes:
-        offers: code -> offer.
-        answers: code -> answer.
-        candidates: (code, side) -> candidates, in their order.
-        asked: what was sent without an acknowledgement: it may or may not be found.
-    """
-
-    def __init__(self, number):
-        self.number = number
-        self.offers, self.answers, self.candidates, self.asked = {}, {}, {}, set()
-
-    def work(self, url):
-        connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=10)
-        try:
-            while True:
-                self.one_session(connection)
-        except (OSError, http.client.HTTPException):
-            pass  # killed
-        finally:
-            connection.close()
-
-    def one_session(self, connection):
-        offer = f"offer {self.number}.{len(self.offers)}.{random.random()}"
-        code = self.post(connection, f"/topic{self.number}/offer", {"info": "i", "offer": offer}, offer)["code"]
-        self.offers[code] = offer
-        for count in range(4):
-            for side in ("offerer", "answerer"):
-                candidate = f"{code} {side} {count}"
-                self.post(connection, "/answer", {"code": code, "side": side, "candidate": candidate}, candidate)
-                self.candidates.setdefault((code, side), []).append(candidate)
-        if len(self.offers) % 2:
-            answer = f"answer to {code}"
-            self.post(connection, "/answer", {"code": code, "side": "answerer", "answer": answer}, answer)
-            self.answers[code] = answer
-
-    def post(self, connection, path, body, unsure):
-        self.asked.add(unsure)
-        connection.request("POST", path, json.dumps(body), {"Origin": ORIGIN})
-        response = connection.getresponse()
-        found = json.load(response)
-        assert response.status == 200, found
-        self.asked.discard(unsure)
-        return found
-
-    def check(self, server):
-        """Find everything acknowledged, and of the rest all or nothing."""
-        listed = {each["code"]: each for each in server.call(f"/topic{self.number}/sessions")[1]["sessions"]}
-        for code, session in listed.items():
-            assert session["offer"] == self.offers.get(code, session["offer"])
-            assert code in self.offers or session["offer"] in self.asked
-        for code, offer in self.offers.items():
-            status, sent = server.call("/poll", {"code": code, "side": "answerer"})
-            assert (status, sent["offer"]) == (200, offer)
-            self.check_candidates(code, "offerer", sent["offerCandidates"])
-            _, sent = server.call("/poll", {"code": code, "side": "offerer"})
-            self.check_candidates(code, "answerer", sent["answerCandidates"])
-            assert sent["answer"] in (self.answers.get(code), *self.asked)
-            assert (sent["answer"] is None) == (code in listed)
-
-    def check_candidates(self, code, side, found):
-        kept = self.candidates.get((code, side), [])
-        assert found[: len(kept)] == kept
-        assert set(found[len(kept) :]) <= self.asked
-
-
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("durability", ["fsync", "os"])
-def test_killed_again_and_again(durability, moment, start, tmp_path):
-    peers = [Writer(number) for number in range(WRITERS)]
-    arguments = ("--durability", durability, "--session-timeout-ms", LONG_MS)
-    for _ in range(ROUNDS):
-        server = start(*arguments)
-        with ThreadPoolExecutor(WRITERS) as threads:
-            working = [threads.submit(writer.work, server.url) for writer in peers]
-            threading.Event().wait(moment.uniform(0.05, 0.6))
-            server.stop(signal.SIGKILL)
-            for each in working:
-                each.result()
-        uvloop.run(find_all(tmp_path / "data"))
-    server = start(*arguments)
-    for writer in peers:
-        writer.check(server)
-    assert sum(len(writer.offers) for writer in peers) > ROUNDS
-    assert server.stop() == 0
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("timeout_ms", [2000, NO_LIMIT_MS])
-def test_killed_among_sweeps_and_merges(timeout_ms, moment, start, tmp_path):
-    """Some texts are so long that LevelDB changes logs and merges tables."""
+@pytest.mark.parametrize(("durability", "timeout_ms"), [("fsync", 2000), ("fsync", NO_LIMIT_MS), ("os", NO_LIMIT_MS)])
+def test_killed_again_and_again(durability, timeout_ms, moment, start, tmp_path):
+    """Some texts are so long that LevelDB changes logs and merges tables, and some sessions so short that it sweeps."""
+    flags = ("--durability", durability, "--session-timeout-ms", timeout_ms, "--sweep-interval-ms", 10)
     sessions = []
     for turn in range(8):
-        server = start("--session-timeout-ms", timeout_ms, "--sweep-interval-ms", 10)
+        server = start(*flags)
         working = writers.Writers(server.url, f"{moment.random()} {turn}", padding="x" * moment.choice([0, 0, 30_000]))
         for _ in range(moment.randrange(1, 500)):
             assert working.acknowledgements.acquire(timeout=BOUND_S), working.wrong
@@ -146,6 +52,7 @@ def test_killed_among_sweeps_and_merges(timeout_ms, moment, start, tmp_path):
         sessions += working.sessions
         known, _ = writers.compare_stopped(tmp_path / "data", sessions, timeout_ms)
         assert known > 0
+    assert start(*flags).stop() == 0
 
 
 class Holder:

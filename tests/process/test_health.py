@@ -9,13 +9,6 @@ from support.redis_servers import free_port
 
 pytest_plugins = ["support.tls_fixtures"]
 
-REFUSALS = {
-    "stopping": (503, b'{"error": "Service unavailable"}', "says: Service unavailable"),
-    "another server": (200, b"<html>", "is no tornado-signal"),
-    "another JSON": (200, b'["ok"]', "is no tornado-signal"),
-    "another encoding": (200, b"\xff", "is no tornado-signal"),
-}
-
 
 @pytest.mark.parametrize(
     "settings",
@@ -25,8 +18,7 @@ REFUSALS = {
         {"ADDRESS": "::1", "ALLOWED_ORIGINS": "https://*.example.com,https://example.org"},
     ],
 )
-def test_healthy(start, settings):
-    """A server is found healthy by its own settings, whatever it serves, wherever it listens, and past any proxy."""
+def test_a_server_is_found_by_its_settings_and_past_any_proxy(start, settings):
     port = free_port()
     variables = {f"TORNADO_SIGNAL_{name}": value for name, value in settings.items()}
     start(*(f"--{name.lower().replace('_', '-')}={value}" for name, value in settings.items()), port=port)
@@ -35,32 +27,32 @@ def test_healthy(start, settings):
     assert f":{port} is healthy" in done.stdout
 
 
-def test_unix_socket(start, tmp_path):
-    """It asks over a Unix socket, too."""
+def test_a_unix_socket_is_asked(start, tmp_path):
     address = f"unix:{tmp_path}/socket"
     start("--address", address)
     done = run("health", "--address", address)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"the server at {address} is healthy\n", "")
 
 
-def test_tls(start, pair):
-    """It asks over TLS, and does not need to trust the certificate, which is for another name."""
+def test_tls_is_asked_without_trust_in_the_certificate(start, pair):
     port = free_port()
     flags = ("--tls-certificate", pair.certificate, "--tls-key", pair.key)
     start(*flags, port=port)
     done = run("health", "--port", port, *flags)
-    assert (done.returncode, done.stdout, done.stderr) == (
-        0,
-        f"the server at https://127.0.0.1:{port} is healthy\n",
-        "",
-    )
+    healthy = f"the server at https://127.0.0.1:{port} is healthy\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, healthy, "")
 
 
-@pytest.mark.parametrize("which", REFUSALS)
-def test_not_healthy(which):
-    """Whatever else answers is exit status 1 and one sentence."""
-    status, body, reason = REFUSALS[which]
-
+@pytest.mark.parametrize(
+    ("status", "body", "reason"),
+    [
+        (503, b'{"error": "Service unavailable"}', "says: Service unavailable"),
+        (200, b"<html>", "is no tornado-signal"),
+        (200, b'["ok"]', "is no tornado-signal"),
+        (200, b"\xff", "is no tornado-signal"),
+    ],
+)
+def test_any_other_answer_is_exit_status_1_and_one_sentence(status, body, reason):
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             assert self.path == "/health"
@@ -82,11 +74,8 @@ def test_not_healthy(which):
     assert done.stderr.count("\n") == 1
 
 
-def test_nothing_answers():
-    """Nothing at all is exit status 1, too, and so is a port that only the server knows."""
-    done = run("health", "--port", free_port())
+@pytest.mark.parametrize(("port", "reason"), [(1, "no server answers"), (0, "name it with --port")])
+def test_no_answer_is_exit_status_1(port, reason):
+    done = run("health", "--port", port)
     assert done.returncode == 1
-    assert "no server answers" in done.stderr
-    done = run("health", "--port", 0)
-    assert done.returncode == 1
-    assert "name it with --port" in done.stderr
+    assert reason in done.stderr

@@ -3,13 +3,13 @@
 import re
 import subprocess
 import time
-import urllib.request
 
 import pytest
 from support.certificates import make_pair
-from support.command import BOUND_S, Server, run
+from support.command import BOUND_S, run
 from support.redis_servers import RedisCluster, free_port
 from support.redis_traffic import Publishers, Waiters, ready, topic_in, until
+from support.scraping import scrape
 
 pytest_plugins = ["support.redis_traffic"]
 
@@ -26,18 +26,16 @@ def refused(redis, *arguments):
 
 
 @pytest.mark.parametrize("kind", ["redis", "valkey"])
-def test_two_servers(kind, redis_server, serve):
-    """Two peers meet by way of two servers; what waits at one is woken by the other, and both may die."""
+def test_peers_meet_at_two_servers_which_wake_each_other_and_may_both_die(kind, redis_server, serve):
     redis = redis_server(kind=kind)
     one, other = (serve(redis, "--durability", "os", "--admin-port", "0") for _ in range(2))
     code = other.offer("lobby", offer="from the other")
     assert one.codes() == other.codes() == [code]
     Waiters(one, "lobby", code).end(other)
     assert one.call("/readyz", base=one.admin_url)[0] == 200
-    with urllib.request.urlopen(f"{one.admin_url}/metrics", timeout=BOUND_S) as response:
-        shown = response.read().decode()
-    assert "tornado_signal_redis_failed_calls_total 0.0" in shown
-    assert float(re.search(r"tornado_signal_redis_call_duration_seconds_count (.*)", shown)[1]) > 10
+    found = scrape(one.admin_url)
+    assert found.one("redis_failed_calls") == 0
+    assert found.histogram("redis_call_duration_seconds")[1] > 10
     for server in (one, other):
         server.end()
     again = serve(redis, "--durability", "os")
@@ -46,8 +44,7 @@ def test_two_servers(kind, redis_server, serve):
     assert [line for line in again.log if " error" in line.lower()] == []
 
 
-def test_what_redis_must_be_like(redis_server):
-    """A Redis that cannot be reached, or would lose sessions, is refused in a sentence that says what to set."""
+def test_a_redis_that_would_lose_sessions_is_refused_with_what_to_set(redis_server):
     assert "cannot be used" in refused("127.0.0.1:1", "--durability", "os")
     redis = redis_server()
     assert "add replicas, or set --redis-replicas" in refused(redis.address)
@@ -63,17 +60,13 @@ def test_what_redis_must_be_like(redis_server):
     assert "set --redis-partitions to 16" in refused(redis.address, *other)
 
 
-def test_what_ready_means(redis_server, serve):
-    """A Redis that can be read and not be written is not ready, and requests are refused until it can."""
+def test_a_redis_that_cannot_be_written_is_not_ready(redis_server, serve):
     redis = redis_server()
     server = serve(redis, "--durability", "os", "--admin-port", "0")
     assert ready(server) == (200, "")
+    least = "CONFIG SET min-replicas-to-write"
     for prevent, allow, reason in (
-        (
-            "CONFIG SET min-replicas-to-write 1",
-            "CONFIG SET min-replicas-to-write 0",
-            "it has too few replicas to write",
-        ),
+        (f"{least} 1", f"{least} 0", "it has too few replicas to write"),
         (f"REPLICAOF 127.0.0.1 {free_port()}", "REPLICAOF NO ONE", "READONLY"),
     ):
         redis.ask(*prevent.split())
@@ -86,8 +79,7 @@ def test_what_ready_means(redis_server, serve):
 
 
 @pytest.mark.parametrize(("kind", "sync"), [("redis", "always"), ("valkey", "always"), ("valkey", "everysec")])
-def test_what_is_on_disk(kind, sync, redis_server, serve):
-    """With `--durability fsync` what was acknowledged is there after Redis was killed and started again."""
+def test_with_fsync_acknowledged_offers_outlive_a_kill_of_redis(kind, sync, redis_server, serve):
     redis = redis_server("--appendonly", "yes", "--appendfsync", sync, kind=kind)
     server = serve(redis, "--durability", "fsync", "--redis-timeout-ms", "2000")
     codes = [server.offer(str(number)) for number in range(3)]
@@ -98,8 +90,7 @@ def test_what_is_on_disk(kind, sync, redis_server, serve):
     assert [server.codes(str(number)) for number in range(3)] == [[code] for code in codes]
 
 
-def test_getting_in(redis_server, serve, tmp_path):
-    """A user with a password, over TLS, that may touch nothing but the keys of the prefix."""
+def test_a_user_with_a_password_and_tls_needs_no_more_than_the_keys_of_the_prefix(redis_server, serve, start, tmp_path):
     certificate, key = make_pair(tmp_path)
     flags = ("--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate)
     redis = redis_server(*flags, "--tls-auth-clients", "no", "--tls-port", str(tls_port := free_port()))
@@ -118,16 +109,11 @@ def test_getting_in(redis_server, serve, tmp_path):
     over_tls = ("--store", "redis", "--redis-nodes", address, *access, "--redis-tls")
     assert run("serve", "--check", *over_tls).returncode == 1
     over_tls += ("--redis-ca", certificate)
-    with_tls = Server(*over_tls)
-    try:
-        assert with_tls.codes() == server.codes()
-    finally:
-        with_tls.end()
+    assert start(*over_tls).codes() == server.codes()
 
 
 @pytest.mark.slow
-def test_sentinels(redis_server, serve, tmp_path):
-    """The primary is the one that the Sentinels name, also after it has been lost."""
+def test_the_primary_is_the_one_that_the_sentinels_name(redis_server, serve, tmp_path):
     primary = redis_server("--repl-diskless-sync-delay", "0")
     replicas = [redis_server("--replicaof", f"127.0.0.1 {primary.port}") for _ in range(2)]
     primary.wait(lambda: primary.replicas() == 2)
@@ -143,9 +129,7 @@ def test_sentinels(redis_server, serve, tmp_path):
     code = server.offer()
     primary.kill()
     sentinel.wait(lambda: sentinel.ask("SENTINEL GET-MASTER-ADDR-BY-NAME", "main")[1] != primary.port)
-    until_s = time.monotonic() + BOUND_S
-    while server.call("/lobby/offer", {"info": "i", "offer": "o"})[0] != 200:
-        assert time.monotonic() < until_s
+    until(lambda: server.call("/lobby/offer", {"info": "i", "offer": "o"})[0] == 200)
     assert code in server.codes()
     assert {replica.ask("INFO", "replication")["role"] for replica in replicas} == {"master", "slave"}
 
@@ -160,8 +144,7 @@ def cluster():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
-def test_a_primary_is_lost(fault, cluster, serve):
-    """While a replica takes over, nothing that was acknowledged is lost or doubled, and nothing fails but with 503."""
+def test_nothing_is_lost_or_doubled_while_a_replica_takes_over(fault, cluster, serve):
     servers = [serve(cluster) for _ in range(2)]
     primary = cluster.primaries_now()[0]
     topic = topic_in(cluster.slots_of(primary))
@@ -182,35 +165,22 @@ def test_a_primary_is_lost(fault, cluster, serve):
     cluster.wait_until_whole()
 
 
-def move_slots(cluster):
-    """Have one primary hand some slots to another."""
-    primaries = cluster.primaries_now()
-    source, target = (server.ask("CLUSTER MYID").decode() for server in primaries[:2])
+@pytest.mark.slow
+def test_moved_slots_lost_replies_and_forgotten_scripts_lose_and_double_nothing(cluster, serve):
+    publishers = Publishers([serve(cluster) for _ in range(2)])
+    publishers.wait_for(150)
+    one, other = cluster.primaries_now()[:2]
+    source, target = (server.ask("CLUSTER MYID").decode() for server in (one, other))
     flags = ["--cluster-from", source, "--cluster-to", target, "--cluster-slots", "1500", "--cluster-yes"]
-    command = ["redis-cli", "--cluster", "reshard", primaries[0].address, *flags]
+    command = ["redis-cli", "--cluster", "reshard", one.address, *flags]
     subprocess.run(command, check=True, capture_output=True, timeout=BOUND_S)
-
-
-def lose_replies(cluster):
-    """Cut all connections of clients again and again: some scripts run whose answers are lost."""
-    for _ in range(20):
+    publishers.wait_for(150)
+    for _ in range(20):  # some scripts run whose answers are lost
         for server in cluster.servers:
             server.ask("CLIENT KILL", "TYPE", "normal")
         time.sleep(0.05)
-
-
-def forget_scripts(cluster):
-    """Have the servers know none of the scripts any more."""
+    publishers.wait_for(150)
     for server in cluster.servers:
         server.ask("SCRIPT FLUSH")
-
-
-@pytest.mark.slow
-def test_what_happens_to_a_cluster(cluster, serve):
-    """Slots that move, replies that are lost, scripts that are forgotten: nothing is lost or doubled."""
-    publishers = Publishers([serve(cluster) for _ in range(2)])
-    for fault in (move_slots, lose_replies, forget_scripts):
-        publishers.wait_for(150)
-        fault(cluster)
     publishers.wait_for(150)
     publishers.end()

@@ -15,18 +15,15 @@ OTHER = "https://other.example"
 
 @pytest.fixture
 def redis(redis_server):
-    """A Redis, and no more."""
     return redis_server()
 
 
 @pytest.fixture
 def server(redis, serve):
-    """A server with sessions on it."""
     return serve(redis, "--durability", "os")
 
 
-def test_inspect(redis, server, tmp_path):
-    """The numbers are those of the sessions, wherever the settings come from, without a word of a peer."""
+def test_inspect_has_the_numbers_and_no_word_of_a_peer(redis, server, tmp_path):
     code = server.offer("lobby", "their info", "their offer")
     server.offer("lobby")
     server.offer("zoo")
@@ -64,8 +61,7 @@ def test_inspect(redis, server, tmp_path):
     assert (len(few["largest_origins"]), len(few["largest_topics"])) == (1, 1)
 
 
-def test_check(redis, server):
-    """It is sound while it is written; what does not agree is named, and is exit status 1."""
+def test_check_is_sound_while_written_and_names_what_does_not_agree(redis, server):
     arguments = ("check", "--store", "redis", "--redis-nodes", redis.address)
     publishers = Publishers([server])
     publishers.wait_for(30)
@@ -90,8 +86,7 @@ def test_check(redis, server):
     assert f"{ORIGIN!r}: {code.hex()} does not expire when it should\n" in run(*arguments).stdout
 
 
-def test_what_is_there_to_look_at(redis):
-    """Without Redis, or without sessions on it, a sentence says so; nothing is written."""
+def test_a_missing_redis_or_one_without_sessions_is_said_in_a_sentence(redis):
     for command in ("inspect", "check"):
         flags = (command, "--store", "redis", "--redis-nodes")
         assert "set --redis-prefix" in refused(*flags, redis.address)
@@ -108,8 +103,7 @@ def test_what_is_there_to_look_at(redis):
         (["repair"], "redis-check-aof"),
     ],
 )
-def test_what_redis_does_itself(arguments, theirs):
-    """A command for the data directory says which one of Redis is in its place."""
+def test_a_command_for_the_data_directory_names_the_one_of_redis(arguments, theirs):
     said = refused(*arguments, "--store", "redis")
     assert said.startswith(f"`{arguments[0]}` is for --store leveldb; on Redis, ")
     assert theirs in said

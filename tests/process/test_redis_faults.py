@@ -49,12 +49,6 @@ def slots(cluster, primary):
 
 
 @pytest.fixture
-def others(slots):
-    """All other slots."""
-    return set(range(16_384)) - slots
-
-
-@pytest.fixture
 def waiters(servers, slots):
     """What waits at a server for what happens in those slots; when the test ends it is told of it."""
     topic = topic_in(slots)
@@ -63,8 +57,7 @@ def waiters(servers, slots):
     made.end(servers[0])
 
 
-def test_replicas_are_lost(cluster, servers, primary, slots, waiters):
-    """One of two replicas is not missed. Without any, a server that waits for one refuses that shard, and says why."""
+def test_without_replicas_a_shard_is_refused_and_one_of_two_is_not_missed(cluster, servers, primary, slots, waiters):
     first, second = cluster.replicas_of(primary)
     publishers = Publishers(servers[:2])
     publishers.wait_for(20, slots)
@@ -86,10 +79,9 @@ SERVER = "127.0.0.1"
 
 
 @pytest.mark.parametrize("lost", ["to", "from", "both"])
-def test_servers_are_cut_off(lost, servers, primary, slots, others, waiters):
-    """While packets between the servers and a primary get lost, what concerns its slots is refused, nothing else."""
+def test_servers_cut_off_from_a_primary_refuse_its_slots_only(lost, servers, primary, slots, waiters):
     ways = {"to": f"ip saddr {SERVER} ip daddr {primary.host}", "from": f"ip saddr {primary.host} ip daddr {SERVER}"}
-    publishers, others = Publishers(servers), Publishers(servers, 1, others)
+    publishers, others = Publishers(servers), Publishers(servers, 1, set(range(16_384)) - slots)
     publishers.wait_for(20, slots)
     with dropping(*(ways.values() if lost == "both" else [ways[lost]])):
         publishers.wait_for_refusal()
@@ -101,10 +93,11 @@ def test_servers_are_cut_off(lost, servers, primary, slots, others, waiters):
 
 
 @pytest.mark.parametrize("lost", ["to", "from", "both"])
-def test_a_primary_is_cut_off(lost, cluster, servers, primary, slots, others, waiters):
-    """When packets between a primary and everything else get lost, another one takes over; later it is a replica."""
+def test_a_primary_that_is_cut_off_is_replaced_and_returns_as_a_replica(
+    lost, cluster, servers, primary, slots, waiters
+):
     ways = {"to": f"ip daddr {primary.host}", "from": f"ip saddr {primary.host}"}
-    publishers, others = Publishers(servers[:2]), Publishers(servers[:2], 1, others)
+    publishers, others = Publishers(servers[:2]), Publishers(servers[:2], 1, set(range(16_384)) - slots)
     publishers.wait_for(20, slots)
     with dropping(*(ways.values() if lost == "both" else [ways[lost]])):
         until(lambda: cluster.replaced(primary))
@@ -116,8 +109,7 @@ def test_a_primary_is_cut_off(lost, cluster, servers, primary, slots, others, wa
     assert set(others.statuses) == {200}
 
 
-def test_everything_is_stopped(cluster, servers, primary, slots, waiters):
-    """All nodes are killed and started again: what was acknowledged is in their append-only files."""
+def test_what_was_acknowledged_is_on_the_disks_of_stopped_nodes(cluster, servers, primary, slots, waiters):
     publishers = Publishers(servers)
     publishers.wait_for(60)
     cluster.kill()
@@ -128,8 +120,7 @@ def test_everything_is_stopped(cluster, servers, primary, slots, waiters):
     publishers.end()
 
 
-def test_replies_are_lost(servers, redis_server, serve):
-    """Each change whose reply gets lost is made once, and acknowledged."""
+def test_a_change_whose_reply_is_lost_is_made_once(servers, redis_server, serve):
     proxy = LosingProxy(redis_server())
     server = serve(proxy, "--durability", "os")
 

@@ -1,30 +1,28 @@
 """SIGHUP: the settings are read again and applied, all or none, and no client notices anything else."""
 
+import contextlib
 import http.client
 import signal
 import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.command import BOUND_S, ORIGIN, Server
+from support.command import BOUND_S, ORIGIN
+from support.redis_traffic import in_background, until
 
 OTHER = "https://other.example"
 RELOADS = 30
 
 
 @pytest.fixture
-def start(tmp_path):
+def configured(start, tmp_path):
     """A function that starts a server whose file has these lines."""
-    started = []
 
     def starting(*lines, flags=(), **options):
         write(tmp_path, *lines)
-        started.append(Server("--config", "signal.toml", *flags, cwd=tmp_path, **options))
-        return started[-1]
+        return start("--config", "signal.toml", *flags, **options)
 
-    yield starting
-    for server in started:
-        server.end()
+    return starting
 
 
 def write(place, *lines):
@@ -44,15 +42,10 @@ def status(server, path="/topics", body=None, **options):
     return server.call(path, body, **options)[0]
 
 
-def test_what_is_applied(start, tmp_path):
-    """Origins, limits, ICE servers and the log change while connections, waits and data stay."""
-    server = start(f"allowed_origins = '{ORIGIN}'", "session_timeout_ms = 60000", flags=["--max-candidate", 64])
+def test_origins_limits_ice_servers_and_the_log_change_while_all_else_stays(configured, tmp_path):
+    server = configured(f"allowed_origins = '{ORIGIN}'", "session_timeout_ms = 60000", flags=["--max-candidate", 64])
     code = server.offer()
-    waited = []
-    waiting = threading.Thread(
-        target=lambda: waited.append(server.call("/poll", {"code": code, "side": "offerer", "wait": 60}))
-    )
-    waiting.start()
+    waited = in_background(lambda: server.call("/poll", {"code": code, "side": "offerer", "wait": 60}))
     assert status(server, origin=OTHER) == 403
     host = server.url.removeprefix("http://")
     kept = http.client.HTTPConnection(host, timeout=BOUND_S)
@@ -84,10 +77,8 @@ def test_what_is_applied(start, tmp_path):
     kept.request("GET", "/topics", headers={"Origin": OTHER})
     assert kept.getresponse().status == 200
     kept.close()
-    assert server.call("/other/offer", {"info": "i", "offer": "o" * 101}) == (
-        400,
-        {"error": "Missing or invalid required parameter: offer"},
-    )
+    refused = (400, {"error": "Missing or invalid required parameter: offer"})
+    assert server.call("/other/offer", {"info": "i", "offer": "o" * 101}) == refused
     assert status(server, "/lobby/offer", {"info": "i", "offer": "o"}) == 429
     assert status(server, "/other/offer", {"info": "i" * 2000, "offer": "o"}) == 413
     assert status(server, "/demo") == 404
@@ -95,8 +86,7 @@ def test_what_is_applied(start, tmp_path):
     assert server.call("/ice-servers")[1]["iceServers"] == [{"urls": ["stun:stun.example.com"]}]
     assert status(server, "/answer", {"code": code, "side": "answerer", "candidate": "c" * 65}) == 400  # a flag's
     assert status(server, "/answer", {"code": code, "side": "answerer", "answer": "a"}) == 200
-    waiting.join(BOUND_S)
-    assert waited[0][1]["answer"] == "a"
+    assert waited()[1]["answer"] == "a"
     server.offer("later")
     (listed,) = server.call("/later/sessions")[1]["sessions"]
     assert listed["expiresAt"] - listed["createdAt"] == 60_000
@@ -105,20 +95,19 @@ def test_what_is_applied(start, tmp_path):
 
 
 BAD = {
-    "name": (["allowed_origin = 'any'"], "signal.toml, key allowed_origin = 'any': expected the name of a setting"),
-    "value": (["max_offer = 'much'"], "key max_offer = 'much': expected a whole number"),
-    "form": (["max_offer ="], "--config = 'signal.toml': expected a TOML file"),
-    "secret": (["turn_servers = 'turn:turn.example.com'"], "--turn-servers needs their secret"),
-    "together": (["tls_key = 'key.pem'"], "--tls-key = 'key.pem': expected --tls-certificate beside it"),
+    "allowed_origin = 'any'": "signal.toml, key allowed_origin = 'any': expected the name of a setting",
+    "max_offer = 'much'": "key max_offer = 'much': expected a whole number",
+    "max_offer =": "--config = 'signal.toml': expected a TOML file",
+    "turn_servers = 'turn:turn.example.com'": "--turn-servers needs their secret",
+    "tls_key = 'key.pem'": "--tls-key = 'key.pem': expected --tls-certificate beside it",
 }
 
 
-def test_what_cannot_be_used(subtests, start, tmp_path):
-    """A file with anything wrong in it changes nothing, and one line says what; the next good one is applied."""
-    server = start(f"allowed_origins = '{ORIGIN}'")
-    for name, (lines, reason) in BAD.items():
-        with subtests.test(name):
-            write(tmp_path, f"allowed_origins = '{OTHER}'", *lines)
+def test_a_file_with_anything_wrong_changes_nothing(subtests, configured, tmp_path):
+    server = configured(f"allowed_origins = '{ORIGIN}'")
+    for line, reason in BAD.items():
+        with subtests.test(line):
+            write(tmp_path, f"allowed_origins = '{OTHER}'", line)
             (said,) = reload(server)
             assert said.startswith("ERROR tornado_signal.server: what is in use stays: ")
             assert reason in said
@@ -132,11 +121,10 @@ def test_what_cannot_be_used(subtests, start, tmp_path):
     assert server.stop() == 0
 
 
-def test_another_environment(start, tmp_path):
-    """The file that holds an environment, as `env -0` writes it, takes the place of that of the start."""
+def test_the_file_of_an_environment_takes_the_place_of_that_of_the_start(configured, tmp_path):
     later = tmp_path / "environment"
     variables = {"TORNADO_SIGNAL_RELOAD_ENVIRONMENT": str(later), "TORNADO_SIGNAL_MAX_OFFER": "100"}
-    server = start("max_offer = 300", **variables)
+    server = configured("max_offer = 300", **variables)
     assert reload(server)[0].endswith("applied: nothing new")  # there is no such file
     later.write_bytes(b"HOME=/\0TORNADO_SIGNAL_MAX_OFFER=200\0A=b\nTORNADO_SIGNAL_X=y\0")
     assert reload(server)[0].endswith("applied: --max-offer")
@@ -150,14 +138,13 @@ def test_another_environment(start, tmp_path):
     assert server.stop() == 0
 
 
-def test_under_load(start, tmp_path):
-    """While settings change again and again, every request on new and kept connections is answered with 200."""
-    server = start(f"allowed_origins = '{ORIGIN}'")
+def test_while_settings_change_again_and_again_every_request_is_answered(configured, tmp_path):
+    server = configured(f"allowed_origins = '{ORIGIN}'")
     failures, answered, over = [], [], threading.Event()
 
     def ask(path, body, kept):
         connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=BOUND_S)
-        try:
+        with contextlib.closing(connection):
             while not over.is_set():
                 connection.request("POST" if body else "GET", path, body, {"Origin": ORIGIN})
                 response = connection.getresponse()
@@ -165,30 +152,22 @@ def test_under_load(start, tmp_path):
                 (answered if response.status == 200 else failures).append(response.status)
                 if not kept:
                     connection.close()  # the next request opens another one
-        except Exception as error:
-            failures.append(error)
-        finally:
-            connection.close()
 
     offer = '{"info": "i", "offer": "o"}'
     clients = [(path, body, kept) for path, body in (("/topics", None), ("/lobby/offer", offer)) for kept in (0, 1)]
-    threads = [threading.Thread(target=ask, args=each) for each in clients]
-    for thread in threads:
-        thread.start()
-    for number in range(RELOADS):
-        proxies = "" if number % 2 else "trusted_proxies = '127.0.0.1'"
-        write(
-            tmp_path, f"allowed_origins = '{ORIGIN},https://{number}.example'", f"max_offer = {1000 + number}", proxies
-        )
-        said = reload(server)
-        assert "applied: --allowed-origins, " in said[0]
-        until = len(answered) + len(threads)
-        deadline_s = time.monotonic() + BOUND_S
-        while len(answered) < until and not failures:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.001)
-    over.set()
-    for thread in threads:
-        thread.join(BOUND_S)
+    with ThreadPoolExecutor(len(clients)) as threads:
+        asking = [threads.submit(ask, *each) for each in clients]
+        try:
+            for number in range(RELOADS):
+                origins = f"allowed_origins = '{ORIGIN},https://{number}.example'"
+                proxies = "" if number % 2 else "trusted_proxies = '127.0.0.1'"
+                write(tmp_path, origins, f"max_offer = {1000 + number}", proxies)
+                assert "applied: --allowed-origins, " in reload(server)[0]
+                wanted = len(answered) + len(clients)
+                until(lambda wanted=wanted: len(answered) >= wanted or any(each.done() for each in asking))
+        finally:
+            over.set()
+        for each in asking:
+            each.result()
     assert failures == []
     assert server.stop() == 0

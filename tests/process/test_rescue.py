@@ -3,25 +3,16 @@
 import itertools
 import re
 import shutil
-import time
 import uuid
 from pathlib import Path
 
 import pytest
-from support.caring import LONG_MS, SECRETS, done, entries, fill, names, noise, refused, servers
-from support.command import BOUND_S, run
+from support.caring import LONG_MS, SECRETS, done, entries, fill, names, noise, refused
+from support.command import run
+from support.redis_traffic import until
 
 from tornado_signal.stores.leveldb import directory, layout
 from tornado_signal.stores.leveldb.binding import plyvel
-
-PAUSE_S = 0.05
-
-
-@pytest.fixture
-def start():
-    """A function that starts a server; none of them outlives the test."""
-    with servers() as starting:
-        yield starting
 
 
 def spoil_tables(path, begin=0.0, end=1.0, step=500):
@@ -44,26 +35,6 @@ def spoil_footer(path):
         file.write(b"\xff" * 8 + b"\x7f")
 
 
-def spoil_half_of_it(path):
-    spoil_tables(path, end=0.5)
-
-
-def lose_current(path):
-    (path / "CURRENT").unlink()
-
-
-def lose_manifest(path):
-    next(path.glob("MANIFEST-*")).unlink()
-
-
-def lose_a_table(path):
-    max(path.glob("*.ldb"), key=lambda table: table.stat().st_size).unlink()
-
-
-def empty_a_table(path):
-    max(path.glob("*.ldb"), key=lambda table: table.stat().st_size).write_bytes(b"")
-
-
 def lose_entries(path):
     """Not LevelDB's damage, but ours: the heads of some sessions are gone."""
     with plyvel.DB(str(path)) as db:
@@ -71,14 +42,23 @@ def lose_entries(path):
             db.delete(key)
 
 
+def largest(path):
+    return max(path.glob("*.ldb"), key=lambda table: table.stat().st_size)
+
+
+def lose_manifest(path):
+    next(path.glob("MANIFEST-*")).unlink()
+
+
+# What is done to a directory, and how many of its thousand sessions can be saved.
 DAMAGE = {
-    spoil_half_of_it: range(100, 900),
-    spoil_footer: range(1000),
-    lose_current: range(1000, 1001),
-    lose_manifest: range(1000, 1001),
-    lose_a_table: range(1000),
-    empty_a_table: range(1000),
-    lose_entries: range(1000, 1001),
+    "spoil_half_of_it": (lambda path: spoil_tables(path, end=0.5), range(100, 900)),
+    "spoil_footer": (spoil_footer, range(1000)),
+    "lose_current": (lambda path: (path / "CURRENT").unlink(), range(1000, 1001)),
+    "lose_manifest": (lose_manifest, range(1000, 1001)),
+    "lose_a_table": (lambda path: largest(path).unlink(), range(1000)),
+    "empty_a_table": (lambda path: largest(path).write_bytes(b""), range(1000)),
+    "lose_entries": (lose_entries, range(1000, 1001)),
 }
 
 
@@ -93,11 +73,15 @@ def tables(tmp_path_factory):
     return path
 
 
+@pytest.fixture
+def data(tables, tmp_path):
+    """A copy of that directory for one test."""
+    return shutil.copytree(tables, tmp_path / "data")
+
+
 @pytest.mark.parametrize("harm", DAMAGE)
-def test_damage_and_its_repair(harm, tables, start, tmp_path):
-    """Damaged, a directory is refused with the command that repairs it; that saves what is whole and keeps the rest."""
-    data = tmp_path / "data"
-    shutil.copytree(tables, data)
+def test_damage_and_its_repair(harm, data, start, tmp_path):
+    harm, possible = DAMAGE[harm]
     before = entries(data)
     harm(data)
     damaged = {table.name: table.read_bytes() for table in data.glob("*.ldb")}
@@ -113,7 +97,7 @@ def test_damage_and_its_repair(harm, tables, start, tmp_path):
         rf"({data}\.damaged-\d+T\d+Z): the damaged database as it was; delete it when you no longer need it\n"
     )
     saved, halves, kept = re.fullmatch(pattern, said).groups()
-    assert int(saved) in DAMAGE[harm]
+    assert int(saved) in possible
     assert int(saved) + int(halves) <= 1000
     assert {table.name: table.read_bytes() for table in Path(kept).glob("*.ldb")}.items() >= damaged.items()
     assert done("check", "--data-dir", data) == f"{data} is sound\n"
@@ -121,14 +105,13 @@ def test_damage_and_its_repair(harm, tables, start, tmp_path):
     sessions = {key: value for key, value in there.items() if key.startswith(layout.SESSIONS)}
     assert sessions.items() <= before.items()
     assert sum(key.endswith(layout.HEAD) for key in sessions) >= int(saved)
-    server = start("--data-dir", data, "--session-timeout-ms", LONG_MS)
+    server = start("--session-timeout-ms", LONG_MS)
     server.offer()
     assert server.stop() == 0
     assert names(tmp_path) == sorted(["data", Path(kept).name])
 
 
-def test_nothing_can_be_saved(tmp_path):
-    """Where nothing is left, or LevelDB gives up, a repair says what to do, and leaves everything as it was."""
+def test_a_repair_that_can_save_nothing_leaves_all_as_it_was(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     (data / "CURRENT").write_text("MANIFEST-000001\n")
@@ -142,10 +125,7 @@ def test_nothing_can_be_saved(tmp_path):
     assert {"CURRENT", "000001.ldb"} <= set(names(data))
 
 
-def test_a_repair_that_ends_the_process(tables, tmp_path):
-    """If LevelDB's own repair takes its process with it, that is said, and nothing has changed."""
-    data = tmp_path / "data"
-    shutil.copytree(tables, data)
+def test_a_repair_whose_leveldb_ends_its_process_is_reported(data, tmp_path):
     lose_manifest(data)
     before = names(data)
     (tmp_path / "broken").mkdir()
@@ -161,10 +141,7 @@ def test_a_repair_that_ends_the_process(tables, tmp_path):
     assert names(tmp_path) == ["broken", "data"]
 
 
-def test_what_is_not_damaged_is_not_repaired(tables, tmp_path):
-    """A sound directory is left alone, and so are somebody else's and one of a later version."""
-    data = tmp_path / "data"
-    shutil.copytree(tables, data)
+def test_sound_foreign_and_later_directories_are_not_repaired(data, tmp_path):
     assert done("repair", "--data-dir", data) == f"{data} is sound, nothing was changed\n"
     with plyvel.DB(str(data)) as db:
         db.put(layout.FORMAT_KEY, layout.pack_number(layout.FORMAT + 1))
@@ -179,10 +156,7 @@ def test_what_is_not_damaged_is_not_repaired(tables, tmp_path):
     assert names(tmp_path) == ["data", "foreign"]
 
 
-def test_check_lists_what_is_wrong(tables, tmp_path):
-    """Each thing that does not agree is a line, and the last one says how to go on; a repair mends it."""
-    data = tmp_path / "data"
-    shutil.copytree(tables, data)
+def test_check_lists_what_is_wrong_and_a_repair_mends_it(data, tmp_path):
     with plyvel.DB(str(data)) as db:
         offers = [key for key in db.iterator(include_value=False) if key[:1] == b"S" and key.endswith(layout.OFFER)]
         for key in offers[:3]:
@@ -197,19 +171,16 @@ def test_check_lists_what_is_wrong(tables, tmp_path):
 
 
 @pytest.mark.parametrize("way", ["flag", "environment"])
-def test_starting_empty(way, tables, start, tmp_path):
-    """Told to, the server moves a damaged directory aside, says so, and serves; a check moves nothing."""
-    data = tmp_path / "data"
-    shutil.copytree(tables, data)
+def test_a_damaged_directory_is_moved_aside_by_serve_and_not_by_check(way, data, start, tmp_path):
     spoil_tables(data)
-    arguments = ["--start-empty-if-damaged"] if way == "flag" else []
+    arguments = ["--data-dir", data, *(["--start-empty-if-damaged"] if way == "flag" else [])]
     variables = {"TORNADO_SIGNAL_START_EMPTY_IF_DAMAGED": "true"} if way == "environment" else {}
-    checked = run("serve", "--check", "--port", 0, "--data-dir", data, *arguments, **variables)
+    checked = run("serve", "--check", "--port", 0, *arguments, **variables)
     assert checked.returncode == 0
     assert "is damaged" in checked.stderr
     assert "the server will move it aside and start empty" in checked.stderr
     assert names(tmp_path) == ["data"]
-    server = start("--data-dir", data, *arguments, **variables)
+    server = start(*arguments, **variables)
     code = server.offer()
     assert server.codes() == [code]
     assert server.call("/topics")[1]["pagination"]["total"] == 1
@@ -219,7 +190,7 @@ def test_starting_empty(way, tables, start, tmp_path):
     assert f"it is kept in {tmp_path / kept}, and the service starts empty" in line
     assert f"{data} is sound\n" == done("check", "--data-dir", data)
     assert "is damaged" in run("serve", "--check", "--port", 0, "--data-dir", tmp_path / kept).stderr
-    again = start("--data-dir", data, *arguments, **variables)
+    again = start(*arguments, **variables)
     assert again.codes() == [code]
     assert again.stop() == 0
 
@@ -229,14 +200,13 @@ def test_starting_empty(way, tables, start, tmp_path):
     [(kind, False) for kind in ("poll", "listing", "answer", "wait", "events", "backup", "sweep")]
     + [("poll", True), ("sweep", True)],
 )
-def test_damage_that_shows_while_the_server_runs(kind, empty, start, tmp_path):
-    """A read of a damaged block is a 503, logged once; then nothing is served, or all begins anew if so told."""
+def test_damage_that_a_running_server_reads_is_a_503_and_is_logged_once(kind, empty, start, tmp_path):
     data = tmp_path / "data"
     codes = fill(data, 400, offer="their offer " * 300, timeout_ms=3000 if kind == "sweep" else LONG_MS)
     with directory.opened(data) as db:
         directory.compact(db)
     flags = ["--session-timeout-ms", LONG_MS, "--sweep-interval-ms", 100, *(["--start-empty-if-damaged"] * empty)]
-    server = start("--data-dir", data, *flags)
+    server = start("--admin-port", 0, *flags)
     # Sessions alone: what comes before them is read in scans, and what comes behind them has been read already.
     spoil_tables(data, 0.5, 0.9, step=10)
     origin, code = sorted(codes)[int(0.6 * len(codes))]
@@ -254,17 +224,12 @@ def test_damage_that_shows_while_the_server_runs(kind, empty, start, tmp_path):
         assert (status, found) == (503, {"error": "Service unavailable"})
     elif kind == "backup":
         assert refused("backup", tmp_path / "dest", "--admin-url", server.admin_url)
-    end_s = time.monotonic() + BOUND_S
     if empty:
-        while len(names(tmp_path)) == 1 or server.call("/topics")[0] != 200:
-            assert time.monotonic() < end_s
-            time.sleep(PAUSE_S)
+        until(lambda: len(names(tmp_path)) > 1 and server.call("/topics")[0] == 200)
         assert server.offer()
         assert server.call("/readyz", base=server.admin_url)[0] == 200
     else:
-        while server.call("/topics")[0] != 503:
-            assert time.monotonic() < end_s
-            time.sleep(PAUSE_S)
+        until(lambda: server.call("/topics")[0] == 503)
         for _ in range(20):
             status, found = server.call("/readyz", base=server.admin_url)
             assert (status, found["status"]) == (503, "unavailable")
