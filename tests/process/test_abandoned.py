@@ -35,13 +35,11 @@ def open_socket(port, receive_bytes=None):
 
 
 def reset(client):
-    """Go away without a word of farewell."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
 
 
 def half_close(client):
-    """Say that nothing more will be sent, and keep the rest open."""
     client.shutdown(socket.SHUT_WR)
 
 
@@ -55,17 +53,16 @@ def abandon(clients):
 
 
 def poll_request(code, **fields):
-    """The bytes of a poll."""
     data = json.dumps({"code": code, "side": "offerer", "wait": 60, **fields}).encode()
     return head("POST", "/poll", with_origin(ORIGIN, [("Content-Length", str(len(data)))])) + data
 
 
-def requests_that_wait(code, topic="lobby"):
+def requests_that_wait(code):
     """One of each kind of request that waits."""
     return {
         "poll": poll_request(code),
         "listing": head("GET", "/nobody/sessions?wait=60", with_origin(ORIGIN)),
-        "topic's stream": head("GET", f"/{topic}/events", with_origin(ORIGIN)),
+        "topic's stream": head("GET", "/lobby/events", with_origin(ORIGIN)),
         "session's stream": head("GET", f"/events?code={code}&side=offerer", with_origin(ORIGIN)),
     }
 
@@ -78,7 +75,6 @@ async def reaches(found, expected):
 
 
 def alive(*kinds):
-    """The objects of some kinds that are there."""
     gc.collect()
     return [each for each in gc.get_objects() if isinstance(each, kinds)]
 
@@ -141,24 +137,6 @@ async def test_a_reader_that_is_slow_is_not_dropped(start_service, monkeypatch):
             await asyncio.sleep(0.03)  # it is this client that is slow
 
 
-async def test_thousands_that_come_and_go_leave_no_watch_and_no_object(service):
-    code = await service.offer()
-    waits = list(requests_that_wait(code).values())
-    for _ in range(ROUNDS):
-        clients = []
-        for n in range(MANY):
-            clients.append(open_socket(service.port))
-            clients[-1].sendall(waits[n % len(waits)])
-            if n % 100 == 0:
-                await asyncio.sleep(0)
-        await reaches(lambda: len(service.store.watches), MANY)
-        abandon(clients)
-        clients.clear()
-        await reaches(lambda: len(service.store.watches), 0)
-        assert service.store.watches._by_tick == {}
-    await reaches(lambda: len(alive(connection.Connection, exchange.Exchange, Request)), 0)
-
-
 def fill(server, requests):
     """Open a connection for each request and send it; once a later request is answered, all of these wait."""
     port = int(server.url.rpartition(":")[2])
@@ -193,7 +171,6 @@ def test_memory_does_not_grow_from_round_to_round(start):
 
 
 def receive(client, what):
-    """Read until something has come."""
     got = b""
     while what not in got:
         data = client.recv(10_000)

@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from bench import client, messages, peers, processes, wrk
+from bench import client, messages, processes, wrk
 from support.paths import TESTS
 
 from tests.bench.__main__ import PARTS
@@ -35,14 +35,12 @@ longest time without writes on the others""".replace("\n", " ").split("; ")
 
 
 def bench(*options):
-    """Run the smallest benchmark to its end."""
     command = [RUN, "--smoke", *map(str, options)]
     return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
 
 @pytest.fixture
 def live(tmp_path):
-    """A server that the benchmark has not started."""
     with processes.tornado_signal(tmp_path / "live") as server:
         yield server
 
@@ -100,20 +98,6 @@ def test_a_command_that_is_no_server_is_named(command):
     done = bench("--only", "life", "--server", command)
     assert done.returncode == 1
     assert f"life: {command} " in done.stderr or f"cannot run {command}" in done.stderr
-
-
-def test_requests_of_the_peers_of_life_differ_like_those_of_browsers():
-    pairs = [peers.pair(number) for number in range(200)]
-    everyone = [peer for pair in pairs for peer in (pair.offerer, pair.answerer)]
-    heads = [peer.request("http://127.0.0.1", "POST", "/poll", {}) for peer in everyone]
-    heads += [peer.request("http://127.0.0.1", "GET", "/topics") for peer in everyone]
-    assert {head.count(b"\r\n") - 2 for head in heads} == {12, 13, 14, 15}
-    assert len(set(heads)) == len(heads)
-    assert len(set(map(len, heads))) > 100
-    assert len({peer.description for peer in everyone}) == len(everyone)
-    assert all(950 < len(peer.description) < 2150 for peer in everyone)
-    again = [peers.pair(number).offerer.request("http://127.0.0.1", "POST", "/poll", {}) for number in range(200)]
-    assert again == heads[:400:2]
 
 
 def test_a_server_that_is_not_there_is_an_error():

@@ -1,7 +1,6 @@
 """The installed commands that look after the data, against running servers and stopped ones."""
 
 import asyncio
-import contextlib
 import copy
 import io
 import json
@@ -10,14 +9,14 @@ import re
 import signal
 import socket
 import subprocess
-import threading
 import urllib.request
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support import writers
 from support.caring import LONG_MS, OTHER, SECRETS, data_files, done, entries, fill, names, noise, refused
-from support.command import BOUND_S, COMMAND, ORIGIN, Server, environment, run
+from support.command import BOUND_S, COMMAND, ORIGIN, Server, environment
 from support.disks import mounted
 from support.redis_servers import free_port
 from support.redis_traffic import until
@@ -36,13 +35,7 @@ DAMAGED = "dest is damaged: {}; nothing was restored, take another backup".forma
 
 
 async def holds(path, before, now):
-    """Open a store and prove that it holds what had been acknowledged before, and nothing that was never asked for.
-
-    Args:
-        path: its directory.
-        before: the sessions as the writers knew them then.
-        now: the same, later.
-    """
+    """Prove that a store has what writers knew to be acknowledged `before`, and nothing that they did not ask for."""
     store = await open_leveldb(path, timeout_ms=LONG_MS)
     try:
         store.check()
@@ -94,7 +87,7 @@ def test_a_backup_under_load_has_all_that_was_acknowledged_before(start, tmp_pat
 
 
 def await_some(peers, count):
-    """Wait until so much more has been acknowledged than by now."""
+    """Wait until more has been acknowledged than by now."""
     while peers.acknowledgements.acquire(blocking=False):
         pass
     for _ in range(count):
@@ -131,7 +124,7 @@ def test_a_cursor_later_than_the_restored_backup_begins_with_what_there_is(start
 
 
 def session_events(server, count, since=None):
-    """Ids and codes of so many `session` events of the stream of the topic `lobby`, after an id."""
+    """Ids and codes of `session` events of the stream of the topic `lobby`, after an id."""
     headers = {"Origin": ORIGIN} | ({"Last-Event-ID": since} if since else {})
     request = urllib.request.Request(f"{server.url}/lobby/events", headers=headers)
     found = []
@@ -145,7 +138,7 @@ def session_events(server, count, since=None):
 
 
 def test_commands_find_the_server_by_its_settings(start, tmp_path):
-    port = str(free_port())
+    port, address = str(free_port()), ("--admin-address", "127.0.0.2")
     variables = {"TORNADO_SIGNAL_ADMIN_PORT": port, "TORNADO_SIGNAL_DATA_DIR": "here"}
     server = start(**variables)
     server.offer()
@@ -157,6 +150,8 @@ def test_commands_find_the_server_by_its_settings(start, tmp_path):
     assert json.loads(done("inspect", "--admin-port", port, cwd=tmp_path))["sessions"] == 1
     assert "bytes before" in done("compact", "--config", "signal.toml", cwd=tmp_path)
     server.end()
+    start(*address, **variables)
+    assert "sessions" in done("inspect", "--admin-port", port, *address)
     assert "1 sessions restored" in done("restore", "one", cwd=tmp_path, TORNADO_SIGNAL_DATA_DIR="there")
     assert names(tmp_path) == ["here", "one", "signal.toml", "there", "three", "two"]
 
@@ -270,13 +265,11 @@ def test_a_backup_that_was_cut_short_or_altered_is_not_restored(harm, why, backu
 
 
 def without_a_session(entries):
-    """Leave out the head of a session."""
     heads = [at for at, (key, _) in enumerate(entries) if key[:1] == layout.SESSIONS and key.endswith(layout.HEAD)]
     return entries[: heads[-1]] + entries[heads[-1] + 1 :]
 
 
 def of_a_later_format(entries):
-    """Have a format that this version does not know."""
     return [(key, layout.pack_number(2) if key == layout.FORMAT_KEY else value) for key, value in entries]
 
 
@@ -315,9 +308,6 @@ def test_a_restore_goes_only_where_nothing_is(start, backup, tmp_path):
         assert done("check", "--data-dir", name, cwd=tmp_path) == f"{name} is sound\n"
     assert {(each.stat().st_uid, each.stat().st_gid) for each in (tmp_path / "empty").iterdir()} == {(4711, 4712)}
     assert names(tmp_path) == ["deep", "dest", "empty", "full", "new", "used"]
-
-
-# Inspect.
 
 
 def test_inspect_has_the_same_numbers_of_each_source_and_no_word_of_a_peer(start, tmp_path):
@@ -374,9 +364,6 @@ def test_inspect_escapes_and_cuts_names_on_a_terminal(tmp_path):
     assert max(map(len, shown.splitlines())) < 150
 
 
-# Which directory, which server.
-
-
 def test_a_directory_in_use_is_left_alone(start, tmp_path):
     data = tmp_path / "data"
     server = start(*ADMIN)
@@ -421,7 +408,7 @@ def test_a_command_without_its_server_says_what_to_do(start, tmp_path):
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"", b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\nno"])
 def test_something_else_at_the_port_is_recognized(answer, tmp_path):
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listening:
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as thread:
 
         def answering():
             connection, _ = listening.accept()
@@ -429,33 +416,10 @@ def test_something_else_at_the_port_is_recognized(answer, tmp_path):
                 connection.recv(1 << 16)
                 connection.sendall(answer)
 
-        thread = threading.Thread(target=answering)
-        thread.start()
+        thread.submit(answering)
         said = refused("backup", "x", "--admin-port", listening.getsockname()[1], cwd=tmp_path)
-        thread.join(BOUND_S)
     assert "is not the admin listener" in said or "no server answers" in said
     assert names(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["backup"], "the following arguments are required: DEST"),
-        (["restore"], "the following arguments are required: SOURCE"),
-        (["inspect", "--most", "1001"], "argument --most: '1001': expected a whole number from 0 to 1000"),
-        (["compact", "--admin-url", "https://x"], "argument --admin-url: 'https://x': expected http://HOST:PORT"),
-        (["check", "--port", "1"], "unrecognized arguments: --port 1"),
-        (["repair", "now"], "unrecognized arguments: now"),
-        (["check", "--data", "x"], "unrecognized arguments: --data x"),
-    ],
-)
-def test_wrong_usage(arguments, said, tmp_path):
-    ended = run(*arguments, cwd=tmp_path)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert said in ended.stderr
-    ended = run("check", cwd=tmp_path, TORNADO_SIGNAL_PROT="1")
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "TORNADO_SIGNAL_PROT" in ended.stderr
 
 
 def test_compact_frees_the_room_of_what_was_swept(start, tmp_path):
@@ -463,11 +427,9 @@ def test_compact_frees_the_room_of_what_was_swept(start, tmp_path):
     sweeping = (*ADMIN, "--sweep-interval-ms", 10)
 
     def swept(server):
-        """Wait until nothing that has expired is left."""
         until(lambda: not json.loads(done("inspect", "--admin-url", server.admin_url))["expired"])
 
     def compacted(where, *flags):
-        """Compact; the sizes before and after."""
         said = done("compact", "--data-dir", data, *flags)
         return map(int, re.fullmatch(rf"{where}: (\d+) bytes before, (\d+) bytes after\n", said).groups())
 
@@ -486,17 +448,6 @@ def test_compact_frees_the_room_of_what_was_swept(start, tmp_path):
     before, after = compacted(data)
     assert after < 100_000
     assert json.loads(done("inspect", "--data-dir", data))["sessions"] == 1
-
-
-# The admin listener at other addresses.
-
-
-def test_commands_find_the_admin_listener_at_another_address(start, tmp_path):
-    server = start(*ADMIN, "--admin-address", "127.0.0.2")
-    server.offer()
-    host, _, port = server.admin_url.removeprefix("http://").rpartition(":")
-    assert host == "127.0.0.2"
-    assert "sessions" in done("inspect", "--admin-port", port, "--admin-address", host)
 
 
 @pytest.mark.needs("curl")

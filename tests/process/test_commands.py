@@ -10,7 +10,7 @@ import time
 import uuid
 
 import pytest
-from support.command import BOUND_S, COMMAND, ORIGIN, Server, environment, run
+from support.command import BOUND_S, COMMAND, Server, environment, run
 from support.redis_traffic import until
 from support.scraping import scrape
 from support.terminal import Terminal
@@ -32,17 +32,14 @@ class Tenant:
         return self._server.call(path, body, origin=self.origin)
 
     def run(self, *arguments):
-        """Run a command against it to its end."""
         return run(*arguments, **self.variables)
 
     def terminal(self, *arguments):
-        """Run a command against it on a terminal."""
         return Terminal(COMMAND, *arguments, env=environment(**self.variables))
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """A server that no test stops."""
     running = Server("--data-dir", tmp_path_factory.mktemp("shared") / "data")
     yield running
     running.end()
@@ -50,13 +47,12 @@ def shared(tmp_path_factory):
 
 @pytest.fixture
 def server(shared):
-    """A server that has nothing yet."""
     return Tenant(shared)
 
 
 @pytest.fixture
 def begin():
-    """A function that begins a command against a server; what it is told goes to its standard input."""
+    """A function that begins a command against a server, with a text on its standard input if there is one."""
     begun = []
 
     def popen(server, *arguments, told=None):
@@ -81,8 +77,6 @@ def begin():
 
 @pytest.fixture
 def restart(start):
-    """A function that ends a server and starts it on its port."""
-
     def restarting(server, *arguments, number=signal.SIGKILL):
         server.stop(number)
         return start(*arguments, port=server.url.rsplit(":", 1)[1])
@@ -138,30 +132,6 @@ def test_listings_are_tables_on_a_terminal_that_no_peer_steers(server):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "variables", "reason"),
-    [
-        (["topics", "--url", "ftp://x"], {}, "argument --url: 'ftp://x': expected the address of a server"),
-        (["topics", "--url", "http://x:65536"], {}, "argument --url: 'http://x:65536': expected"),
-        (["topics", "--origin", "https://x/"], {}, "argument --origin: 'https://x/': expected an origin"),
-        (["topics"], {"SIGNAL_URL": "x"}, "environment variable SIGNAL_URL = 'x': expected the address of a server"),
-        (["topics"], {"SIGNAL_ORIGIN": "*"}, "environment variable SIGNAL_ORIGIN = '*': expected an origin"),
-        (["sessions"], {}, "the following arguments are required: TOPIC"),
-        (["sessions", ""], {}, "argument TOPIC: '': expected a topic of 1 to 256 characters"),
-        (["sessions", "x" * 257], {}, "expected a topic of 1 to 256 characters"),
-        (["offer", "lobby", "--wait", "soon"], {}, "argument --wait: 'soon': expected a number of seconds"),
-        (["offer", "lobby", "--candidate", ""], {}, "argument --candidate: '': expected some text"),
-        (["ping", "--count", "0"], {}, "argument --count: '0': expected a whole number from 1 to 100000"),
-        (["completion", "sh"], {}, "invalid choice: 'sh'"),
-    ],
-)
-def test_wrong_usage(arguments, variables, reason):
-    done = run(*arguments, **variables)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert reason in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
     "arguments", [["topics"], ["sessions", "lobby"], ["watch"], ["watch", "lobby"], ["answer", "lobby"], ["ping"]]
 )
 def test_a_server_that_cannot_be_reached_is_named(arguments):
@@ -197,11 +167,6 @@ def test_the_first_server_that_works_is_used(server):
     assert run("topics", "--url", several, "--origin", server.origin).stdout == listed
     assert run("topics", SIGNAL_URL=several, SIGNAL_ORIGIN=server.origin).stdout == listed
     assert run("topics", SIGNAL_URL=server.url).stdout == ""  # another origin
-
-
-def test_serve_ignores_the_variables_of_these_commands(tmp_path):
-    variables = {"SIGNAL_URL": NOBODY, "SIGNAL_ORIGIN": ORIGIN}
-    assert run("serve", "--check", "--port", 0, cwd=tmp_path, **variables).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -56,21 +56,12 @@ def test_killed_again_and_again(durability, timeout_ms, moment, start, tmp_path)
 
 
 class Holder:
-    """A client that publishes offers that its connection holds, until that is cut off.
-
-    Args:
-        name: the beginning of its offers.
-        lifetime: `ttl` of its offers.
-
-    Attributes:
-        held: what was acknowledged: code -> offer.
-        asked: what may have been published without that.
-    """
+    """A client that publishes offers that its connection holds, until that is cut off."""
 
     def __init__(self, name, **lifetime):
-        self.name, self._secret = name, f"the secret of {name}"
-        self._lifetime = lifetime
-        self.held, self.asked = {}, set()
+        self.name, self._secret, self._lifetime = name, f"the secret of {name}", lifetime
+        self.held = {}  # what was acknowledged: code -> offer
+        self.asked = set()  # what may have been published without that
 
     async def publish(self, server, acknowledged):
         """Publish one after the other, and say when each is acknowledged."""
@@ -86,18 +77,16 @@ class Holder:
                     acknowledged.release()
 
     async def come_back(self, client):
-        """Take over all that was acknowledged."""
         for code in self.held:
             await client.call("hold", code=code, secret=self._secret)
 
 
 def connect(server):
-    """A client's connection to a server."""
     return RpcClient(server.url.replace("http", "ws", 1) + "/ws", ORIGIN)
 
 
 async def killed_while_they_publish(server, holders, number):
-    """Have clients publish, and kill the server once so many offers are acknowledged."""
+    """Have clients publish, and kill the server once a number of offers is acknowledged."""
     acknowledged = asyncio.Semaphore(0)
     async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as group:
         for holder in holders:
@@ -109,24 +98,19 @@ async def killed_while_they_publish(server, holders, number):
 
 
 class Watcher:
-    """What a subscriber to the topic knows, over the connections of its life.
-
-    Attributes:
-        listed: codes.
-        gone: code -> reason.
-    """
+    """What a subscriber to the topic knows, over the connections of its life."""
 
     def __init__(self):
-        self.listed, self.gone = set(), {}
+        self.listed = set()  # codes
+        self.gone = {}  # code -> reason
         self._since = {}
 
     async def come_back(self, client):
-        """Go on where it was cut off."""
         self._client = client
         await client.call("subscribe", topic="lobby", **self._since)
 
     async def watch(self, until):
-        """Be told of everything once, until something is true."""
+        """Hear of everything once, until something is true."""
         while not until():
             kind, data, cursor = await self._client.event()
             self._since = {"since": cursor}
@@ -249,12 +233,7 @@ def test_killed_in_the_middle_of_a_compaction(moment, tmp_path):
 
 
 async def find_all(path, kept=()):
-    """Open what a killed server left behind, prove that its tables agree, and find all that was acknowledged.
-
-    Args:
-        path: the directory.
-        kept: pairs of a code and what its offer begins with.
-    """
+    """Prove that what a killed server left is sound and has what was kept: codes, and what their offers begin with."""
     store = await open_leveldb(path, timeout_ms=LONG_MS)
     try:
         store.check()

@@ -1,4 +1,4 @@
-"""File descriptors that run out: who has a connection is served, others are told or let go, and it ends by itself."""
+"""File descriptors that run out: clients with a connection are served, others are refused or let go."""
 
 import contextlib
 import http.client
@@ -50,13 +50,11 @@ def send(connection, path, **body):
 
 
 def answer(connection):
-    """Status, headers and JSON."""
     response = connection.getresponse()
     return response.status, response.headers, json.load(response)
 
 
 def served(server):
-    """Whether a newcomer is served."""
     with contextlib.suppress(OSError, http.client.HTTPException):
         return server.call("/health")[0] == 200
     return False

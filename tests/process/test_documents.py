@@ -79,7 +79,6 @@ asyncio.run(main())
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A checkout of one's own."""
     require("git")
     copy = tmp_path_factory.mktemp("documents") / "tornado-signal"
     copy_checkout(copy)

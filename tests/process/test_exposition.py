@@ -14,7 +14,7 @@ from collections import Counter
 from urllib.parse import urlsplit
 
 import pytest
-from support.command import BOUND_S, ORIGIN
+from support.command import BOUND_S, ORIGIN, Server
 from support.redis_traffic import until
 from support.scraping import Scrape, scrape
 from support.service import declared, head, with_origin
@@ -26,21 +26,27 @@ from tornado_signal import COMMIT
 pytest_plugins = ["support.http_fixtures"]
 
 
+@pytest.fixture(scope="module")
+def after_traffic(tmp_path_factory):
+    """What was asked of a server, the code of a session there, and what the server says then."""
+    running = Server("--data-dir", tmp_path_factory.mktemp("traffic") / "data", "--admin-port", 0)
+    asked, code = traffic(running)
+    found = until_scraped(running, lambda found: found.histogram("event_loop_lag_seconds")[1] >= 2)
+    running.end()
+    return asked, code, found
+
+
 @pytest.fixture
 def server(start):
-    """A function that starts the installed command with an admin listener."""
     return functools.partial(start, "--admin-port", 0)
 
 
 def until_scraped(server, wanted):
-    """Scrape again and again until what is found is as wanted; that."""
     return until(lambda: wanted(found := scrape(server.admin_url)) and found)
 
 
-def test_every_number_is_exact_after_known_traffic(server):
-    running = server()
-    asked, _ = traffic(running)
-    found = scrape(running.admin_url)
+def test_every_number_is_exact_after_known_traffic(after_traffic):
+    asked, _, found = after_traffic
     kinds = Counter((endpoint, method, str(status)) for endpoint, method, status, *_ in asked)
     assert found.all("requests") == kinds
     refused = Counter((reason, str(status)) for _, _, status, reason, _ in asked if reason)
@@ -66,10 +72,8 @@ def test_every_number_is_exact_after_known_traffic(server):
     assert found.one("running_requests") == 0
 
 
-def test_every_histogram_is_cumulated_and_ends_with_all(server):
-    running = server()
-    traffic(running)
-    found = until_scraped(running, lambda found: found.histogram("event_loop_lag_seconds")[1] >= 2)
+def test_every_histogram_is_cumulated_and_ends_with_all(after_traffic):
+    _, _, found = after_traffic
     histograms = [family for family in found.families.values() if family.type == "histogram"]
     assert len(histograms) == 8
     for family in histograms:
@@ -84,10 +88,8 @@ def test_every_histogram_is_cumulated_and_ends_with_all(server):
             assert (total > 0) == (number > 0) or name in ("sweep_duration_seconds", "event_loop_lag_seconds")
 
 
-def test_no_label_has_a_word_of_a_client(server):
-    running = server()
-    _, code = traffic(running)
-    found = scrape(running.admin_url)
+def test_no_label_has_a_word_of_a_client(after_traffic):
+    _, code, found = after_traffic
     assert not [word for word in [*SECRETS, "app.example", code] if word in found.text.lower()]
     ours = [family for name, family in found.families.items() if name.startswith("tornado_signal_")]
     labels = {label for family in ours for sample in family.samples for label in sample.labels}
@@ -125,10 +127,9 @@ def test_listed_origins_are_told_apart_by_entry_until_they_are_taken_off(server,
 
 
 @pytest.mark.needs("promtool")
-def test_promtool_has_no_complaint(server):
-    running = server()
-    traffic(running)
-    for text, good in ((scrape(running.admin_url).text, True), ("# TYPE requests counter\nrequests 1\n", False)):
+def test_promtool_has_no_complaint(after_traffic):
+    _, _, found = after_traffic
+    for text, good in ((found.text, True), ("# TYPE requests counter\nrequests 1\n", False)):
         done = subprocess.run(
             ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=BOUND_S, check=False
         )
@@ -178,9 +179,6 @@ def test_the_process_is_described_where_proc_shows_processes_alone():
     check_process(json.loads(done.stdout), time.time() - BOUND_S)
 
 
-# In this process, where the clock is turned by hand and the store can be taken away.
-
-
 async def scraped(service):
     """What the admin listener of a server in this process says."""
     response = await service.raw(head("GET", "/metrics", [("Host", "localhost")]), "GET", service.admin_port)
@@ -189,7 +187,6 @@ async def scraped(service):
 
 
 def posting(path, **fields):
-    """The bytes of a POST."""
     data = json.dumps(fields).encode()
     return head("POST", path, with_origin(ORIGIN, [("Content-Length", str(len(data)))])) + data
 

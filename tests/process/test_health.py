@@ -1,7 +1,7 @@
 """`health`: what it asks, and how each answer becomes an exit status."""
 
-import http.server
-import threading
+import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.command import run
@@ -53,22 +53,17 @@ def test_tls_is_asked_without_trust_in_the_certificate(start, pair):
     ],
 )
 def test_any_other_answer_is_exit_status_1_and_one_sentence(status, body, reason):
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            assert self.path == "/health"
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body)
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as thread:
 
-        def log_message(self, *arguments):
-            pass
+        def answer():
+            connection, _ = listening.accept()
+            with connection:
+                assert connection.recv(1 << 16).startswith(b"GET /health HTTP/1.1\r\n")
+                connection.sendall(b"HTTP/1.0 %d x\r\n\r\n%b" % (status, body))
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        done = run("health", "--port", server.server_port)
-        server.shutdown()
-        thread.join()
+        answered = thread.submit(answer)
+        done = run("health", "--port", listening.getsockname()[1])
+        answered.result()
     assert (done.returncode, done.stdout) == (1, "")
     assert reason in done.stderr
     assert done.stderr.count("\n") == 1

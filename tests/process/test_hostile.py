@@ -65,7 +65,7 @@ def silent(port):
 
 
 def hostile(port, stopping):
-    """Drip, and ask for ever without reading, until told to stop."""
+    """Drip, and ask without reading, until it is to stop."""
     slow = [each for each in SLOWLY.values() for _ in range(SLOW)]
     with contextlib.ExitStack() as ends:
         clients = []

@@ -54,7 +54,6 @@ def test_more_bodies_than_memory_let_small_requests_through_and_large_ones_later
 
 
 def is_over(client):
-    """Whether the server has ended a connection."""
     client.setblocking(False)
     try:
         return client.recv(1, socket.MSG_PEEK) == b""
@@ -65,7 +64,6 @@ def is_over(client):
 
 
 def check(server, kept):
-    """Everything acknowledged is there."""
     for code, offer in kept.items():
         status, found = server.call("/poll", {"code": code, "side": "answerer"})
         assert (status, found["offer"]) == (200, offer)

@@ -65,7 +65,6 @@ def test_the_document_is_openapi_3_1():
 
 
 def operations():
-    """The operations of the document."""
     return [operation for path in DOCUMENT["paths"].values() for operation in path.values()]
 
 
@@ -88,14 +87,11 @@ def test_references_and_components_are_the_same_and_all_errors_one_schema():
         assert {"400", "403", "429", "500", "503", "default"} <= refused
 
 
-def test_a_code_is_any_string_everywhere():
+def test_a_code_is_any_string_and_the_origin_no_parameter():
     codes = [each["properties"]["code"] for each in within(DOCUMENT) if "code" in each.get("properties", {})]
     codes += [each["schema"] for each in within(DOCUMENT) if each.get("name") == "code"]
     assert codes == [{"$ref": "#/components/schemas/Code"}] * 8
     assert {"type", "minLength", "description"} == set(DOCUMENT["components"]["schemas"]["Code"])
-
-
-def test_the_origin_is_no_parameter():
     assert {each["name"] for each in within(DOCUMENT) if each.get("in") == "header"} == {"Last-Event-ID"}
     assert "`Origin`" in DOCUMENT["info"]["description"]
 

@@ -17,12 +17,10 @@ def umask():
 
 def modes(path):
     """The permissions of a directory and of all that is in it."""
-    found = {each.relative_to(path.parent): stat.S_IMODE(each.stat().st_mode) for each in path.rglob("*")}
-    return {path.name: stat.S_IMODE(path.stat().st_mode)} | {str(name): mode for name, mode in found.items()}
+    return {str(each.relative_to(path.parent)): stat.S_IMODE(each.stat().st_mode) for each in (path, *path.rglob("*"))}
 
 
 def assert_private(path):
-    """It is for its owner alone."""
     found = modes(path)
     assert found.pop(path.name) == 0o700
     assert found

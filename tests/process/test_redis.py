@@ -15,7 +15,7 @@ pytest_plugins = ["support.redis_traffic"]
 
 
 def refused(redis, *arguments):
-    """What the operator is told, whether the server is to serve or only to check."""
+    """What the server says when it refuses to serve, and to check."""
     flags = ("--store", "redis", "--redis-nodes", redis, "--port", "0", *arguments)
     done = [run("serve", *flags), run("serve", "--check", *flags)]
     assert [each.returncode for each in done] == [1, 1]

@@ -37,20 +37,18 @@ def servers(cluster):
 
 @pytest.fixture
 def primary(cluster):
-    """A primary, which is to get lost."""
     cluster.wait_until_whole()
     return cluster.primaries_now()[0]
 
 
 @pytest.fixture
 def slots(cluster, primary):
-    """Its slots."""
     return cluster.slots_of(primary)
 
 
 @pytest.fixture
 def waiters(servers, slots):
-    """What waits at a server for what happens in those slots; when the test ends it is told of it."""
+    """What waits at a server for news in those slots, and gets them when the test ends."""
     topic = topic_in(slots)
     made = Waiters(servers[1], topic, servers[0].offer(topic))
     yield made

@@ -26,12 +26,11 @@ def configured(start, tmp_path):
 
 
 def write(place, *lines):
-    """Write the file with the settings."""
     (place / "signal.toml").write_text("".join(f"{line}\n" for line in lines))
 
 
 def reload(server, lines=1):
-    """Have a server read its settings again; so many lines that it says to that, without their times."""
+    """Have a server read its settings again; the lines that it says to that, without their times."""
     server.process.send_signal(signal.SIGHUP)
     said = [server.process.stderr.readline().rstrip("\n").partition(" ")[2] for _ in range(lines)]
     server.log += said

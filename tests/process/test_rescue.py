@@ -16,7 +16,7 @@ from tornado_signal.stores.leveldb.binding import plyvel
 
 
 def spoil_tables(path, begin=0.0, end=1.0, step=500):
-    """Turn a byte in so many of every table around, in a part of it; its footer stays as it is."""
+    """Turn every `step`th byte of a part of each table around; its footer stays as it is."""
     for table in path.glob("*.ldb"):
         size = table.stat().st_size
         with table.open("r+b") as file:
@@ -75,7 +75,6 @@ def tables(tmp_path_factory):
 
 @pytest.fixture
 def data(tables, tmp_path):
-    """A copy of that directory for one test."""
     return shutil.copytree(tables, tmp_path / "data")
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 
 import pytest
-from support.command import BOUND_S, COMMAND, ORIGIN, at_another_time, environment, passing, run
+from support.command import BOUND_S, COMMAND, ORIGIN, environment, passing, run
 from support.paths import ROOT
 from support.redis_traffic import until
 from support.service_manager import told, until_told
@@ -93,21 +93,6 @@ def test_each_setting_does_what_it_says_from_each_source(source, start, tmp_path
     assert server.call("/readyz", base=server.admin_url, origin=None) == (200, {"status": "ok"})
     assert server.admin_url.startswith("http://127.0.0.1:")
     assert server.stop() == 0
-
-
-def test_a_flag_wins_over_the_environment_and_that_over_the_file(start, tmp_path):
-    (tmp_path / "signal.toml").write_text("session_timeout_ms = 1000\ncodes = 'content'\ndurability = 'os'\n")
-    server = start(
-        "--session-timeout-ms",
-        3_000_000,
-        TORNADO_SIGNAL_CONFIG="signal.toml",
-        TORNADO_SIGNAL_SESSION_TIMEOUT_MS="2000",
-        TORNADO_SIGNAL_CODES="random",
-    )
-    server.offer()
-    (listed,) = server.call("/lobby/sessions")[1]["sessions"]
-    assert listed["expiresAt"] - listed["createdAt"] == 3_000_000
-    assert listed["code"][14] == "4"
 
 
 def test_each_address_of_a_host_name_is_listened_on(start):
@@ -283,7 +268,7 @@ def test_what_was_answered_200_up_to_the_signal_is_there_later(number, start):
 
 
 def fill(server, count=120):
-    """Publish so many offers that no buffer holds their listing."""
+    """Publish offers whose listing no buffer holds."""
     for number in range(count):
         server.offer(offer="o" * 100_000, info=str(number))
 
@@ -293,7 +278,6 @@ def connect(server):
 
 
 def asking(path, body=None):
-    """A request as bytes."""
     data = b"" if body is None else json.dumps(body).encode()
     line = f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nHost: x\r\nOrigin: {ORIGIN}\r\n"
     return f"{line}Content-Length: {len(data)}\r\n\r\n".encode() + data
@@ -506,7 +490,6 @@ def test_a_passed_socket_that_does_not_listen_is_refused_by_its_number(tmp_path)
 
 
 def everything(server, code):
-    """All that can be read of a session."""
     polls = [server.call("/poll", {"code": code, "side": side}) for side in ("offerer", "answerer")]
     return server.call("/topics"), server.call("/lobby/sessions"), polls
 
@@ -533,15 +516,3 @@ def test_sessions_survive_a_stop_and_a_kill(number, durability, start):
     assert again.call("/answer", {"code": answered, "side": "answerer", "answer": "b"})[0] == 409
     newer = again.offer()
     assert again.codes() == [newer, open_]
-
-
-def test_sessions_expire_while_no_server_runs(start):
-    server = start()
-    code = server.offer()
-    assert server.call("/poll", {"code": code, "side": "offerer"})[0] == 200
-    assert server.stop() == 0
-    for later, found in ("+290s", 200), ("+301s", 404):
-        again = start(**at_another_time(later))
-        assert again.call("/poll", {"code": code, "side": "offerer"})[0] == found
-        assert len(again.call("/topics")[1]["topics"]) == (found == 200)
-        assert again.stop() == 0

@@ -1,8 +1,7 @@
-"""The soak runs for less than a minute and finds nothing, and it would find what it looks for."""
+"""The soak runs for less than a minute and finds nothing, and its verdict names what grows or fails."""
 
 import json
 import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -29,29 +28,6 @@ def test_most_of_a_minute_is_level_and_nothing_is_lost(tmp_path):
     curves = ElementTree.parse(tmp_path / "soak.svg").findall(".//{*}polyline")
     assert len(curves) == 7
     assert {path.name for path in tmp_path.iterdir()} == {"soak.json", "soak.svg"}
-
-
-FORGETFUL = """
-import argparse, pathlib, shutil, sys, tempfile, uvloop
-from tests.soak.__main__ import Soak
-
-class Forgetful(Soak):
-    async def _start(self):
-        shutil.rmtree(self.where / "data", ignore_errors=True)
-        await super()._start()
-
-with tempfile.TemporaryDirectory() as name:
-    soak = Forgetful(argparse.Namespace(minutes=0.2, peers=50, session_timeout_ms=20_000), pathlib.Path(name))
-    uvloop.run(soak.run())
-print(*sorted({line.split(":")[0] for line in soak.tally.wrong}), sep="\\n")
-"""
-
-
-@pytest.mark.slow
-def test_a_database_that_is_taken_away_is_missed():
-    python = [sys.executable, "-c", FORGETFUL]
-    done = subprocess.run(python, cwd=RUN.parents[2], capture_output=True, text=True, timeout=100, check=True)
-    assert {"poll", "sessions"} & set(done.stdout.split("\n")), done.stdout
 
 
 def test_what_goes_up_and_down_is_level():

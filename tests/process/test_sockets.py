@@ -12,6 +12,7 @@ import socket
 import stat
 
 import pytest
+from support.caring import refused
 from support.command import BOUND_S, ORIGIN, run
 from support.service import WHO
 
@@ -26,7 +27,6 @@ pytest_plugins = ["support.http_fixtures"]
 
 @pytest.fixture
 def path(tmp_path):
-    """Where the socket's file is."""
     return tmp_path / "signal.sock"
 
 
@@ -58,8 +58,6 @@ def connect(path):
 
 
 class UnixConnection(http.client.HTTPConnection):
-    """A connection over a Unix socket."""
-
     def __init__(self, path):
         super().__init__("signal.example", timeout=BOUND_S)
         self._path = path
@@ -70,7 +68,6 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
     def call(self, target, body=None, **headers):
-        """Send a request; its status and JSON."""
         data = None if body is None else json.dumps(body).encode()
         self.request("GET" if body is None else "POST", target, data, {"Origin": ORIGIN} | headers)
         response = self.getresponse()
@@ -116,10 +113,9 @@ def test_a_file_that_nobody_listens_on_is_replaced(open_one, path, connect):
 
 
 def refuse(open_one, path, reason):
-    """It is refused, with this reason and what to do."""
-    with pytest.raises(OperatorError) as refused:
+    with pytest.raises(OperatorError) as raised:
         open_one()
-    assert str(refused.value) == f"cannot listen on unix:{path}: {reason}, or choose another --address"
+    assert str(raised.value) == f"cannot listen on unix:{path}: {reason}, or choose another --address"
 
 
 def test_a_socket_in_use_is_refused_also_when_its_queue_is_full(open_one, path):
@@ -184,9 +180,6 @@ def test_no_file_is_left_when_its_mode_cannot_be_set(open_one, path, monkeypatch
     assert not path.exists()
 
 
-# The server.
-
-
 def test_the_whole_service_is_there_over_a_unix_socket(start_unix, path, connect):
     server = start_unix()
     assert server.url == "unix:signal.sock"
@@ -235,12 +228,9 @@ def test_a_server_takes_over_the_file_and_the_sessions_of_a_killed_one(start_uni
 @pytest.mark.parametrize("check", [["--check"], []])
 def test_a_second_server_on_the_same_socket_is_refused_and_the_first_goes_on(check, start_unix, tmp_path, connect):
     start_unix()
-    done = run("serve", *check, "--address", "unix:signal.sock", "--data-dir", "other", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        "tornado-signal: cannot listen on unix:signal.sock: another server listens there; stop what has it, "
-        "or choose another --address\n"
-    )
+    said = refused("serve", *check, "--address", "unix:signal.sock", "--data-dir", "other", cwd=tmp_path)
+    in_use = "another server listens there; stop what has it, or choose another --address"
+    assert said == f"cannot listen on unix:signal.sock: {in_use}"
     assert connect().call("/health")[0] == 200
 
 
@@ -261,9 +251,6 @@ def test_a_taken_port_does_not_matter_to_a_unix_socket(start_unix, connect):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         start_unix(port=taken.getsockname()[1])
         assert connect().call("/health")[0] == 200
-
-
-# Who is believed.
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ OFFER = {"topic": "lobby", "info": "i", "offer": "o"}
 
 
 def connect(server, **options):
-    """A client with one connection."""
     return RpcClient(server.url.replace("http", "ws", 1) + "/ws", ORIGIN, **options)
 
 
@@ -37,7 +36,6 @@ async def test_a_restart_closes_all_with_1012_over_two_seconds_and_offers_and_cu
         assert (await waiting)["result"]["answerCandidates"] == []
 
         async def end(client):
-            """The code that a client is closed with, and when."""
             return await client.closed(), time.monotonic()
 
         codes, times_s = zip(*await asyncio.gather(*map(end, clients)), strict=True)

@@ -26,7 +26,6 @@ WORKERS = 3
 
 @pytest.fixture(scope="module")
 def redis():
-    """A Redis server."""
     server = RedisServer("redis")
     yield server
     server.kill()
@@ -68,7 +67,6 @@ def numbers(server, name):
 
 
 def gone(pid):
-    """Whether a process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -81,9 +79,7 @@ def test_a_worker_that_is_killed_is_not_missed_and_comes_back(start):
     poll = {"code": server.offer(), "side": "offerer"}
     cursor = server.call("/poll", poll | {"wait": 0})[1]["cursor"]
     answered = in_background(lambda: server.call("/poll", poll | {"wait": 60, "since": cursor}))
-    waiting = until(lambda: numbers(server, "running_requests"))
-    while 1 not in waiting.values():
-        waiting = numbers(server, "running_requests")
+    waiting = until(lambda: 1 in (found := numbers(server, "running_requests")).values() and found)
     (busy,) = (worker for worker, running in waiting.items() if running)
     assert set(waiting) == set(pids(server)) == set(range(1, WORKERS + 1))
     before = pids(server)
@@ -108,7 +104,7 @@ def test_a_stuck_worker_is_ended_and_the_service_manager_hears_nothing_of_it(sta
     before = pids(server)
     os.kill(before[2], signal.SIGSTOP)
     assert server.process.stderr.readline().endswith(": worker 2 does not answer any more, and is ended\n")
-    assert until(lambda: len(found := pids(server)) == 2 and found[2] != before[2])
+    until(lambda: len(found := pids(server)) == 2 and found[2] != before[2])
     assert told(manager)["WATCHDOG"] == "1"
     server.process.send_signal(signal.SIGTERM)
     until_told(manager, "STOPPING")
@@ -132,7 +128,7 @@ def test_workers_end_when_their_supervisor_is_killed(start):
     server = start(number=2)
     workers = pids(server).values()
     server.process.kill()
-    assert until(lambda: all(gone(pid) for pid in workers))
+    until(lambda: all(gone(pid) for pid in workers))
 
 
 def test_passed_sockets_and_sighup_are_for_all_workers_also_later_ones(start, tmp_path):
@@ -156,22 +152,18 @@ def test_passed_sockets_and_sighup_are_for_all_workers_also_later_ones(start, tm
     reading.start()
 
     def both_log(since):
-        """Ask until both workers have logged a request."""
+        assert server.call("/health")[0] == 200
+        found = (re.search(r" worker=(\d) .* endpoint=/health ", line) for line in said[since:])
+        return len({each[1] for each in found if each}) == 2
 
-        def asked():
-            assert server.call("/health")[0] == 200
-            found = (re.search(r" worker=(\d) .* endpoint=/health ", line) for line in said[since:])
-            return len({each[1] for each in found if each}) == 2
-
-        assert until(asked)
-
-    both_log(0)
+    until(lambda: both_log(0))
     os.kill(pids(server)[1], signal.SIGKILL)
-    assert until(lambda: any("worker 1 ended by SIGKILL" in line for line in said))
-    both_log(len(said))
+    until(lambda: any("worker 1 ended by SIGKILL" in line for line in said))
+    begun = len(said)
+    until(lambda: both_log(begun))
     pair.key.write_text("")
     server.process.send_signal(signal.SIGHUP)
-    assert until(lambda: any("what is in use stays" in line for line in said))
+    until(lambda: any("what is in use stays" in line for line in said))
     server.process.terminate()
     assert server.process.wait(BOUND_S) == 0
     reading.join(BOUND_S)
