@@ -38,7 +38,6 @@ SLOWLY = {
     "a header": (HEAD + b"X-Slow: ", b"a"),
     "headers": (HEAD, b"X: y\r\n"),
     "a body": (HEAD + b"Content-Length: 200000\r\n\r\n{", b" "),
-    "answers that are not read": (READING, READING),
     "chunks": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
 }
 
@@ -66,7 +65,7 @@ def silent(port):
 
 def hostile(port, stopping):
     """Drip, and ask without reading, until it is to stop."""
-    slow = [each for each in SLOWLY.values() for _ in range(SLOW)]
+    slow = [each for each in (*SLOWLY.values(), (READING, READING)) for _ in range(SLOW)]
     with contextlib.ExitStack() as ends:
         clients = []
         for begin, drop in slow:
