@@ -1,25 +1,20 @@
-"""The interface over WebSockets of other makes: Chromium's and Firefox's own, npm's `ws`, Python's `aiohttp`."""
+"""The interface over WebSockets of other makes: Chromium's and Firefox's own, and npm's `ws`."""
 
-import asyncio
 import json
 import signal
-import threading
 from pathlib import Path
 
 import pytest
 from bench import npm
-from support.browsers import until
+from support.browsers import listed, until
 from support.certificates import make_pair
 from support.node import Node
 from support.paths import TESTS
 from support.proxies import PROXIES
 
-aiohttp = pytest.importorskip("aiohttp")
-
 pytest_plugins = ["support.browser_fixtures"]
 
 SCRIPT = Path(__file__).with_name("websocket.js").read_text()
-BOUND_S = 30
 ORIGIN = "https://app.example"
 SECRET = "a secret of the offerer"
 OFFER = {"topic": "lobby", "info": "i", "offer": "o"}
@@ -58,121 +53,36 @@ class Scripted:
         return self.evaluate("ended")
 
 
-class Aiohttp:
-    """A client that is aiohttp's, on a loop of its own, for that of the tests is Playwright's."""
-
-    origin = ORIGIN
-
-    def __init__(self):
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self._session = self._run(self._open())
-
-    def _run(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(BOUND_S)
-
-    async def _open(self):
-        return aiohttp.ClientSession()
-
-    def connect(self, url):
-        """Open a connection; the subprotocol."""
-        self._told, self._asked = [], {}
-        self._socket = self._run(self._session.ws_connect(url, origin=ORIGIN, protocols=["signal.v1"]))
-        self._reading = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
-        return self._socket.protocol
-
-    async def _read(self):
-        async for message in self._socket:
-            found = message.json()
-            if found.get("method") == "event":
-                self._told.append(found["params"])
-            else:
-                self._asked[found["id"]].set_result(found)
-        for waiting in self._asked.values():
-            waiting.cancel()
-        return self._socket.close_code
-
-    def call(self, method, **params):
-        """Send a request; its response."""
-        return self._run(self._call(method, params))
-
-    async def _call(self, method, params):
-        id_ = len(self._asked)
-        self._asked[id_] = self._loop.create_future()
-        message = {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
-        await self._socket.send_str(json.dumps(message, ensure_ascii=False))
-        return await self._asked[id_]
-
-    def send_bytes(self):
-        """Send what is no text."""
-        self._run(self._socket.send_bytes(b"\0"))
-
-    def events(self):
-        """What subscriptions of the last connection have told."""
-        return list(self._told)
-
-    def ended(self):
-        """Wait for the end of the connection; its code."""
-        return self._reading.result(BOUND_S)
-
-    def close(self):
-        """End the loop."""
-        self._run(self._session.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
 @pytest.fixture
 def page(site):
-    """The address of a page of another origin than the server's."""
     site.pages["/websocket"] = f"<!DOCTYPE html><title>A bare WebSocket</title><script>{SCRIPT}</script>"
     return f"{site.origin}/websocket"
 
 
 @pytest.fixture
-def make_chromium(profiles, site, page):
-    """A function that makes a Chromium on that page."""
-    return lambda **options: Scripted(profiles.open(page, **options).evaluate, site.origin)
-
-
-@pytest.fixture
 def client(request):
-    """The client that a test is for."""
-    return request.getfixturevalue(f"made_{request.param}")
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
-def made_chromium(make_chromium):
-    """A Chromium."""
-    return make_chromium()
+def in_chromium(profiles, site, page):
+    return Scripted(profiles.open(page).evaluate, site.origin)
 
 
 @pytest.fixture
-def made_firefox(firefox, site, page):
-    """A Firefox."""
+def in_firefox(firefox, site, page):
     firefox.goto(page)
     return Scripted(firefox.evaluate, site.origin)
 
 
 @pytest.fixture
-def made_ws(tmp_path):
-    """A program of Node.js with the package `ws`."""
+def in_node(tmp_path):
     (tmp_path / "node_modules").symlink_to(npm.node_modules(TESTS / "generated"))
     module = tmp_path / "websocket.mjs"
     module.write_text(f'import {{ WebSocket }} from "ws";\n{SCRIPT}')
     node = Node(module)
     yield Scripted(node.evaluate, ORIGIN, {"origin": ORIGIN})
     assert node.close() == 0
-
-
-@pytest.fixture
-def made_aiohttp():
-    """A Python program with aiohttp."""
-    made = Aiohttp()
-    yield made
-    made.close()
 
 
 def result(client, method, **params):
@@ -195,18 +105,15 @@ def told(client, number):
 
 
 @pytest.mark.parametrize(
-    "client", ["chromium", "firefox", pytest.param("ws", marks=pytest.mark.slow), "aiohttp"], indirect=True
+    "client", ["in_chromium", "in_firefox", pytest.param("in_node", marks=pytest.mark.slow)], indirect=True
 )
-def test_over_restarts(client, start):
-    """Connects, calls, subscribes; after a stop and a kill it goes on where it was, and holds what it has held."""
+def test_goes_on_and_holds_again_after_a_stop_and_a_kill(client, start):
     flags = ("--hold-grace-ms", 100)
     server = start(*flags)
     url, port = server.url.replace("http", "ws", 1) + "/ws", server.url.rpartition(":")[2]
 
-    def publish(topic="lobby"):
-        status, found = server.call(f"/{topic}/offer", {"info": "i", "offer": "o"}, origin=client.origin)
-        assert status == 200
-        return found["code"]
+    def publish():
+        return server.call("/lobby/offer", {"info": "i", "offer": "o"}, origin=client.origin)[1]["code"]
 
     assert client.connect(url) == "signal.v1"
     assert result(client, "health")["status"] == "ok"
@@ -236,16 +143,11 @@ def test_over_restarts(client, start):
     left = result(client, "offer", **OFFER, hold=True)["code"]
     client.send_bytes()
     assert client.ended() == 1003
-    until(
-        lambda: (
-            left not in [each["code"] for each in server.call("/lobby/sessions", origin=client.origin)[1]["sessions"]]
-        )
-    )
+    until(lambda: left not in [each["code"] for each in listed(server, client.origin)])
 
 
 @pytest.mark.parametrize("kind", PROXIES)
-def test_behind_http2(kind, start, profiles, tmp_path):
-    """From a page that a proxy has sent over HTTP/2 it works, whether over that connection or one of its own."""
+def test_works_from_a_page_sent_over_http2(kind, start, profiles, tmp_path):
     server = start("--trusted-proxies", "127.0.0.1")
     (tmp_path / "proxy").mkdir()
     proxy = PROXIES[kind](tmp_path / "proxy", make_pair(tmp_path), int(server.url.rpartition(":")[2]))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.bare_server import BareServer
-from support.browsers import BOUND_MS, Windowed, before, listed, until
+from support.browsers import BOUND_MS, before, listed, until
 from support.documents import ADDRESS, blocks
 
 import tornado_signal
@@ -24,12 +24,6 @@ TYPES = (WEB / "client.d.ts").read_text()
 MAX_BYTES = 21_504
 RACE_MS = 20_000  # a peer that is stopped by others gives up then, and not before
 STRANGER = "0123456789abcdef0123456789abcdef"
-
-
-@pytest.fixture(params=["socket", "http"])
-def reached(request, blocking):
-    """A function: a server as pages reach it, itself or a proxy that refuses the upgrade to a WebSocket."""
-    return blocking if request.param == "http" else lambda server: server
 
 
 def published(server, site, topic="lobby"):
@@ -46,13 +40,11 @@ def names(page):
 
 
 def test_it_is_small_and_needs_nothing():
-    """The module stays under 21 KB as it is sent, and imports nothing."""
     assert len(gzip.compress(MODULE.encode(), 9)) < MAX_BYTES
     assert not re.search(r"^\s*import\b|\bimport\(", MODULE, re.MULTILINE)
 
 
-def test_the_types_are_those_of_the_module(server, connect_page):
-    """The declarations name exactly what the module exports, and every method of the client."""
+def test_the_types_declare_exactly_what_the_module_exports(server, connect_page):
     page = connect_page(server)
     declared = set(re.findall(r"^export (?:declare )?(?:class|function) (\w+)", TYPES, re.MULTILINE))
     assert set(page.evaluate("Object.keys(client)")) == declared
@@ -64,10 +56,9 @@ def test_the_types_are_those_of_the_module(server, connect_page):
 # The API, call by call.
 
 
-def test_every_call(server, reached, connect_page):
-    """Each call of the client answers what the endpoint answers."""
+def test_every_call_answers_what_the_endpoint_does(server, reached, connect_page):
     page = connect_page(reached(server))
-    found = page.evaluate(
+    code, got = page.evaluate(
         """async () => {
           const api = new SignalClient(location.search.slice(1) + "/");
           const found = {};
@@ -91,7 +82,6 @@ def test_every_call(server, reached, connect_page):
           return [code, found];
         }"""
     )
-    code, got = found
     assert re.fullmatch("[0-9a-f]{40}|unknown", got["version"]["version"])
     assert got["health"]["status"] == "ok"
     assert [each["code"] for each in got["waited"]["sessions"]] == [code]
@@ -102,8 +92,7 @@ def test_every_call(server, reached, connect_page):
     assert got["refresh"]["expiresAt"] > 0
 
 
-def test_refusals(start, server, connect_page):
-    """What the server refuses is a SignalError with its status and text; no server is a TypeError."""
+def test_refusals_are_signal_errors_and_no_server_is_a_type_error(start, server, connect_page):
     page = connect_page(server)
     no_such = "00000000-0000-4000-8000-000000000000"
     fail = "([call, ...rest]) => failure(new SignalClient(location.search.slice(1))[call](...rest))"
@@ -119,7 +108,6 @@ def test_refusals(start, server, connect_page):
 
 
 def test_every_call_can_be_aborted(server, reached, connect_page):
-    """A call whose signal is aborted rejects with the signal's reason, before it is sent or while it waits."""
     page = connect_page(reached(server))
     found = page.evaluate(
         """async () => {
@@ -140,68 +128,10 @@ def test_every_call_can_be_aborted(server, reached, connect_page):
     assert [each["name"] for each in found] == ["AbortError"] * 4
 
 
-def test_events_over_a_restart(start, site, connect_page):
-    """`events` tells a page of all that happens in a topic, once, though the server is killed meanwhile."""
-    server = start()
-    page = connect_page(server)
-    page.evaluate(
-        """async () => {
-          window.told = [];
-          window.stop = new AbortController();
-          window.ended = (async () => {
-            const events = new SignalClient(location.search.slice(1)).events("lobby", {signal: stop.signal});
-            for await (const {type, data} of events) told.push(`${type} ${data.code}`);
-          })().catch(({name}) => name);
-        }"""
-    )
-
-    def offer():
-        return server.call("/lobby/offer", {"info": "i", "offer": "o"}, origin=site.origin)[1]["code"]
-
-    codes = [offer()]
-    page.wait_for_function("() => told.length === 1")
-    server.stop(signal.SIGKILL)
-    server = start(port=server.url.rpartition(":")[2])
-    codes += [offer(), offer()]
-    server.call("/withdraw", {"code": codes[0], "side": "offerer"}, origin=site.origin)
-    page.wait_for_function("() => told.length === 4")
-    told = page.evaluate("told")
-    sessions = [f"session {code}" for code in codes]
-    assert [each for each in told if each in sessions] == sessions
-    assert [each for each in told if each not in sessions] == [f"gone {codes[0]}"]  # whenever the page was back
-    page.evaluate("stop.abort()")
-    assert page.evaluate("ended") == "AbortError"
-
-
-def test_events_of_a_session(server, site, connect_page):
-    """The events of a session end with its end; those of one that is not there are refused."""
-    page = connect_page(server)
-    code = server.call("/lobby/offer", {"info": "i", "offer": "o", "secret": STRANGER}, origin=site.origin)[1]["code"]
-    page.evaluate(
-        """(about) => {
-          window.told = [];
-          window.ended = (async () => {
-            const events = new SignalClient(location.search.slice(1)).events(about);
-            for await (const {type, data} of events) told.push([type, data]);
-          })();
-        }""",
-        {"code": code, "side": "offerer", "secret": STRANGER},
-    )
-    owner = {"code": code, "side": "answerer"}
-    server.call("/answer", owner | {"answer": "a"}, origin=site.origin)
-    page.wait_for_function("() => told.length === 1")  # the stream may come a long time after it was asked for
-    server.call("/withdraw", owner, origin=site.origin)
-    page.evaluate("ended")
-    assert page.evaluate("told") == [["answer", {"answer": "a"}], ["gone", {"code": code, "reason": "withdrawn"}]]
-    refused = "about => failure(new SignalClient(location.search.slice(1)).events(about).next())"
-    assert page.evaluate(refused, {"code": code, "side": "offerer"})["status"] == 404
-
-
 # Peers.
 
 
-def test_two_profiles_connect(server, reached, site, connect_page):
-    """One page publishes and another joins: text and megabytes go over the channel, and both see its end."""
+def test_text_and_megabytes_go_over_and_both_see_the_end(server, reached, site, connect_page):
     seen = reached(server)
     alice, bob = connect_page(seen), connect_page(seen)
     alice.evaluate("listen('lobby', {info: 'alice'})")
@@ -223,26 +153,20 @@ def test_two_profiles_connect(server, reached, site, connect_page):
 
 
 def test_one_offer_is_always_listed(server, site, connect_page):
-    """After an answer the next offer is listed under the same info, one at a time, until the publication is closed."""
-    alice, bob, carol = (connect_page(server) for _ in range(3))
+    alice, *others = (connect_page(server) for _ in range(3))
     alice.evaluate("listen('lobby', {info: 'alice'})")
-    first = published(server, site)["code"]
-    assert bob.evaluate("call('lobby', {info: 'bob'})")[0] == "alice"
-    second = until(lambda: [each["code"] for each in listed(server, site.origin) if each["code"] != first])
-    assert len(second) == 1
-    assert carol.evaluate("call('lobby', {info: 'carol'})")[0] == "alice"
-    until(lambda: {each["code"] for each in listed(server, site.origin)} - {first, *second})
-    assert len(listed(server, site.origin)) == 1
+    seen = {published(server, site)["code"]}
+    for page in others:
+        assert page.evaluate("call('lobby', {})")[0] == "alice"
+        (code,) = until(lambda: {each["code"] for each in listed(server, site.origin)} - seen)
+        assert len(listed(server, site.origin)) == 1
+        seen.add(code)
     alice.evaluate("publication.close()")
     until(lambda: listed(server, site.origin) == [])
-    assert [bob.evaluate("say('still there')"), carol.evaluate("say('here too')")] == [
-        "alice: still there",
-        "alice: here too",
-    ]
+    assert [page.evaluate("say('still there')") for page in others] == ["alice: still there"] * 2
 
 
 def test_nobody_answers_themselves(server, site, connect_page):
-    """Who publishes and joins under one topic passes over its own offer, and waits for somebody else's."""
     alice, bob = connect_page(server), connect_page(server)
     alice.evaluate("listen('lobby')")  # both with the info that the module has made up
     published(server, site)
@@ -253,20 +177,17 @@ def test_nobody_answers_themselves(server, site, connect_page):
     assert alice.evaluate("called") == ["bob", "bob: hello"]
 
 
-def test_sessions_have_a_secret(server, site, connect_page):
-    """Nobody but the page itself can act as the side that it is."""
+def test_nobody_else_can_act_as_the_page(server, site, connect_page):
     alice = connect_page(server)
     alice.evaluate("listen('lobby', {info: 'alice'})")
     code = published(server, site)["code"]
     for path, fields in (("/withdraw", {}), ("/poll", {}), ("/answer", {"candidate": "c"})):
         for secret in ({}, {"secret": STRANGER}):
-            assert (
-                server.call(path, {"code": code, "side": "offerer", **fields, **secret}, origin=site.origin)[0] == 404
-            )
+            fields |= {"code": code, "side": "offerer"}
+            assert server.call(path, fields | secret, origin=site.origin)[0] == 404
 
 
-def test_lost_race(server, site, connect_page):
-    """A peer that somebody else has answered a moment before is passed over for the next one."""
+def test_a_peer_that_loses_the_race_joins_the_next_one(server, site, connect_page):
     alice, bob, carol = (connect_page(server) for _ in range(3))
     alice.evaluate("listen('lobby', {info: 'alice'})")
     carol.evaluate("listen('lobby', {info: 'carol'})")
@@ -288,8 +209,7 @@ def test_lost_race(server, site, connect_page):
     assert len(alice.evaluate("errors")) == 1
 
 
-def test_nothing_is_sent_before_the_answer_is_accepted(server, site, connect_page):
-    """A peer that loses the race sends nothing to the offerer; one that wins does."""
+def test_nothing_is_sent_before_the_answer_is_accepted(server, publish, site, connect_page):
     alice, bob = connect_page(server), connect_page(server)
     sdp = alice.evaluate(
         """async () => {
@@ -304,9 +224,8 @@ def test_nothing_is_sent_before_the_answer_is_accepted(server, site, connect_pag
         candidate = {"candidate": f"candidate:1 1 udp 2122260223 127.0.0.1 {port} typ host", "sdpMLineIndex": 0}
         codes = []
 
-        def publish():
-            fields = {"info": "alice", "offer": sdp}
-            codes.append(server.call("/lobby/offer", fields, origin=site.origin)[1]["code"])
+        def publish_it():
+            codes.append(publish(server, offer=sdp))
             own = {"code": codes[-1], "side": "offerer", "candidate": json.dumps(candidate)}
             assert server.call("/answer", own, origin=site.origin)[0] == 200
 
@@ -319,7 +238,7 @@ def test_nothing_is_sent_before_the_answer_is_accepted(server, site, connect_pag
             assert server.call("/answer", taken, origin=site.origin)[0] == 200
 
         heard = []
-        publish()
+        publish_it()
         with before(bob, "answer", faster):
             assert bob.evaluate("join('lobby', {onstep: (name) => steps.push([name]), wait: false})") is None
         offerer.setblocking(False)
@@ -330,7 +249,7 @@ def test_nothing_is_sent_before_the_answer_is_accepted(server, site, connect_pag
         steps = [name for (name,) in bob.evaluate("steps")]
         assert steps[:4] == ["peers", "trying", "answer", "taken"]
         assert {*steps[4:]} == {"peers"}  # the peer that was taken might have been listed again
-        publish()
+        publish_it()
         bob.evaluate("() => { window.stop = new AbortController(); }")
         bob.evaluate("() => { window.joining = failure(join('lobby', {signal: stop.signal})); }")
         offerer.settimeout(BOUND_MS / 1000)
@@ -341,8 +260,7 @@ def test_nothing_is_sent_before_the_answer_is_accepted(server, site, connect_pag
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_race_for_one_offer(server, site, connect_page):
-    """Of five pages that join one publisher at the same moment, every one is connected without a stop."""
+def test_five_that_race_for_one_publisher_are_all_connected(server, site, connect_page):
     alice = connect_page(server)
     joiners = [connect_page(server) for _ in range(5)]
     alice.evaluate("listen('lobby', {info: 'alice'})")
@@ -367,8 +285,7 @@ def test_a_race_for_one_offer(server, site, connect_page):
     assert alice.evaluate("errors") == []
 
 
-def test_many_at_once(server, site, connect_page):
-    """Four pages that join at the same moment are all connected, though two publish only."""
+def test_four_at_once_are_connected_to_two_publishers(server, site, connect_page):
     publishers = [connect_page(server) for _ in range(2)]
     joiners = [connect_page(server) for _ in range(4)]
     for number, page in enumerate(publishers):
@@ -383,26 +300,22 @@ def test_many_at_once(server, site, connect_page):
     assert len(set(codes)) == 4
 
 
-def test_an_offer_that_makes_no_sense(server, site, connect_page):
-    """Whoever publishes nonsense is passed over too."""
+def test_nonsense_is_passed_over(server, publish, site, connect_page):
     bob, carol = connect_page(server), connect_page(server)
     for nonsense in ("no JSON", "null", '{"type": "offer", "sdp": "x"}'):
-        server.call("/lobby/offer", {"info": "mallory", "offer": nonsense}, origin=site.origin)
+        publish(server, info="mallory", offer=nonsense)
     carol.evaluate("listen('lobby', {info: 'carol'})")
     until(lambda: len(listed(server, site.origin)) == 4)
     order = "sessions => sessions.sort((a, b) => a.info < b.info ? 1 : -1)"
     assert bob.evaluate(f"call('lobby', {{choose: {order}}})") == ["carol", "carol: hello"]
     assert names(bob).count("failed") == 3
     # As are candidates that make none.
-    code = published(server, site)["code"]
-    server.call(
-        "/answer", {"code": code, "side": "answerer", "candidates": ["no JSON", "{}", "null"]}, origin=site.origin
-    )
+    mail = {"code": published(server, site)["code"], "side": "answerer", "candidates": ["no JSON", "{}", "null"]}
+    server.call("/answer", mail, origin=site.origin)
     assert bob.evaluate(f"call('lobby', {{choose: {order}}})") == ["carol", "carol: hello"]
 
 
-def test_close_and_abort(server, site, connect_page):
-    """A publication ends with its signal, and is withdrawn; who waits to join stops with an AbortError."""
+def test_signals_end_publications_and_joins(server, site, connect_page):
     alice = connect_page(server)
     alice.evaluate("() => { window.stop = new AbortController(); listen('lobby', {signal: stop.signal}); }")
     alice.evaluate("() => publication.addEventListener('close', () => { window.over = true; })")
@@ -418,8 +331,7 @@ def test_close_and_abort(server, site, connect_page):
     assert alice.evaluate("errors") == []
 
 
-def test_what_can_never_work(server, connect_page):
-    """A topic that is too long is told at once, by an error and by a rejection."""
+def test_a_topic_that_is_too_long_is_an_error_at_once(server, connect_page):
     page = connect_page(server)
     page.evaluate(
         "() => { listen('x'.repeat(300)); publication.addEventListener('close', () => { window.over = true; }); }"
@@ -430,7 +342,6 @@ def test_what_can_never_work(server, connect_page):
 
 
 def test_the_chat_of_the_quickstart(server, site, profiles):
-    """Its page, ten lines of code, is a chat between two browsers that open it at the same instant."""
     (text,) = blocks("quickstart", "A chat on a web page", "html")
     assert len(re.search(r"<script.*?>\n(.*)</script>", text, re.DOTALL)[1].splitlines()) <= 10
     site.pages["/"] = text.replace(ADDRESS, server.url)
@@ -448,7 +359,6 @@ def test_the_chat_of_the_quickstart(server, site, profiles):
 
 
 def test_the_single_connection_of_the_documentation(server, site, profiles):
-    """On its page one button publishes, the other joins, and each side hears the other."""
     (text,) = blocks("browser-client", "Single connections", "html")
     site.pages["/"] = text.replace(ADDRESS, server.url)
     alice, bob = [profiles.open(site.origin) for _ in range(2)]
@@ -461,8 +371,7 @@ def test_the_single_connection_of_the_documentation(server, site, profiles):
 # Time, tabs and servers that come and go.
 
 
-def test_a_page_that_goes_away(server, reached, site, connect_page):
-    """A page that is reloaded takes its offer back, and whoever it talked with learns of it at once."""
+def test_a_reloaded_page_withdraws_its_offer_and_hangs_up(server, reached, site, connect_page):
     seen = reached(server)
     alice, bob = connect_page(seen), connect_page(seen)
     alice.evaluate("listen('lobby', {info: 'alice'})")
@@ -477,9 +386,7 @@ def test_a_page_that_goes_away(server, reached, site, connect_page):
     assert bob.evaluate("call('lobby', {})") == ["alice again", "alice again: hello"]
 
 
-@pytest.mark.parametrize("over", ["socket", "http"])
-def test_refreshed_and_renewed(over, server, site, connect_page):
-    """An offer that nobody answers is refreshed over HTTP, and replaced by a fresh one after ten minutes."""
+def test_an_offer_is_refreshed_over_http_and_renewed_after_ten_minutes(over, server, site, connect_page):
     alice = connect_page(server)
     alice.clock.install()
     alice.evaluate("over => listen('lobby', {info: 'alice', socket: over === 'socket'})", over)
@@ -501,9 +408,8 @@ def test_refreshed_and_renewed(over, server, site, connect_page):
     assert [each["info"] for each in listed(server, site.origin)] == ["alice"]
 
 
-def test_an_offer_that_expires(start, site, connect_page):
-    """Where sessions live shorter than HTTP refreshes them, an offer that has expired is published anew."""
-    server = start("--session-timeout-ms", 700)
+def test_an_offer_that_has_expired_is_published_again(start, site, connect_page):
+    server = start("--session-timeout-ms", 700)  # shorter than HTTP refreshes it
     alice, bob = connect_page(server), connect_page(server)
     alice.evaluate("listen('lobby', {info: 'alice', socket: false})")
     first = published(server, site)["code"]
@@ -512,8 +418,7 @@ def test_an_offer_that_expires(start, site, connect_page):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_server_restarts(number, start, reached, site, connect_page):
-    """Who has published and who waits to join find each other after a restart; who is connected does not notice."""
+def test_publishers_and_joiners_outlive_a_restart(number, start, reached, site, connect_page):
     server = start()
     seen = reached(server)
     alice, bob, carol = (connect_page(seen) for _ in range(3))
@@ -532,8 +437,7 @@ def test_the_server_restarts(number, start, reached, site, connect_page):
     assert carol.evaluate("connection.code") == code[0]
 
 
-def test_the_next_server(start, site, connect_page):
-    """Peers use the first server of their list that answers, and go over to the next when it is no more."""
+def test_peers_go_over_to_the_next_server(start, site, connect_page):
     first, second = start(data="one"), start(data="two")
     alice, bob = connect_page(second), connect_page(second)
     urls = ["http://127.0.0.1:9", first.url, second.url]
@@ -547,30 +451,20 @@ def test_the_next_server(start, site, connect_page):
     assert alice.evaluate("errors.length > 0")
 
 
-def test_a_background_tab(server, site, connect_page, chromium, tmp_path):
-    """A tab in the background, whose timers are slowed down, is found, connects and talks."""
+def test_a_background_tab_is_found_and_talks(server, connect_page, windowed):
     bob = connect_page(server)
-    windowed = Windowed(chromium(0).browser_type, tmp_path / "profile")
-    try:
-        alice = windowed.context.pages[0]
-        alice.goto(f"{site.origin}/connect?{server.url}")
-        alice.wait_for_function("() => window.ready")
-        windowed.context.new_page().bring_to_front()
-        until(lambda: alice.evaluate("document.visibilityState") == "hidden")
-        alice.evaluate("listen('lobby', {info: 'alice'})")
-        for _ in range(2):
-            assert bob.evaluate("call('lobby', {})") == ["alice", "alice: hello"]
-        assert alice.evaluate("document.visibilityState") == "hidden"
-    finally:
-        windowed.close()
+    alice, browser = windowed(server)
+    browser.context.new_page().bring_to_front()
+    until(lambda: alice.evaluate("document.visibilityState") == "hidden")
+    alice.evaluate("listen('lobby', {info: 'alice'})")
+    for _ in range(2):
+        assert bob.evaluate("call('lobby', {})") == ["alice", "alice: hello"]
+    assert alice.evaluate("document.visibilityState") == "hidden"
 
 
-def test_a_server_without_additions(server, site, profiles):
-    """With a server that knows only the specification, the module polls, sends single candidates, and connects."""
+def test_a_server_of_the_bare_specification_is_enough(server, connect_page, profiles):
     with BareServer(server.url) as bare:
-        alice, bob = (profiles.open(f"{site.origin}/connect?{bare.url}") for _ in range(2))
-        for page in (alice, bob):
-            page.wait_for_function("() => window.ready")
+        alice, bob = (connect_page(bare) for _ in range(2))
         bob.evaluate("() => { window.called = call('lobby', {}); }")
         alice.evaluate("listen('lobby', {info: 'alice'})")
         assert bob.evaluate("called") == ["alice", "alice: hello"]

@@ -42,8 +42,6 @@ async for connection in peers.publish("lobby"):
 
 @pytest.fixture
 def program(spawn, base):
-    """A function that runs the body of a program with `peers`; the process, whose output is JSON."""
-
     def begin(body, url=URLS):
         indented = "\n".join(" " * 8 + line for line in body.strip().splitlines())
         command = [sys.executable, "-W", "error", "-c", PROGRAM.replace("BODY", indented), url.format(base=base)]
@@ -59,8 +57,7 @@ def said(process):
     return json.loads(output)
 
 
-def test_publish_and_join(program):
-    """Who publishes gets one connection after the other; text and bytes go both ways; the end withdraws the offer."""
+def test_one_connection_after_the_other_and_the_end_withdraws_the_offer(program):
     publisher = program("""
 found = []
 async for connection in peers.publish("lobby"):
@@ -88,7 +85,6 @@ return found
 
 
 def test_messages_arrive_before_the_end(program):
-    """What was sent before `close` arrives whole, and then the other side is told that it was the end."""
     sender = program("""
 peers.info = "sender"
 async with await peers.join("lobby") as connection:
@@ -108,8 +104,7 @@ async for connection in peers.publish("lobby"):
     assert sender.returncode == 0
 
 
-def test_who_cannot_be_joined(program):
-    """Whoever joins passes over its own offer, offers that are none, and sessions that were taken in between."""
+def test_join_passes_over_its_own_nonsense_and_taken_offers(program):
     found = program("""
 peers.client.patience_s = 0
 own = peers.publish("lobby")
@@ -137,7 +132,6 @@ return [first.info, taken]
 
 
 def test_nothing_is_sent_before_the_answer_is_accepted(program):
-    """A peer that loses the race sends nothing to the offerer, and is through at once; one that wins does."""
     found = program("""
 import re, socket, time
 from tornado_signal.client.link import Connection
@@ -177,12 +171,7 @@ return [taken, took_s < 5, heard, wins]
 @pytest.mark.parametrize(
     ("number", "data"), [(signal.SIGTERM, "same"), (signal.SIGKILL, "same"), (signal.SIGKILL, "another")]
 )
-def test_a_server_that_ends(program, spawn, tmp_path, number, data):
-    """An offer and a peer that waits for one wait on while the server is away; both are there when it is back.
-
-    Where it comes back without the offer, that is published again.
-    """
-
+def test_offer_and_waiting_peer_outlive_a_server_restart(program, spawn, tmp_path, number, data):
     def serve(port, data="same"):
         log = tmp_path / f"log{port}"
         command = [COMMAND, "serve", "--port", port, "--data-dir", tmp_path / data]

@@ -54,15 +54,12 @@ LISTEN = """
 
 
 @pytest.fixture
-def runtimes(site, connect_page, firefox, tmp_path):
-    """A function that starts all that run the module, from a server, with what `LISTEN` defines; they by name."""
+def runtimes(connect_page, connect_firefox, tmp_path):
     started = []
 
     def starting(server):
         started.append(Node(fetch_module(server.url, tmp_path)))
-        firefox.goto(f"{site.origin}/connect?{server.url}")
-        until(lambda: firefox.evaluate("window.ready"))
-        found = {"chromium": connect_page(server), "firefox": firefox, "node": started[0]}
+        found = {"chromium": connect_page(server), "firefox": connect_firefox(server), "node": started[0]}
         for each in found.values():
             each.evaluate(LISTEN)
         return found
@@ -73,14 +70,7 @@ def runtimes(site, connect_page, firefox, tmp_path):
 
 
 class Peers:
-    """What others do, and the streams that have to tell of it.
-
-    Args:
-        server: where they do it; another one after `restart`.
-        origin: theirs, and that of the listeners.
-        runtimes: what listens, by name.
-        ways: over what it listens.
-    """
+    """What others do at a server, and the streams of runtimes that have to tell of it."""
 
     def __init__(self, server, origin, runtimes, ways=WAYS):
         self.server, self.origin, self.runtimes, self.ways = server, origin, runtimes, ways
@@ -123,8 +113,7 @@ class Peers:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_server_that_is_away_for_long(number, runtimes, start, site):
-    """Streams come back to a server that was away for longer than `retry`: nothing is lost, nothing told twice."""
+def test_streams_lose_and_repeat_nothing_while_the_server_is_away(number, runtimes, start, site):
     server = start()
     peers = Peers(server, site.origin, runtimes(server))
     first = peers.come(secret=SECRET)
@@ -137,9 +126,7 @@ def test_a_server_that_is_away_for_long(number, runtimes, start, site):
     peers.told("session", session)
     second = peers.come()
     server.stop(number)
-    until(
-        lambda: all(each.evaluate("failures") >= 5 for each in peers.runtimes.values())
-    )  # more than once for one of the streams
+    until(lambda: all(each.evaluate("failures") >= 5 for each in peers.runtimes.values()))  # one of the streams twice
     peers.server = start(port=server.url.rpartition(":")[2])
     third = peers.come()
     peers.call("/answer", **answerer, candidate="3")
@@ -157,8 +144,7 @@ def test_a_server_that_is_away_for_long(number, runtimes, start, site):
     assert peers.ended("topic") == ["AbortError", None]
 
 
-def test_what_the_server_no_longer_knows(runtimes, start, site):
-    """Where an id is no longer known the stream begins anew; where the session is gone the stream ends with a 404."""
+def test_streams_begin_again_or_end_where_the_server_has_forgotten(runtimes, start, site):
     server = start("--codes", "content")
     peers = Peers(server, site.origin, runtimes(server))
     codes = {name: peers.come(offer=name) for name in ("kept", "left")}
@@ -179,8 +165,7 @@ def test_what_the_server_no_longer_knows(runtimes, start, site):
     peers.evaluate("stop.abort()")
 
 
-def test_a_stream_that_cannot_begin(runtimes, server, site):
-    """A stream that cannot even begin is not tried again: it fails as every call does."""
+def test_a_stream_that_cannot_begin_fails_as_a_call(runtimes, server, site):
     peers = Peers(server, site.origin, runtimes(server))
     peers.listen("no session", {"code": "no-such", "side": "offerer"})
     assert peers.ended("no session") == ["SignalError", 404]
@@ -191,9 +176,7 @@ def test_a_stream_that_cannot_begin(runtimes, server, site):
     assert peers.ended("no server") == ["TypeError", None]
 
 
-def test_silence(start, site, connect_page):
-    """A stream on which nothing has come for 45 s is taken for dead, and opened anew; one that speaks is not."""
-    server = start()
+def test_a_stream_is_opened_again_after_45_s_of_silence(server, site, connect_page):
     page = connect_page(server)
     page.clock.install()
     page.evaluate(LISTEN)
@@ -267,7 +250,6 @@ class Scripted(socketserver.ThreadingTCPServer):
 
 
 def test_streams_of_any_shape(server, tmp_path):
-    """Lines end as they like, text is cut anywhere; ids, `retry` and `Retry-After` are used as they were meant."""
     node = Node(fetch_module(server.url, tmp_path))
     with Scripted() as scripted:
         threading.Thread(target=scripted.serve_forever, args=(0.05,)).start()

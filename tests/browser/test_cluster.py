@@ -13,7 +13,6 @@ REPLICAS = 2  # one takes over, the other has what is written then
 
 @pytest.fixture
 def cluster():
-    """A cluster as an operator sets it up."""
     cluster = RedisCluster("valkey", 3, REPLICAS, "--cluster-require-full-coverage", "no", "--appendonly", "yes")
     yield cluster
     cluster.kill()
@@ -21,7 +20,6 @@ def cluster():
 
 @pytest.fixture
 def servers(cluster):
-    """Two servers that share their sessions."""
     found = []
     try:
         for _ in range(2):
@@ -33,8 +31,7 @@ def servers(cluster):
             server.end()
 
 
-def test_two_browsers(cluster, servers, connect_page, site):
-    """The offer is there after the failover, its stream goes on, and the two are connected and hear each other."""
+def test_two_browsers_connect_while_a_primary_fails_over(cluster, servers, connect_page, site):
     one, other = servers
     publisher, joiner = connect_page(one), connect_page(other)
     publisher.evaluate("listen('lobby', {info: 'Ada'})")

@@ -38,8 +38,6 @@ NAMELESS = """
 
 @pytest.fixture
 def open_demo(profiles):
-    """A function that opens the page of a server under a name."""
-
     def opening(server, name, topic="lobby", **options):
         page = profiles.open(f"{server.url}/demo#topic={topic}", **options)
         page.get_by_label("Your name").fill(name)
@@ -72,8 +70,7 @@ def told(page, text):
 # What is served.
 
 
-async def test_a_strict_policy(service):
-    """The page comes with a policy that lets in nothing from elsewhere, and has nothing inline itself."""
+async def test_the_policy_lets_in_nothing_from_elsewhere(service):
     response = await service.call("GET", "/demo", origin=None, port=service.port)
     assert response.headers["Content-Security-Policy"] == POLICY
     assert response.headers["Content-Type"] == "text/html; charset=utf-8"
@@ -85,7 +82,6 @@ async def test_a_strict_policy(service):
 
 
 async def test_it_can_be_turned_off(start_service):
-    """Without the page none of its files is there, and the document does not speak of it; the module is there."""
     service = await start_service(demo=False)
     document = await service.get("/openapi.json")
     for path in assets.DEMO:
@@ -95,13 +91,11 @@ async def test_it_can_be_turned_off(start_service):
 
 
 async def test_topics_may_be_called_demo(service):
-    """The page takes no topic away."""
     code = await service.offer("demo")
     assert [each["code"] for each in await service.sessions("demo")] == [code]
 
 
-async def test_what_others_have_made(service):
-    """The file of another project is what its header says: which version, unchanged, and under which licence."""
+async def test_the_vendored_file_is_unchanged_and_licensed(service):
     body = (await service.call("GET", "/demo/vendor/uqr.js", origin=None, port=service.port)).body
     header, end, published = body.partition(b" */\n")
     assert end
@@ -111,7 +105,6 @@ async def test_what_others_have_made(service):
 
 
 def test_every_file_is_served():
-    """Each file of the folder has a path, but for what only the package for npm has, and each path its file."""
     named = {name for name, _ in (assets.CLIENT | assets.DEMO).values()}
     assert named | {"package.json", "README.md", "LICENSE"} == {
         str(path.relative_to(assets.WEB)) for path in assets.WEB.rglob("*") if path.is_file()
@@ -121,8 +114,7 @@ def test_every_file_is_served():
 # As people use it.
 
 
-def test_two_people(server, open_demo, tmp_path):
-    """Connected, chat both ways and a file of megabytes, whole; nothing was asked of any other server."""
+def test_chat_and_files_both_ways(server, open_demo, tmp_path):
     asked, complaints = set(), []
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob", **PHONE)
     for page in (alice, bob):
@@ -164,8 +156,7 @@ def test_two_people(server, open_demo, tmp_path):
     assert complaints == []
 
 
-def test_where_websockets_are_refused(server, blocking, open_demo):
-    """Behind a proxy that refuses the upgrade to a WebSocket the page works as well."""
+def test_it_works_where_websockets_are_refused(server, blocking, open_demo):
     proxy = blocking(server)
     alice, bob = open_demo(proxy, "Alice"), open_demo(proxy, "Bob")
     enter(alice, bob)
@@ -177,8 +168,7 @@ def test_where_websockets_are_refused(server, blocking, open_demo):
         assert not page.get_by_role("alert").first.is_visible()
 
 
-def test_progress_and_back_pressure(server, open_demo, tmp_path):
-    """While a file goes its bar advances on both sides, and the sender never has more than a little on its way."""
+def test_bars_advance_and_little_is_buffered(server, open_demo, tmp_path):
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     watch = """
       window.most = 0;
@@ -206,8 +196,7 @@ def test_progress_and_back_pressure(server, open_demo, tmp_path):
         assert any(0 < each < 1 for each in seen)
 
 
-def test_files_that_do_not_come(server, open_demo, tmp_path):
-    """A file that cannot be read any more, or whose sender goes away, is said not to have come; no bar is left."""
+def test_files_that_cannot_come_are_said_not_to(server, open_demo, tmp_path):
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     enter(alice)
     alice.get_by_label("Send files").set_input_files(__file__)
@@ -229,8 +218,7 @@ def test_files_that_do_not_come(server, open_demo, tmp_path):
     assert alice.locator("progress").count() == 0
 
 
-def test_camera_microphone_and_screen(server, open_demo):
-    """What a page sends on a press is shown to those that are there and that come, until the next press."""
+def test_camera_microphone_and_screen_are_shown_until_the_next_press(server, open_demo):
     alice, bob, carol = (
         open_demo(server, name, permissions=["microphone", "camera"]) for name in ("Alice", "Bob", "Carol")
     )
@@ -259,8 +247,7 @@ def test_camera_microphone_and_screen(server, open_demo):
     assert alice.get_by_role("button", name="Microphone", include_hidden=True).get_attribute("aria-pressed") == "false"
 
 
-def test_only_with_the_keyboard(server, open_demo):
-    """Everything can be reached and done with the keyboard, the focus goes where one goes on, and all has a name."""
+def test_the_keyboard_is_enough(server, open_demo):
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     enter(alice)
     focused = "document.activeElement.ariaLabel || document.activeElement.textContent"
@@ -278,8 +265,7 @@ def test_only_with_the_keyboard(server, open_demo):
     assert bob.get_by_role("log", name="Conversation").count() == 1
 
 
-def test_a_reload_and_a_restart(start, open_demo):
-    """A reloaded page is gone for the others at once; a server that is killed is told of, and forgotten when back."""
+def test_a_reload_is_a_leave_and_a_dead_server_is_told_of(start, open_demo):
     server = start()
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
     enter(alice, bob)
@@ -305,14 +291,12 @@ def test_a_reload_and_a_restart(start, open_demo):
     connected(bob, "Alice")
 
 
-def test_a_page_that_is_not_let_in(start, open_demo):
-    """With an allow-list that does not name the server itself, the page says what is wrong."""
+def test_an_allow_list_without_the_server_is_explained(start, open_demo):
     server = start("--allowed-origins", "https://app.example")
     told(open_demo(server, "Alice"), "The server does not let this page in (--allowed-origins).")
 
 
-def test_plain_http_from_afar(server, profiles):
-    """Where a browser would not say which page asks, the page says so and offers nothing that cannot work."""
+def test_an_insecure_context_is_explained(server, profiles):
     page = profiles.context().new_page()
     page.add_init_script("Object.defineProperty(window, 'isSecureContext', {value: false})")
     page.goto(f"{server.url}/demo")
@@ -320,8 +304,7 @@ def test_plain_http_from_afar(server, profiles):
     assert page.get_by_role("button", name="Enter").is_disabled()
 
 
-def test_peers_that_cannot_be_reached(server, open_demo):
-    """Pages that have no way to each other are told so, and of what would help."""
+def test_unreachable_peers_are_told_what_would_help(server, open_demo):
     pages = [open_demo(server, name) for name in ("Alice", "Bob")]
     for page in pages:
         page.evaluate(ONLY_RELAY)  # and there is none
@@ -332,8 +315,7 @@ def test_peers_that_cannot_be_reached(server, open_demo):
         until(lambda help=help: [each.clock.fast_forward(500) for each in pages] and help.count())
 
 
-def test_relayed(coturn, start, open_demo, secret_file):
-    """A connection that goes through a TURN server says so."""
+def test_a_relayed_connection_says_so(coturn, start, open_demo, secret_file):
     port, _ = coturn
     server = start("--turn-servers", f"turn:127.0.0.1:{port}?transport=udp", "--turn-secret-file", secret_file)
     alice, bob = open_demo(server, "Alice"), open_demo(server, "Bob")
@@ -353,8 +335,7 @@ def code_of(page, path):
     return read.stdout.strip()
 
 
-def test_the_invitation(server, open_demo, tmp_path):
-    """The QR code, read from the screen, is the link; a page that opens that enters the same room."""
+def test_the_qr_code_is_the_link_to_the_room(server, open_demo, tmp_path):
     asked, complaints = [], []
     alice = open_demo(server, "Alice", color_scheme="dark")
     alice.on("request", lambda request: asked.append(urlsplit(request.url).path))
@@ -374,8 +355,7 @@ def test_the_invitation(server, open_demo, tmp_path):
     assert complaints == []
 
 
-def test_the_longest_invitation(server, open_demo, tmp_path):
-    """A code can be read as long as there is one: of a link of 256 characters; of a longer one there is none."""
+def test_the_longest_link_is_a_code_and_a_longer_one_is_none(server, open_demo, tmp_path):
     room = 256 - len(f"{server.url}/demo#topic=")
     alice = open_demo(server, "Alice", topic="x" * room, device_scale_factor=2)
     link = alice.locator("#link").inner_text()
@@ -386,8 +366,7 @@ def test_the_longest_invitation(server, open_demo, tmp_path):
     alice.locator("#qr").wait_for(state="hidden")
 
 
-def test_other_rooms(server, open_demo):
-    """Rooms that others are in are listed, and entered by click."""
+def test_other_rooms_are_entered_by_click(server, open_demo):
     alice, bob = open_demo(server, "Alice", topic="chess"), open_demo(server, "Bob")
     enter(alice, bob)
     bob.get_by_text("Other rooms").click()

@@ -18,14 +18,12 @@ PAGE = Path(__file__).with_name("eventsource.html")
 
 @pytest.fixture
 def origin(site):
-    """Where the page is: an origin of its own."""
     site.pages["/page"] = PAGE.read_text()
     return site.origin
 
 
 @pytest.fixture
 def open_page(profiles, origin):
-    """A function that opens the page in a fresh profile, listening to a stream of the server at a URL."""
     page = profiles.context(ignore_https_errors=True).new_page()
 
     def opening(stream):
@@ -78,8 +76,7 @@ class Peers:
 
 
 @pytest.mark.parametrize(("number", "times"), [(signal.SIGKILL, 2), (signal.SIGTERM, 1)])
-def test_a_topic_over_restarts(number, times, start, origin, open_page):
-    """A page that listens to a topic is told of all that happens, once, though the server ends meanwhile."""
+def test_a_topic_is_told_once_over_restarts(number, times, start, origin, open_page):
     peers = Peers(start(), origin)
     codes = [peers.come() for _ in range(3)]
     page = open_page(f"{peers.server.url}/lobby/events")
@@ -101,8 +98,7 @@ def test_a_topic_over_restarts(number, times, start, origin, open_page):
     assert page.evaluate("failures") == times
 
 
-def test_a_session_over_a_restart(start, origin, open_page):
-    """A page that listens to its session gets the answer and every candidate once, over a restart, and its end."""
+def test_a_session_is_told_once_over_a_restart_and_ends(start, origin, open_page):
     peers = Peers(start(), origin)
     code = peers.come()
     page = open_page(f"{peers.server.url}/events?code={code}&side=offerer")
@@ -141,8 +137,7 @@ def settle(server, count):
 
 
 @pytest.mark.parametrize("kind", PROXIES)
-def test_a_topic_behind_a_proxy(kind, start, origin, open_page, tmp_path):
-    """Behind a proxy a page comes back, too, though it tried while there was no server; once it leaves it is let go."""
+def test_a_page_behind_a_proxy_comes_back_and_is_let_go(kind, start, origin, open_page, tmp_path):
     peers = Peers(start(), origin)
     port = int(peers.server.url.rpartition(":")[2])
     (tmp_path / "proxy").mkdir()
@@ -168,7 +163,6 @@ def test_a_topic_behind_a_proxy(kind, start, origin, open_page, tmp_path):
 
 
 def test_a_page_that_closes_withdraws(start, origin, open_page):
-    """`sendBeacon` from a page that goes away ends its session at once."""
     peers = Peers(start(), origin)
     code = peers.come()
     page = open_page(f"{peers.server.url}/lobby/events")

@@ -50,7 +50,6 @@ console.log(JSON.stringify(heard.sort()));
 
 @pytest.fixture(scope="module")
 def application(tmp_path_factory):
-    """A folder where the package is installed, and all examples are."""
     folder = npm_package.install(tmp_path_factory.mktemp("npm"))
     for name in ("plain", "react", "node"):
         shutil.copytree(EXAMPLES / name, folder / name, ignore=shutil.ignore_patterns("node_modules", "dist"))
@@ -59,7 +58,6 @@ def application(tmp_path_factory):
 
 @pytest.fixture
 def open_plain(server, site, profiles):
-    """A function that opens the example in plain HTML."""
     text = (EXAMPLES / "plain" / "index.html").read_text()
     assert text.count(ADDRESS) == 1
     site.pages["/plain"] = text.replace(ADDRESS, server.url)
@@ -68,7 +66,6 @@ def open_plain(server, site, profiles):
 
 @pytest.fixture
 def echo(application, server, site):
-    """The example in Node.js, in the room; it leaves when it is told to."""
     command = ["node", "index.js", server.url, site.origin]
     process = subprocess.Popen(command, cwd=application / "node", stdout=subprocess.PIPE, text=True)
     yield process
@@ -91,13 +88,11 @@ def talk(*pages):
         page.get_by_role("log").get_by_text("Hello & <b>welcome</b>").wait_for()
 
 
-def test_plain(open_plain):
-    """Two pages of the example in plain HTML are connected, and chat."""
+def test_two_pages_of_plain_html_chat(open_plain):
     talk(open_plain(), open_plain())
 
 
-def test_react(application, server, site, profiles):
-    """The example with React is sound to `tsc` and Vite; two pages are connected, and chat."""
+def test_the_react_example_builds_and_chats(application, server, site, profiles):
     folder = application / "react"
     npm_package.run("tsc", cwd=folder)
     npm_package.run("vite", "build", cwd=folder, VITE_SERVER=server.url)
@@ -107,8 +102,7 @@ def test_react(application, server, site, profiles):
     talk(*(profiles.open(f"{site.origin}/react") for _ in range(2)))
 
 
-def test_node(echo, open_plain):
-    """A page and a program of Node.js are in one room, and each hears the other."""
+def test_the_node_example_echoes_a_page(echo, open_plain):
     page = open_plain()
     page.get_by_role("status").get_by_text("You and 1 more").wait_for()
     assert echo.stdout.readline().startswith("Guest ")
@@ -120,14 +114,12 @@ def test_node(echo, open_plain):
 
 
 def test_pairs_in_node(application, server):
-    """`publish` and `join` connect in Node.js, as does `pair`; what is sent at once is heard, and heard once."""
     (application / "node" / "pair.js").write_text(PAIR)
     said = npm_package.run("node", "pair.js", server.url, "https://app.example", cwd=application / "node")
     assert json.loads(said) == ["answerer 3", "answerer early", "offerer 3", "offerer early"]
 
 
 def test_bundled_by_esbuild(application, server, site, profiles):
-    """A module and a plain script that esbuild makes are in one room."""
     (application / "main.js").write_text(BUNDLED.replace("URL", json.dumps(server.url)))
     pages = []
     for format, attribute in (("esm", "type=module"), ("iife", "")):
@@ -141,7 +133,6 @@ def test_bundled_by_esbuild(application, server, site, profiles):
 
 
 def test_versions():
-    """What the examples ask for is what they were tried with."""
     locked = json.loads((TESTS / "generated" / "package.json").read_text())["devDependencies"]
     for path in EXAMPLES.glob("*/package.json"):
         found = json.loads(path.read_text())

@@ -25,13 +25,11 @@ TURN = ("turn:turn.example:3478?transport=udp", "turns:turn.example")
 # What is told.
 
 
-async def test_nothing_is_configured(service):
-    """Without servers there are none, and the answer still says until when it holds."""
+async def test_no_servers_still_have_an_expiry(service):
     assert await service.get("/ice-servers") == {"iceServers": [], "expiresAt": NOW_MS + 86_400_000}
 
 
-async def test_what_is_configured(start_service, secret_file):
-    """STUN servers come as they are; TURN servers with a name that says when it ends, and the HMAC of that name."""
+async def test_turn_servers_come_with_timed_passwords(start_service, secret_file):
     service = await start_service(stun_servers=STUN, turn_servers=TURN, turn_secret_file=secret_file, turn_ttl_s=600)
     service.clock.ms += 999
     response = await service.call("GET", "/ice-servers")
@@ -53,8 +51,7 @@ async def test_what_is_configured(start_service, secret_file):
     assert len(names) == 10  # a TURN server counts what each of them uses
 
 
-def test_a_known_password():
-    """The password of a known name and secret is the one that `openssl dgst -sha1 -hmac` and base64 make."""
+def test_a_password_is_what_openssl_makes():
     turn = IceServers((), TURN, b"north", 86_400).turn(1_433_895_918_506)
     made = f"printf {turn.username} | openssl dgst -sha1 -hmac north -binary | base64"
     assert turn.username.startswith("1433982318:")
@@ -67,8 +64,7 @@ def test_a_known_password():
 
 
 @pytest.mark.parametrize("text", ["", "\n", "too short", "one line of sixteen\nand another"])
-def test_a_secret_that_is_none(text, secret_file):
-    """A file with no secret, too short a one, or more than one line is refused in words that do not tell it."""
+def test_an_unusable_secret_is_refused_and_not_shown(text, secret_file):
     secret_file.write_text(text)
     with pytest.raises(OperatorError, match="must hold one line") as caught:
         open_ice_servers(Settings(turn_servers=TURN, turn_secret_file=secret_file))
@@ -83,8 +79,7 @@ def test_a_secret_that_is_none(text, secret_file):
         (["--turn-servers", TURN[0], "--turn-secret-file", "nowhere"], "nowhere"),
     ],
 )
-def test_what_does_not_go_together(options, named, tmp_path):
-    """Servers without a secret, a secret without servers, and a file that is not there: the check says so, status 1."""
+def test_servers_and_secret_need_each_other(options, named, tmp_path):
     (tmp_path / "secret").write_text(SECRET)
     done = run("serve", "--check", "--port", 0, "--data-dir", "data", *options, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
@@ -92,7 +87,6 @@ def test_what_does_not_go_together(options, named, tmp_path):
 
 
 def test_the_secret_is_never_said(secret_file, tmp_path):
-    """Neither the log nor the command line holds the secret."""
     options = ["--turn-servers", TURN[0], "--turn-secret-file", secret_file, "--data-dir", tmp_path / "data"]
     server = Server(*options)
     try:
@@ -110,8 +104,7 @@ def test_the_secret_is_never_said(secret_file, tmp_path):
 RELAY = "{rtc: {iceTransportPolicy: 'relay'}, info: '%s'}"
 
 
-def test_only_through_the_relay(coturn, start, connect_page, secret_file):
-    """Two pages that may use nothing but the relay connect through it, with passwords that they fetch themselves."""
+def test_pages_connect_through_the_relay_only(coturn, start, connect_page, secret_file):
     port, log = coturn
     server = start("--turn-servers", f"turn:127.0.0.1:{port}?transport=udp", "--turn-secret-file", secret_file)
     alice, bob = connect_page(server), connect_page(server)
@@ -131,8 +124,7 @@ def test_only_through_the_relay(coturn, start, connect_page, secret_file):
     assert "ALLOCATE processed, success" in log()
 
 
-def test_a_wrong_secret(coturn, start, site, connect_page, tmp_path):
-    """Coturn takes no password that was made with another secret: then there is no relay, and nothing to connect by."""
+def test_coturn_refuses_passwords_of_another_secret(coturn, start, site, connect_page, tmp_path):
     port, log = coturn
     other = tmp_path / "other-secret"
     other.write_text("another secret of thirty characters")
@@ -157,8 +149,7 @@ def test_a_wrong_secret(coturn, start, site, connect_page, tmp_path):
     assert "ALLOCATE processed, success" not in log()
 
 
-def test_renewed_before_it_ends(start, site, connect_page, secret_file):
-    """A page asks for another password when half of the time of the old one has passed, and not before."""
+def test_a_password_is_renewed_after_half_of_its_time(start, site, connect_page, secret_file):
     server = start("--turn-servers", TURN[0], "--turn-secret-file", secret_file, "--turn-ttl-s", 600)
     alice = connect_page(server)
     asked = []

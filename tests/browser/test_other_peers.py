@@ -14,17 +14,8 @@ pytest_plugins = ["support.browser_fixtures", "support.networks"]
 BOUND_S = 60
 
 
-@pytest.fixture
-def firefox(firefox, site, server):
-    """A Firefox on connect.html."""
-    firefox.goto(f"{site.origin}/connect?{server.url}")
-    until(lambda: firefox.evaluate("window.ready"))
-    return firefox
-
-
-def test_firefox_joins(server, site, connect_page, firefox):
-    """Firefox joins a Chromium that has published; text and bytes go both ways, and the end is seen."""
-    chromium = connect_page(server)
+def test_firefox_joins(server, connect_page, connect_firefox):
+    chromium, firefox = connect_page(server), connect_firefox(server)
     chromium.evaluate("listen('lobby', {info: 'chromium'})")
     assert firefox.evaluate("call('lobby', {info: 'firefox'})") == ["chromium", "chromium: hello"]
     assert firefox.evaluate("(async () => await say(new Uint8Array(50000)) === await digest(new Uint8Array(50000)))()")
@@ -32,9 +23,8 @@ def test_firefox_joins(server, site, connect_page, firefox):
     chromium.evaluate("connections[0].closed")
 
 
-def test_firefox_publishes(server, site, connect_page, firefox):
-    """Chromium joins a Firefox that has published, twice; and Firefox, reloaded, leaves nothing behind."""
-    chromium = connect_page(server)
+def test_firefox_publishes(server, site, connect_page, connect_firefox):
+    chromium, firefox = connect_page(server), connect_firefox(server)
     firefox.evaluate("listen('lobby', {info: 'firefox'})")
     for _ in range(2):
         assert chromium.evaluate("call('lobby', {info: 'chromium'})") == ["firefox", "firefox: hello"]
@@ -45,8 +35,7 @@ def test_firefox_publishes(server, site, connect_page, firefox):
     until(lambda: not listed(server, site.origin))
 
 
-def test_firefox_and_the_demo(server, profiles, firefox):
-    """The page to try the server works in Firefox too: in the room, and a word each way."""
+def test_the_demo_in_firefox(server, profiles, firefox):
     chromium = profiles.open(f"{server.url}/demo")
     chromium.get_by_role("button", name="Enter").click()
     firefox.goto(f"{server.url}/demo")
@@ -71,7 +60,6 @@ def test_firefox_and_the_demo(server, profiles, firefox):
 
 @pytest.fixture
 def inside(network, chromium, tmp_path):
-    """A server and a page of its own origin in a Chromium, both in the namespace."""
     server = Server("--data-dir", tmp_path / "data", prefix=network)
     with contextlib.ExitStack() as stack:
         stack.callback(server.end)
@@ -97,8 +85,7 @@ def ending(process):
     return output.splitlines()
 
 
-def test_aiortc_answers(network, inside):
-    """An aiortc peer answers what the module has published."""
+def test_aiortc_answers_the_module(network, inside):
     server, page = inside
     page.evaluate(
         """() => {
@@ -121,8 +108,7 @@ def test_aiortc_answers(network, inside):
     assert heard == "heard: hello from Chromium"
 
 
-def test_aiortc_publishes(network, inside):
-    """The module joins an aiortc peer."""
+def test_the_module_joins_aiortc(network, inside):
     server, page = inside
     process = peer(network, server, "hello from aiortc")
     found = page.evaluate(

@@ -9,6 +9,7 @@ pytest_plugins = ["support.browser_fixtures"]
 
 # For a busy machine; less than an attempt that says nothing may take.
 BESIDE_MS = 4500
+STRANGERS = "pair%2Fstrangers"
 MEET_AT = """
   ([topic, info, at, options]) => {
     const begun = new Promise((resolve) => setTimeout(resolve, at - Date.now()));
@@ -23,36 +24,33 @@ OFFER = """
     return JSON.stringify(await connection.createOffer());
   })()
 """
-
-# Of a peer's own offer, which it takes, the news are here before the answer to that request.
-LATE = """
+# The request by which a peer takes its own offer, with something before or after it.
+TAKING = """
   () => {
     const asking = window.fetch;
     window.fetch = async (url, init) => {
+      if (!init?.body?.includes("taken back")) return asking(url, init);
+      %s
+    };
+  }
+"""
+# The news of that offer come before the answer to the request.
+LATE = (
+    TAKING
+    % """
       const response = await asking(url, init);
-      if (init?.body?.includes("taken back")) {
-        while (!steps.some(([name]) => name === "answered")) await new Promise((resolve) => setTimeout(resolve, 10));
-      }
+      while (!steps.some(([name]) => name === "answered")) await new Promise((resolve) => setTimeout(resolve, 10));
       return response;
-    };
-  }
 """
-# It is taken as late as the test wants.
-HELD = """
-  () => {
-    const asking = window.fetch;
-    window.fetch = async (url, init) => {
-      if (init?.body?.includes("taken back")) await new Promise((resolve) => (window.release = resolve));
+)
+# It is sent as late as the test wants.
+HELD = (
+    TAKING
+    % """
+      await new Promise((resolve) => (window.release = resolve));
       return asking(url, init);
-    };
-  }
 """
-
-
-@pytest.fixture(params=["socket", "http"])
-def seen(request, server, blocking):
-    """The server as pages reach it, itself or through a proxy that refuses the upgrade to a WebSocket."""
-    return blocking(server) if request.param == "http" else server
+)
 
 
 def meet(pages, topic, **options):
@@ -67,15 +65,18 @@ def waits(page):
     return page.evaluate("Promise.race([met, null]).then((found) => found === null)")
 
 
-def dead(server, site, page, topic, number):
-    """Put offers of peers that are no more under a topic."""
-    for each in range(number):
-        fields = {"info": f"dead {each}", "offer": page.evaluate(OFFER)}
-        assert server.call(f"/{topic}/offer", fields, origin=site.origin)[0] == 200
+@pytest.fixture
+def dead(publish):
+    """A function that puts offers of peers that are no more under a topic."""
+
+    def publishing(server, page, number=1, topic=STRANGERS):
+        return [publish(server, topic, info=f"dead {each}", offer=page.evaluate(OFFER)) for each in range(number)]
+
+    return publishing
 
 
-def test_two_at_once(server, site, seen, connect_page):
-    """Two pages at the same instant are connected each time, and hear what the other one says at once."""
+def test_two_at_once_are_connected_each_time(server, site, reached, connect_page):
+    seen = reached(server)
     pages = [connect_page(seen) for _ in range(2)]
     for number in range(10):
         meet(pages, f"topic {number}")
@@ -87,13 +88,12 @@ def test_two_at_once(server, site, seen, connect_page):
     until(lambda: server.call("/topics", origin=site.origin)[1]["topics"] == [])
 
 
-def test_many_at_once(server, site, connect_page):
-    """Of nine pages at once one is left, which is connected with the next one; each page has one other page."""
+def test_of_nine_at_once_one_waits_for_the_tenth(server, site, connect_page):
     pages = [connect_page(server) for _ in range(9)]
     meet(pages, "strangers")
     until(lambda: sum(waits(page) for page in pages) == 1)
     (last,) = [number for number, page in enumerate(pages) if waits(page)]
-    assert len(listed(server, site.origin, "pair%2Fstrangers")) == 1
+    assert len(listed(server, site.origin, STRANGERS)) == 1
     heard = {number: page.evaluate("met")[1] for number, page in enumerate(pages) if number != last}
     assert all(heard[int(other)] == str(number) for number, other in heard.items())
     tenth = connect_page(server)
@@ -102,38 +102,33 @@ def test_many_at_once(server, site, connect_page):
     assert all(page.evaluate("connection.channel.readyState") == "open" for page in pages)
 
 
-def test_beside_the_dead(server, site, connect_page):
-    """Offers of peers that are no more, before and after one that lives, hold a pair up for a few seconds at most."""
+def test_dead_offers_before_and_after_hold_nobody_up(server, site, dead, connect_page):
     alice, bob = connect_page(server), connect_page(server)
-    dead(server, site, alice, "pair%2Fstrangers", 1)
+    dead(server, alice)
     meet([alice], "strangers")
-    until(lambda: [each["info"] for each in listed(server, site.origin, "pair%2Fstrangers")] in (["0"], []))
-    dead(server, site, alice, "pair%2Fstrangers", 1)
+    until(lambda: [each["info"] for each in listed(server, site.origin, STRANGERS)] in (["0"], []))
+    dead(server, alice)
     meet([bob], "strangers")
-    assert bob.evaluate("met")[1] == "0"
-    assert alice.evaluate("met")[1] == "0"
+    assert [page.evaluate("met")[1] for page in (alice, bob)] == ["0", "0"]
 
 
-def test_own_offer_is_taken(server, site, blocking, connect_page):
-    """A peer that takes its own offer goes on to another one, also if the news of that are faster than the answer."""
+def test_a_peer_that_has_taken_its_own_offer_goes_on(server, site, dead, blocking, connect_page):
     page = connect_page(blocking(server))
     page.evaluate(LATE)
     meet([page], "strangers")
-    until(lambda: listed(server, site.origin, "pair%2Fstrangers"))
-    dead(server, site, page, "pair%2Fstrangers", 1)
+    until(lambda: listed(server, site.origin, STRANGERS))
+    dead(server, page)
     until(lambda: ["trying", "dead 0"] in page.evaluate("steps"))
     assert waits(page)
 
 
-def test_answered_while_taken_back(server, site, blocking, connect_page):
-    """What the other one says at once is heard also if it comes before the offer could not be taken back."""
+def test_an_answer_that_comes_before_the_offer_is_taken_back_is_heard(server, site, dead, blocking, connect_page):
     alice, bob = connect_page(blocking(server)), connect_page(server)
     alice.evaluate(HELD)
     meet([alice], "strangers")
-    until(lambda: listed(server, site.origin, "pair%2Fstrangers"))
-    dead(server, site, alice, "pair%2Fstrangers", 1)
+    until(lambda: listed(server, site.origin, STRANGERS))
+    (code,) = dead(server, alice)
     until(lambda: alice.evaluate("'release' in window"))
-    (code,) = [each["code"] for each in listed(server, site.origin, "pair%2Fstrangers") if each["info"] == "dead 0"]
     server.call("/withdraw", {"code": code, "side": "offerer"}, origin=site.origin)
     meet([bob], "strangers")
     until(lambda: bob.evaluate("window.connection?.channel.bufferedAmount === 0"))
@@ -141,40 +136,35 @@ def test_answered_while_taken_back(server, site, blocking, connect_page):
     assert alice.evaluate("met") == ["offerer", "0"]
 
 
-def test_the_first_server_is_back(start, connect_page):
-    """What waits at the second server of its list meets the next one at the first, as soon as that works again."""
+def test_pairs_meet_at_the_first_server_again(start, connect_page):
     first, second = start(data="one"), start(data="two")
     alice, bob = connect_page(second), connect_page(second)
     urls = [first.url, second.url]
     first.stop()
     meet([alice], "strangers", url=urls, socket=False)
-    until(lambda: listed(second, alice.evaluate("origin"), "pair%2Fstrangers"))
+    until(lambda: listed(second, alice.evaluate("origin"), STRANGERS))
     start(data="one", port=first.url.rpartition(":")[2])
     alice.evaluate("dispatchEvent(new Event('online'))")  # it looks at once
     meet([bob], "strangers", url=urls)
     assert [page.evaluate("met")[1] for page in (alice, bob)] == ["0", "0"]
 
 
-def test_given_up(server, site, connect_page):
-    """A page that gives up, or is reloaded, is not listed any more."""
+def test_a_page_that_gives_up_or_reloads_is_not_listed(server, site, connect_page):
     page = connect_page(server)
     page.evaluate("() => { window.stop = new AbortController(); }")
     page.evaluate("() => { window.met = failure(pair('strangers', {signal: stop.signal})); }")
-    until(lambda: listed(server, site.origin, "pair%2Fstrangers"))
+    until(lambda: listed(server, site.origin, STRANGERS))
     page.evaluate("stop.abort()")
     assert page.evaluate("met")["name"] == "AbortError"
-    until(lambda: not listed(server, site.origin, "pair%2Fstrangers"))
+    until(lambda: not listed(server, site.origin, STRANGERS))
     meet([page], "strangers")
-    until(lambda: listed(server, site.origin, "pair%2Fstrangers"))
+    until(lambda: listed(server, site.origin, STRANGERS))
     page.reload()
-    until(lambda: not listed(server, site.origin, "pair%2Fstrangers"))
+    until(lambda: not listed(server, site.origin, STRANGERS))
 
 
-def test_tracks_of_a_connection(server, connect_page, firefox, site):
-    """Tracks may be added to a connection when it is open, on either side and between browsers of two kinds."""
-    page = connect_page(server)
-    firefox.goto(f"{site.origin}/connect?{server.url}")
-    until(lambda: firefox.evaluate("window.ready"))
+def test_tracks_are_added_to_an_open_connection(server, connect_page, connect_firefox):
+    page, firefox = connect_page(server), connect_firefox(server)
     page.evaluate("listen('lobby', {info: 'alice'})")
     assert firefox.evaluate("call('lobby', {})") == ["alice", "alice: hello"]
     page.evaluate("() => { window.connection = connections[0]; }")
@@ -189,12 +179,11 @@ def test_tracks_of_a_connection(server, connect_page, firefox, site):
         assert each.evaluate("heard") == width
 
 
-def test_joining_beside_the_dead(server, site, connect_page):
-    """Among offers of peers that are no more `join` finds the one that lives, soon, and `null` is not its answer."""
+def test_join_finds_the_living_among_the_dead(server, site, dead, connect_page):
     alice, bob = connect_page(server), connect_page(server)
     alice.evaluate("listen('lobby', {info: 'alice'})")
     until(lambda: listed(server, site.origin))
-    dead(server, site, bob, "lobby", 2)
+    dead(server, bob, 2, "lobby")
     began = time.monotonic()
     last = "choose: (sessions) => sessions.sort((a, b) => (a.info === 'alice') - (b.info === 'alice'))"
     found = bob.evaluate(f"call('lobby', {{wait: false, {last}}})")

@@ -13,8 +13,6 @@ pytest_plugins = ["support.networks"]
 
 @pytest.fixture
 def peer(spawn, base):
-    """A function that starts a peer: it is told the server's address, a topic and what to say."""
-
     def start_peer(topic, message, *options):
         command = [sys.executable, PEER, *options, base, topic, message]
         return spawn(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -34,8 +32,7 @@ def outcome(process):
 
 
 @pytest.mark.parametrize("topic", ["lobby", "a/b c%2F+?&#é😀"])
-def test_one_after_the_other(topic, peer):
-    """A peer waits under a topic, another one comes, and each hears what the other says."""
+def test_each_hears_the_other(topic, peer):
     first = peer(topic, "I was here first")
     assert first.stdout.readline() == "waiting\n"
     second = peer(topic, "Hello, 世界")
@@ -44,16 +41,14 @@ def test_one_after_the_other(topic, peer):
     assert outcome(first) == ("offerer", code, "Hello, 世界")
 
 
-def test_both_at_once(peer):
-    """Two peers that start at the same moment meet all the same."""
+def test_two_at_once_meet(peer):
     ends = [outcome(each) for each in [peer("lobby", "from A"), peer("lobby", "from B")]]
     assert {side for side, _, _ in ends} == {"offerer", "answerer"}
     assert len({code for _, code, _ in ends}) == 1
     assert [heard for _, _, heard in ends] == ["from B", "from A"]
 
 
-def test_crowd_of_two_origins(peer):
-    """Of six peers at once under one topic each meets exactly one other, and of its own origin."""
+def test_each_of_six_at_once_meets_one_of_its_origin(peer):
     origins = dict.fromkeys("abcd", "https://one.example") | dict.fromkeys("ef", "https://two.example")
     crowd = {name: peer("lobby", name, "--origin", origin) for name, origin in origins.items()}
     ends = {name: outcome(process) for name, process in crowd.items()}
@@ -64,8 +59,7 @@ def test_crowd_of_two_origins(peer):
     assert sorted(side for side, _, _ in ends.values()) == ["answerer"] * 3 + ["offerer"] * 3
 
 
-def test_nobody_comes(peer, base):
-    """A peer that waited in vain says so, and leaves no session that another peer might answer."""
+def test_a_peer_that_waited_in_vain_leaves_no_session(peer, base):
     gone = peer("lobby", "hello?", "--wait", 4)
     output, errors = gone.communicate(timeout=BOUND_S)
     assert (gone.returncode, output, errors) == (1, "waiting\n", "peer: nobody came within 4 s\n")
@@ -74,7 +68,6 @@ def test_nobody_comes(peer, base):
 
 
 def test_no_server(spawn):
-    """Without a server a peer ends with one line."""
     lost = spawn(sys.executable, PEER, "http://127.0.0.1:1", "lobby", "x", stderr=subprocess.PIPE)
     _, errors = lost.communicate(timeout=BOUND_S)
     assert lost.returncode == 1

@@ -30,12 +30,10 @@ def size(png):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Where pictures go."""
     return Path(os.environ.get("PICTURES", tmp_path)).resolve()
 
 
-def test_the_demo(server, profiles, folder):
-    """Three pages of the demo that are in one room and talk; the picture in docs/ is of the same pages."""
+def test_the_picture_of_the_demo(server, profiles, folder):
     windows = []
     for name, options in (("Alice", DESK), ("Bob", PHONE), ("Carol", CAMERAS)):
         page = profiles.open(f"{server.url}/demo#topic=lobby", **options)

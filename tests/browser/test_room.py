@@ -6,7 +6,7 @@ import string
 import time
 
 import pytest
-from support.browsers import Windowed, launch_in, listed, open_connect, until
+from support.browsers import launch_in, listed, open_connect, until
 from support.command import Server
 from support.networks import Lan, own_network
 
@@ -20,6 +20,8 @@ BESIDE_MS = 4500  # less than a negotiation that nobody answers may take
 AWAY_S = 10
 BACK_MS = 10_000
 SIGNATURE = string.ascii_letters + string.digits + "-_"
+ROOM = "room%2Flobby"
+DESCRIPTION = {"type": "offer", "sdp": "x"}
 # Enter at a moment by the clock; how long it takes until so many others are there.
 ENTER_AT = """
   ([topic, info, number, options, at]) => {
@@ -84,18 +86,6 @@ HOLD = """
 """
 
 
-@pytest.fixture(params=["socket", "http"])
-def over(request):
-    """What pages reach a server over."""
-    return request.param
-
-
-@pytest.fixture
-def reached(over, blocking):
-    """A function: a server as pages reach it, itself or a proxy that refuses the upgrade to a WebSocket."""
-    return blocking if over == "http" else lambda server: server
-
-
 def together(pages, topic, **options):
     """Have pages enter a room at the same instant; how long it takes each until all others are there, in ms."""
     at_ms = time.time() * 1000 + 50 * len(pages)
@@ -133,8 +123,7 @@ def beacons(server, site, topic="lobby"):
 # Who comes.
 
 
-def test_two_at_once(server, reached, site, connect_page):
-    """Two pages that enter at the same instant are connected, once, each time."""
+def test_two_at_once_are_connected_once_each_time(server, reached, site, connect_page):
     pages = [connect_page(reached(server)) for _ in range(2)]
     for number in range(10):
         assert max(together(pages, f"room {number}")) < AT_ONCE_MS
@@ -146,8 +135,7 @@ def test_two_at_once(server, reached, site, connect_page):
     until(lambda: server.call("/topics", origin=site.origin)[1]["topics"] == [])
 
 
-def test_ten_at_once(server, connect_page):
-    """Ten pages at the same instant make 45 connections; what one sends goes to all, or to the one that it is for."""
+def test_ten_at_once_are_connected_and_send_to_all_or_to_one(server, connect_page):
     pages = [connect_page(server) for _ in range(10)]
     for number in range(2):
         assert max(together(pages, f"room {number}")) < AT_ONCE_MS
@@ -164,14 +152,11 @@ def test_ten_at_once(server, connect_page):
             page.evaluate("() => { here.leave(); }")
 
 
-def test_firefox_and_chromium(server, reached, site, connect_page, firefox):
-    """Both kinds of browser are in one room, and text and bytes go both ways."""
+def test_firefox_and_chromium_in_one_room(server, reached, connect_page, connect_firefox):
     seen = reached(server)
-    pages = [connect_page(seen), connect_page(seen), firefox]
-    firefox.goto(f"{site.origin}/connect?{seen.url}")
-    until(lambda: firefox.evaluate("window.ready"))
+    pages = [connect_page(seen), connect_page(seen), connect_firefox(seen)]
     for page, info in zip(pages, "abf", strict=True):
-        page.evaluate(f"enter('lobby', {{info: '{info}'}})")
+        enter(page, info)
     for page, info in zip(pages, "abf", strict=True):
         with_others(page, *({*"abf"} - {info}))
         page.evaluate("here.send(new Uint8Array(10_000).fill(7))")
@@ -182,8 +167,7 @@ def test_firefox_and_chromium(server, reached, site, connect_page, firefox):
         until(lambda page=page, wanted=wanted: sorted([a, str(b)] for a, b in page.evaluate(sizes)) == wanted)
 
 
-def test_beside_publish_and_join(server, connect_page):
-    """A room and the offers under the same topic do not see each other."""
+def test_rooms_and_offers_of_a_topic_do_not_see_each_other(server, connect_page):
     alice, bob = connect_page(server), connect_page(server)
     enter(alice, "alice")
     until(lambda: server.call("/topics", origin=alice.evaluate("origin"))[1]["topics"])
@@ -198,8 +182,7 @@ def test_beside_publish_and_join(server, connect_page):
 # Who goes.
 
 
-def test_leaving(server, reached, site, connect_page):
-    """What was sent before `leave()` arrives; a room that was left, or whose signal is aborted, is over."""
+def test_what_was_sent_before_leaving_arrives(server, reached, site, connect_page):
     seen = reached(server)
     alice, bob = connect_page(seen), connect_page(seen)
     together([alice, bob], "lobby")
@@ -218,35 +201,11 @@ def test_leaving(server, reached, site, connect_page):
     assert [*beacons(server, site).values()] == ["1"]
 
 
-def test_reloaded(server, reached, connect_page):
-    """A page that is reloaded is gone for the others at once, and there again as another member."""
-    seen = reached(server)
-    pages = [connect_page(seen) for _ in range(3)]
-    together(pages, "lobby")
-    first = pages[0].evaluate("here.id")
-    pages[0].reload()
-    for page in pages[1:]:
-        until(lambda page=page: ["leave", "0", None] in happened(page))
-    pages[0].wait_for_function("() => window.ready")
-    enter(pages[0], "0")
-    with_others(pages[0], "1", "2")
-    for page in pages[1:]:
-        until(lambda page=page: len(page.evaluate("others()")) == 2)
-        assert happened(page, "leave", "error") == [["leave", "0", None]]
-    assert pages[0].evaluate("here.id") != first
-
-
-def test_beside_a_killed_browser(server, site, connect_page, chromium, tmp_path):
-    """While a killed member is still listed, whoever comes is connected to those that live, which then drop it."""
+def test_a_killed_member_that_is_still_listed_holds_nobody_up(server, site, connect_page, windowed):
     bob, carol = connect_page(server), connect_page(server)
-    windowed = Windowed(chromium(0).browser_type, tmp_path / "profile")
-    try:
-        alice = windowed.context.pages[0]
-        alice.goto(f"{site.origin}/connect?{server.url}")
-        alice.wait_for_function("() => window.ready")
-        together([alice, bob], "lobby")
-    finally:
-        windowed.kill()
+    alice, browser = windowed(server)
+    together([alice, bob], "lobby")
+    browser.kill()
     assert sorted(beacons(server, site).values()) == ["0", "1"]
     carol.evaluate(ENTER_AT, ["lobby", "carol", 1, {}, 0])
     assert carol.evaluate("entered") < BESIDE_MS
@@ -260,8 +219,7 @@ def test_beside_a_killed_browser(server, site, connect_page, chromium, tmp_path)
 @pytest.mark.parametrize(
     ("number", "data", "over"), [(signal.SIGKILL, "same", "http"), (signal.SIGTERM, "another", "socket")]
 )
-def test_the_server_restarts(number, data, start, reached, connect_page):
-    """Members do not notice that the server restarts, though it knows nothing any more, and find whoever comes then."""
+def test_members_do_not_notice_a_restart(number, data, start, reached, connect_page):
     server = start(data="same")
     seen = reached(server)
     alice, bob, carol = (connect_page(seen) for _ in range(3))
@@ -276,8 +234,7 @@ def test_the_server_restarts(number, data, start, reached, connect_page):
     assert happened(alice, "leave") == happened(bob, "leave") == []
 
 
-def test_the_next_server(start, connect_page):
-    """Members go over to the next server when theirs is no more, and back, and stay connected meanwhile."""
+def test_members_go_over_to_the_next_server_and_back(start, connect_page):
     first, second = start(data="one"), start(data="two")
     alice, bob, carol, dave = (connect_page(second) for _ in range(4))
     urls = ["http://127.0.0.1:9", first.url, second.url]
@@ -295,8 +252,7 @@ def test_the_next_server(start, connect_page):
 
 @pytest.mark.slow
 @pytest.mark.needs("root")
-def test_networks_change(chromium, tmp_path):
-    """Members whose network is away for some seconds, or another one afterwards, lose nothing, and are back soon."""
+def test_nothing_is_lost_while_networks_change(chromium, tmp_path):
     with own_network():
         lan = Lan()
         server = Server("--address", lan.address, "--data-dir", tmp_path / "data")
@@ -329,30 +285,24 @@ def test_networks_change(chromium, tmp_path):
             lan.close()
 
 
-def test_what_strangers_do(server, site, connect_page):
-    """Nonsense under the topic of a room and in the mail of a member changes nothing, nor does an answer."""
+def test_nonsense_of_strangers_changes_nothing(server, site, publish, connect_page):
     alice, bob = connect_page(server), connect_page(server)
     enter(alice, "alice")
     until(lambda: beacons(server, site))
-    (beacon,) = listed(server, site.origin, "room%2Flobby")
+    (beacon,) = listed(server, site.origin, ROOM)
     for offer in ("no JSON", "null", "{}", '{"id": 7}', '{"id": "nobody"}'):
-        server.call("/room%2Flobby/offer", {"info": "mallory", "offer": offer}, origin=site.origin)
-    description = {"type": "offer", "sdp": "x"}
-    mails = [
-        {"from": 7},
-        {"from": "0"},
-        {"from": "0", "number": 1, "connection": "c", "of": 1, "description": description},
-    ]
+        publish(server, ROOM, info="mallory", offer=offer)
+    mail = {"from": "0", "number": 1, "connection": "c", "of": 1, "description": DESCRIPTION}
+    texts = ["no JSON", "null", *map(json.dumps, ({"from": 7}, {"from": "0"}, mail))]
     answerer = {"code": beacon["code"], "side": "answerer"}
-    for text in ("no JSON", "null", *map(json.dumps, mails)):
-        assert server.call("/answer", {**answerer, "candidate": text}, origin=site.origin)[0] == 200
-    assert server.call("/answer", {**answerer, "answer": "a"}, origin=site.origin)[0] == 200
+    for fields in (*({"candidate": text} for text in texts), {"answer": "a"}):
+        assert server.call("/answer", answerer | fields, origin=site.origin)[0] == 200
     enter(bob, "bob")
     with_others(alice, "bob")
     with_others(bob, "alice")
     # A beacon in the place of Alice's, which has no secret, does not mean that a secret of Alice is used elsewhere.
     forged = json.dumps({"id": alice.evaluate("here.id"), "at": time.time() * 1000 + 60_000})
-    server.call("/room%2Flobby/offer", {"info": "alice", "offer": forged}, origin=site.origin)
+    publish(server, ROOM, info="alice", offer=forged)
     carol = connect_page(server)
     enter(carol, "carol")
     with_others(bob, "alice", "carol")
@@ -367,8 +317,7 @@ def names(page):
     return page.evaluate("Object.fromEntries(Array.from(here.peers.values(), ({id, name}) => [id, name]))")
 
 
-def test_names(server, reached, connect_page):
-    """A name and its id are shown to the others and kept over a reload; another page cannot have the name."""
+def test_a_name_is_kept_over_a_reload_and_cannot_be_taken(server, reached, connect_page):
     seen = reached(server)
     ada, bob, eve = (connect_page(seen) for _ in range(3))
     enter(ada, "a", me="Ada")
@@ -379,6 +328,7 @@ def test_names(server, reached, connect_page):
     assert [*before.values()] == ["Ada"]
     assert [*names(ada).values()] == ["Bob"]
     ada.reload()
+    until(lambda: happened(bob)[-1] == ["leave", "a", None])
     ada.wait_for_function("() => window.ready")
     enter(ada, "a", me="Ada")
     with_others(ada, "b")
@@ -395,11 +345,9 @@ def test_names(server, reached, connect_page):
     assert happened(bob, "error") == [["error", "Another page is in this room with the same secret", None]]
 
 
-def test_names_in_firefox(server, site, connect_page, firefox):
-    """Firefox, which does not tell the public key of a secret, has the same id with it as others, and a name."""
-    chromium = connect_page(server)
-    firefox.goto(f"{site.origin}/connect?{server.url}")
-    until(lambda: firefox.evaluate("window.ready"))
+def test_firefox_has_the_same_id_with_a_secret(server, connect_page, connect_firefox):
+    """Though it does not tell the public key of a secret."""
+    chromium, firefox = connect_page(server), connect_firefox(server)
     enter(chromium, "c", me="Bob", secret="of Bob, and of nothing else")
     for number in range(2):  # of either sign
         secret = f"of Ada, and of nothing else, {number}"
@@ -412,8 +360,7 @@ def test_names_in_firefox(server, site, connect_page, firefox):
         with_others(chromium)
 
 
-def test_what_is_no_name(server, connect_page):
-    """An empty name is none, for any number of members; one that is too long, or no text, is told at once."""
+def test_an_empty_name_is_none_and_a_wrong_one_an_error(server, connect_page):
     pages = [connect_page(server) for _ in range(2)]
     for number, page in enumerate(pages):
         enter(page, str(number), me="", secret=f"of {number}, and of nothing else")
@@ -426,12 +373,11 @@ def test_what_is_no_name(server, connect_page):
         assert happened(pages[1]) == [error, ["close", None, None]]
 
 
-def test_forged_names(server, site, connect_page):
-    """What claims to be of a member with a name, but is not signed by it, is as if it were not there."""
+def test_forged_names_are_ignored(server, site, publish, connect_page):
     ada, bob = connect_page(server), connect_page(server)
     enter(ada, "ada", me="Ada")
     until(lambda: beacons(server, site))
-    (beacon,) = listed(server, site.origin, "room%2Flobby")
+    (beacon,) = listed(server, site.origin, ROOM)
     signature, json_text = beacon["offer"][:86], beacon["offer"][86:]
     said = json.loads(json_text)
     for offer in (
@@ -441,14 +387,13 @@ def test_forged_names(server, site, connect_page):
         json.dumps({**said, "id": "mallory"}),  # a name without a secret
         beacon["offer"],  # again: of that member, but mail to it is read by nothing
     ):
-        fields = {"info": "mallory", "offer": offer}
-        assert server.call("/room%2Flobby/offer", fields, origin=site.origin)[0] == 200
+        publish(server, ROOM, info="mallory", offer=offer)
     enter(bob, "bob", me="Bob")
     with_others(bob, "ada")
     with_others(ada, "bob")
     # An offer in Bob's name does not take the place of Bob's connection.
-    mail = {"from": bob.evaluate("here.id"), "connection": "c", "of": 1, "description": {"type": "offer", "sdp": "x"}}
-    for each in listed(server, site.origin, "room%2Flobby"):
+    mail = {"from": bob.evaluate("here.id"), "connection": "c", "of": 1, "description": DESCRIPTION}
+    for each in listed(server, site.origin, ROOM):
         fields = {"code": each["code"], "side": "answerer", "candidate": json.dumps(mail)}
         assert server.call("/answer", fields, origin=site.origin)[0] == 200
     ada.evaluate("here.send('here')")
@@ -459,8 +404,7 @@ def test_forged_names(server, site, connect_page):
 # Media.
 
 
-def test_streams(start, connect_page):
-    """Streams that are added at any time, by two at once, are shown to all; the server is not needed for it."""
+def test_streams_are_shown_to_all_without_the_server(start, connect_page):
     server = start()
     pages = [connect_page(server) for _ in range(3)]
     together(pages[:2], "lobby")
@@ -488,8 +432,7 @@ def test_streams(start, connect_page):
     assert [happened(page, "leave") for page in pages] == [[]] * 3
 
 
-def test_a_stream_while_nothing_goes_through(start, connect_page):
-    """What is added while neither the connection nor the server works arrives when the connection does again."""
+def test_a_stream_added_while_nothing_works_arrives_later(start, connect_page):
     server = start()
     alice, bob = connect_page(server), connect_page(server)
     together([alice, bob], "lobby")
@@ -508,13 +451,10 @@ def test_a_stream_while_nothing_goes_through(start, connect_page):
     assert happened(bob, "leave") == happened(alice, "leave") == []
 
 
-def test_a_stream_again_and_again(server, site, connect_page, firefox):
-    """What two send, and stop to send, at the same instants arrives; what describes it does not grow with each time."""
-    pages = [connect_page(server), firefox]
-    firefox.goto(f"{site.origin}/connect?{server.url}")
-    until(lambda: firefox.evaluate("window.ready"))
+def test_streams_again_and_again_do_not_grow(server, connect_page, connect_firefox):
+    pages = [connect_page(server), connect_firefox(server)]
     for page, info in zip(pages, "ab", strict=True):
-        page.evaluate(f"enter('lobby', {{info: '{info}'}})")
+        enter(page, info)
         page.evaluate("(() => { window.sent = picture(200); window.peer = () => [...here.peers.values()][0]; })()")
     for page in pages:
         until(lambda page=page: page.evaluate("here.peers.size") == 1)
@@ -537,11 +477,8 @@ def test_a_stream_again_and_again(server, site, connect_page, firefox):
 @pytest.mark.parametrize(
     "numbers", [(1_000_000_000, 2_000_000_000), (2_000_000_000, 1_000_000_000)], ids=["chromium-leads", "firefox-leads"]
 )
-def test_streams_that_cross(numbers, server, site, connect_page, firefox):
-    """The first streams of two, whose offers cross, are shown on both sides, whichever leads."""
-    pages = [connect_page(server), firefox]
-    firefox.goto(f"{site.origin}/connect?{server.url}")
-    until(lambda: firefox.evaluate("window.ready"))
+def test_streams_whose_offers_cross_are_shown(numbers, server, connect_page, connect_firefox):
+    pages = [connect_page(server), connect_firefox(server)]
     for page, number in zip(pages, numbers, strict=True):
         page.evaluate(ENTER_AS % number)
     for page in pages:
@@ -549,7 +486,7 @@ def test_streams_that_cross(numbers, server, site, connect_page, firefox):
     pages[0].evaluate(HOLD)
     pages[0].evaluate("here.addStream(picture(300))")
     until(lambda: pages[0].evaluate("held.length"))
-    firefox.evaluate("here.addStream(picture(200))")
+    pages[1].evaluate("here.addStream(picture(200))")
     until(lambda: pages[0].evaluate("heard"))
     pages[0].evaluate("release()")
     for page, width in zip(pages, (200, 300), strict=True):
@@ -558,8 +495,7 @@ def test_streams_that_cross(numbers, server, site, connect_page, firefox):
         assert happened(page, "leave", "error") == []
 
 
-def test_an_offer_that_cannot_be_used(server, connect_page):
-    """When a browser cannot use the other one's offer any more, another connection is made, with the streams."""
+def test_an_unusable_offer_makes_another_connection(server, connect_page):
     pages = [connect_page(server) for _ in range(2)]
     together(pages, "lobby")
     pages[0].evaluate(
@@ -577,16 +513,15 @@ def test_an_offer_that_cannot_be_used(server, connect_page):
 # What goes wrong.
 
 
-def test_much_mail(server, site, connect_page):
-    """Before its mail is over what the server takes, a member has another beacon; its connections do not notice."""
+def test_a_full_beacon_is_replaced(server, site, connect_page):
     pages = [connect_page(server) for _ in range(3)]
     together(pages[:2], "lobby")
-    found = {each["code"] for each in listed(server, site.origin, "room%2Flobby")}
+    found = {each["code"] for each in listed(server, site.origin, ROOM)}
     for code in found:
         for _ in range(3):
             mail = {"code": code, "side": "answerer", "candidates": ["{}"] * 100}
             assert server.call("/answer", mail, origin=site.origin)[0] == 200
-    until(lambda: not found & {each["code"] for each in listed(server, site.origin, "room%2Flobby")})
+    until(lambda: not found & {each["code"] for each in listed(server, site.origin, ROOM)})
     until(lambda: len(beacons(server, site)) == 2)
     enter(pages[2], "2")
     with_others(pages[2], "0", "1")
@@ -595,8 +530,7 @@ def test_much_mail(server, site, connect_page):
         assert happened(page, "leave", "error") == []
 
 
-def test_many_that_are_not_there(server, connect_page):
-    """Beside hundreds of beacons behind which there is nothing, two that are there meet, without much waiting."""
+def test_hundreds_of_dead_beacons_hold_nobody_up(server, connect_page):
     pages = [connect_page(server) for _ in range(3)]
     for page, info, secret in zip(pages[:2], "ab", reversed(SECRETS), strict=True):
         pages[2].evaluate(FAKE, [f"~{info}{number}" for number in range(260)])  # which every member leads
@@ -610,20 +544,18 @@ def test_many_that_are_not_there(server, connect_page):
         assert happened(page, "close", "leave") == []
 
 
-def test_mail_of_many_strangers(server, site, connect_page):
-    """What sends offers in the names of hundreds, listed or not, makes a member make few connections at once."""
+def test_mail_of_hundreds_makes_few_connections(server, site, connect_page):
     alice, bob = connect_page(server), connect_page(server)
     leads, follows = SECRETS
     alice.evaluate(COUNTED)
     alice.evaluate(f"enter('lobby', {{info: 'alice', me: 'Alice', secret: '{follows}', RTCPeerConnection: Counted}})")
     names = [[f"{batch}-{number}" for number in range(100)] for batch in range(6)]
     bob.evaluate(FAKE, names[0] + names[1])
-    description = {"type": "offer", "sdp": "x"}
-    mail = {"code": {}, "info": {}, "connection": "c", "of": 1, "description": description}
+    mail = {"code": {}, "info": {}, "connection": "c", "of": 1, "description": DESCRIPTION}
     seen = set()
 
     def alices():
-        found = listed(server, site.origin, "room%2Flobby")
+        found = listed(server, site.origin, ROOM)
         return {each["code"] for each in found if each["info"] == "alice"}
 
     for batch in range(6):
@@ -641,8 +573,7 @@ def test_mail_of_many_strangers(server, site, connect_page):
     assert happened(alice, "error", "close", "leave") == []
 
 
-def test_no_more_connections(server, connect_page):
-    """When a browser makes no more connections that is told, and those that come meanwhile are connected later."""
+def test_members_beyond_the_browsers_connections_come_later(server, connect_page):
     alice, bob, carol = (connect_page(server) for _ in range(3))
     leads, follows = SECRETS
     enter(alice, "alice", secret=leads)
@@ -658,8 +589,7 @@ def test_no_more_connections(server, connect_page):
     assert {name for name, *_ in happened(alice, "error", "close", "leave")} == {"error"}
 
 
-def test_connections_that_can_never_be_made(server, connect_page):
-    """What is thrown for the first connection is told, and is the end."""
+def test_a_first_connection_that_throws_is_the_end(server, connect_page):
     alice, bob = connect_page(server), connect_page(server)
     leads, follows = SECRETS
     enter(bob, "bob", secret=follows)
@@ -667,8 +597,7 @@ def test_connections_that_can_never_be_made(server, connect_page):
     until(lambda: happened(alice) == [["error", "no camera", None], ["close", None, None]])
 
 
-def test_what_can_never_work(server, connect_page):
-    """A topic that is too long is told at once, and that is the end."""
+def test_a_topic_that_is_too_long_is_the_end(server, connect_page):
     page = connect_page(server)
     enter(page, "alice", "x" * 300)
     until(

@@ -99,7 +99,6 @@ class Program:
 
 @pytest.fixture
 def inside(network, tmp_path):
-    """A function that starts a server in the network."""
     started = []
 
     def starting(data="data", port=0):
@@ -115,13 +114,11 @@ def inside(network, tmp_path):
 
 @pytest.fixture
 def server(inside):
-    """The first one."""
     return inside()
 
 
 @pytest.fixture
 def python(network, server):
-    """A function that starts a program, by its info; its servers are in the order of preference."""
     with contextlib.ExitStack() as stack:
 
         def starting(info, urls=(server.url,)):
@@ -134,7 +131,6 @@ def python(network, server):
 
 @pytest.fixture
 def page(network, server, chromium, tmp_path):
-    """A function that opens a page in a browser in the network; what pages leave uncaught fails the test."""
     errors = []
     browser = launch_in(chromium(0).browser_type, network, tmp_path / "chromium")
 
@@ -153,18 +149,28 @@ def with_others(member, *infos):
     until(lambda: member.evaluate("others()") == sorted(infos))
 
 
+def all_together(members):
+    """Wait until each of these, by their infos, has exactly the others as its peers."""
+    for info, member in members.items():
+        with_others(member, *(members.keys() - {info}))
+
+
+def nobody_left(*programs):
+    """Whether no program has seen anybody leave."""
+    return "Left" not in [name for program in programs for name, *_ in program.evaluate("seen")]
+
+
 def sees(program, *events):
     """Wait until these have happened to a program."""
     until(lambda: all([*event] in program.evaluate("seen") for event in events))
 
 
-def test_three_at_once(python):
-    """Programs that enter at the same moment are all connected; what was sent before one leaves arrives."""
+def test_three_at_once_are_connected_and_hear_a_leaver(python):
     members = {info: python(info) for info in "abc"}
     for member in members.values():
         member.evaluate("enter()")
-    for info, member in members.items():
-        with_others(member, *({*"abc"} - {info}))
+    all_together(members)
+    for member in members.values():
         member.evaluate("room.send('to all')")
     a, b, c = members.values()
     a.evaluate("room.send(b'\\x00to c', next(each for each in room.peers.values() if each.info == 'c'))")
@@ -181,8 +187,7 @@ def test_three_at_once(python):
     with_others(a, "b", "c")
 
 
-def test_leaving_at_once(python):
-    """A room that is left while its beacon is being published leaves none behind; a publication neither."""
+def test_leaving_while_publishing_leaves_nothing(python):
     program = python("a")
     program.evaluate("briefly(peers.room, 'lobby')")
     program.evaluate("briefly(peers.publish, 'lobby')")
@@ -196,16 +201,14 @@ def heard(page):
     )
 
 
-def test_with_browsers(page, python):
-    """Pages and programs are in one room: text and bytes go both ways, whichever side leads; those that go are gone."""
+def test_programs_and_pages_in_one_room(page, python):
     programs = {info: python(info) for info in "ab"}
     pages = {info: page() for info in "xyz"}
     for program in programs.values():
         program.evaluate("enter()")
     for info, each in pages.items():
         each.evaluate(f"enter('lobby', {{info: '{info}'}})")
-    for info, member in (programs | pages).items():
-        with_others(member, *({*"abxyz"} - {info}))
+    all_together(programs | pages)
     for each in pages.values():
         each.evaluate("here.send('text')")
         each.evaluate("here.send(new Uint8Array([7, 8, 9]))")
@@ -233,14 +236,12 @@ def test_with_browsers(page, python):
     sees(programs["b"], ("Left", "y"))
 
 
-def test_names(page, python):
-    """Both kinds see names, each signed; a taken one is refused, and the same secret elsewhere ends the older."""
+def test_names_are_signed_and_a_taken_one_is_refused(page, python):
     alice, bob, carol = python("a"), page(), python("c")
     id = alice.evaluate("enter(me='Alice 世界', secret='of Alice')")
     bob.evaluate("enter('lobby', {info: 'b', me: 'Bob', secret: 'of Bob'})")
     carol.evaluate("enter()")
-    for member, others in ((alice, "bc"), (bob, "ac"), (carol, "ab")):
-        with_others(member, *others)
+    all_together({"a": alice, "b": bob, "c": carol})
     names = "sorted([each.info, each.name] for each in room.peers.values())"
     assert alice.evaluate(names) == [["b", "Bob"], ["c", None]]
     assert carol.evaluate(names) == [["a", "Alice 世界"], ["b", "Bob"]]
@@ -251,13 +252,10 @@ def test_names(page, python):
     again = python("again")
     assert again.evaluate("enter(me='Alice 世界', secret='of Alice')") == id
     sees(alice, ("NameTaken", "another peer is in this room with the same secret"))
-    with_others(again, "b", "c")
-    with_others(bob, "again", "c")
-    with_others(carol, "again", "b")
+    all_together({"again": again, "b": bob, "c": carol})
 
 
-def test_streams_of_browsers(page, python):
-    """What a page adds and takes away while it is connected comes as a track; messages go on, even if ICE restarts."""
+def test_streams_of_browsers_come_as_tracks(page, python):
     pages = [page() for _ in range(2)]
     program = python("p")
     program.evaluate("enter()")
@@ -291,15 +289,14 @@ def test_streams_of_browsers(page, python):
     program.evaluate("room.send('here, too')")
     for each in pages:
         until(lambda each=each: ["p", "here, too"] in heard(each))
-    assert "Left" not in [name for name, *_ in program.evaluate("seen")]
+    assert nobody_left(program)
 
 
 @pytest.mark.parametrize(("number", "data"), [(signal.SIGKILL, "another"), (signal.SIGTERM, "data")])
-def test_the_server_restarts(number, data, inside, server, python):
-    """Members do not notice that the server restarts, though it knows nothing any more, and find what comes then."""
+def test_members_do_not_notice_a_restart(number, data, inside, server, python):
     a, b, c = map(python, "abc")
-    for each in (a, b):
-        each.evaluate("enter()")
+    a.evaluate("enter()")
+    b.evaluate("enter()")
     with_others(a, "b")
     with_others(b, "a")
     server.stop(number)
@@ -307,13 +304,11 @@ def test_the_server_restarts(number, data, inside, server, python):
     sees(b, ("Message", "a", "are you there?"))
     inside(data, port=server.url.rpartition(":")[2])
     c.evaluate("enter()")
-    for info, each in zip("abc", (a, b, c), strict=True):
-        with_others(each, *({*"abc"} - {info}))
-        assert "Left" not in [name for name, *_ in each.evaluate("seen")]
+    all_together({"a": a, "b": b, "c": c})
+    assert nobody_left(a, b, c)
 
 
-def test_the_next_server(inside, server, python):
-    """Members go over to the next server when theirs is no more, and back, and stay connected meanwhile."""
+def test_members_go_over_to_the_next_server_and_back(inside, server, python):
     second = inside("another")
     urls = ["http://192.0.2.1:9", server.url, second.url]
     a, b, c, d = (python(info, urls) for info in "abcd")
@@ -329,8 +324,7 @@ def test_the_next_server(inside, server, python):
     inside(port=server.url.rpartition(":")[2])
     d.evaluate("enter()")
     with_others(d, "a", "b", "c")
-    for each in (a, b, c):
-        assert "Left" not in [name for name, *_ in each.evaluate("seen")]
+    assert nobody_left(a, b, c)
 
 
 # Of these two members the first one leads.
@@ -345,8 +339,7 @@ FORGED = """(lambda fields, to: [
 ])"""
 
 
-def test_what_is_forged(python):
-    """A beacon and mail which a member has not signed are ignored; what it has signed is not."""
+def test_what_is_not_signed_is_ignored(python):
     bob, alice, carol, mallory = map(python, "bacm")
     first = bob.evaluate(f"enter({LEADS})")
     second = alice.evaluate(f"enter({FOLLOWS})")
@@ -361,18 +354,15 @@ def test_what_is_forged(python):
     mail["description"] = {"type": "offer", "sdp": "x"}
     mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', {FORGED}({mail}, {second!r}))")
     carol.evaluate("enter()")  # which sees the beacons of before, and whose mail comes after that
-    with_others(carol, "a", "b")
-    with_others(alice, "b", "c")
-    with_others(bob, "a", "c")
-    assert "Left" not in [name for name, *_ in alice.evaluate("seen") + bob.evaluate("seen")]
+    all_together({"a": alice, "b": bob, "c": carol})
+    assert nobody_left(alice, bob)
     signed = f"Identity('room/lobby', 'Bob', 'of Bob').seal({mail}, {second!r})"
     mallory.evaluate(f"peers.client.candidates({code!r}, 'answerer', [{signed}])")
     sees(alice, ("Left", "b"))
     until(lambda: alice.evaluate("seen").count(["Joined", "b"]) == 2)
 
 
-def test_what_strangers_do(python):
-    """Nonsense under the topic of a room and in the mail of a member changes nothing, nor does an answer."""
+def test_nonsense_of_strangers_changes_nothing(python):
     alice, bob, mallory = map(python, "abm")
     alice.evaluate("enter()")
     sessions = "(await peers.client.sessions('room/lobby')).sessions"
@@ -409,8 +399,7 @@ def test_what_strangers_do(python):
     assert {name for name, *_ in alice.evaluate("seen") + bob.evaluate("seen")} == {"Joined"}
 
 
-def test_many_that_are_not_there(python):
-    """Beside hundreds of beacons behind which there is nothing, two that are there meet, without much waiting."""
+def test_hundreds_of_dead_beacons_hold_nobody_up(python):
     members = [python(info) for info in "ab"]
     mallory = python("m")
     for number, (member, secret) in enumerate(zip(members, reversed(SECRETS), strict=True)):

@@ -38,7 +38,6 @@ def build(source, site):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The built site."""
     directory = tmp_path_factory.mktemp("site")
     content, said = build(ROOT, directory)
     assert content, said
@@ -47,7 +46,6 @@ def site(tmp_path_factory):
 
 @pytest.fixture
 def copy(tmp_path):
-    """What the site is made of, to be changed."""
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copytree(ROOT / "examples/containers", tmp_path / "examples/containers")
@@ -63,7 +61,6 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def address(site):
-    """The address of the site on a web server."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site)) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
@@ -72,8 +69,7 @@ def address(site):
         thread.join()
 
 
-def test_every_page(site):
-    """Each page of docs/ is there, and can be searched."""
+def test_every_page_can_be_searched(site):
     found = {
         entry["location"].partition(".")[0]
         for entry in json.loads((site / "search/search_index.json").read_text())["docs"]
@@ -82,8 +78,7 @@ def test_every_page(site):
     assert not list(site.rglob("*.py"))
 
 
-def test_settings(site):
-    """Every setting is on its page once, with its variable, its default, and whether a reload applies it."""
+def test_every_setting_is_on_its_page(site):
     page = (site / "settings.html").read_text()
     rows = dict(re.findall(r'<code id="(\w+)".*?>.*?</code></td>\s*(.*?)</tr>', page, re.DOTALL))
     assert list(rows) == [each.name for each in SETTINGS]
@@ -93,14 +88,12 @@ def test_settings(site):
         assert ("applied on reload" in rows[each.name]) == each.live
 
 
-def test_commands(site):
-    """Every command has its section."""
+def test_every_command_has_its_section(site):
     found = re.findall(r'<h3 id="\w+"><code>(\w+)</code>', (site / "command-line.html").read_text())
     assert found == list(make_parser().commands)
 
 
-def test_a_reader(site, address, profiles):
-    """A browser finds a setting by the search, and loads nothing from elsewhere for any page."""
+def test_a_reader_searches_and_loads_nothing_from_elsewhere(site, address, profiles):
     asked = set()
     page = profiles.open("about:blank")
     page.on("request", lambda request: asked.add(request.url))
@@ -125,7 +118,6 @@ def test_a_reader(site, address, profiles):
     ids=["anchor", "page", "absolute"],
 )
 def test_a_broken_link_is_an_error(old, new, copy):
-    """So that a site which is built says something."""
     page = copy / "docs" / "websocket-api.md"
     text = page.read_text()
     assert old in text

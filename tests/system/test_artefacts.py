@@ -30,7 +30,6 @@ console.log((await new SignalClient(url, { origin }).version()).version);
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The commit of a release, and the folder with what the commands of CONTRIBUTING.md make of it."""
     source = tmp_path_factory.mktemp("source")
     copy_checkout(source)
     commit = new_repository(source)
@@ -43,7 +42,6 @@ def built(tmp_path_factory):
 
 @pytest.fixture(params=["wheel", "sdist"])
 def installed(request, built, tmp_path):
-    """The command, installed from a wheel or an sdist into an empty environment."""
     (found,) = built[1].glob({"wheel": "*.whl", "sdist": "*.tar.gz"}[request.param])
     do(sys.executable, "-m", "venv", "--without-pip", tmp_path / "empty")
     python = tmp_path / "empty" / "bin" / "python"
@@ -52,8 +50,7 @@ def installed(request, built, tmp_path):
     return python.with_name("tornado-signal")
 
 
-def test_names(built):
-    """All are of the version of the tag."""
+def test_all_are_of_the_version_of_the_tag(built):
     python, npm = f"tornado_signal-{STATED}", f"tornado-signal-{STATED}"
     assert {path.name for path in built[1].iterdir()} == {
         f"{python}.tar.gz",
@@ -62,8 +59,7 @@ def test_names(built):
     }
 
 
-def test_they_serve(installed, built, tmp_path):
-    """The server runs, has all its files, and says its version and commit; the package for npm talks to it."""
+def test_they_serve_and_say_their_version(installed, built, tmp_path):
     commit, folder = built
     assert do(installed, "--version") == f"{STATED} ({commit})\n"
     web = next(installed.parents[1].glob("lib/*/site-packages/tornado_signal/web"))
@@ -84,14 +80,12 @@ def test_they_serve(installed, built, tmp_path):
         server.end()
 
 
-def test_the_changelog():
-    """The changelog begins with what is not released yet, and then the release that the source states, with a date."""
+def test_the_changelog_begins_with_unreleased_and_this_release():
     headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "[Unreleased]"
     assert re.fullmatch(rf"\[{re.escape(STATED)}\] - \d{{4}}-\d\d-\d\d", headings[1])
 
 
-def test_other_commands():
-    """Beside those of a release, CONTRIBUTING.md repeats commands of the documentation, which are tried there."""
+def test_commands_that_are_no_release_are_of_the_documentation():
     shown = all_blocks(pages()["contributing"])
     assert [block for block in RELEASING if block not in shown] == RELEASING[-1:]

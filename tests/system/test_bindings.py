@@ -37,7 +37,6 @@ def tries(python):
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("python", OTHERS or [None], ids=tries)
 def test_the_suites_of_the_store(python, tmp_path, tmp_path_factory):
-    """Full disks, failed syncs, kills, damage, repair and the files of the store, with another LevelDB under them."""
     if python is None:  # no Python of this machine takes another
         return
     commands = python.installed(tmp_path_factory.getbasetemp()).parent

@@ -11,7 +11,6 @@ TIMEOUT_MS = 4000
 
 @pytest.fixture
 def start(tmp_path):
-    """A function that starts a server whose wall clock is what `jump` says."""
     servers = []
 
     def starting(*arguments):
@@ -31,8 +30,6 @@ def start(tmp_path):
 
 @pytest.fixture
 def jump(tmp_path):
-    """A function that sets the servers' clocks, by what to add to this machine's."""
-
     def jumping(offset):
         new = tmp_path / "clock.new"
         new.write_text(f"{offset}\n")
@@ -67,8 +64,7 @@ def until_gone(server, code):
     return now_ms()
 
 
-def test_an_hour_forward(start, jump):
-    """What is over by the new time is over at once; what is new lives its time, also when it is put right."""
+def test_an_hour_forward_expires_the_old_and_spares_the_new(start, jump):
     server = start("--session-timeout-ms", TIMEOUT_MS)
     old = server.offer()
     assert poll(server, old)[0] == 200
@@ -91,8 +87,7 @@ def test_an_hour_forward(start, jump):
     assert server.stop() == 0
 
 
-def test_a_day_back(start, jump):
-    """Nothing expires early or late, nothing new is older than what is there, and who waits does not wait longer."""
+def test_a_day_back_expires_nothing_early_or_late(start, jump):
     server = start("--session-timeout-ms", TIMEOUT_MS)
     before_ms = now_ms()
     old = server.offer()
@@ -115,8 +110,7 @@ def test_a_day_back(start, jump):
     assert server.stop() == 0
 
 
-def test_a_restart_while_the_clock_is_back(start, jump):
-    """Time goes on from what the store has seen: sessions live on, at most their time, and new ones are newer."""
+def test_sessions_outlive_a_restart_while_the_clock_is_back(start, jump):
     server = start("--session-timeout-ms", TIMEOUT_MS)
     began_ms = now_ms()
     old = server.offer()
@@ -141,8 +135,7 @@ def test_a_restart_while_the_clock_is_back(start, jump):
     assert server.stop() == 0
 
 
-def test_what_has_expired_stays_so(start, jump):
-    """What was swept by a clock that is put back before a restart does not come back, nor does any time go back."""
+def test_what_was_swept_does_not_come_back_with_the_clock(start, jump):
     server = start("--session-timeout-ms", TIMEOUT_MS, "--sweep-interval-ms", 100)
     old = server.offer()
     late_ms = created_ms(server)[0] + 3_600_000  # no sweep can find it before

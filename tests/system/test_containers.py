@@ -71,20 +71,17 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Podman, with a place of its own."""
     with Containers(tmp_path_factory.mktemp("containers")) as place:
         yield place
 
 
 @pytest.fixture(scope="module")
 def commit(place):
-    """The image is built; the commit that it was built from."""
     return place.build()
 
 
 @pytest.fixture(scope="module")
 def cluster(place, commit):
-    """The compose file of three servers is up; the proxy's address."""
     image = place.build_stand_in()
     compose(place, COMPOSE[1], "up", "--detach", "--no-build", VALKEY_IMAGE=image, PROXY_IMAGE=image)
     url = "http://127.0.0.1:8080"
@@ -135,8 +132,7 @@ def ended(place, name):
 # The image
 
 
-def test_image(place, commit):
-    """It is small, holds the package of this commit and nothing to build it with, and says how it is to be run."""
+def test_the_image_is_small_and_says_how_to_run(place, commit):
     image = place.inspect(IMAGE)
     config = image["Config"]
     assert config["User"] == "10001:10001"
@@ -156,8 +152,7 @@ def test_image(place, commit):
     assert "store: " in checked
 
 
-def test_a_stop_before_it_serves(tmp_path):
-    """As PID 1 it ends on a SIGTERM that comes while it starts; the kernel would not end it."""
+def test_pid_1_ends_on_a_sigterm_that_comes_early(tmp_path):
     settings = tmp_path / "settings.toml"
     os.mkfifo(settings)
     command = ["unshare", "--pid", "--fork", "--kill-child", COMMAND, "serve", "--config", settings]
@@ -184,8 +179,7 @@ def opened(fifo):
 
 
 @pytest.mark.parametrize("file", COMPOSE)
-def test_compose_files(file):
-    """They are what the Compose specification allows, and every setting in them is one of the server's."""
+def test_compose_files_are_valid_with_our_settings(file):
     text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (ROOT / file).read_text())  # variables are not set
     found = yaml.safe_load(text)
     compose_spec.PyCompose.from_json(json.dumps(found)).validate()
@@ -199,7 +193,6 @@ def test_compose_files(file):
 
 
 def test_one_server(place, commit):
-    """It has no rights, gets healthy, connects two peers, and a stop keeps its sessions for the next start."""
     compose(place, COMPOSE[0], "--project-name", "one", "up", "--detach", "--no-build")
     name, url = "one_signal_1", "http://127.0.0.1:3000"
     until(lambda: healthy(place, name), START_S)
@@ -236,7 +229,6 @@ def test_one_server(place, commit):
 
 
 def test_not_healthy(place, commit):
-    """A container whose server does not serve is not healthy."""
     place.podman("run", "--detach", "--name=ill", "--network=none", "--entrypoint=sleep", IMAGE, "1000")
     assert place.run("podman", "healthcheck", "run", "ill").returncode == 1
     assert not healthy(place, "ill")
@@ -245,7 +237,6 @@ def test_not_healthy(place, commit):
 
 
 def test_three_servers(place, cluster):
-    """What is published at one is there at all and through the proxy, and one can go without a request failing."""
     urls = [f"http://{address(place, f'{CLUSTER}_signal-{number}_1')}:3000" for number in (1, 2, 3)]
     status, found = ask(place, f"{urls[0]}/walk/offer", {"info": "i", "offer": "o"})
     assert status == 200
@@ -264,7 +255,6 @@ def test_three_servers(place, cluster):
 
 
 def test_workers(place, cluster):
-    """As PID 1 the main process replaces a worker that dies and leaves no zombie; a stop ends all of them cleanly."""
     settings = settings_of("signal-1") | AT_ONCE
     place.podman("run", "--detach", "--name=many", *sandbox(settings, "--tmpfs=/tmp"), IMAGE, "serve", "--workers=2")
     before = until(lambda: workers(place, "many"), START_S)
@@ -304,8 +294,7 @@ def of_kind(kind):
     return found
 
 
-def test_manifest():
-    """Each resource is what Kubernetes allows, they belong together, and every setting is one of the server's."""
+def test_the_manifest_is_valid_with_our_settings():
     for each in MANIFEST:
         kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
     deployment, pod = of_kind("Deployment")["spec"], of_kind("Deployment")["spec"]["template"]
@@ -328,15 +317,13 @@ def test_manifest():
     assert pod["spec"]["terminationGracePeriodSeconds"] > settings.drain_delay_ms / 1000 + 12
 
 
-def test_variables_of_kubernetes():
-    """What Kubernetes would add for a Service of that name is refused, and so the manifest has it add nothing."""
+def test_variables_that_kubernetes_adds_are_refused():
     name = of_kind("Service")["metadata"]["name"].upper().replace("-", "_")
     with pytest.raises(ValueError, match="TORNADO_SIGNAL_PORT"):
         load(argparse.Namespace(config=None), {f"{name}_PORT": "tcp://10.0.0.1:80"})
 
 
 def test_probes(place, cluster):
-    """With the manifest's settings and rights each probe is answered, at the address that a node sees."""
     ours = settings_of("signal-1")
     other = {name: ours[name] for name in ("TORNADO_SIGNAL_REDIS_NODES", "TORNADO_SIGNAL_DURABILITY")}
     settings = of_kind("ConfigMap")["data"] | other | {"TORNADO_SIGNAL_REDIS_PASSWORD_FILE": "none"} | AT_ONCE

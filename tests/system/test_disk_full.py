@@ -11,7 +11,6 @@ from support.full_disks import OFFER, check, publish_until, wait_until_ready
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_full_and_free_again(durability, small_disk):
-    """The disk fills up while offers come in: 503 with Retry-After and CORS, then service again once there is room."""
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"\0" * (40 << 20))
     server = Server("--data-dir", str(small_disk / "data"), "--durability", durability, "--admin-port", 0)
@@ -40,8 +39,7 @@ def test_full_and_free_again(durability, small_disk):
         again.end()
 
 
-def test_full_again_and_again(small_disk):
-    """Peers that do everything at once go on through three times of a full disk, and nothing acknowledged is lost."""
+def test_nothing_acknowledged_is_lost_over_three_full_disks(small_disk):
     server = Server("--data-dir", small_disk / "data")
     peers = writers.Writers(server.url, "full", padding=OFFER[:10_000])
     try:
@@ -67,7 +65,6 @@ def test_full_again_and_again(small_disk):
 
 
 def test_a_disk_that_fails_to_sync(tmp_path):
-    """Every fdatasync fails for a while: who waited for it gets 503, and once it works again nothing is missing."""
     server = Server("--data-dir", str(tmp_path / "data"), "--admin-port", 0)
     kept = {}
     try:

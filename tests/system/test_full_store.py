@@ -66,8 +66,7 @@ def gauge(server, name):
     return scrape(server.admin_url).one(name)
 
 
-def test_a_disk_filled_by_its_own_sessions(small_disk):
-    """It refuses before the disk is full, serves all else, and is back by itself once the sessions have expired."""
+def test_own_sessions_do_not_fill_the_disk(small_disk):
     with serving(small_disk, "--session-timeout-ms", 5000) as server:
         publisher = Publisher(server)
         publisher.until(503)
@@ -92,8 +91,7 @@ def test_a_disk_filled_by_its_own_sessions(small_disk):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_restart_of_a_full_store(number, small_disk):
-    """What was acknowledged is there after a restart, and a full store stays full until something expires."""
+def test_a_full_store_is_whole_and_full_after_a_restart(number, small_disk):
     with serving(small_disk) as server:
         publisher = Publisher(server)
         publisher.until(503)
@@ -107,8 +105,7 @@ def test_a_restart_of_a_full_store(number, small_disk):
 
 
 @pytest.mark.parametrize("command", ["serve", "check", "compact", "repair"])
-def test_others_fill_the_disk(command, small_disk):
-    """With not one byte free the ballast is given up: the server starts, and so does what looks after its data."""
+def test_the_ballast_is_given_up_on_a_disk_without_a_free_byte(command, small_disk):
     with serving(small_disk, "--session-timeout-ms", 3000) as server:
         publisher = Publisher(server)
         for _ in range(20):
@@ -139,8 +136,7 @@ def done_or_warned(command, small_disk):
     assert "No space" not in ended.stderr  # but the ballast may be back, if what was deleted has made room for it
 
 
-def test_others_fill_the_disk_of_a_running_server(small_disk):
-    """Writes fail, the ballast is given up, and withdrawals work on the full disk."""
+def test_withdrawals_work_while_others_fill_the_disk(small_disk):
     with serving(small_disk) as server:
         publisher = Publisher(server)
         for _ in range(20):
@@ -162,8 +158,7 @@ def test_others_fill_the_disk_of_a_running_server(small_disk):
         assert server.stop() == 0
 
 
-def test_the_bound_of_a_store(tmp_path):
-    """A store on a large disk stays near its bound under pressure, and is back once its sessions have expired."""
+def test_a_store_stays_near_its_bound(tmp_path):
     most = 8 * MIB
     with serving(tmp_path, "--max-store-bytes", most, "--session-timeout-ms", 3000) as server:
         publisher = Publisher(server)

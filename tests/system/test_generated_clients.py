@@ -41,7 +41,6 @@ def run(*command, cwd, **variables):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """The installed command as a process, with a STUN and a TURN server to tell of."""
     path = tmp_path_factory.mktemp("generated")
     (path / "secret").write_text("a secret that nobody knows")
     stun, turn = "stun:stun.example:3478", "turn:turn.example:3478"
@@ -53,12 +52,10 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def node_modules():
-    """The packages of package-lock.json."""
     return npm.node_modules(SOURCES)
 
 
-def test_python(server, tmp_path):
-    """What openapi-python-client makes has every operation, is sound to mypy, and works."""
+def test_a_generated_python_client_is_typed_and_works(server, tmp_path):
     (tmp_path / "config.yml").write_text(CONFIG)
     options = ["--meta", "none", "--output-path", "signal_api", "--config", "config.yml", "--fail-on-warning"]
     url = f"{server.url}/openapi.json"
@@ -74,8 +71,7 @@ def test_python(server, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_typescript(server, node_modules, tmp_path):
-    """What openapi-typescript makes is sound to `tsc`, in a program that uses `fetch` by it and works."""
+def test_a_generated_typescript_client_is_typed_and_works(server, node_modules, tmp_path):
     for name in ("package.json", "tsconfig.json", "program.ts"):
         shutil.copy(SOURCES / name, tmp_path)
     (tmp_path / "node_modules").symlink_to(node_modules)
@@ -92,8 +88,7 @@ def test_typescript(server, node_modules, tmp_path):
     run("node", "--input-type=module", "--eval", RUN, server.url, "https://typescript.example", cwd=tmp_path)
 
 
-def test_asyncapi(node_modules):
-    """The document is sound by the schema that comes with the specification of AsyncAPI 3.0."""
+def test_asyncapi_is_valid_by_its_schema(node_modules):
     schema = json.loads((node_modules / "@asyncapi/specs/schemas/3.0.0.json").read_text())
     document = json.loads(json.dumps(make_asyncapi(declare(Settings()))))
     validator = jsonschema_rs.validator_for(schema)

@@ -27,13 +27,11 @@ SECRET = "a secret of the offerer"
 GRACE_S = 0.3
 
 
-def test_a_silent_network():
-    """Polls, listings and streams whose clients vanish without a packet are found, and no watch of theirs is left."""
+def test_waits_and_streams_of_a_silent_network_are_let_go():
     assert alone("requests") == f"all of {4 * EACH} let go, one answered since"
 
 
-def test_a_websocket_whose_packets_are_lost():
-    """Its held offers are withdrawn when it is given up, but for one that was taken over; others keep theirs."""
+def test_held_offers_of_a_lost_websocket_are_withdrawn():
     assert alone("websockets", "0.4", "1.6") == "those that were held there are gone"
 
 

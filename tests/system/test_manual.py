@@ -14,7 +14,6 @@ from tornado_signal.settings.settings import SETTINGS
 
 @pytest.fixture
 def shell_environment(tmp_path):
-    """The environment of a shell that finds the command and has no settings of its own."""
     path = f"{COMMAND.parent}:/usr/bin:/bin"
     return environment(HOME=str(tmp_path), ZDOTDIR=str(tmp_path), PATH=path, TERM="dumb", PS1="$ ")
 
@@ -36,8 +35,7 @@ BEGIN = {
         ("tornado-signal completion f", "fish"),
     ],
 )
-def test_completion_in_a_shell(shell, typed, completed, shell_environment):
-    """In an interactive shell the tabulator completes commands, flags and choices."""
+def test_tab_completes_in_a_shell(shell, typed, completed, shell_environment):
     with Terminal(*shell.split(), env=shell_environment) as terminal:
         terminal.type(BEGIN[shell] + "; echo rea''dy\n")
         terminal.until("\nready\n")
@@ -45,8 +43,7 @@ def test_completion_in_a_shell(shell, typed, completed, shell_environment):
         terminal.until(completed)  # on the line, or below it with what it means
 
 
-def test_completion_in_fish(shell_environment):
-    """Fish completes commands with their summaries, flags and choices."""
+def test_fish_completes(shell_environment):
     script = "tornado-signal completion fish | source; for each in 'sess' 'watch --or' 'completion f'; "
     script += 'complete -C "tornado-signal $each"; end'
     done = subprocess.run(
@@ -63,7 +60,6 @@ def test_completion_in_fish(shell_environment):
 
 @pytest.mark.parametrize("check", [["mandoc", "-Tlint"], ["groff", "-man", "-ww", "-z", "-Tutf8"]])
 def test_the_manual_page_is_sound(check):
-    """Neither mandoc nor groff has anything to say about the manual page."""
     page = run("man")
     assert (page.returncode, page.stderr) == (0, "")
     done = subprocess.run(check, input=page.stdout, capture_output=True, text=True, timeout=BOUND_S, check=False)
@@ -71,7 +67,6 @@ def test_the_manual_page_is_sound(check):
 
 
 def test_the_manual_page_says_what_help_says():
-    """Everything that `--help` shows is in the page: commands, flags, what they mean, variables, exit statuses."""
     done = subprocess.run(
         ["mandoc", "-Tutf8", "-Owidth=400"], input=run("man").stdout, capture_output=True, text=True, check=True
     )
@@ -84,8 +79,7 @@ def test_the_manual_page_says_what_help_says():
         assert text in shown
 
 
-def test_text_that_troff_would_take_for_orders():
-    """Dots, quotes, backslashes and hyphens come out as they are."""
+def test_text_that_troff_would_take_for_orders_is_escaped():
     text = ".so 'x' \\fB -- a-b"
     done = subprocess.run(
         ["mandoc", "-Tascii"],

@@ -66,28 +66,24 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def application(tmp_path_factory):
-    """A folder where the package is installed."""
     return npm_package.install(tmp_path_factory.mktemp("npm"))
 
 
-def test_its_types(application):
-    """A strict TypeScript program that uses the package is sound, and one with mistakes is not."""
+def test_a_strict_program_is_typed_and_mistakes_are_errors(application):
     (application / "package.json").write_text('{"type": "module"}')
     (application / "program.ts").write_text(PROGRAM)
     flags = ["--strict", "--noEmit", "--target", "es2022", "--module", "nodenext"]
     npm_package.run("tsc", *flags, "program.ts", cwd=application)
 
 
-def test_its_size(application):
-    """Minified and gzipped it stays under 12 KB."""
+def test_minified_it_is_under_12_kb(application):
     module = application / "node_modules" / "tornado-signal" / "client.js"
     minified = npm_package.run("esbuild", "--minify", "--format=esm", module, cwd=application).encode()
     assert b"RTCPeerConnection" in minified
     assert len(gzip.compress(minified, 9)) < MAX_BYTES
 
 
-def test_what_is_in_it(application):
-    """The module, its types, a description and the licence, and nothing else."""
+def test_the_package_has_nothing_else(application):
     installed = application / "node_modules" / "tornado-signal"
     names = {path.name for path in installed.iterdir()}
     assert names == {"client.js", "client.d.ts", "package.json", "README.md", "LICENSE"}

@@ -49,16 +49,14 @@ def expressions():
     return {rule.split("\n")[0]: re.search(r"expr: (.*?)\n +(?:for|labels):", rule, re.DOTALL)[1] for rule in rules}
 
 
-def test_rules_are_sound():
-    """Prometheus' own tool takes every rule."""
+def test_promtool_takes_every_rule():
     sound, said = promtool("check", "rules", ALERTS)
     assert sound, said
     assert f"{len(expressions())} rules found" in said
     assert len(expressions()) == 17
 
 
-def test_alerts_go_off_when_they_should(tmp_path):
-    """Each alert is silent while all is well or was wrong for a moment only, and says what it should when it is not."""
+def test_alerts_go_off_when_they_should_only(tmp_path):
     cases = tmp_path / "cases.yml"
     cases.write_text(CASES.read_text().replace("RULES", str(ALERTS)))
     sound, said = promtool("test", "rules", cases)
@@ -66,7 +64,7 @@ def test_alerts_go_off_when_they_should(tmp_path):
 
 
 @pytest.mark.parametrize("instead", ["vector(0) > 1", "vector(1) > 0"], ids=["never", "always"])
-def test_no_rule_could_be_left_out(instead, tmp_path):
+def test_the_cases_notice_each_rule_that_is_wrong(instead, tmp_path):
     """Alerts that never go off, or always do, are noticed, each of them."""
     rules, changed = re.subn(
         r"expr: .*?\n( +(?:for|labels):)", rf"expr: {instead}\n\1", ALERTS.read_text(), flags=re.DOTALL
@@ -81,7 +79,6 @@ def test_no_rule_could_be_left_out(instead, tmp_path):
 
 
 def test_the_dashboard_is_whole():
-    """Every panel has a place of its own, a number of its own, words, and queries that promtool can read."""
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken = [
@@ -100,7 +97,6 @@ def test_the_dashboard_is_whole():
 
 @pytest.fixture(scope="module")
 def redis():
-    """A Redis server."""
     server = RedisServer("redis")
     yield server
     server.kill()
@@ -108,7 +104,6 @@ def redis():
 
 @pytest.fixture(scope="module")
 def servers(redis, tmp_path_factory):
-    """A server on LevelDB, and one of two processes on Redis."""
     stores = (
         ("--data-dir", tmp_path_factory.mktemp("monitoring") / "data"),
         ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os", "--workers", "2"),
@@ -123,8 +118,7 @@ def servers(redis, tmp_path_factory):
             server.end()
 
 
-def test_every_metric_is_there(servers, redis):
-    """Whatever rules, dashboard and documentation name is shown by servers that have had something to do."""
+def test_every_named_metric_is_shown(servers, redis):
     named = set(METRIC.findall(ALERTS.read_text()))
     named |= {metric for query in queries() for metric in METRIC.findall(query.values[1])}
     named |= {metric for page in pages().values() for metric in METRIC.findall(page)}
@@ -205,7 +199,6 @@ def instance(server):
 
 @pytest.fixture(scope="module")
 def watched(servers, redis, tmp_path_factory):
-    """Servers with traffic all the time, and a Prometheus that has watched them for a while, with impatient alerts."""
     impatient = re.sub(r"for: \d+m", "for: 1s", ALERTS.read_text())
     prometheus = Prometheus(tmp_path_factory.mktemp("prometheus"), map(instance, servers), impatient)
     over = threading.Event()
@@ -235,7 +228,6 @@ def watched(servers, redis, tmp_path_factory):
 
 @pytest.mark.slow
 def test_prometheus_reads_it(watched):
-    """Prometheus takes what the server shows, and finds it well: no alert goes off, every rule can be evaluated."""
     prometheus = watched.prometheus
     targets = prometheus.ask("targets")["activeTargets"]
     assert [(target["health"], target["lastError"]) for target in targets] == [("up", "")] * 2
@@ -251,7 +243,6 @@ def test_prometheus_reads_it(watched):
 @pytest.mark.slow
 @pytest.mark.parametrize(("title", "query", "legend"), queries())
 def test_every_panel_shows_something(title, query, legend, watched):
-    """Each query of the dashboard has values where there is traffic, of all servers together if it names none."""
     for name, value in VARIABLES.items():
         query = query.replace(name, value)
     assert "$" not in query
@@ -262,8 +253,7 @@ def test_every_panel_shows_something(title, query, legend, watched):
 
 
 @pytest.mark.slow
-def test_an_alert_really_goes_off(watched):
-    """When the server is gone Prometheus says so, in the words of the rule; it comes last, for it is gone then."""
+def test_an_alert_goes_off_when_the_server_is_gone(watched):
     server, prometheus = watched.servers[0], watched.prometheus
     watched.rest()
     server.process.kill()

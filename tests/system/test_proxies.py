@@ -113,25 +113,21 @@ def open_socket(through, **options):
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    """Certificate and key of the proxies."""
     return make_pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(params=PROXIES)
 def kind(request):
-    """Which proxy."""
     return request.param
 
 
 @pytest.fixture(params=["tcp", "unix"])
 def hop(request):
-    """How the proxy reaches the server."""
     return request.param
 
 
 @pytest.fixture
 def start_proxy(tmp_path, pair):
-    """A function that starts a proxy in front of a port or of a Unix socket."""
     started = []
 
     def start(kind, upstream, **options):
@@ -147,7 +143,6 @@ def start_proxy(tmp_path, pair):
 
 @pytest.fixture
 def start_through(io_loop, start_service, start_proxy, pair, tmp_path):
-    """A function that starts a server with a proxy in front of it."""
     listeners = []
 
     async def start(kind, hop="tcp", idle_s=None, **settings):
@@ -170,7 +165,6 @@ def start_through(io_loop, start_service, start_proxy, pair, tmp_path):
 
 @pytest.fixture
 def through(io_loop, start_through, kind):
-    """A server with a proxy in front of it."""
     return io_loop.run_sync(lambda: start_through(kind))
 
 
@@ -178,23 +172,20 @@ def through(io_loop, start_through, kind):
 
 
 @pytest.mark.parametrize(("host", "source"), [("127.0.0.1", ELSEWHERE), ("::1", None)])
-async def test_the_client_address(kind, hop, host, source, start_through):
-    """Over TCP and over a Unix socket the client is who is connected to the proxy, whatever the client says."""
+async def test_the_client_is_who_connects_to_the_proxy(kind, hop, host, source, start_through):
     through = await start_through(kind, hop)
     response = await through.call("GET", "/who", headers=FORGED, host=host, source=source)
     assert (response.status, response.json) == (200, {"client": source or host})
 
 
 @pytest.mark.parametrize("hop", ["tcp", "unix"])
-async def test_a_proxy_that_is_not_trusted(kind, hop, start_through):
-    """Without --trusted-proxies the client is the proxy; over a Unix socket nobody in particular."""
+async def test_an_untrusted_proxy_is_the_client(kind, hop, start_through):
     through = await start_through(kind, hop, trusted_proxies=())
     response = await through.call("GET", "/who", source=ELSEWHERE)
     assert response.json == {"client": "127.0.0.1" if hop == "tcp" else "unix"}
 
 
-async def test_the_own_origin(kind, hop, start_through):
-    """A page that is served beside the API has the origin that its browser sees, which nothing in a request changes."""
+async def test_the_own_origin_is_what_the_browser_sees(kind, hop, start_through):
     through = await start_through(kind, hop)
     response = await through.call("GET", "/topics", origin=None, headers=[("Sec-Fetch-Site", "same-origin"), *FORGED])
     assert (response.status, allowed_origin(response)) == (200, through.proxy.url)
@@ -214,8 +205,7 @@ async def test_the_own_origin(kind, hop, start_through):
     assert f"access-control-allow-origin: {through.proxy.url}\r\n".encode() in said
 
 
-async def test_the_origin_is_passed_on(through):
-    """Origins stay apart, preflights are the server's, and no Origin is none."""
+async def test_origins_and_preflights_are_passed_on(through):
     for origin in (ORIGIN, "null", "https://other.example"):
         response = await through.call("POST", "/lobby/offer", {"info": origin, "offer": "o"}, origin=origin)
         assert (response.status, allowed_origin(response)) == (200, origin)
@@ -230,8 +220,7 @@ async def test_the_origin_is_passed_on(through):
 # What is asked for.
 
 
-async def test_topics_are_kept(through):
-    """Topics of any characters arrive as they were sent, slashes, dots and percent signs among them."""
+async def test_topics_of_any_characters_arrive(through):
     for topic in TOPICS:
         code = (await through.post(f"/{segment(topic)}/offer", **OFFER))["code"]
         listed = (await through.call("GET", f"/{segment(topic)}/sessions")).json["sessions"]
@@ -239,8 +228,7 @@ async def test_topics_are_kept(through):
     assert await through.service.topics() == [(topic, 1) for topic in sorted(TOPICS)]
 
 
-async def test_what_nginx_does_not_pass_on(start_through):
-    """Of itself nginx refuses NUL and `..` in paths, in JSON that a page can read; the server sees nothing of it."""
+async def test_nginx_refuses_nul_and_dots_in_json(start_through):
     through = await start_through("nginx")
     for path in NOT_PAST_NGINX:
         response = await through.call("POST", f"{path}/offer", OFFER)
@@ -250,8 +238,7 @@ async def test_what_nginx_does_not_pass_on(start_through):
     assert through.runs == []
 
 
-async def test_what_caddy_does_pass_on(start_through):
-    """Caddy passes on even NUL and `..`."""
+async def test_caddy_passes_nul_and_dots_on(start_through):
     through = await start_through("caddy")
     for path in NOT_PAST_NGINX:
         await through.post(f"{path}/offer", **OFFER)
@@ -259,7 +246,6 @@ async def test_what_caddy_does_pass_on(start_through):
 
 
 async def test_http_is_sent_to_https(start_through):
-    """Who comes to nginx without TLS is sent on to the same path with TLS, to be asked for by the same method."""
     through = await start_through("nginx")
     reader, writer = await asyncio.open_connection("127.0.0.1", through.proxy.plain_port)
     writer.write(head("POST", "/a%2Fb/offer?x=%00", [("Host", "signal.example.com"), ("Content-Length", "0")]))
@@ -278,8 +264,7 @@ def in_chunks(data):
 
 
 @pytest.mark.parametrize("announced", [True, False])
-async def test_a_large_body(announced, through):
-    """A body that is too large is refused once, by the server, in a way that a page can read; small ones are taken."""
+async def test_a_large_body_is_refused_once(announced, through):
     body = json.dumps({"info": "i", "offer": "o" * LARGE}).encode()
     framing = [("Content-Length", str(len(body)))] if announced else [("Transfer-Encoding", "chunked")]
     async with asyncio.timeout(BOUND_S), through.connect() as connection:
@@ -294,8 +279,7 @@ async def test_a_large_body(announced, through):
     assert await through.service.topics() == [("lobby", 1)]
 
 
-async def test_a_large_answer(through):
-    """A long listing arrives whole, also where it is read slowly."""
+async def test_a_long_listing_arrives_whole(through):
     for number in range(40):
         await through.post("/lobby/offer", info=str(number), offer="o" * 100_000)
     response = await through.call("GET", "/lobby/sessions")
@@ -305,8 +289,7 @@ async def test_a_large_answer(through):
 # Waits and streams.
 
 
-async def test_a_wait(through):
-    """Who waits is answered as soon as there is news."""
+async def test_a_wait_is_answered_at_once(through):
     code = (await through.post("/lobby/offer", **OFFER))["code"]
     waiting = asyncio.create_task(through.post("/poll", code=code, side="offerer", wait=60))
     await until(lambda: waits(through) == 1)
@@ -314,8 +297,7 @@ async def test_a_wait(through):
     assert (await asyncio.wait_for(waiting, 5))["answer"] == "a"
 
 
-async def test_a_stream(through):
-    """Every event of a stream comes through at once, though nothing follows it."""
+async def test_events_come_at_once(through):
     async with open_stream(through.proxy.port, "/lobby/events", tls=through.tls) as stream:
         assert (stream.status, stream.headers["Content-Type"]) == (200, "text/event-stream")
         for _ in range(3):
@@ -325,7 +307,6 @@ async def test_a_stream(through):
 
 
 async def test_who_leaves_is_let_go(through):
-    """When a client leaves, the server is told: no wait and no stream outlives it."""
     code = (await through.post("/lobby/offer", **OFFER))["code"]
     body = json.dumps({"code": code, "side": "offerer", "wait": 60}).encode()
     async with (
@@ -353,12 +334,7 @@ async def until(true):
 
 
 @pytest.mark.slow
-async def test_the_longest_wait(start_through, monkeypatch):
-    """A wait of 60 seconds, and a stream on which nothing happens meanwhile, outlast every time-out of the proxies.
-
-    So does a WebSocket, for the server pings it, also where a proxy has less patience than ours have; else it ends.
-    """
-
+async def test_the_longest_waits_outlast_the_proxies(start_through, monkeypatch):
     async def one(through):
         code = (await through.post("/lobby/offer", **OFFER))["code"]
         async with open_stream(through.proxy.port, f"/events?code={code}&side=offerer", tls=through.tls) as stream:
@@ -396,8 +372,7 @@ async def test_the_longest_wait(start_through, monkeypatch):
 # WebSockets.
 
 
-async def test_a_websocket(kind, hop, start_through):
-    """It passes the proxy: texts of any size both ways, events at once, the server's close codes, and its end."""
+async def test_a_websocket_passes_the_proxy(kind, hop, start_through):
     through = await start_through(kind, hop, hold_grace_ms=0)
     large = "o" * 200_000
     async with open_socket(through) as watching:
@@ -416,8 +391,7 @@ async def test_a_websocket(kind, hop, start_through):
     assert {*through.runs} == {"/ws"}
 
 
-async def test_what_is_no_websocket(kind, start_through):
-    """A handshake that the server refuses has its answer, in JSON; one at another path is no upgrade."""
+async def test_a_refused_handshake_is_answered_in_json(kind, start_through):
     through = await start_through(kind, allowed_origins=Origins(frozenset({ORIGIN})))
     key = [("Sec-WebSocket-Key", "MDEyMzQ1Njc4OTAxMjM0NQ=="), ("Sec-WebSocket-Version", "13")]
     handshake = [("Connection", "Upgrade"), ("Upgrade", "websocket"), *key]
@@ -430,8 +404,7 @@ async def test_what_is_no_websocket(kind, start_through):
     assert (await through.call("GET", "/health", headers=handshake)).status == 200
 
 
-async def test_many_waits_of_one_page(through, tmp_path, pair):
-    """Over HTTP/2 a page that waits in thirty places needs one connection, and each of them is answered."""
+async def test_thirty_waits_over_http2_are_one_connection(through, tmp_path, pair):
     lines = [f'cacert = "{pair.certificate}"', "parallel", "parallel-max = 50", "http2", "silent"]
     lines.append(f'header = "Origin: {ORIGIN}"')
     for number in range(30):
@@ -482,12 +455,10 @@ class Restarted:
 
 @pytest.fixture
 def restarted(start, start_proxy, pair):
-    """A function that starts a server as a process, with a proxy in front."""
     return lambda kind: Restarted(start, start_proxy, kind, pair)
 
 
-async def test_the_server_is_away(kind, restarted):
-    """While there is no server the proxy says what the server would; with the server, service is back at once."""
+async def test_the_proxy_answers_as_the_server_while_it_is_away(kind, restarted):
     behind = restarted(kind)
     assert (await behind.call("POST", "/lobby/offer", OFFER)).status == 200
     behind.server.stop()
@@ -502,15 +473,13 @@ async def test_the_server_is_away(kind, restarted):
     assert len((await behind.call("GET", "/lobby/sessions")).json["sessions"]) == 2
 
 
-async def test_a_stream_while_the_server_is_away(kind, restarted):
-    """An EventSource finds a broken connection, after which it comes back, and no error, after which it would not."""
+async def test_a_stream_is_broken_while_the_server_is_away(kind, restarted):
     behind = restarted(kind)
     behind.server.stop()
     assert await behind.call("GET", "/lobby/events", headers=[("Accept", "text/event-stream")]) is None
 
 
-async def test_a_websocket_while_the_server_is_away(kind, restarted):
-    """It is closed as the server says; the next one takes offers over and goes on where the first was cut off."""
+async def test_a_websocket_goes_on_after_the_server_was_away(kind, restarted):
     behind = restarted(kind)
     async with open_socket(behind) as client:
         await client.call("subscribe", topic="lobby")
@@ -527,8 +496,7 @@ async def test_a_websocket_while_the_server_is_away(kind, restarted):
         assert (await client.event())[1]["code"] == other
 
 
-async def test_caddy_waits_for_the_server(restarted):
-    """Behind Caddy a GET that comes while the server restarts is answered when it is there again; a POST may not be."""
+async def test_caddy_holds_a_get_until_the_server_is_back(restarted):
     behind = restarted("caddy")
     behind.server.stop()
     asking = asyncio.create_task(behind.call("GET", "/lobby/sessions"))
@@ -606,8 +574,7 @@ class Stripping(PROXIES["haproxy"]):
 
 
 @pytest.mark.parametrize(("kind", "method"), [("nginx", "WS"), ("caddy", "WS"), ("haproxy", "WS"), (Stripping, "GET")])
-async def test_the_python_client(kind, method, start_through, monkeypatch, pair):
-    """It uses the WebSocket where a proxy lets it through, and HTTP where it does not; what it sees is the same."""
+async def test_the_python_client_uses_what_a_proxy_lets_through(kind, method, start_through, monkeypatch, pair):
     monkeypatch.setitem(PROXIES, Stripping, Stripping)
     monkeypatch.setenv("SSL_CERT_FILE", str(pair.certificate))
     through = await start_through(kind)
@@ -633,7 +600,6 @@ async def test_the_python_client(kind, method, start_through, monkeypatch, pair)
 
 
 def test_the_caddyfile_is_as_caddy_would_write_it():
-    """Caddy understands its file as it comes, and finds it well formed."""
     for command in (["fmt", "--diff"], ["adapt", "--adapter", "caddyfile", "--config"]):
         done = subprocess.run(
             ["caddy", *command, SYSTEMD / "Caddyfile"], capture_output=True, text=True, check=True, timeout=BOUND_S
@@ -644,7 +610,6 @@ def test_the_caddyfile_is_as_caddy_would_write_it():
 
 @pytest.mark.parametrize("name", ["nginx.conf", "Caddyfile", "haproxy.cfg"])
 def test_what_the_files_say_of_settings(name):
-    """The settings that the files tell to make are settings, with values that they may have."""
     said = set(re.findall(r"TORNADO_SIGNAL_([A-Z_]+)=([\w.:/-]*\w)", (SYSTEMD / name).read_text()))
     assert {name for name, _ in said} == {"TRUSTED_PROXIES"}
     types = {each.name.upper(): each.type for each in SETTINGS}

@@ -22,14 +22,11 @@ PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 
 @pytest.fixture
 def command_of(tmp_path_factory):
-    """A function that installs the package with a Python; the command that is there then."""
     return lambda python: python.installed(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture
 def served(tmp_path):
-    """A function that starts a command, on the same data each time, for what a function does with that server."""
-
     def serving(command, use):
         # What a Python is going to drop is an error.
         lifetime = ("--session-timeout-ms", "3600000")
@@ -48,7 +45,6 @@ def served(tmp_path):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("python", FOUND, ids=[each.version for each in FOUND])
 def test_installs_and_serves(python, command_of, served):
-    """It installs; what is published is there after a restart, and it stops without a warning."""
     command = command_of(python)
     says = (
         "import platform; from tornado_signal.stores.leveldb.binding import plyvel; "
@@ -62,7 +58,6 @@ def test_installs_and_serves(python, command_of, served):
 
 @pytest.mark.timeout(300)
 def test_a_directory_outlives_its_python(command_of, served):
-    """Each Python, newer and then older, goes on with the directory of the one before, whatever binding that had."""
     codes = []
     for python in [*FOUND, *FOUND[-2::-1]]:
         assert served(command_of(python), Server.codes) == codes
@@ -72,7 +67,6 @@ def test_a_directory_outlives_its_python(command_of, served):
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("minor", MINORS)
 def test_nothing_has_to_be_compiled(minor, machine, tmp_path):
-    """Every requirement has a wheel for each promised Python; but LevelDB for 3.11 on ARM, as the quickstart says."""
     wanted = required(minor, machine)
     if (minor, machine) == ("3.11", "aarch64"):
         wanted = [each for each in wanted if each.name != "plyvel"]
@@ -83,7 +77,6 @@ def test_nothing_has_to_be_compiled(minor, machine, tmp_path):
 
 
 def test_others_are_refused_in_a_sentence(tmp_path):
-    """A Python that is too old or too new is told so by pip, before anything is compiled."""
     copy_checkout(tmp_path / "source")
     do(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, tmp_path / "source")
     (wheel,) = tmp_path.glob("*.whl")
@@ -94,8 +87,7 @@ def test_others_are_refused_in_a_sentence(tmp_path):
         assert f"requires a different Python: {minor}" in asked.stderr
 
 
-def test_what_is_tried_is_what_is_promised():
-    """The documentation, setup.cfg and what installs the package name the Pythons of these tests, and no others."""
+def test_the_pythons_tried_are_those_promised():
     for page in ("README", "quickstart"):
         need = re.search(r"You need Linux and Python (\S+) to (\S+), on x86-64 or ARM\.", pages()[page])
         assert need.groups() == (MINORS[0], MINORS[-1])

@@ -20,8 +20,7 @@ def remount(path, how):
         time.sleep(0.02)
 
 
-def test_read_only_for_a_while(small_disk):
-    """First the directory, then the whole filesystem is not writable: 503 with Retry-After and CORS until both are."""
+def test_refuses_while_read_only_and_loses_nothing(small_disk):
     data = small_disk / "data"
     server = Server("--data-dir", data, "--admin-port", 0, prefix=AS_A_USER)
     kept = {}

@@ -31,7 +31,6 @@ def aside(call, *arguments):
 
 @pytest.fixture(scope="module")
 def redis():
-    """A Redis server."""
     server = RedisServer("redis")
     yield server
     server.kill()
@@ -39,7 +38,6 @@ def redis():
 
 @pytest.fixture
 def serve(redis):
-    """A function that starts a server."""
     started = []
 
     def start_one(*arguments, port=0, **how):
@@ -54,8 +52,6 @@ def serve(redis):
 
 @pytest.fixture
 def behind(tmp_path):
-    """A function that has peers meet through a proxy in front of servers; both, while they do."""
-
     @contextlib.asynccontextmanager
     async def meet(kind, upstream):
         (tmp_path / "proxy").mkdir()
@@ -96,8 +92,7 @@ async def until(reached, *arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PROXIES)
-async def test_one_drains_and_the_other_dies(kind, serve, behind):
-    """Nobody is refused by a server that drains; when one is killed, nobody but those whose requests it had."""
+async def test_nobody_is_refused_by_a_drain_and_few_by_a_kill(kind, serve, behind):
     one, other = (serve("--drain-delay-ms", DRAIN_DELAY_MS) for _ in range(2))
     async with behind(kind, (address(one), address(other))) as (proxy, pairs):
         assert serves(one)
@@ -132,8 +127,7 @@ def meet_by_way_of(one, other, topic):
 
 
 @pytest.mark.slow
-async def test_an_upgrade(serve, behind, tmp_path):
-    """Servers of the previous version are replaced one after the other, and nobody is refused (contract E7)."""
+async def test_nobody_is_refused_by_an_upgrade(serve, behind, tmp_path):
     (tmp_path / "previous").mkdir()
     previous_version(tmp_path / "previous")
     before = {"prefix": (sys.executable, "-m"), "command": "tornado_signal", "cwd": tmp_path / "previous"}
@@ -214,7 +208,6 @@ class Machines:
 
 @pytest.fixture
 def machines(tmp_path):
-    """Three machines."""
     made = Machines(tmp_path)
     yield made
     made.end()
@@ -222,7 +215,6 @@ def machines(tmp_path):
 
 @pytest.mark.slow
 async def test_from_one_server_to_three(machines, behind, start):
-    """What the page tells to type works, and what it says that users see while it is done is what they see."""
     nodes, cluster, tried, change = blocks("scaling", "From one server to three", "sh")
     (settings,) = blocks("scaling", "From one server to three", "ini")
     old = await aside(start, "--trusted-proxies", "127.0.0.1")

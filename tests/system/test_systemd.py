@@ -36,7 +36,6 @@ def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def installed_unit(tmp_path):
-    """The units as they would be installed, with the command at the place where it is here; the service's path."""
     unit = tmp_path / UNIT.name
     here = Path(sys.executable).with_name("tornado-signal")
     unit.write_text(UNIT.read_text().replace(INSTALLED, str(here)))
@@ -56,7 +55,6 @@ def verify(unit: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_verify_accepts_the_units(installed_unit):
-    """`systemd-analyze verify` has nothing to say about the units."""
     done = verify(installed_unit)
     assert (done.returncode, done.stdout) == (0, "")
 
@@ -73,7 +71,6 @@ def test_verify_accepts_the_units(installed_unit):
     ],
 )
 def test_verify_would_see_a_mistake(name, right, wrong, installed_unit):
-    """An unknown key, a wrong value, a missing program or unit fails the verification, so passing it says something."""
     unit = installed_unit.with_name(name)
     text = unit.read_text()
     assert right in text
@@ -82,7 +79,6 @@ def test_verify_would_see_a_mistake(name, right, wrong, installed_unit):
 
 
 def test_verify_accepts_what_the_documentation_adds(installed_unit):
-    """So it is with what the documentation adds to them, on each of its pages."""
     for page in (("turn", "STUN and TURN"), ("scaling", "From one server to three")):
         (text,) = blocks(*page, "ini")
         for name, lines in re.findall(r"^# systemctl edit (\S+)\n((?:[^#].*\n)+)", text, re.MULTILINE):
@@ -93,21 +89,18 @@ def test_verify_accepts_what_the_documentation_adds(installed_unit):
 
 
 def test_exposure_does_not_grow():
-    """The sandbox stays as tight as it is; the exposure is printed."""
     done = analyze("security", "--offline=true", f"--threshold={EXPOSURE}", "--no-pager", UNIT)
     print(done.stdout.strip().splitlines()[-1])
     assert done.returncode == 0, done.stdout
 
 
 def test_the_service_reads_its_settings():
-    """The service runs the installed command with the environment file, also where that is not there."""
     lines = UNIT.read_text().splitlines()
     assert f"ExecStart={INSTALLED} serve" in lines
     assert "EnvironmentFile=-/etc/tornado-signal/tornado-signal.env" in lines
 
 
 def test_stopping_has_the_time_it_needs():
-    """The time that systemd gives a stop is longer than all that the server may take for it."""
     (limit_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), re.MULTILINE)
     takes_s = listener.HANDSHAKE_S + server.LAST_REQUEST_S + server.DRAIN_LIMIT_S + 2 * server.CLOSE_LIMIT_S
     assert watches.END_S < server.DRAIN_LIMIT_S
@@ -115,21 +108,18 @@ def test_stopping_has_the_time_it_needs():
 
 
 def test_the_socket_is_the_default_address():
-    """Where the socket listens as it comes is where the server would without it."""
     default = settings.Settings()
     assert f"ListenStream={default.address}:{default.port}" in SOCKET.read_text().splitlines()
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_shellcheck(script):
-    """The script is without what shellcheck knows to be a mistake."""
     done = subprocess.run(["shellcheck", script], stdout=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_only_root_may(script):
-    """Whoever is not root is told so, and nothing happens."""
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
     with script.open() as text:  # the checkout may be where nobody else can look
         done = subprocess.run([*nobody, "bash", "/dev/stdin"], stdin=text, capture_output=True, text=True, check=False)
@@ -138,18 +128,15 @@ def test_only_root_may(script):
 
 
 def test_the_environment_file_changes_nothing_as_it_comes():
-    """Every line of the environment file is a comment until somebody uncomments it."""
     lines = (SYSTEMD / "tornado-signal.env").read_text().splitlines()
     assert [line for line in lines if line and not line.startswith("#")] == []
 
 
 def test_the_environment_file_names_every_setting_and_its_default():
-    """The environment file names exactly the settings there are, in their order, each with its default."""
     expected = [(f"TORNADO_SIGNAL_{each.name.upper()}", str(each.default)) for each in settings.SETTINGS]
     assert list(environment().items()) == expected
 
 
 def test_the_environment_file_is_understood_when_uncommented():
-    """What the environment file shows can be set as it stands, and is the default."""
     nothing = argparse.Namespace(config=None)
     assert config.load(nothing, environment()) == config.load(nothing, {})

@@ -39,7 +39,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs("root"), pytest.mark.timeout(1
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
-    """A machine with a checkout, and what that needs from PyPI, but no network."""
     room = tmp_path_factory.mktemp("machine")
     source = room / "files" / SOURCE.strip("/")
     copy_checkout(source)
@@ -105,7 +104,6 @@ def override(machine, text, unit=SERVICE):
 
 
 def test_install(machine):
-    """One command from a checkout, and the server is there: ready when the command ends, and at every boot."""
     said = machine.do(f"cd {SOURCE} && {INSTALL}", **OFFLINE)
     assert ask(machine, "/health")["status"] == "ok"
     commit = machine.do(f"git -C {SOURCE} rev-parse HEAD")
@@ -122,7 +120,6 @@ def test_install(machine):
 
 
 def test_ready_when_the_store_is_open(machine):
-    """As long as the store cannot be opened the service is not up; who connects meanwhile is answered when it is."""
     code = offer(machine)
     machine.do(f"systemctl stop {SERVICE}")
     locker = subprocess.Popen(
@@ -148,7 +145,6 @@ def test_ready_when_the_store_is_open(machine):
 
 
 def test_a_wrong_setting(machine):
-    """A wrong setting fails the start at once and for good, and the log says which it is."""
     override(machine, "Environment=TORNADO_SIGNAL_CODES=none")
     assert machine.run(RESTART).returncode == 1
     assert show(machine, "ActiveState", "ExecMainStatus", "NRestarts") == {
@@ -162,7 +158,6 @@ def test_a_wrong_setting(machine):
 
 
 def test_the_log_and_the_numbers(machine):
-    """Lines are in the journal by how bad they are, with nothing of what peers say; the sandbox hides no number."""
     override(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=9100 TORNADO_SIGNAL_ACCESS_LOG=true")
     machine.do(RESTART)
     offer(machine, "hidden")
@@ -189,7 +184,6 @@ def test_the_log_and_the_numbers(machine):
 
 
 def test_watchdog(machine):
-    """A server whose loop turns is left alone; one whose loop is stuck is ended with a trace and started again."""
     override(machine, "WatchdogSec=1")
     machine.do(RESTART)
     code = offer(machine)
@@ -216,7 +210,6 @@ def test_watchdog(machine):
 
 
 def test_workers(machine):
-    """Several processes serve systemd's socket from the sandbox; the service goes on while one of them is replaced."""
     machine.do("systemd-run --quiet --unit redis redis-server --save '' --dir /run")
     settings = {"STORE": "redis", "DURABILITY": "os", "WORKERS": "2", "ADMIN_PORT": "9100"}
     environment = " ".join(f"TORNADO_SIGNAL_{name}={value}" for name, value in settings.items())
@@ -243,7 +236,6 @@ def test_workers(machine):
 
 
 def test_sandbox(machine):
-    """In the service's sandbox a process can write its data and nothing else, and sees nothing of the machine."""
     machine.do(f"systemctl stop {SERVICE}")
     place = "/run/found.json"
     override(
@@ -266,7 +258,6 @@ def test_sandbox(machine):
 
 @pytest.fixture
 def load(machine):
-    """A function that starts the load; what that returns ends it and says what the clients have seen."""
     started = []
 
     def starting():
@@ -285,7 +276,6 @@ def load(machine):
 
 
 def test_restarts_under_load(machine, load):
-    """Restarts, reloads and an upgrade under load: no request fails, and what was acknowledged is there."""
     settings = "/etc/tornado-signal/tornado-signal.env"
     machine.do(f"echo TORNADO_SIGNAL_SESSION_TIMEOUT_MS=200000 >>{settings}")
     machine.do(f"echo '# new' >>{SOURCE}/systemd/tornado-signal.env")
@@ -323,7 +313,6 @@ def test_restarts_under_load(machine, load):
 
 
 def test_the_load_would_notice(machine, load):
-    """A restart that closes the socket too does fail requests, so that none failed before says something."""
     ended = load()
     machine.do(f"systemctl restart {SOCKET}")
     assert ended()["failures"] != []
@@ -331,7 +320,6 @@ def test_the_load_would_notice(machine, load):
 
 
 def test_a_unix_socket(machine):
-    """Where the socket unit names a file the service listens there, for every user, and a restart leaves the file."""
     path = "/run/tornado-signal/signal.sock"
     override(machine, f"ListenStream=\nListenStream={path}", SOCKET)
     machine.do(f"systemctl restart {SOCKET}")
@@ -348,7 +336,6 @@ def test_a_unix_socket(machine):
 
 
 def test_look_after_it(machine):
-    """What the page says is typed as it stands, by root: the service has its data back, and still owns all of it."""
     running, stopped = (text.replace("sudo ", "") for text in blocks("maintenance", "Backup and repair", "sh"))
     override(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=9100")
     machine.do(f"{RESTART} && mkdir -p /var/backups")
@@ -377,7 +364,6 @@ def test_look_after_it(machine):
 
 
 def test_stop(machine):
-    """A stop answers who waits, is clean and quick, and nothing starts the server again before it is wanted."""
     code = offer(machine)
     with subprocess.Popen(
         curl(machine, "/poll", {"code": code, "side": "offerer", "wait": 60}), stdout=subprocess.PIPE
@@ -397,7 +383,6 @@ def test_stop(machine):
 
 
 def test_remove(machine):
-    """One command takes the service away and keeps data and settings; with --purge nothing of it is left."""
     traces = "find /etc /opt /usr/local /var /run -path /var/log -prune -o -name '*tornado-signal*' -print"
     said = machine.do(f"cd {SOURCE} && {REMOVE}")
     assert machine.do("ps ax -o args").count("tornado-signal serve") == 0

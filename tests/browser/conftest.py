@@ -1,0 +1,58 @@
+"""What several files of this folder share, beside `support.browser_fixtures`."""
+
+import pytest
+from support.browsers import Windowed, until
+
+
+@pytest.fixture(params=["socket", "http"])
+def over(request):
+    """What pages reach a server over."""
+    return request.param
+
+
+@pytest.fixture
+def reached(over, blocking):
+    """A function: a server as pages reach it, itself or a proxy that refuses the upgrade to a WebSocket."""
+    return blocking if over == "http" else lambda server: server
+
+
+@pytest.fixture
+def connect_firefox(firefox, site):
+    """A function that opens connect.html in Firefox."""
+
+    def opening(server):
+        firefox.goto(f"{site.origin}/connect?{server.url}")
+        until(lambda: firefox.evaluate("window.ready"))
+        return firefox
+
+    return opening
+
+
+@pytest.fixture
+def windowed(chromium, site, tmp_path):
+    """A function that opens connect.html in a `Windowed`; the page and that."""
+    started = []
+
+    def opening(server):
+        started.append(Windowed(chromium(0).browser_type, tmp_path / "profile"))
+        page = started[0].context.pages[0]
+        page.goto(f"{site.origin}/connect?{server.url}")
+        page.wait_for_function("() => window.ready")
+        return page, started[0]
+
+    yield opening
+    for each in started:
+        if each.process.poll() is None:
+            each.close()
+
+
+@pytest.fixture
+def publish(site):
+    """A function that publishes an offer of the pages' origin at a server; its code."""
+
+    def publishing(server, topic="lobby", **fields):
+        status, found = server.call(f"/{topic}/offer", {"info": "i", "offer": "o", **fields}, origin=site.origin)
+        assert status == 200, found
+        return found["code"]
+
+    return publishing
