@@ -6,7 +6,6 @@ from support.browsers import Windowed, until
 
 @pytest.fixture(params=["socket", "http"])
 def over(request):
-    """What pages reach a server over."""
     return request.param
 
 

@@ -37,19 +37,15 @@ class Scripted:
         return self.evaluate(f"connect({', '.join(map(json.dumps, [url, 'signal.v1', *self._options]))})")
 
     def call(self, method, **params):
-        """Send a request; its response."""
         return self.evaluate(f"call({json.dumps(method)}, {json.dumps(params)})")
 
     def send_bytes(self):
-        """Send what is no text."""
         self.evaluate("send(new Uint8Array(1))")
 
     def events(self):
-        """What subscriptions of the last connection have told."""
         return self.evaluate("events")
 
     def ended(self):
-        """Wait for the end of the connection; its code."""
         return self.evaluate("ended")
 
 
@@ -86,7 +82,6 @@ def in_node(tmp_path):
 
 
 def result(client, method, **params):
-    """The result of a request that must succeed."""
     response = client.call(method, **params)
     assert "result" in response, response
     return response["result"]

@@ -48,7 +48,6 @@ class Traffic:
 
 
 def held(server):
-    """How many offers are held there."""
     return scrape(server.admin_url).one("held_offers")
 
 
@@ -62,9 +61,6 @@ def later(server, site, first):
     return until(
         lambda: (found := listed(server, site.origin)) and found[0]["expiresAt"] > first["expiresAt"] and found
     )[0]
-
-
-# What goes over it.
 
 
 def test_everything_of_a_page_goes_over_one_websocket(server, site, connect_page):
@@ -137,9 +133,6 @@ def test_six_publications_leave_connections_to_others(server, site, connect_page
         assert other.evaluate("topic => call(topic, {info: 'other'})", topic) == [topic, f"{topic}: hello"]
 
 
-# When it breaks.
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_offers_are_held_again_after_a_restart(number, start, site, connect_page, connect_firefox):
     server = start("--admin-port", 0)
@@ -207,9 +200,6 @@ def test_a_silent_websocket_is_given_up_for_another(server, publish, connect_pag
     found.append(publish(server))
     until(lambda: page.clock.fast_forward(1000) or len(page.evaluate("told")) == 2)
     assert [told[:2] for told in page.evaluate("told")] == [["session", code] for code in found]
-
-
-# When it does not open.
 
 
 def test_a_refused_upgrade_is_tried_again_after_minutes(server, blocking, site, connect_page, connect_firefox):

@@ -230,10 +230,10 @@ class Scripted(socketserver.ThreadingTCPServer):
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self):
-                head = {}
-                while line := self.rfile.readline().decode().strip():
-                    name, _, value = line.partition(": ")
-                    head[name.lower()] = value
+                request, *lines = iter(lambda: self.rfile.readline().decode().strip(), "")
+                if not request.startswith("GET /shapes/events"):
+                    return  # of a page that had another server on this port
+                head = dict(line.lower().split(": ", 1) for line in lines)
                 pieces = PIECES[len(scripted.asked)]
                 scripted.asked.append(head.get("last-event-id"))
                 if pieces == 503:
@@ -265,7 +265,7 @@ def test_streams_of_any_shape(server, tmp_path):
                     if (new Error().stack.includes("client.mjs") && !silence) pauses.push(ms);
                     return start(end, ms);
                   };
-                  for await (const {type, data, id} of new SignalClient(URL).events("lobby")) {
+                  for await (const {type, data, id} of new SignalClient(URL).events("shapes")) {
                     told.push([type, data.code ?? "", id]);
                     if (data.code === "d") return [told, pauses];
                   }

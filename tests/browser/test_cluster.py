@@ -2,7 +2,6 @@
 
 import pytest
 from support.browsers import listed, until
-from support.command import Server
 from support.redis_servers import RedisCluster
 
 pytest_plugins = ["support.browser_fixtures"]
@@ -19,16 +18,10 @@ def cluster():
 
 
 @pytest.fixture
-def servers(cluster):
-    found = []
-    try:
-        for _ in range(2):
-            found.append(Server("--store", "redis", "--redis-nodes", cluster.address))
-        yield found
-        assert [server.stop() for server in found] == [0, 0]
-    finally:
-        for server in found:
-            server.end()
+def servers(cluster, start):
+    found = [start("--store", "redis", "--redis-nodes", cluster.address) for _ in range(2)]
+    yield found
+    assert [server.stop() for server in found] == [0, 0]
 
 
 def test_two_browsers_connect_while_a_primary_fails_over(cluster, servers, connect_page, site):

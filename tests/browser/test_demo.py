@@ -57,17 +57,12 @@ def enter(*pages):
 def connected(page, *names):
     """Wait until these are what a page says that it is connected with."""
     wanted = sorted(names)
-    until(
-        lambda: sorted(page.locator("#status").inner_text().partition("connected with ")[2][:-1].split(", ")) == wanted
-    )
+    status = page.locator("#status")
+    until(lambda: sorted(status.inner_text().partition("connected with ")[2][:-1].split(", ")) == wanted)
 
 
 def told(page, text):
-    """Wait for a text on the page."""
     page.get_by_text(text).first.wait_for()
-
-
-# What is served.
 
 
 async def test_the_policy_lets_in_nothing_from_elsewhere(service):
@@ -90,11 +85,6 @@ async def test_it_can_be_turned_off(start_service):
     assert "/client.js" in document["paths"]
 
 
-async def test_topics_may_be_called_demo(service):
-    code = await service.offer("demo")
-    assert [each["code"] for each in await service.sessions("demo")] == [code]
-
-
 async def test_the_vendored_file_is_unchanged_and_licensed(service):
     body = (await service.call("GET", "/demo/vendor/uqr.js", origin=None, port=service.port)).body
     header, end, published = body.partition(b" */\n")
@@ -109,9 +99,6 @@ def test_every_file_is_served():
     assert named | {"package.json", "README.md", "LICENSE"} == {
         str(path.relative_to(assets.WEB)) for path in assets.WEB.rglob("*") if path.is_file()
     }
-
-
-# As people use it.
 
 
 def test_chat_and_files_both_ways(server, open_demo, tmp_path):
@@ -219,9 +206,8 @@ def test_files_that_cannot_come_are_said_not_to(server, open_demo, tmp_path):
 
 
 def test_camera_microphone_and_screen_are_shown_until_the_next_press(server, open_demo):
-    alice, bob, carol = (
-        open_demo(server, name, permissions=["microphone", "camera"]) for name in ("Alice", "Bob", "Carol")
-    )
+    names = ("Alice", "Bob", "Carol")
+    alice, bob, carol = (open_demo(server, name, permissions=["microphone", "camera"]) for name in names)
     enter(alice, bob)
     connected(bob, "Alice")
     for name in ("Camera", "Microphone"):
@@ -233,9 +219,8 @@ def test_camera_microphone_and_screen_are_shown_until_the_next_press(server, ope
         assert page.get_by_label("What Alice sends").count() == 2
     assert alice.evaluate("[...document.querySelectorAll('video')].every((each) => each.muted)")
     carol.get_by_role("button", name="Screen").click()
-    until(
-        lambda: alice.get_by_label("What Carol sends").evaluate_all("(all) => all.some((each) => each.videoWidth > 2)")
-    )
+    shown = "(all) => all.some((each) => each.videoWidth > 2)"
+    until(lambda: alice.get_by_label("What Carol sends").evaluate_all(shown))
     carol.get_by_role("button", name="Screen").click()
     alice.get_by_label("What Carol sends").wait_for(state="detached")
     alice.get_by_role("button", name="Camera").click()

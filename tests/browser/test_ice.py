@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from support.browsers import TURN_SECRET as SECRET
 from support.browsers import until
-from support.command import Server, run
+from support.command import run
 from support.service import NOW_MS
 
 from tornado_signal.api.ice import IceServers, open_ice_servers
@@ -20,9 +20,6 @@ pytest_plugins = ["support.http_fixtures", "support.browser_fixtures"]
 
 STUN = ("stun:stun.example:3478", "stun:[2001:db8::1]")
 TURN = ("turn:turn.example:3478?transport=udp", "turns:turn.example")
-
-
-# What is told.
 
 
 async def test_no_servers_still_have_an_expiry(service):
@@ -36,15 +33,9 @@ async def test_turn_servers_come_with_timed_passwords(start_service, secret_file
     assert response.headers["Cache-Control"] == "no-store"
     username = response.json["iceServers"][1]["username"]
     assert re.fullmatch(f"{NOW_MS // 1000 + 600}:[0-9a-f]{{16}}", username)
-    digest = hmac.new(SECRET.encode(), username.encode(), hashlib.sha1).digest()
-    credential = base64.b64encode(digest).decode()
-    assert response.json == {
-        "iceServers": [
-            {"urls": list(STUN)},
-            {"urls": list(TURN), "username": username, "credential": credential},
-        ],
-        "expiresAt": NOW_MS + 600_000,
-    }
+    credential = base64.b64encode(hmac.new(SECRET.encode(), username.encode(), hashlib.sha1).digest()).decode()
+    turn = {"urls": list(TURN), "username": username, "credential": credential}
+    assert response.json == {"iceServers": [{"urls": list(STUN)}, turn], "expiresAt": NOW_MS + 600_000}
     service.clock.ms += 1
     names = {(await service.get("/ice-servers"))["iceServers"][1]["username"] for _ in range(10)}
     assert {name.partition(":")[0] for name in names} == {str(NOW_MS // 1000 + 601)}
@@ -55,12 +46,8 @@ def test_a_password_is_what_openssl_makes():
     turn = IceServers((), TURN, b"north", 86_400).turn(1_433_895_918_506)
     made = f"printf {turn.username} | openssl dgst -sha1 -hmac north -binary | base64"
     assert turn.username.startswith("1433982318:")
-    assert (
-        turn.credential == subprocess.run(made, shell=True, capture_output=True, text=True, check=True).stdout.strip()
-    )
-
-
-# The secret.
+    said = subprocess.run(made, shell=True, capture_output=True, text=True, check=True).stdout
+    assert turn.credential == said.strip()
 
 
 @pytest.mark.parametrize("text", ["", "\n", "too short", "one line of sixteen\nand another"])
@@ -86,27 +73,27 @@ def test_servers_and_secret_need_each_other(options, named, tmp_path):
     assert named in done.stderr
 
 
-def test_the_secret_is_never_said(secret_file, tmp_path):
-    options = ["--turn-servers", TURN[0], "--turn-secret-file", secret_file, "--data-dir", tmp_path / "data"]
-    server = Server(*options)
-    try:
-        assert server.call("/ice-servers")[0] == 200
-        with open(f"/proc/{server.process.pid}/cmdline") as file:
-            assert SECRET not in file.read()
-        server.stop()
-        assert SECRET not in "".join(server.log)
-    finally:
-        server.end()
+def test_the_secret_is_never_said(secret_file, start):
+    server = start("--turn-servers", TURN[0], "--turn-secret-file", secret_file)
+    assert server.call("/ice-servers")[0] == 200
+    with open(f"/proc/{server.process.pid}/cmdline") as file:
+        assert SECRET not in file.read()
+    server.stop()
+    assert SECRET not in "".join(server.log)
 
 
-# The real coturn.
+@pytest.fixture
+def relayed(coturn, start):
+    """A function that starts a server whose TURN server is coturn."""
+    flags = ("--turn-servers", f"turn:127.0.0.1:{coturn[0]}?transport=udp")
+    return lambda secret: start(*flags, "--turn-secret-file", secret)
+
 
 RELAY = "{rtc: {iceTransportPolicy: 'relay'}, info: '%s'}"
 
 
-def test_pages_connect_through_the_relay_only(coturn, start, connect_page, secret_file):
-    port, log = coturn
-    server = start("--turn-servers", f"turn:127.0.0.1:{port}?transport=udp", "--turn-secret-file", secret_file)
+def test_pages_connect_through_the_relay_only(coturn, relayed, connect_page, secret_file):
+    server = relayed(secret_file)
     alice, bob = connect_page(server), connect_page(server)
     alice.evaluate(f"listen('lobby', {RELAY % 'alice'})")
     assert bob.evaluate(f"call('lobby', {RELAY % 'bob'})") == ["alice", "alice: hello"]
@@ -121,15 +108,13 @@ def test_pages_connect_through_the_relay_only(coturn, start, connect_page, secre
         )
     )
     assert kinds == ["relay", "relay"]
-    assert "ALLOCATE processed, success" in log()
+    assert "ALLOCATE processed, success" in coturn[1]()
 
 
-def test_coturn_refuses_passwords_of_another_secret(coturn, start, site, connect_page, tmp_path):
-    port, log = coturn
+def test_coturn_refuses_passwords_of_another_secret(coturn, relayed, connect_page, tmp_path):
     other = tmp_path / "other-secret"
     other.write_text("another secret of thirty characters")
-    server = start("--turn-servers", f"turn:127.0.0.1:{port}?transport=udp", "--turn-secret-file", other)
-    alice = connect_page(server)
+    alice = connect_page(relayed(other))
     gathered = alice.evaluate(
         """async () => {
           const {iceServers} = await new SignalClient(location.search.slice(1)).iceServers();
@@ -146,7 +131,7 @@ def test_coturn_refuses_passwords_of_another_secret(coturn, start, site, connect
         }"""
     )
     assert gathered == [[], 401]
-    assert "ALLOCATE processed, success" not in log()
+    assert "ALLOCATE processed, success" not in coturn[1]()
 
 
 def test_a_password_is_renewed_after_half_of_its_time(start, site, connect_page, secret_file):

@@ -14,25 +14,21 @@ pytest_plugins = ["support.browser_fixtures", "support.networks"]
 BOUND_S = 60
 
 
-def test_firefox_joins(server, connect_page, connect_firefox):
+def test_firefox_joins_and_publishes(server, site, connect_page, connect_firefox):
     chromium, firefox = connect_page(server), connect_firefox(server)
     chromium.evaluate("listen('lobby', {info: 'chromium'})")
     assert firefox.evaluate("call('lobby', {info: 'firefox'})") == ["chromium", "chromium: hello"]
     assert firefox.evaluate("(async () => await say(new Uint8Array(50000)) === await digest(new Uint8Array(50000)))()")
     firefox.evaluate("connection.close()")
     chromium.evaluate("connections[0].closed")
-
-
-def test_firefox_publishes(server, site, connect_page, connect_firefox):
-    chromium, firefox = connect_page(server), connect_firefox(server)
-    firefox.evaluate("listen('lobby', {info: 'firefox'})")
+    firefox.evaluate("listen('other', {info: 'firefox'})")
     for _ in range(2):
-        assert chromium.evaluate("call('lobby', {info: 'chromium'})") == ["firefox", "firefox: hello"]
+        assert chromium.evaluate("call('other', {info: 'chromium'})") == ["firefox", "firefox: hello"]
     assert firefox.evaluate("errors") == []
     until(lambda: firefox.evaluate("steps.filter(([name]) => name === 'published').length") == 3)
     firefox.evaluate("location.reload()")
     chromium.evaluate("connection.closed")
-    until(lambda: not listed(server, site.origin))
+    until(lambda: not listed(server, site.origin, "other"))
 
 
 def test_the_demo_in_firefox(server, profiles, firefox):
@@ -73,13 +69,11 @@ def inside(network, chromium, tmp_path):
 
 
 def peer(network, server, message):
-    """Start an aiortc peer."""
     command = [sys.executable, PEER, "--origin", server.url, server.url, "lobby", message]
     return subprocess.Popen([*network, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def ending(process):
-    """The lines of a peer that has to end well."""
     output, errors = process.communicate(timeout=BOUND_S)
     assert (process.returncode, errors) == (0, ""), output
     return output.splitlines()

@@ -21,7 +21,6 @@ def peer(spawn, base):
 
 
 def outcome(process):
-    """Side, session and what it heard, of a peer that has to end well."""
     output, errors = process.communicate(timeout=BOUND_S)
     assert (process.returncode, errors) == (0, ""), output
     found = re.fullmatch(

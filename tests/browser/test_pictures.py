@@ -24,7 +24,6 @@ FRAME = '<img style="height: 560px; border-radius: 8px; box-shadow: 0 2px 12px #
 
 
 def size(png):
-    """Width and height of a picture, in pixels."""
     return struct.unpack(">II", png[16:24])
 
 

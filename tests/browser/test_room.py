@@ -1,5 +1,6 @@
 """Rooms of the browser module: everybody in one is connected to everybody, and stays so."""
 
+import contextlib
 import json
 import signal
 import string
@@ -7,7 +8,6 @@ import time
 
 import pytest
 from support.browsers import launch_in, listed, open_connect, until
-from support.command import Server
 from support.networks import Lan, own_network
 
 from tornado_signal.client.names import Identity
@@ -105,12 +105,10 @@ def enter(page, info, topic="lobby", **options):
 
 
 def with_others(page, *infos):
-    """Wait until exactly these are the peers of a page."""
     until(lambda: page.evaluate("others()") == sorted(infos))
 
 
 def hears(page, sender, text):
-    """Wait until a page has been sent a text."""
     until(lambda: ["message", sender, text] in happened(page, "message"))
 
 
@@ -118,9 +116,6 @@ def beacons(server, site, topic="lobby"):
     """The beacons in a room: info by the id of the member."""
     found = listed(server, site.origin, f"room%2F{topic}")
     return {json.loads(each["offer"].lstrip(SIGNATURE))["id"]: each["info"] for each in found}
-
-
-# Who comes.
 
 
 def test_two_at_once_are_connected_once_each_time(server, reached, site, connect_page):
@@ -179,9 +174,6 @@ def test_rooms_and_offers_of_a_topic_do_not_see_each_other(server, connect_page)
     assert alice.evaluate("connections.length") == 1
 
 
-# Who goes.
-
-
 def test_what_was_sent_before_leaving_arrives(server, reached, site, connect_page):
     seen = reached(server)
     alice, bob = connect_page(seen), connect_page(seen)
@@ -211,9 +203,6 @@ def test_a_killed_member_that_is_still_listed_holds_nobody_up(server, site, conn
     assert carol.evaluate("entered") < BESIDE_MS
     with_others(bob, "carol")
     with_others(carol, "1")
-
-
-# What happens meanwhile.
 
 
 @pytest.mark.parametrize(
@@ -252,37 +241,32 @@ def test_members_go_over_to_the_next_server_and_back(start, connect_page):
 
 @pytest.mark.slow
 @pytest.mark.needs("root")
-def test_nothing_is_lost_while_networks_change(chromium, tmp_path):
-    with own_network():
+def test_nothing_is_lost_while_networks_change(chromium, start, tmp_path):
+    with own_network(), contextlib.ExitStack() as stack:
         lan = Lan()
-        server = Server("--address", lan.address, "--data-dir", tmp_path / "data")
+        stack.callback(lan.close)
+        server = start("--address", lan.address)
         machines = [lan.machine() for _ in range(3)]
-        browsers = []
-        try:
-            for number, machine in enumerate(machines):
-                kind = chromium(0).browser_type
-                browsers.append(launch_in(kind, machine.enter, tmp_path / f"chromium{number}"))
-            pages = [open_connect(browser, server, "http://app.example") for browser in browsers]
-            together(pages, "lobby")
-            # Two move, so that neither can find the other one but over the server; the third notices nothing.
-            for machine in machines[:2]:
-                machine.unplug()
-            with machines[2].cut():
-                time.sleep(AWAY_S)
-            for machine in machines[:2]:
-                machine.plug(moved=100)
-            back_ms = time.time() * 1000
-            for page in pages:
-                page.evaluate("here.send('here again')")
-            until(lambda: all(len(happened(page, "message")) == 2 for page in pages))
-            at_ms = max(at_ms for page in pages for name, *_, at_ms in page.evaluate("seen") if name == "message")
-            assert at_ms - back_ms < BACK_MS
-            assert [happened(page, "leave", "error") for page in pages] == [[]] * 3
-        finally:
-            for browser in browsers:
-                browser.close()
-            server.end()
-            lan.close()
+        pages = []
+        for number, machine in enumerate(machines):
+            browser = launch_in(chromium(0).browser_type, machine.enter, tmp_path / f"chromium{number}")
+            stack.callback(browser.close)
+            pages.append(open_connect(browser, server, "http://app.example"))
+        together(pages, "lobby")
+        # Two move, so that neither can find the other one but over the server; the third notices nothing.
+        for machine in machines[:2]:
+            machine.unplug()
+        with machines[2].cut():
+            time.sleep(AWAY_S)
+        for machine in machines[:2]:
+            machine.plug(moved=100)
+        back_ms = time.time() * 1000
+        for page in pages:
+            page.evaluate("here.send('here again')")
+        until(lambda: all(len(happened(page, "message")) == 2 for page in pages))
+        at_ms = max(at_ms for page in pages for name, *_, at_ms in page.evaluate("seen") if name == "message")
+        assert at_ms - back_ms < BACK_MS
+        assert [happened(page, "leave", "error") for page in pages] == [[]] * 3
 
 
 def test_nonsense_of_strangers_changes_nothing(server, site, publish, connect_page):
@@ -307,9 +291,6 @@ def test_nonsense_of_strangers_changes_nothing(server, site, publish, connect_pa
     enter(carol, "carol")
     with_others(bob, "alice", "carol")
     assert happened(alice, "error", "close") == happened(bob, "error", "close") == []
-
-
-# Names.
 
 
 def names(page):
@@ -399,9 +380,6 @@ def test_forged_names_are_ignored(server, site, publish, connect_page):
     ada.evaluate("here.send('here')")
     hears(bob, "ada", "here")
     assert happened(ada, "leave", "error") == happened(bob, "leave", "error") == []
-
-
-# Media.
 
 
 def test_streams_are_shown_to_all_without_the_server(start, connect_page):
@@ -510,9 +488,6 @@ def test_an_unusable_offer_makes_another_connection(server, connect_page):
         assert [name for name, *_ in happened(page, "join", "leave", "error")] == ["join", "leave", "join"]
 
 
-# What goes wrong.
-
-
 def test_a_full_beacon_is_replaced(server, site, connect_page):
     pages = [connect_page(server) for _ in range(3)]
     together(pages[:2], "lobby")
@@ -600,8 +575,5 @@ def test_a_first_connection_that_throws_is_the_end(server, connect_page):
 def test_a_topic_that_is_too_long_is_the_end(server, connect_page):
     page = connect_page(server)
     enter(page, "alice", "x" * 300)
-    until(
-        lambda: (
-            happened(page) == [["error", "Missing or invalid required parameter: topic", None], ["close", None, None]]
-        )
-    )
+    error = ["error", "Missing or invalid required parameter: topic", None]
+    until(lambda: happened(page) == [error, ["close", None, None]])

@@ -92,7 +92,6 @@ class Program:
         return json.loads(line)
 
     def end(self):
-        """Leave, and end; nothing may have gone wrong."""
         _, errors = self.process.communicate()
         assert (self.process.returncode, errors) == (0, "")
 
@@ -145,7 +144,6 @@ def page(network, server, chromium, tmp_path):
 
 
 def with_others(member, *infos):
-    """Wait until exactly these are the peers of a member, a page or a program."""
     until(lambda: member.evaluate("others()") == sorted(infos))
 
 
@@ -156,12 +154,10 @@ def all_together(members):
 
 
 def nobody_left(*programs):
-    """Whether no program has seen anybody leave."""
     return "Left" not in [name for program in programs for name, *_ in program.evaluate("seen")]
 
 
 def sees(program, *events):
-    """Wait until these have happened to a program."""
     until(lambda: all([*event] in program.evaluate("seen") for event in events))
 
 

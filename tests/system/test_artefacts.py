@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from support import npm_package
-from support.checkout import copy_checkout, new_repository
+from support.checkout import copy_checkout, git, new_repository
 from support.command import ORIGIN, Server
 from support.documents import all_blocks, pages
+from support.once import once
 from support.paths import ROOT
 from support.pythons import do
 
@@ -30,14 +31,17 @@ console.log((await new SignalClient(url, { origin }).version()).version);
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    source = tmp_path_factory.mktemp("source")
-    copy_checkout(source)
-    commit = new_repository(source)
-    commands = RELEASING[-1][1]
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    me = {"GIT_COMMITTER_NAME": "Tester", "GIT_COMMITTER_EMAIL": "tester@example.invalid"}
-    do("bash", "-ec", commands.replace("0.2.0", STATED), cwd=source, PATH=path, **me)
-    return commit, source / "dist"
+    """The commit of a release, and the folder with what the commands of CONTRIBUTING.md make of it."""
+
+    def make(source):
+        copy_checkout(source)
+        new_repository(source)
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        me = {"GIT_COMMITTER_NAME": "Tester", "GIT_COMMITTER_EMAIL": "tester@example.invalid"}
+        do("bash", "-ec", RELEASING[-1][1].replace("0.2.0", STATED), cwd=source, PATH=path, **me)
+
+    source = once(tmp_path_factory.getbasetemp(), "release", make)
+    return git(source, "rev-parse", "HEAD"), source / "dist"
 
 
 @pytest.fixture(params=["wheel", "sdist"])

@@ -29,7 +29,6 @@ OTHERS = list({each.binding: each for each in installed() if each.binding != OUR
 
 
 def tries(python):
-    """The name of a test: what it tries."""
     return f"{python.binding}-on-{python.version}" if python else f"nothing-but-{OURS}-here"
 
 
@@ -48,7 +47,6 @@ def test_the_suites_of_the_store(python, tmp_path, tmp_path_factory):
 
     files = [f"tests/{name}" for name in SUITES]
     flags = ["-q", "-p", "no:cacheprovider", "--hypothesis-profile", "fast"]
-    flags += ["-m", "not servers"]
     flags += ["--basetemp", tmp_path / "inner"]
     path = f"{commands}:{os.environ['PATH']}"
     printed = do(commands / "pytest", *flags, *files, cwd=ROOT, PATH=path)

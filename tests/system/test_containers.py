@@ -35,19 +35,12 @@ AT_ONCE = {"TORNADO_SIGNAL_DRAIN_DELAY_MS": "0"}  # for what has no load balance
 
 # What a process in a container can do, as seen by itself.
 LIMITS = """
-import json
-from pathlib import Path
-status = dict(line.split(":", 1) for line in Path("/proc/1/status").read_text().splitlines())
-written = []
-for place in ("/", "/opt/tornado-signal", "/etc", "/data"):
-    try:
-        (Path(place) / "written").touch()
-        written.append(place)
-    except OSError:
-        pass
-command = Path("/proc/1/cmdline").read_bytes().split(bytes(1))[1:3]
-print(json.dumps([status["Uid"].split()[0], status["CapBnd"].strip(), status["NoNewPrivs"].strip(), written,
-    [each.decode() for each in command]]))
+tr '\\0' ' ' </proc/1/cmdline; echo
+grep -E '^(Uid|CapBnd|NoNewPrivs):' /proc/1/status
+for place in / /opt/tornado-signal /etc /data; do
+    (: >$place/written) 2>/dev/null && echo $place
+done
+true
 """
 # What lies beside the package, and in the root.
 PLACES = """
@@ -69,19 +62,15 @@ print(json.dumps(found))
 """
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    with Containers(tmp_path_factory.mktemp("containers")) as place:
+@pytest.fixture
+def place(tmp_path):
+    """Podman, with a place of its own."""
+    with Containers(tmp_path) as place:
         yield place
 
 
-@pytest.fixture(scope="module")
-def commit(place):
-    return place.build()
-
-
-@pytest.fixture(scope="module")
-def cluster(place, commit):
+def start_cluster(place):
+    """Have the compose file of three servers up; the proxy's address."""
     image = place.build_stand_in()
     compose(place, COMPOSE[1], "up", "--detach", "--no-build", VALKEY_IMAGE=image, PROXY_IMAGE=image)
     url = "http://127.0.0.1:8080"
@@ -92,7 +81,6 @@ def cluster(place, commit):
 
 
 def compose(place, file, *arguments, **variables):
-    """Run a command for a compose file of the source that the image was built from."""
     command = Path(sys.executable).with_name("podman-compose")
     return place.do(command, "--file", place.room / "source" / file, *arguments, **variables)
 
@@ -104,7 +92,6 @@ def healthy(place, name):
 
 
 def ask(place, url, body=None, *headers):
-    """Send a request from beside the containers; status and JSON."""
     data = [] if body is None else ["--data", json.dumps(body)]
     given = [part for header in (ORIGIN, *headers) for part in ("--header", header)]
     done = place.run("curl", "--silent", "--write-out", "\n%{http_code}", *given, *data, url)
@@ -113,14 +100,8 @@ def ask(place, url, body=None, *headers):
 
 
 def address(place, name):
-    """The address of a container in its network."""
     (network,) = place.inspect(name)["NetworkSettings"]["Networks"].values()
     return network["IPAddress"]
-
-
-def inside(place, name, script):
-    """What a Python script prints in a container, as JSON."""
-    return json.loads(place.podman("exec", name, "python3", "-c", script))
 
 
 def ended(place, name):
@@ -129,19 +110,14 @@ def ended(place, name):
     return place.inspect(name)["State"]["ExitCode"]
 
 
-# The image
-
-
-def test_the_image_is_small_and_says_how_to_run(place, commit):
+def check_the_image(place, commit):
     image = place.inspect(IMAGE)
     config = image["Config"]
     assert config["User"] == "10001:10001"
     assert config["Entrypoint"] + config["Cmd"] == ["tornado-signal", "serve"]
     assert (config["Volumes"], config["StopSignal"]) == ({"/data": {}}, "SIGTERM")
     assert image["Healthcheck"]["Test"] == ["CMD", "tornado-signal", "health"]
-    megabytes = (image["Size"] - place.inspect(BASE)["Size"]) / 1e6
-    print(f"{megabytes:.1f} MB")
-    assert megabytes < OUR_MB
+    assert (image["Size"] - place.inspect(BASE)["Size"]) / 1e6 < OUR_MB
     run = ["run", "--rm", "--network=none", "--read-only", "--cap-drop=ALL"]
     assert commit in place.podman(*run, IMAGE, "--version")
     packages, root = json.loads(place.podman(*run, "--entrypoint=python3", IMAGE, "-c", PLACES))
@@ -175,9 +151,6 @@ def opened(fifo):
     return None
 
 
-# Compose
-
-
 @pytest.mark.parametrize("file", COMPOSE)
 def test_compose_files_are_valid_with_our_settings(file):
     text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (ROOT / file).read_text())  # variables are not set
@@ -192,12 +165,15 @@ def test_compose_files_are_valid_with_our_settings(file):
         assert each["healthcheck"]["test"] == ["CMD", "tornado-signal", "health"]
 
 
-def test_one_server(place, commit):
+def check_one_server(place):
+    """It has no rights, gets healthy, connects two peers, and a stop keeps its sessions for the next start."""
     compose(place, COMPOSE[0], "--project-name", "one", "up", "--detach", "--no-build")
     name, url = "one_signal_1", "http://127.0.0.1:3000"
     until(lambda: healthy(place, name), START_S)
-    assert inside(place, name, LIMITS)[:4] == ["10001", "0" * 16, "1", ["/data"]]
-    assert inside(place, name, LIMITS)[4] == ["/opt/tornado-signal/bin/tornado-signal", "serve"]
+    command, uid, capabilities, no_new, *written = place.podman("exec", name, "sh", "-c", LIMITS).splitlines()
+    assert command.split()[1:] == ["/opt/tornado-signal/bin/tornado-signal", "serve"]
+    assert [line.split()[1] for line in (uid, capabilities, no_new)] == ["10001", "0" * 16, "1"]
+    assert written == ["/data"]
 
     peers = [
         subprocess.Popen(
@@ -228,7 +204,7 @@ def test_one_server(place, commit):
     assert ended(place, name) == 0
 
 
-def test_not_healthy(place, commit):
+def check_a_container_that_does_not_serve(place):
     place.podman("run", "--detach", "--name=ill", "--network=none", "--entrypoint=sleep", IMAGE, "1000")
     assert place.run("podman", "healthcheck", "run", "ill").returncode == 1
     assert not healthy(place, "ill")
@@ -236,7 +212,8 @@ def test_not_healthy(place, commit):
     assert "no server answers at http://127.0.0.1:3000" in last["Output"]
 
 
-def test_three_servers(place, cluster):
+def check_three_servers(place, cluster):
+    """What is published at one is there at all, and one can go without a request failing."""
     urls = [f"http://{address(place, f'{CLUSTER}_signal-{number}_1')}:3000" for number in (1, 2, 3)]
     status, found = ask(place, f"{urls[0]}/walk/offer", {"info": "i", "offer": "o"})
     assert status == 200
@@ -254,7 +231,8 @@ def test_three_servers(place, cluster):
     assert ask(place, f"{cluster}/topics")[0] == 200
 
 
-def test_workers(place, cluster):
+def check_workers(place):
+    """As PID 1 the main process replaces a worker that dies and leaves no zombie; a stop ends all of them cleanly."""
     settings = settings_of("signal-1") | AT_ONCE
     place.podman("run", "--detach", "--name=many", *sandbox(settings, "--tmpfs=/tmp"), IMAGE, "serve", "--workers=2")
     before = until(lambda: workers(place, "many"), START_S)
@@ -267,14 +245,13 @@ def test_workers(place, cluster):
 
 def workers(place, name):
     """The workers of a container that has two and no zombie, or None."""
-    found = inside(place, name, PROCESSES)
+    found = json.loads(place.podman("exec", name, "python3", "-c", PROCESSES))
     children = sorted(int(pid) for pid, (_, parent) in found.items() if parent == 1)
     whole = len(children) == 2 and all(state != "Z" for state, _ in found.values())
     return children if whole and "listening" in place.run("podman", "logs", name).stderr else None
 
 
 def settings_of(service):
-    """The settings of a server of the cluster."""
     return yaml.safe_load((ROOT / COMPOSE[1]).read_text())["services"][service]["environment"]
 
 
@@ -285,11 +262,7 @@ def sandbox(settings, *options):
     return [f"--network={CLUSTER}_inner", *bare, *variables, *options]
 
 
-# Kubernetes
-
-
 def of_kind(kind):
-    """The one resource of a kind."""
     (found,) = (each for each in MANIFEST if each["kind"] == kind)
     return found
 
@@ -323,7 +296,8 @@ def test_variables_that_kubernetes_adds_are_refused():
         load(argparse.Namespace(config=None), {f"{name}_PORT": "tcp://10.0.0.1:80"})
 
 
-def test_probes(place, cluster):
+def check_probes(place):
+    """With the manifest's settings and rights each probe is answered, at the address that a node sees."""
     ours = settings_of("signal-1")
     other = {name: ours[name] for name in ("TORNADO_SIGNAL_REDIS_NODES", "TORNADO_SIGNAL_DURABILITY")}
     settings = of_kind("ConfigMap")["data"] | other | {"TORNADO_SIGNAL_REDIS_PASSWORD_FILE": "none"} | AT_ONCE
@@ -347,3 +321,21 @@ def probed(place, url, headers):
     return int(
         place.run("curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}", *given, url).stdout
     )
+
+
+@pytest.mark.timeout(600)
+def test_the_image_runs_alone_in_a_cluster_and_in_a_pod(place, subtests):
+    commit = place.build()
+    with subtests.test("image"):
+        check_the_image(place, commit)
+    with subtests.test("one server"):
+        check_one_server(place)
+    with subtests.test("not healthy"):
+        check_a_container_that_does_not_serve(place)
+    cluster = start_cluster(place)
+    with subtests.test("three servers"):
+        check_three_servers(place, cluster)
+    with subtests.test("workers"):
+        check_workers(place)
+    with subtests.test("probes"):
+        check_probes(place)

@@ -4,43 +4,37 @@ import subprocess
 
 import pytest
 from support import writers
-from support.command import BOUND_S, ORIGIN, Server
+from support.command import BOUND_S, ORIGIN
 from support.disks import fill_up
 from support.full_disks import OFFER, check, publish_until, wait_until_ready
 
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
-def test_full_and_free_again(durability, small_disk):
+def test_full_and_free_again(durability, small_disk, start):
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"\0" * (40 << 20))
-    server = Server("--data-dir", str(small_disk / "data"), "--durability", durability, "--admin-port", 0)
+    server = start("--durability", durability, "--admin-port", 0, data=small_disk / "data")
     kept = {}
-    try:
-        headers = publish_until(server, kept, lambda status: status == 503)
-        assert int(headers["Retry-After"]) >= 1
-        assert headers["Access-Control-Allow-Origin"] == ORIGIN
-        assert server.process.poll() is None
-        before = len(kept)
-        assert before > 10
+    headers = publish_until(server, kept, lambda status: status == 503)
+    assert int(headers["Retry-After"]) >= 1
+    assert headers["Access-Control-Allow-Origin"] == ORIGIN
+    assert server.process.poll() is None
+    before = len(kept)
+    assert before > 10
 
-        ballast.unlink()
-        wait_until_ready(server)
-        publish_until(server, kept, lambda status: len(kept) == before + 20)
-        check(server, kept)
-        assert server.stop() == 0
-    finally:
-        server.end()
+    ballast.unlink()
+    wait_until_ready(server)
+    publish_until(server, kept, lambda status: len(kept) == before + 20)
+    check(server, kept)
+    assert server.stop() == 0
 
-    again = Server("--data-dir", str(small_disk / "data"))
-    try:
-        check(again, kept)
-        assert again.stop() == 0
-    finally:
-        again.end()
+    again = start(data=small_disk / "data")
+    check(again, kept)
+    assert again.stop() == 0
 
 
-def test_nothing_acknowledged_is_lost_over_three_full_disks(small_disk):
-    server = Server("--data-dir", small_disk / "data")
+def test_nothing_acknowledged_is_lost_over_three_full_disks(small_disk, start):
+    server = start(data=small_disk / "data")
     peers = writers.Writers(server.url, "full", padding=OFFER[:10_000])
     try:
         for _ in range(3):
@@ -64,28 +58,23 @@ def test_nothing_acknowledged_is_lost_over_three_full_disks(small_disk):
     assert known > 3 * 50 / 8
 
 
-def test_a_disk_that_fails_to_sync(tmp_path):
-    server = Server("--data-dir", str(tmp_path / "data"), "--admin-port", 0)
+@pytest.mark.needs("strace")
+def test_a_disk_that_fails_to_sync(start):
+    server = start("--admin-port", 0)
     kept = {}
+    publish_until(server, kept, lambda status: len(kept) == 5)
+    command = ["strace", "-f", "-p", str(server.process.pid), "-e", "inject=fdatasync:error=EIO", "-o", "/dev/null"]
+    tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        publish_until(server, kept, lambda status: len(kept) == 5)
-        tracer = subprocess.Popen(
-            ["strace", "-f", "-p", str(server.process.pid), "-e", "inject=fdatasync:error=EIO", "-o", "/dev/null"],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            while "attached" not in tracer.stderr.readline():
-                assert tracer.poll() is None
-            publish_until(server, kept, lambda status: status == 503)
-            publish_until(server, kept, lambda status: status == 503)
-        finally:
-            tracer.terminate()
-            tracer.communicate(timeout=BOUND_S)
-        wait_until_ready(server)
-        publish_until(server, kept, lambda status: len(kept) == 10)
-        check(server, kept)
-        assert server.stop() == 0
-        assert any("refusing requests until it is open again" in line for line in server.log)
+        while "attached" not in tracer.stderr.readline():
+            assert tracer.poll() is None
+        publish_until(server, kept, lambda status: status == 503)
+        publish_until(server, kept, lambda status: status == 503)
     finally:
-        server.end()
+        tracer.terminate()
+        tracer.communicate(timeout=BOUND_S)
+    wait_until_ready(server)
+    publish_until(server, kept, lambda status: len(kept) == 10)
+    check(server, kept)
+    assert server.stop() == 0
+    assert any("refusing requests until it is open again" in line for line in server.log)

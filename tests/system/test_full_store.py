@@ -1,14 +1,14 @@
 """A server whose disk is full, of its own sessions or of other things, and one whose store has a bound."""
 
 import base64
-import contextlib
 import random
 import signal
 import time
 
 import pytest
+from support.browsers import until
 from support.caring import done
-from support.command import BOUND_S, ORIGIN, Server, run
+from support.command import BOUND_S, ORIGIN, run
 from support.disks import fill_up
 from support.full_disks import post
 from support.scraping import scrape
@@ -27,7 +27,6 @@ class Publisher:
         self.codes = []
 
     def publish(self):
-        """One offer; the status."""
         status, headers, found = post(self.server, "/lobby/offer", {"info": "i", "offer": OFFER})
         assert headers["Access-Control-Allow-Origin"] == ORIGIN
         if status == 200:
@@ -37,7 +36,6 @@ class Publisher:
         return status
 
     def until(self, status, bound_s=60):
-        """Publish until it says so."""
         end_s = time.monotonic() + bound_s
         while self.publish() != status:
             assert time.monotonic() < end_s
@@ -45,14 +43,10 @@ class Publisher:
                 time.sleep(0.2)
 
 
-@contextlib.contextmanager
-def serving(small_disk, *arguments):
-    """A server on that disk, with an admin listener."""
-    server = Server("--data-dir", small_disk / "data", "--admin-port", 0, *arguments)
-    try:
-        yield server
-    finally:
-        server.end()
+@pytest.fixture
+def serve(small_disk, start):
+    """A function that starts a server on that disk, with an admin listener."""
+    return lambda *arguments: start("--admin-port", 0, *arguments, data=small_disk / "data")
 
 
 def failures(server):
@@ -62,117 +56,98 @@ def failures(server):
 
 
 def gauge(server, name):
-    """A number of /metrics."""
     return scrape(server.admin_url).one(name)
 
 
-def test_own_sessions_do_not_fill_the_disk(small_disk):
-    with serving(small_disk, "--session-timeout-ms", 5000) as server:
-        publisher = Publisher(server)
+def test_own_sessions_do_not_fill_the_disk(small_disk, serve):
+    server = serve("--session-timeout-ms", 5000)
+    publisher = Publisher(server)
+    publisher.until(503)
+    code = publisher.codes[-1]
+    assert len(publisher.codes) > 20
+    assert gauge(server, "store_full") == 1
+    assert server.call("/poll", {"code": code, "side": "answerer"})[1]["offer"] == OFFER
+    assert code in server.codes()
+    assert server.call("/refresh", {"code": code, "side": "offerer"})[0] == 200
+    assert server.call("/withdraw", {"code": code, "side": "offerer"})[0] == 200
+    assert server.call("/readyz", base=server.admin_url, origin=None)[0] == 200
+    publisher.until(200)
+    for _ in range(3):  # under pressure that does not end
         publisher.until(503)
-        code = publisher.codes[-1]
-        assert len(publisher.codes) > 20
-        assert gauge(server, "store_full") == 1
-        assert server.call("/poll", {"code": code, "side": "answerer"})[1]["offer"] == OFFER
-        assert code in server.codes()
-        assert server.call("/refresh", {"code": code, "side": "offerer"})[0] == 200
-        assert server.call("/withdraw", {"code": code, "side": "offerer"})[0] == 200
-        assert server.call("/readyz", base=server.admin_url, origin=None)[0] == 200
         publisher.until(200)
-        for _ in range(3):  # under pressure that does not end
-            publisher.until(503)
-            publisher.until(200)
-        deadline_s = time.monotonic() + BOUND_S
-        while gauge(server, "store_full"):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.5)
-        assert failures(server) == []
+    until(lambda: not gauge(server, "store_full"))
+    assert failures(server) == []
     assert done("check", "--data-dir", small_disk / "data").endswith("is sound\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_full_store_is_whole_and_full_after_a_restart(number, small_disk):
-    with serving(small_disk) as server:
-        publisher = Publisher(server)
-        publisher.until(503)
-        server.stop(number)
+def test_a_full_store_is_whole_and_full_after_a_restart(number, small_disk, serve):
+    server = serve()
+    publisher = Publisher(server)
+    publisher.until(503)
+    server.stop(number)
     for command in ("check", "compact", "repair"):
         done(command, "--data-dir", small_disk / "data")
-    with serving(small_disk) as server:
-        assert sorted(server.codes()) == sorted(publisher.codes)
-        Publisher(server).until(503)
-        assert failures(server) == []
+    server = serve()
+    assert sorted(server.codes()) == sorted(publisher.codes)
+    Publisher(server).until(503)
+    assert failures(server) == []
 
 
 @pytest.mark.parametrize("command", ["serve", "check", "compact", "repair"])
-def test_the_ballast_is_given_up_on_a_disk_without_a_free_byte(command, small_disk):
-    with serving(small_disk, "--session-timeout-ms", 3000) as server:
-        publisher = Publisher(server)
-        for _ in range(20):
-            assert publisher.publish() == 200
-        server.stop(signal.SIGKILL)
+def test_the_ballast_is_given_up_on_a_disk_without_a_free_byte(command, small_disk, serve):
+    server = serve("--session-timeout-ms", 3000)
+    publisher = Publisher(server)
+    for _ in range(20):
+        assert publisher.publish() == 200
+    server.stop(signal.SIGKILL)
     assert (small_disk / "data" / files.BALLAST).exists()
     fill_up(small_disk / "others")
     if command != "serve":
-        done_or_warned(command, small_disk)
+        ended = run(command, "--data-dir", small_disk / "data")
+        assert ended.returncode == 0, ended
+        assert "No space" not in ended.stderr  # but the ballast may be back, if what was deleted has made room for it
     time.sleep(3)
-    with serving(small_disk, "--session-timeout-ms", 3000) as server:
-        assert Publisher(server).publish() == 503
-        assert server.codes() == []
-        assert server.call("/readyz", base=server.admin_url, origin=None)[0] in (200, 503)
-        (small_disk / "others").unlink()
-        Publisher(server).until(200)
-        deadline_s = time.monotonic() + BOUND_S
-        while not (small_disk / "data" / files.BALLAST).exists():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.1)
-        assert server.stop() == 0
+    server = serve("--session-timeout-ms", 3000)
+    assert Publisher(server).publish() == 503
+    assert server.codes() == []
+    assert server.call("/readyz", base=server.admin_url, origin=None)[0] in (200, 503)
+    (small_disk / "others").unlink()
+    Publisher(server).until(200)
+    until((small_disk / "data" / files.BALLAST).exists)
+    assert server.stop() == 0
 
 
-def done_or_warned(command, small_disk):
-    """Run a command that must succeed; it may say that it gave up the ballast."""
-    ended = run(command, "--data-dir", small_disk / "data")
-    assert ended.returncode == 0, ended
-    assert "No space" not in ended.stderr  # but the ballast may be back, if what was deleted has made room for it
+def test_withdrawals_work_while_others_fill_the_disk(small_disk, serve):
+    server = serve()
+    publisher = Publisher(server)
+    for _ in range(20):
+        assert publisher.publish() == 200
+    fill_up(small_disk / "others")
+    for code in publisher.codes:
+        owner = {"code": code, "side": "offerer"}
+        assert until(lambda owner=owner: (found := server.call("/withdraw", owner)[0]) != 503 and found) == 200
+    assert publisher.publish() == 503
+    (small_disk / "others").unlink()
+    publisher.until(200)
+    assert server.stop() == 0
 
 
-def test_withdrawals_work_while_others_fill_the_disk(small_disk):
-    with serving(small_disk) as server:
-        publisher = Publisher(server)
-        for _ in range(20):
-            assert publisher.publish() == 200
-        fill_up(small_disk / "others")
-        deadline_s = time.monotonic() + BOUND_S
-        while server.call("/withdraw", {"code": publisher.codes[0], "side": "offerer"})[0] == 503:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.1)
-        for code in publisher.codes[1:]:
-            status = 503
-            while status == 503:
-                assert time.monotonic() < deadline_s
-                status, _ = server.call("/withdraw", {"code": code, "side": "offerer"})
-            assert status == 200
-        assert publisher.publish() == 503
-        (small_disk / "others").unlink()
-        publisher.until(200)
-        assert server.stop() == 0
-
-
-def test_a_store_stays_near_its_bound(tmp_path):
+def test_a_store_stays_near_its_bound(tmp_path, start):
     most = 8 * MIB
-    with serving(tmp_path, "--max-store-bytes", most, "--session-timeout-ms", 3000) as server:
-        publisher = Publisher(server)
-        assert gauge(server, "store_max_bytes") == most
-        largest, before, changes = 0, 200, 0
-        end_s = time.monotonic() + 2 * BOUND_S
-        while changes < 3:  # full, and back, and full
-            assert time.monotonic() < end_s
-            status = publisher.publish()
-            changes += status != before
-            before = status
-            largest = max(largest, files.size_bytes(tmp_path / "data"))
-            if status == 503:
-                time.sleep(0.05)
-        assert largest < 3 * most  # what is being merged is there twice
-        publisher.until(200)
-        assert failures(server) == []
+    server = start("--admin-port", 0, "--max-store-bytes", most, "--session-timeout-ms", 3000)
+    publisher = Publisher(server)
+    assert gauge(server, "store_max_bytes") == most
+    largest, before, changes = 0, 200, 0
+    end_s = time.monotonic() + 2 * BOUND_S
+    while changes < 3:  # full, and back, and full
+        assert time.monotonic() < end_s
+        status = publisher.publish()
+        changes += status != before
+        before = status
+        largest = max(largest, files.size_bytes(tmp_path / "data"))
+        if status == 503:
+            time.sleep(0.05)
+    assert largest < 3 * most  # what is being merged is there twice
+    publisher.until(200)
+    assert failures(server) == []

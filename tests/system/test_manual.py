@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 from support.command import BOUND_S, COMMAND, environment, run
+from support.needs import require
 from support.terminal import Terminal
 
 from tornado_signal.__main__ import make_parser
@@ -16,6 +17,13 @@ from tornado_signal.settings.settings import SETTINGS
 def shell_environment(tmp_path):
     path = f"{COMMAND.parent}:/usr/bin:/bin"
     return environment(HOME=str(tmp_path), ZDOTDIR=str(tmp_path), PATH=path, TERM="dumb", PS1="$ ")
+
+
+def printed(program, *arguments, **options):
+    """What a program prints that ends well."""
+    require(program)
+    options = {"stdout": subprocess.PIPE, "text": True, "timeout": BOUND_S, "check": True, **options}
+    return subprocess.run([program, *arguments], **options).stdout
 
 
 # What is typed before the command, in each shell.
@@ -46,31 +54,20 @@ def test_tab_completes_in_a_shell(shell, typed, completed, shell_environment):
 def test_fish_completes(shell_environment):
     script = "tornado-signal completion fish | source; for each in 'sess' 'watch --or' 'completion f'; "
     script += 'complete -C "tornado-signal $each"; end'
-    done = subprocess.run(
-        ["fish", "--no-config", "-c", script],
-        env=shell_environment,
-        capture_output=True,
-        text=True,
-        timeout=BOUND_S,
-        check=True,
-    )
-    found = [line.split("\t")[0] for line in done.stdout.splitlines()]
-    assert found == ["sessions", "--origin", "fish"]
+    found = printed("fish", "--no-config", "-c", script, env=shell_environment)
+    assert [line.split("\t")[0] for line in found.splitlines()] == ["sessions", "--origin", "fish"]
 
 
 @pytest.mark.parametrize("check", [["mandoc", "-Tlint"], ["groff", "-man", "-ww", "-z", "-Tutf8"]])
 def test_the_manual_page_is_sound(check):
     page = run("man")
     assert (page.returncode, page.stderr) == (0, "")
-    done = subprocess.run(check, input=page.stdout, capture_output=True, text=True, timeout=BOUND_S, check=False)
-    assert (done.stdout, done.stderr) == ("", "")
+    assert printed(*check, input=page.stdout, stderr=subprocess.STDOUT) == ""
 
 
 def test_the_manual_page_says_what_help_says():
-    done = subprocess.run(
-        ["mandoc", "-Tutf8", "-Owidth=400"], input=run("man").stdout, capture_output=True, text=True, check=True
-    )
-    shown = " ".join(re.sub(".\b", "", done.stdout).split())  # bold and underlined by overstriking
+    text = printed("mandoc", "-Tutf8", "-Owidth=400", input=run("man").stdout)
+    shown = " ".join(re.sub(".\b", "", text).split())  # bold and underlined by overstriking
     for command in make_parser().commands:
         assert f"tornado-signal {command}" in shown
     for each in SETTINGS:
@@ -81,11 +78,5 @@ def test_the_manual_page_says_what_help_says():
 
 def test_text_that_troff_would_take_for_orders_is_escaped():
     text = ".so 'x' \\fB -- a-b"
-    done = subprocess.run(
-        ["mandoc", "-Tascii"],
-        input=f".TH X 1 2020-01-01\n.SH NAME\nx \\- y\n.SH X\n{escape(text)}\n",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert text in done.stdout
+    page = f".TH X 1 2020-01-01\n.SH NAME\nx \\- y\n.SH X\n{escape(text)}\n"
+    assert text in printed("mandoc", "-Tascii", input=page)

@@ -27,6 +27,7 @@ from tornado_signal.transport import ServerState, websocket
 pytest_plugins = ["support.http_fixtures"]
 
 BOUND_S = 20
+HOPS = ["tcp", "unix"]  # how a proxy reaches the server
 ELSEWHERE = "127.0.0.7"  # a client that is not the proxy
 TRUSTED = (ipaddress.ip_network("127.0.0.1"), "unix")
 FORGED = [
@@ -40,23 +41,8 @@ FORGED = [
 LARGE = 5_000_000
 OFFER = {"info": "i", "offer": "o"}
 NOT_PAST_NGINX = ["/a%00b", "/%00", "/..", "/%2e%2E"]
-TOPICS = [
-    "a/b",
-    "/",
-    "//",
-    "%2F",
-    "%",
-    "%00",
-    "a b",
-    "a+b",
-    "a?b#c",
-    ".",
-    "..a",
-    "a\\b",
-    "~!$&'()*,;=:@",
-    "é日本🙂",
-    "\x01\x7f",
-]
+TOPICS = ["a/b", "/", "//", "%2F", "%", "%00", "a b", "a+b", "a?b#c", ".", "..a", "a\\b"]
+TOPICS += ["~!$&'()*,;=:@", "é日本🙂", "\x01\x7f"]
 
 
 class Through:
@@ -78,36 +64,29 @@ class Through:
     @contextlib.asynccontextmanager
     async def connect(self, host="127.0.0.1", source=None):
         """A client's connection to the proxy."""
-        streams = await asyncio.open_connection(
-            host, self.proxy.port, ssl=self.tls, local_addr=(source, 0) if source else None
-        )
-        connection = Connection(*streams)
+        local = (source, 0) if source else None
+        connection = Connection(*await asyncio.open_connection(host, self.proxy.port, ssl=self.tls, local_addr=local))
         try:
             yield connection
         finally:
             connection.writer.transport.abort()  # as browsers do, without waiting for the other end's farewell
 
-    async def call(self, method, target, body=None, *, origin=ORIGIN, headers=(), **options):
-        """Send a request through the proxy; its response."""
+    async def call(self, method, target, body=None, *, origin=ORIGIN, headers=(), bound_s=BOUND_S, **options):
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         length = [("Content-Length", str(len(data)))] if body is not None else []
-        fields = [
-            (name, f"127.0.0.1:{self.proxy.port}" if name == "Host" else value)
-            for name, value in with_origin(origin, [*headers, *length])
-        ]
-        async with asyncio.timeout(BOUND_S), self.connect(**options) as connection:
+        _, *fields = with_origin(origin, [*headers, *length])
+        fields.append(("Host", f"127.0.0.1:{self.proxy.port}"))
+        async with asyncio.timeout(bound_s), self.connect(**options) as connection:
             await connection.send(head(method, target, fields) + data)
             return await connection.receive(method)
 
     async def post(self, target, /, **body):
-        """POST something that must succeed; its JSON."""
         response = await self.call("POST", target, body)
         assert response.status == 200, response
         return response.json
 
 
 def open_socket(through, **options):
-    """A client's WebSocket through the proxy."""
     return RpcClient(f"wss://127.0.0.1:{through.proxy.port}/ws", ORIGIN, ssl=through.tls, **options)
 
 
@@ -118,11 +97,6 @@ def pair(tmp_path_factory):
 
 @pytest.fixture(params=PROXIES)
 def kind(request):
-    return request.param
-
-
-@pytest.fixture(params=["tcp", "unix"])
-def hop(request):
     return request.param
 
 
@@ -168,41 +142,28 @@ def through(io_loop, start_through, kind):
     return io_loop.run_sync(lambda: start_through(kind))
 
 
-# Who asks, and whom.
-
-
-@pytest.mark.parametrize(("host", "source"), [("127.0.0.1", ELSEWHERE), ("::1", None)])
-async def test_the_client_is_who_connects_to_the_proxy(kind, hop, host, source, start_through):
+@pytest.mark.parametrize("hop", HOPS)
+async def test_neither_the_client_nor_the_own_origin_can_be_forged(kind, hop, start_through):
+    """The client is who connects to the proxy. The own origin, of pages beside the API, is what their browser sees."""
     through = await start_through(kind, hop)
-    response = await through.call("GET", "/who", headers=FORGED, host=host, source=source)
-    assert (response.status, response.json) == (200, {"client": source or host})
+    for host, source in (("127.0.0.1", ELSEWHERE), ("::1", None)):
+        response = await through.call("GET", "/who", headers=FORGED, host=host, source=source)
+        assert (response.status, response.json) == (200, {"client": source or host})
+    response = await through.call("GET", "/topics", origin=None, headers=[("Sec-Fetch-Site", "same-origin"), *FORGED])
+    assert (response.status, allowed_origin(response)) == (200, through.proxy.url)
+    options = ["--http2", "--silent", "--cacert", through.proxy.pair.certificate, "--dump-header", "-"]
+    options += ["--header", "Sec-Fetch-Site: same-origin", f"{through.proxy.url}/topics"]
+    process = await asyncio.create_subprocess_exec("curl", *options, stdout=subprocess.PIPE)
+    said, _ = await process.communicate()
+    assert re.match(b"HTTP/2 200 ", said)
+    assert f"access-control-allow-origin: {through.proxy.url}\r\n".encode() in said
 
 
-@pytest.mark.parametrize("hop", ["tcp", "unix"])
+@pytest.mark.parametrize("hop", HOPS)
 async def test_an_untrusted_proxy_is_the_client(kind, hop, start_through):
     through = await start_through(kind, hop, trusted_proxies=())
     response = await through.call("GET", "/who", source=ELSEWHERE)
     assert response.json == {"client": "127.0.0.1" if hop == "tcp" else "unix"}
-
-
-async def test_the_own_origin_is_what_the_browser_sees(kind, hop, start_through):
-    through = await start_through(kind, hop)
-    response = await through.call("GET", "/topics", origin=None, headers=[("Sec-Fetch-Site", "same-origin"), *FORGED])
-    assert (response.status, allowed_origin(response)) == (200, through.proxy.url)
-    options = [
-        "--http2",
-        "--silent",
-        "--cacert",
-        through.proxy.pair.certificate,
-        "--header",
-        "Sec-Fetch-Site: same-origin",
-    ]
-    process = await asyncio.create_subprocess_exec(
-        "curl", *options, "--dump-header", "-", f"{through.proxy.url}/topics", stdout=subprocess.PIPE
-    )
-    said, _ = await process.communicate()
-    assert re.match(b"HTTP/2 200 ", said)
-    assert f"access-control-allow-origin: {through.proxy.url}\r\n".encode() in said
 
 
 async def test_origins_and_preflights_are_passed_on(through):
@@ -217,9 +178,6 @@ async def test_origins_and_preflights_are_passed_on(through):
     assert preflight.headers["Access-Control-Max-Age"] == "7200"
 
 
-# What is asked for.
-
-
 async def test_topics_of_any_characters_arrive(through):
     for topic in TOPICS:
         code = (await through.post(f"/{segment(topic)}/offer", **OFFER))["code"]
@@ -228,21 +186,17 @@ async def test_topics_of_any_characters_arrive(through):
     assert await through.service.topics() == [(topic, 1) for topic in sorted(TOPICS)]
 
 
-async def test_nginx_refuses_nul_and_dots_in_json(start_through):
-    through = await start_through("nginx")
+async def test_nul_and_dots_in_paths(start_through):
+    """Of itself nginx refuses them, in JSON that a page can read; Caddy passes them on."""
+    nginx, caddy = await start_through("nginx"), await start_through("caddy")
     for path in NOT_PAST_NGINX:
-        response = await through.call("POST", f"{path}/offer", OFFER)
+        response = await nginx.call("POST", f"{path}/offer", OFFER)
         assert refused(response) == (400, "Bad request"), path
         assert allowed_origin(response) == "*"
         assert response.headers["Content-Type"] == "application/json"
-    assert through.runs == []
-
-
-async def test_caddy_passes_nul_and_dots_on(start_through):
-    through = await start_through("caddy")
-    for path in NOT_PAST_NGINX:
-        await through.post(f"{path}/offer", **OFFER)
-    assert await through.service.topics() == [("\0", 1), ("..", 2), ("a\0b", 1)]
+        await caddy.post(f"{path}/offer", **OFFER)
+    assert nginx.runs == []
+    assert await caddy.service.topics() == [("\0", 1), ("..", 2), ("a\0b", 1)]
 
 
 async def test_http_is_sent_to_https(start_through):
@@ -254,27 +208,25 @@ async def test_http_is_sent_to_https(start_through):
     assert (response.status, response.headers["Location"]) == (308, "https://signal.example.com/a%2Fb/offer?x=%00")
 
 
-# Bodies.
-
-
 def in_chunks(data):
-    """A body whose length is not announced."""
     pieces = [data[start : start + 50_000] for start in range(0, len(data), 50_000)]
     return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in [*pieces, b""])
 
 
-@pytest.mark.parametrize("announced", [True, False])
-async def test_a_large_body_is_refused_once(announced, through):
+async def test_a_large_body_is_refused_once(through):
     body = json.dumps({"info": "i", "offer": "o" * LARGE}).encode()
-    framing = [("Content-Length", str(len(body)))] if announced else [("Transfer-Encoding", "chunked")]
-    async with asyncio.timeout(BOUND_S), through.connect() as connection:
-        request = head("POST", "/lobby/offer", with_origin(ORIGIN, framing))
-        sending = asyncio.create_task(connection.send(request + (body if announced else in_chunks(body))))
-        response = await connection.receive()
-        await sending
-    assert refused(response) == (413, "Request body too large")
-    assert allowed_origin(response) == ORIGIN
-    assert through.runs == ["/lobby/offer"]
+    announced = ("Content-Length", str(len(body)))
+    for framing, data in ((announced, body), (("Transfer-Encoding", "chunked"), in_chunks(body))):
+        through.runs.clear()
+        async with asyncio.timeout(BOUND_S), through.connect() as connection:
+            sending = asyncio.create_task(
+                connection.send(head("POST", "/lobby/offer", with_origin(ORIGIN, [framing])) + data)
+            )
+            response = await connection.receive()
+            await sending
+        assert refused(response) == (413, "Request body too large")
+        assert allowed_origin(response) == ORIGIN
+        assert through.runs == ["/lobby/offer"]
     await through.post("/lobby/offer", info="i", offer="o" * 200_000)
     assert await through.service.topics() == [("lobby", 1)]
 
@@ -286,24 +238,18 @@ async def test_a_long_listing_arrives_whole(through):
     assert [each["info"] for each in response.json["sessions"]] == [str(number) for number in reversed(range(40))]
 
 
-# Waits and streams.
-
-
-async def test_a_wait_is_answered_at_once(through):
-    code = (await through.post("/lobby/offer", **OFFER))["code"]
-    waiting = asyncio.create_task(through.post("/poll", code=code, side="offerer", wait=60))
-    await until(lambda: waits(through) == 1)
-    await through.post("/answer", code=code, side="answerer", answer="a")
-    assert (await asyncio.wait_for(waiting, 5))["answer"] == "a"
-
-
-async def test_events_come_at_once(through):
+async def test_news_come_at_once(through):
+    """Though nothing follows them: the answer to a wait, and events of a stream."""
     async with open_stream(through.proxy.port, "/lobby/events", tls=through.tls) as stream:
         assert (stream.status, stream.headers["Content-Type"]) == (200, "text/event-stream")
         for _ in range(3):
             code = (await through.post("/lobby/offer", **OFFER))["code"]
-            (event,) = await asyncio.wait_for(stream.take(), 5)
+            (event,) = await asyncio.wait_for(stream.take(), BOUND_S)
             assert (event.name, event.data["code"]) == ("session", code)
+        waiting = asyncio.create_task(through.post("/poll", code=code, side="offerer", wait=60))
+        await until(lambda: waits(through) == 2)
+        await through.post("/answer", code=code, side="answerer", answer="a")
+        assert (await asyncio.wait_for(waiting, BOUND_S))["answer"] == "a"
 
 
 async def test_who_leaves_is_let_go(through):
@@ -327,7 +273,6 @@ def waits(through):
 
 
 async def until(true):
-    """Wait for something to become true."""
     async with asyncio.timeout(BOUND_S):
         while not true():  # noqa: ASYNC110 (what happens in other processes tells nobody here)
             await asyncio.sleep(0.01)
@@ -335,26 +280,23 @@ async def until(true):
 
 @pytest.mark.slow
 async def test_the_longest_waits_outlast_the_proxies(start_through, monkeypatch):
+    """A wait of 60 s, a stream on which nothing happens meanwhile, and a WebSocket, which the server pings.
+
+    A WebSocket that is not pinged ends where a proxy has less patience than ours have.
+    """
+
     async def one(through):
         code = (await through.post("/lobby/offer", **OFFER))["code"]
         async with open_stream(through.proxy.port, f"/events?code={code}&side=offerer", tls=through.tls) as stream:
             began_s = time.monotonic()
-            response = await long_poll(through, code)
+            response = await through.call("POST", "/poll", {"code": code, "side": "offerer", "wait": 60}, bound_s=90)
             assert time.monotonic() - began_s > 59
             assert response.status == 200
             assert response.json["answer"] is None
             await through.post("/answer", code=code, side="answerer", answer="a")
-            (event,) = await asyncio.wait_for(stream.take(), 5)
+            (event,) = await asyncio.wait_for(stream.take(), BOUND_S)
             assert (event.name, event.data) == ("answer", {"answer": "a"})
             assert stream.comments >= 4
-
-    async def long_poll(through, code):
-        body = json.dumps({"code": code, "side": "offerer", "wait": 60}).encode()
-        async with through.connect() as connection:
-            await connection.send(
-                head("POST", "/poll", with_origin(ORIGIN, [("Content-Length", str(len(body)))])) + body
-            )
-            return await asyncio.wait_for(connection.receive(), 70)
 
     throughs = [await start_through(kind) for kind in PROXIES]
     hasty = [await start_through(kind, idle_s=30) for kind in ("nginx", "haproxy")]
@@ -369,9 +311,7 @@ async def test_the_longest_waits_outlast_the_proxies(start_through, monkeypatch)
             assert (await client.call("health"))["status"] == "ok"
 
 
-# WebSockets.
-
-
+@pytest.mark.parametrize("hop", HOPS)
 async def test_a_websocket_passes_the_proxy(kind, hop, start_through):
     through = await start_through(kind, hop, hold_grace_ms=0)
     large = "o" * 200_000
@@ -395,11 +335,9 @@ async def test_a_refused_handshake_is_answered_in_json(kind, start_through):
     through = await start_through(kind, allowed_origins=Origins(frozenset({ORIGIN})))
     key = [("Sec-WebSocket-Key", "MDEyMzQ1Njc4OTAxMjM0NQ=="), ("Sec-WebSocket-Version", "13")]
     handshake = [("Connection", "Upgrade"), ("Upgrade", "websocket"), *key]
-    for target, origin, expected in (
-        ("/ws", "https://other.example", (403, "Origin not allowed")),
-        ("/lobby/events", ORIGIN, (400, invalid("Upgrade"))),
-    ):
-        assert refused(await through.call("GET", target, origin=origin, headers=handshake)) == expected
+    other = await through.call("GET", "/ws", origin="https://other.example", headers=handshake)
+    assert refused(other) == (403, "Origin not allowed")
+    assert refused(await through.call("GET", "/lobby/events", headers=handshake)) == (400, invalid("Upgrade"))
     assert refused(await through.call("GET", "/ws")) == (400, invalid("Upgrade"))
     assert (await through.call("GET", "/health", headers=handshake)).status == 200
 
@@ -422,9 +360,6 @@ async def test_thirty_waits_over_http2_are_one_connection(through, tmp_path, pai
     assert sum(int(connections) for _, _, connections in found) == 1
 
 
-# When the server is away.
-
-
 class Restarted:
     """A server as a process behind a proxy."""
 
@@ -436,11 +371,9 @@ class Restarted:
         self.tls = client_context(pair)
 
     def back(self):
-        """Start the server again."""
         self.server = self._start(port=self.port)
 
     async def call(self, method, target, body=None, headers=()):
-        """Send a request through the proxy; its response, or None."""
         data = b"" if body is None else json.dumps(body).encode()
         fields = with_origin(ORIGIN, [("Content-Length", str(len(data))), *headers])
         connection = Connection(*await asyncio.open_connection("127.0.0.1", self.proxy.port, ssl=self.tls))
@@ -462,6 +395,8 @@ async def test_the_proxy_answers_as_the_server_while_it_is_away(kind, restarted)
     behind = restarted(kind)
     assert (await behind.call("POST", "/lobby/offer", OFFER)).status == 200
     behind.server.stop()
+    # A broken connection, after which an EventSource comes back, and no error, after which it would not.
+    assert await behind.call("GET", "/lobby/events", headers=[("Accept", "text/event-stream")]) is None
     calls = (behind.call("POST", "/lobby/offer", OFFER), behind.call("GET", "/lobby/sessions"))
     for response in await asyncio.gather(*calls):
         assert refused(response) == (503, "Service unavailable")
@@ -471,12 +406,6 @@ async def test_the_proxy_answers_as_the_server_while_it_is_away(kind, restarted)
     behind.back()
     assert (await behind.call("POST", "/lobby/offer", OFFER)).status == 200
     assert len((await behind.call("GET", "/lobby/sessions")).json["sessions"]) == 2
-
-
-async def test_a_stream_is_broken_while_the_server_is_away(kind, restarted):
-    behind = restarted(kind)
-    behind.server.stop()
-    assert await behind.call("GET", "/lobby/events", headers=[("Accept", "text/event-stream")]) is None
 
 
 async def test_a_websocket_goes_on_after_the_server_was_away(kind, restarted):
@@ -558,14 +487,10 @@ async def test_a_post_is_not_sent_twice(kind, start_proxy, pair):
     breaking.stop()
 
 
-# The Python client.
-
-
 class Stripping(PROXIES["haproxy"]):
     """HAProxy with a rule that lets no WebSocket through."""
 
     def configure(self):
-        """Write its files; the command."""
         command = super().configure()
         file = self.directory / "haproxy.cfg"
         before, rule, after = file.read_text().partition("    http-request set-header X-Forwarded-Proto https\n")
@@ -594,9 +519,6 @@ async def test_the_python_client_uses_what_a_proxy_lets_through(kind, method, st
         await until(lambda: not metrics.waiting.total())
         assert {found for pattern, found, _ in metrics.waits if pattern == "/:topic/events"} == {method}
         assert through.runs.count("/ws") == 1
-
-
-# The files.
 
 
 def test_the_caddyfile_is_as_caddy_would_write_it():

@@ -2,9 +2,9 @@
 
 import os
 import subprocess
-import time
 
-from support.command import BOUND_S, Server
+from support.browsers import until
+from support.command import Server
 from support.full_disks import check, publish_until, wait_until_ready
 
 # Root may write everywhere; without this capability it is a user like others, of directories of its own.
@@ -13,14 +13,11 @@ AS_A_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.g
 
 def remount(path, how):
     """Mount anew; to `ro` the kernel does only while no file is open for writing: between two tries to reopen."""
-    deadline_s = time.monotonic() + BOUND_S
     command = ["mount", "-o", f"remount,{how}", str(path)]
-    while (done := subprocess.run(command, capture_output=True, text=True, check=False)).returncode:
-        assert time.monotonic() < deadline_s, done.stderr
-        time.sleep(0.02)
+    until(lambda: subprocess.run(command, capture_output=True, check=False).returncode == 0)
 
 
-def test_refuses_while_read_only_and_loses_nothing(small_disk):
+def test_refuses_while_read_only_and_loses_nothing(small_disk, start):
     data = small_disk / "data"
     server = Server("--data-dir", data, "--admin-port", 0, prefix=AS_A_USER)
     kept = {}
@@ -48,9 +45,6 @@ def test_refuses_while_read_only_and_loses_nothing(small_disk):
         assert any("still refusing requests" in line for line in server.log)
     finally:
         server.end()
-    again = Server("--data-dir", data)
-    try:
-        check(again, kept)
-        assert again.stop() == 0
-    finally:
-        again.end()
+    again = start(data=data)
+    check(again, kept)
+    assert again.stop() == 0

@@ -79,12 +79,10 @@ def port_of(server):
 
 
 def serves(server):
-    """Whether the proxy has found it."""
     return scrape(server.admin_url).one("sessions_created") > 0
 
 
 async def until(reached, *arguments):
-    """Wait for a condition that takes a while to find out."""
     async with asyncio.timeout(30):
         while not await aside(reached, *arguments):  # noqa: ASYNC110 (other processes tell nobody here)
             await asyncio.sleep(0.05)
@@ -115,7 +113,6 @@ async def test_nobody_is_refused_by_a_drain_and_few_by_a_kill(kind, serve, behin
 
 
 def meet_by_way_of(one, other, topic):
-    """Two peers meet, one at each server."""
     code = one.offer(topic)
     assert other.codes(topic) == [code]
     assert other.call("/answer", {"code": code, "side": "answerer", "candidate": "c"})[0] == 200
@@ -142,9 +139,6 @@ async def test_nobody_is_refused_by_an_upgrade(serve, behind, tmp_path):
                     await aside(meet_by_way_of, one, other, f"from{port_of(one)}")
             await pairs.more()
         assert pairs.failures == []
-
-
-# From one server to three, as the page on scaling says.
 
 
 class Machines:
@@ -200,7 +194,6 @@ class Machines:
         return found == ["online"] * 6
 
     def end(self):
-        """End the nodes."""
         for file in self.directory.glob("*/*.pid"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(file.read_text()), signal.SIGKILL)
@@ -224,13 +217,10 @@ async def test_from_one_server_to_three(machines, behind, start):
         await until(machines.replicated)  # before, a server would say what is missing, and not start
         password = machines.directory / "password"
         password.write_text("SECRET")
-        variables = dict(re.findall(r"^(TORNADO_SIGNAL_\w+)=(.*)$", machines.here(settings), re.MULTILINE))
         port = free_port()
-        variables |= {
-            "TORNADO_SIGNAL_PORT": str(port),
-            "TORNADO_SIGNAL_REDIS_PASSWORD_FILE": str(password),
-            "TORNADO_SIGNAL_TRUSTED_PROXIES": "127.0.0.1",
-        }
+        variables = dict(re.findall(r"^(TORNADO_SIGNAL_\w+)=(.*)$", machines.here(settings), re.MULTILINE))
+        ours = {"PORT": str(port), "REDIS_PASSWORD_FILE": str(password), "TRUSTED_PROXIES": "127.0.0.1"}
+        variables |= {f"TORNADO_SIGNAL_{name}": value for name, value in ours.items()}
         servers = []
         try:
             for number in (1, 2, 3):

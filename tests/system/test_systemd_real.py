@@ -1,9 +1,10 @@
 """The service under a real systemd, on a machine of its own: installed, watched, restarted under load, removed.
 
-The tests are steps: each leaves the service running for the next one.
+One test takes all steps, in one machine: each leaves the service running for the next one.
 """
 
 import configparser
+import contextlib
 import json
 import re
 import shutil
@@ -34,13 +35,13 @@ with open("/var/lib/tornado-signal/data/LOCK", "r+") as lock:
     sys.stdin.read()
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs("root"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("root"), pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory):
-    room = tmp_path_factory.mktemp("machine")
-    source = room / "files" / SOURCE.strip("/")
+@pytest.fixture
+def machine(tmp_path):
+    """A machine with a checkout, and what that needs from PyPI, but no network."""
+    source = tmp_path / "files" / SOURCE.strip("/")
     copy_checkout(source)
     new_repository(source)
     shutil.copy(TESTS / "support/probe.py", source.parent)
@@ -50,7 +51,7 @@ def machine(tmp_path_factory):
     wanted = [project["options"]["install_requires"], project["options.extras_require"]["redis"], "setuptools>=77"]
     needs = [line for text in wanted for line in text.strip().splitlines()]
     subprocess.run([*pip, "download", "--dest", source.parent / "wheels", *needs], check=True, timeout=120)
-    with Machine(room / "room", room / "files") as machine:
+    with Machine(tmp_path / "room", tmp_path / "files") as machine:
         yield machine
 
 
@@ -61,7 +62,6 @@ def show(machine, *names, unit=SERVICE):
 
 
 def until(condition):
-    """Wait for something; what it is then."""
     deadline_s = time.monotonic() + BOUND_S
     while not (found := condition()):
         assert time.monotonic() < deadline_s
@@ -70,7 +70,6 @@ def until(condition):
 
 
 def active(machine):
-    """Whether the service runs."""
     return show(machine, "ActiveState")["ActiveState"] == "active"
 
 
@@ -82,17 +81,14 @@ def curl(machine, path, body=None):
 
 
 def ask(machine, path, body=None):
-    """A request that must succeed; its JSON."""
     return json.loads(subprocess.run(curl(machine, path, body), stdout=subprocess.PIPE, check=True).stdout)
 
 
 def offer(machine, topic="lobby"):
-    """Publish an offer; its code."""
     return ask(machine, f"/{topic}/offer", {"info": "i", "offer": "o"})["code"]
 
 
 def codes(machine, topic="lobby"):
-    """The codes of a topic's sessions."""
     return [each["code"] for each in ask(machine, f"/{topic}/sessions")["sessions"]]
 
 
@@ -103,7 +99,17 @@ def override(machine, text, unit=SERVICE):
     machine.do("systemctl daemon-reload")
 
 
-def test_install(machine):
+@contextlib.contextmanager
+def overridden(machine, text):
+    """Run the service with a changed unit for a while."""
+    override(machine, text)
+    machine.do(RESTART)
+    yield
+    override(machine, "")
+    machine.do(RESTART)
+
+
+def install(machine):
     said = machine.do(f"cd {SOURCE} && {INSTALL}", **OFFLINE)
     assert ask(machine, "/health")["status"] == "ok"
     commit = machine.do(f"git -C {SOURCE} rev-parse HEAD")
@@ -119,13 +125,11 @@ def test_install(machine):
     assert machine.do("stat -c %a /etc/tornado-signal/tornado-signal.env") == "600"
 
 
-def test_ready_when_the_store_is_open(machine):
+def ready_when_the_store_is_open(machine):
     code = offer(machine)
     machine.do(f"systemctl stop {SERVICE}")
-    locker = subprocess.Popen(
-        machine.command("/usr/bin/python3", "-c", LOCK), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with locker:
+    lock = machine.command("/usr/bin/python3", "-c", LOCK)
+    with subprocess.Popen(lock, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as locker:
         assert locker.stdout.readline() == "locked\n"
         with subprocess.Popen(curl(machine, "/lobby/sessions"), stdout=subprocess.PIPE) as early:
             states = set()
@@ -144,72 +148,63 @@ def test_ready_when_the_store_is_open(machine):
     assert "data is in use by another process" in machine.do(LOG)
 
 
-def test_a_wrong_setting(machine):
+def a_wrong_setting(machine):
     override(machine, "Environment=TORNADO_SIGNAL_CODES=none")
     assert machine.run(RESTART).returncode == 1
-    assert show(machine, "ActiveState", "ExecMainStatus", "NRestarts") == {
-        "ActiveState": "failed",
-        "ExecMainStatus": "2",
-        "NRestarts": "0",
-    }
+    ended = {"ActiveState": "failed", "ExecMainStatus": "2", "NRestarts": "0"}
+    assert show(machine, *ended) == ended
     assert "TORNADO_SIGNAL_CODES = 'none'" in machine.do(LOG)
     override(machine, "")
     machine.do(RESTART)
 
 
-def test_the_log_and_the_numbers(machine):
-    override(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=9100 TORNADO_SIGNAL_ACCESS_LOG=true")
-    machine.do(RESTART)
-    offer(machine, "hidden")
-    line = "INFO tornado_signal.requests: request method=POST endpoint=/:topic/offer status=200 "
+def the_log_and_the_numbers(machine):
+    with overridden(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=9100 TORNADO_SIGNAL_ACCESS_LOG=true"):
+        offer(machine, "hidden")
+        line = "INFO tornado_signal.requests: request method=POST endpoint=/:topic/offer status=200 "
 
-    def read():
-        machine.do("journalctl --sync")
-        said = machine.do(f"journalctl --unit {SERVICE} --output json --output-fields MESSAGE,PRIORITY")
-        found = [(each["PRIORITY"], each["MESSAGE"]) for each in map(json.loads, said.splitlines())]
-        return found if any(message.startswith(line) for _, message in found) else None
+        def read():
+            machine.do("journalctl --sync")
+            said = machine.do(f"journalctl --unit {SERVICE} --output json --output-fields MESSAGE,PRIORITY")
+            found = [(each["PRIORITY"], each["MESSAGE"]) for each in map(json.loads, said.splitlines())]
+            return found if any(message.startswith(line) for _, message in found) else None
 
-    lines = until(read)
-    assert {priority for priority, message in lines if message.startswith(line)} == {"6"}
-    assert {priority for priority, message in lines if "TORNADO_SIGNAL_CODES = 'none'" in message} == {"3"}
-    assert [message for _, message in lines if "hidden" in message or "<6>" in message] == []
-    wrong = machine.do("journalctl -u tornado-signal -p warning --output cat")
-    assert "TORNADO_SIGNAL_CODES = 'none'" in wrong
-    assert "listening" not in wrong
-    numbers = machine.do("curl --silent --fail http://127.0.0.1:9100/metrics")
-    for name in ("tornado_signal_ready", "process_start_time_seconds", "process_open_fds", "process_max_fds"):
-        assert re.search(f"^{name} [1-9]", numbers, re.MULTILINE), name
-    override(machine, "")
-    machine.do(RESTART)
+        lines = until(read)
+        assert {priority for priority, message in lines if message.startswith(line)} == {"6"}
+        assert {priority for priority, message in lines if "TORNADO_SIGNAL_CODES = 'none'" in message} == {"3"}
+        assert [message for _, message in lines if "hidden" in message or "<6>" in message] == []
+        wrong = machine.do("journalctl -u tornado-signal -p warning --output cat")
+        assert "TORNADO_SIGNAL_CODES = 'none'" in wrong
+        assert "listening" not in wrong
+        numbers = machine.do("curl --silent --fail http://127.0.0.1:9100/metrics")
+        for name in ("tornado_signal_ready", "process_start_time_seconds", "process_open_fds", "process_max_fds"):
+            assert re.search(f"^{name} [1-9]", numbers, re.MULTILINE), name
 
 
-def test_watchdog(machine):
-    override(machine, "WatchdogSec=1")
-    machine.do(RESTART)
-    code = offer(machine)
-    fed = set()
+def watchdog(machine):
+    with overridden(machine, "WatchdogSec=2"):
+        code = offer(machine)
+        fed = set()
 
-    def fed_often():
-        fed.add(show(machine, "WatchdogTimestampMonotonic")["WatchdogTimestampMonotonic"])
-        return len(fed) > 5
+        def fed_often():
+            fed.add(show(machine, "WatchdogTimestampMonotonic")["WatchdogTimestampMonotonic"])
+            return len(fed) > 5
 
-    until(fed_often)
-    before = show(machine, "MainPID", "NRestarts")
-    assert before["NRestarts"] == "0"
-    machine.do(f"kill -STOP {before['MainPID']}")
-    until(lambda: show(machine, "NRestarts")["NRestarts"] == "1" and active(machine))
-    assert show(machine, "MainPID") != {"MainPID": before["MainPID"]}
-    assert code in codes(machine)
-    log = machine.do(LOG)
-    assert "Watchdog timeout" in log
-    assert "Fatal Python error: Aborted" in log
-    assert "uvloop" in log.split("Fatal Python error")[1], "the trace does not show the loop"
-    assert "code=killed, status=6/ABRT" in log, "its memory was dumped"
-    override(machine, "")
-    machine.do(RESTART)
+        until(fed_often)
+        before = show(machine, "MainPID", "NRestarts")
+        assert before["NRestarts"] == "0"
+        machine.do(f"kill -STOP {before['MainPID']}")
+        until(lambda: show(machine, "NRestarts")["NRestarts"] == "1" and active(machine))
+        assert show(machine, "MainPID") != {"MainPID": before["MainPID"]}
+        assert code in codes(machine)
+        log = machine.do(LOG)
+        assert "Watchdog timeout" in log
+        assert "Fatal Python error: Aborted" in log
+        assert "uvloop" in log.split("Fatal Python error")[1], "the trace does not show the loop"
+        assert "code=killed, status=6/ABRT" in log, "its memory was dumped"
 
 
-def test_workers(machine):
+def workers(machine):
     machine.do("systemd-run --quiet --unit redis redis-server --save '' --dir /run")
     settings = {"STORE": "redis", "DURABILITY": "os", "WORKERS": "2", "ADMIN_PORT": "9100"}
     environment = " ".join(f"TORNADO_SIGNAL_{name}={value}" for name, value in settings.items())
@@ -235,7 +230,7 @@ def test_workers(machine):
     machine.do(f"{RESTART} && systemctl stop redis")
 
 
-def test_sandbox(machine):
+def sandbox(machine):
     machine.do(f"systemctl stop {SERVICE}")
     place = "/run/found.json"
     override(
@@ -256,50 +251,42 @@ def test_sandbox(machine):
     assert machine.do("find /tmp /var/tmp -name probed -not -path '*/systemd-private-*'") == "", "its /tmp is another's"
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def load(machine):
-    started = []
-
-    def starting():
-        command = machine.command(sys.executable, "-m", "support.load", "3000", only="--net")
-        process = subprocess.Popen(command, cwd=TESTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        started.append(process)
-        assert process.stdout.readline() == "ready\n"
-        return lambda: json.loads(process.communicate("", timeout=BOUND_S * 2)[0])
-
-    yield starting
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
+    """Load on the server; what is yielded ends it and says what the clients have seen."""
+    command = machine.command(sys.executable, "-m", "support.load", "3000", only="--net")
+    with subprocess.Popen(command, cwd=TESTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            yield lambda: json.loads(process.communicate("", timeout=BOUND_S * 2)[0])
+        finally:
+            process.kill()
 
 
-def test_restarts_under_load(machine, load):
+def restarts_under_load(machine):
     settings = "/etc/tornado-signal/tornado-signal.env"
     machine.do(f"echo TORNADO_SIGNAL_SESSION_TIMEOUT_MS=200000 >>{settings}")
     machine.do(f"echo '# new' >>{SOURCE}/systemd/tornado-signal.env")
     machine.do(f"cd {SOURCE} && git -c user.name=T -c user.email=t@example.invalid commit --all --quiet --message next")
     pids = set()
-    ended = load()
-    for _ in range(3):
-        machine.do(RESTART)
-        pid = show(machine, "MainPID")
-        machine.do(f"echo TORNADO_SIGNAL_MAX_OFFER={1000 + len(pids)} >>{settings}")
-        machine.do(RELOAD)
-        time.sleep(0.5)  # the load's, to do its work
-        assert show(machine, "MainPID", "ActiveState", "NRestarts") == pid | {"ActiveState": "active", "NRestarts": "0"}
-        pids.add(pid["MainPID"])
-    assert machine.do(LOG).count("settings read again, applied: --max-offer") == 3
-    said = machine.do(f"cd {SOURCE} && {INSTALL}", **OFFLINE)
-    pids.add(show(machine, "MainPID")["MainPID"])
-    found = ended()
-    print(found["answered"])
+    with load(machine) as ended:
+        for _ in range(3):
+            machine.do(RESTART)
+            pid = show(machine, "MainPID")
+            machine.do(f"echo TORNADO_SIGNAL_MAX_OFFER={1000 + len(pids)} >>{settings}")
+            machine.do(RELOAD)
+            time.sleep(0.5)  # the load's, to do its work
+            assert show(machine, "MainPID", "NRestarts") == pid | {"NRestarts": "0"}
+            assert active(machine)
+            pids.add(pid["MainPID"])
+        assert machine.do(LOG).count("settings read again, applied: --max-offer") == 3
+        said = machine.do(f"cd {SOURCE} && {INSTALL}", **OFFLINE)
+        pids.add(show(machine, "MainPID")["MainPID"])
+        found = ended()
     assert found["failures"] == []
     assert len(pids) == 4
-    assert (
-        min(found["answered"][kind] for kind in ("offers", "looks", "late looks", "waits", "kept", "streams")) >= 40
-    ), found["answered"]
+    kinds = ("offers", "looks", "late looks", "waits", "kept", "streams")
+    assert min(found["answered"][kind] for kind in kinds) >= 40, found["answered"]
     counts = {each["topic"]: each["count"] for each in ask(machine, "/topics")["topics"]}
     assert counts["load"] + counts["waits"] == len(set(found["codes"])) == len(found["codes"])
     # The upgrade.
@@ -312,14 +299,7 @@ def test_restarts_under_load(machine, load):
     assert (listed["code"], listed["expiresAt"] - listed["createdAt"]) == (session["code"], 200_000)
 
 
-def test_the_load_would_notice(machine, load):
-    ended = load()
-    machine.do(f"systemctl restart {SOCKET}")
-    assert ended()["failures"] != []
-    until(lambda: active(machine))
-
-
-def test_a_unix_socket(machine):
+def a_unix_socket(machine):
     path = "/run/tornado-signal/signal.sock"
     override(machine, f"ListenStream=\nListenStream={path}", SOCKET)
     machine.do(f"systemctl restart {SOCKET}")
@@ -335,7 +315,7 @@ def test_a_unix_socket(machine):
     assert ask(machine, "/health")["status"] == "ok"
 
 
-def test_look_after_it(machine):
+def look_after_it(machine):
     running, stopped = (text.replace("sudo ", "") for text in blocks("maintenance", "Backup and repair", "sh"))
     override(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=9100")
     machine.do(f"{RESTART} && mkdir -p /var/backups")
@@ -363,7 +343,7 @@ def test_look_after_it(machine):
     machine.do(RESTART)
 
 
-def test_stop(machine):
+def stop(machine):
     code = offer(machine)
     with subprocess.Popen(
         curl(machine, "/poll", {"code": code, "side": "offerer", "wait": 60}), stdout=subprocess.PIPE
@@ -371,18 +351,15 @@ def test_stop(machine):
         until(lambda: machine.run("ss -Htn state established sport = :3000").stdout.strip())
         machine.do(f"systemctl stop {SOCKET}")
         assert json.loads(waiting.communicate(timeout=BOUND_S)[0])["answer"] is None
-    assert show(machine, "ActiveState", "Result", "ExecMainStatus") == {
-        "ActiveState": "inactive",
-        "Result": "success",
-        "ExecMainStatus": "0",
-    }
+    ended = {"ActiveState": "inactive", "Result": "success", "ExecMainStatus": "0"}
+    assert show(machine, *ended) == ended
     assert subprocess.run(curl(machine, "/health"), check=False).returncode == 7, "somebody listens"
     machine.do(f"systemctl start {SOCKET}")
     assert code in codes(machine), "the first connection starts it"
     assert active(machine)
 
 
-def test_remove(machine):
+def remove(machine):
     traces = "find /etc /opt /usr/local /var /run -path /var/log -prune -o -name '*tornado-signal*' -print"
     said = machine.do(f"cd {SOURCE} && {REMOVE}")
     assert machine.do("ps ax -o args").count("tornado-signal serve") == 0
@@ -401,3 +378,13 @@ def test_remove(machine):
     machine.do(f"{SOURCE}/{REMOVE} --purge")
     assert [path for path in machine.do(traces).splitlines() if not path.startswith("/run/systemd")] == []
     assert machine.run(f"{SOURCE}/{REMOVE} --all").returncode == 1
+
+
+STEPS = (install, ready_when_the_store_is_open, a_wrong_setting, the_log_and_the_numbers, watchdog, workers, sandbox)
+STEPS += (restarts_under_load, a_unix_socket, look_after_it, stop, remove)
+
+
+def test_the_life_of_the_service(machine, subtests):
+    for step in STEPS:
+        with subtests.test(step.__name__):
+            step(machine)
