@@ -214,6 +214,27 @@ async def test_the_same_content_is_one_session(open_store, under, engine):
     assert len({code, *others}) == 4
 
 
+@pytest.mark.parametrize("passed_ms", [0, 1, TIMEOUT_MS - 1])
+async def test_unanswered_content_is_refreshed_by_publishing_again(opened, clock, passed_ms):
+    store, one = await opened(codes="content")
+    code = await one.create()
+    await one.add(code, OFFERER, "c")
+    after = await one.create("topic", "info", "a later one")
+    clock.ms += passed_ms
+    assert await one.create("topic", "other info", "offer") == code
+    clock.ms = BEGIN_MS + TIMEOUT_MS - 1
+    assert await one.codes() == [after, code]
+    listed = (await one.sessions())[1]
+    assert (listed.offer, listed.candidates, listed.session.info) == ("offer", ["c"], "info")
+    assert (listed.session.created_ms, listed.session.expires_ms) == (BEGIN_MS, BEGIN_MS + passed_ms + TIMEOUT_MS)
+    clock.ms = BEGIN_MS + passed_ms + TIMEOUT_MS - 1
+    await sweep(store)
+    assert code in await one.codes()
+    clock.ms += 1
+    assert (await one.codes(), await one.topics()) == ([], ([], 0))
+    assert await gone(*everything(one, code))
+
+
 async def test_answered_content_is_left_as_it_is(opened, clock):
     _, one = await opened(codes="content")
     code = await one.create()

@@ -4,10 +4,10 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from support.stores import TIMEOUT_MS, sweep
+from support.stores import BEGIN_MS, TIMEOUT_MS, sweep
 
 from tornado_signal.errors import AlreadyAnswered, OtherSession, SessionNotFound, TooMany
-from tornado_signal.session import Reason, SessionPosition, Side, hash_secret
+from tornado_signal.session import News, Reason, SessionPosition, Side, hash_secret
 from tornado_signal.stores.quotas import Quotas
 
 ORIGIN, OTHER = "https://one.example", "https://two.example"
@@ -19,6 +19,27 @@ async def refused(*operations):
     """Whether all of these end as what does not exist does."""
     results = await asyncio.gather(*operations, return_exceptions=True)
     return {type(result) for result in results} == {SessionNotFound}
+
+
+@pytest.mark.parametrize("answered_after", [0, 1, 3])
+@pytest.mark.parametrize("reopened", [False, True])
+async def test_reading_on_from_every_number(opened, answered_after, reopened, restarted):
+    store, one = await opened()
+    code = await one.create()
+    texts = ["a", "b", "c"]
+    for text in texts[:answered_after]:
+        await one.add(code, ANSWERER, text)
+    await one.answer(code)
+    if reopened:
+        store, one = await restarted(store)
+    await one.add(code, ANSWERER, *texts[answered_after:])
+    serial = (await one.read(code, ANSWERER)).serial
+    numbered = [(at + 1 + (at >= answered_after), text) for at, text in enumerate(texts)]
+    for since in range(7):
+        later = [(number, text) for number, text in numbered if number > since]
+        expected = News("answer", answered_after + 1, later, BEGIN_MS + TIMEOUT_MS, serial)
+        assert await one.read(code, ANSWERER, since=SessionPosition(serial, since)) == expected
+    assert (await one.read(code, ANSWERER)).last == 4
 
 
 async def test_a_reader_gets_each_candidate_once_while_both_sides_send(one, engine):
@@ -178,6 +199,46 @@ async def test_concurrent_withdrawals_end_the_session(one):
     assert (await one.codes(), await one.topics()) == ([], ([], 0))
 
 
+@pytest.mark.parametrize("side", Side)
+@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize("passed_ms", [0, 1, TIMEOUT_MS - 1])
+async def test_a_session_is_refreshed(store, one, clock, side, answered, passed_ms):
+    code = await one.create()
+    other = await one.create()
+    if answered:
+        await one.answer(code)
+    clock.ms += passed_ms
+    assert await one.refresh(code, side) == clock.ms + TIMEOUT_MS
+    assert await one.codes() == ([other] if answered else [other, code])
+    clock.ms += TIMEOUT_MS - 1
+    await sweep(store)
+    assert (await one.read(code, OFFERER)).expires_ms == clock.ms + 1
+    live = [other] * (passed_ms == 0) + [code] * (not answered)
+    assert await one.codes() == live
+    clock.ms += 1
+    for _ in range(2):
+        assert await refused(one.read(code, OFFERER), *(act(code, side) for act in (one.refresh, one.withdraw)))
+        assert (await one.codes(), await one.topics()) == ([], ([], 0))
+        await sweep(store)
+
+
+@pytest.mark.parametrize("codes", ["random", "content"])
+async def test_an_offer_keeps_the_lifetime_it_asked_for(opened, clock, codes):
+    _, one = await opened(codes=codes)
+    usual, short = await one.create(offer="usual"), await one.create(offer="short", ttl_ms=10)
+    clock.ms += 9
+    assert await one.refresh(short) == clock.ms + 10
+    clock.ms += 9
+    assert await one.codes() == [short, usual]
+    if codes == "content":
+        assert await one.create(offer="short", ttl_ms=500) == short  # keeps the lifetime it was made with
+        clock.ms += 9
+        assert await one.codes() == [short, usual]
+    clock.ms += 1
+    assert await one.codes() == [usual]
+    assert await refused(one.read(short, OFFERER))
+
+
 async def test_a_session_that_is_only_refreshed_is_counted(store, one, clock, until):
     code = await one.create()
     for _ in range(5):
@@ -209,6 +270,22 @@ async def test_events_are_departures_then_arrivals(one, clock):
     assert await one.news(await one.begin()) == []
     assert await one.news(at[0]) == [event[1:] for event in expired if event[1] == codes[0]]
     assert await one.news(expired[0][0]) == [expired[1][1:]]
+
+
+async def test_only_announced_sessions_are_reported_as_gone(one, clock):
+    codes = [await one.create() for _ in range(6)]
+    await one.answer(codes[0])  # before the reader begins
+    told = await one.events(await one.begin())
+    assert [code for _, code, _ in told] == codes[1:]
+    for code in codes[1::2]:
+        await one.withdraw(code)
+    for cut in range(6):
+        position = told[cut - 1][0] if cut else await one.begin()
+        known = {code for _, code, _ in told[:cut]}
+        for _, code, reason in await one.events(position):
+            assert (code in known) == (reason is not None)
+            known ^= {code}
+        assert known == set(codes[2::2])
 
 
 async def test_a_refresh_across_the_old_expiry_is_consistent_with_events(one, clock):
@@ -407,6 +484,45 @@ async def test_a_limited_listing_has_the_newest(one, clock, engine, monkeypatch)
     live = [code for number, code in enumerate(codes) if number % 3][::-1]
     for limit in (1, 2, 3, 4, 7, 100):
         assert [each.session.code for each in await one.sessions(limit=limit)] == live[:limit]
+
+
+async def test_a_state_tells_listings_apart(store, one, under, clock):
+    states = [await one.state("elsewhere")]
+
+    async def changed():
+        states.append(await one.state(since=states[-1].position))
+        assert (await one.state(since=states[-1].position)).changed is False
+        assert states[-1].changed == (states[-1].position != states[-2].position)
+        return states[-1].changed
+
+    async def same():
+        return not await changed()
+
+    codes = []
+    for _ in range(3):
+        codes.append(await one.create())
+        assert await changed()
+        clock.ms += 10
+    await one.add(codes[0], OFFERER, "c")
+    await one.refresh(codes[2])
+    await one.create("elsewhere")
+    await under(store, OTHER).create()
+    assert await same()
+    await one.answer(codes[1])
+    assert await changed()
+    await one.refresh(codes[1])
+    await one.withdraw(codes[1])
+    assert await same()
+    assert states[-1].changes_ms == BEGIN_MS + TIMEOUT_MS
+    clock.ms = states[-1].changes_ms
+    assert await changed()
+    await sweep(store)
+    assert await same()
+    assert states[-1].changes_ms == BEGIN_MS + 30 + TIMEOUT_MS
+    await one.withdraw(codes[2])
+    assert await changed()
+    assert states[-1].changes_ms is None
+    assert not (await one.state()).changed  # it is empty
 
 
 @pytest.fixture
