@@ -314,12 +314,9 @@ async def test_nothing_is_left_of_a_refusal(target, service):
     assert await refuse(20) <= few + 3
 
 
-# What requests and connections leave is freed at once: to look for it would stop the server.
-
-
 @pytest.fixture
 def garbage():
-    """A function that returns the package's objects that only the collector finds."""
+    """A function that returns the package's objects that only the collector finds, which would stop the server."""
     gc.collect()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)

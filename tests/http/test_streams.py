@@ -11,7 +11,6 @@ import pytest
 from support.service import NO_SUCH_CODE, NOT_FOUND, ORIGIN, OTHER, TIMEOUT_MS, head, invalid, refused, with_origin
 from support.sse import open_stream, told
 
-from tornado_signal import session as sessions
 from tornado_signal.http import streams
 
 SECRET = "a secret of the offerer"
@@ -434,17 +433,24 @@ async def test_a_session_resumes_from_every_point(service, follow):
     assert refused(response) == (404, NOT_FOUND)
 
 
-async def test_an_id_of_an_earlier_session_of_the_same_content(start_service):
+@pytest.mark.parametrize("reason", ["withdrawn", "expired"])
+async def test_ids_and_cursors_of_an_earlier_session_of_the_same_content_are_refused(reason, start_service):
     service = await start_service(codes="content")
     code = await service.offer()
-    target = f"/events?code={code}&side=answerer"
+    answerer, target = {"code": code, "side": "answerer"}, f"/events?code={code}&side=answerer"
+    cursor = (await service.post("/poll", **answerer, wait=0))["cursor"]
     async with open_stream(service.port, target) as stream:
         await stream.take()
-        service.clock.ms += TIMEOUT_MS
+        if reason == "withdrawn":
+            await service.post("/withdraw", **answerer)
+        else:
+            service.clock.ms += TIMEOUT_MS
         assert await service.offer() == code
-        assert told(await stream.rest()) == [("gone", code, sessions.Reason.EXPIRED.name.lower())]
+        assert told(await stream.rest()) == [("gone", code, reason)]
     response = await service.call("GET", target, headers=[("Last-Event-ID", stream.last)])
     assert refused(response) == (400, invalid("Last-Event-ID"))
+    assert refused(await service.call("POST", "/poll", answerer | {"since": cursor})) == (400, invalid("since"))
+    assert (await service.post("/poll", **answerer, wait=60))["offer"] == "an offer"
 
 
 # Many streams of one topic.

@@ -561,9 +561,6 @@ async def test_a_silent_client_is_gone_and_one_that_answers_pings_stays(service,
 DOCUMENT = make_asyncapi(declare(Settings()))
 
 
-# /asyncapi.json is true: of the methods, and of every message that a running server sends.
-
-
 def payload(name):
     return jsonschema_rs.validator_for(
         {**DOCUMENT["components"]["messages"][name]["payload"], "components": DOCUMENT["components"]}
