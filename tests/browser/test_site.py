@@ -10,8 +10,8 @@ from urllib.parse import urljoin, urlsplit
 
 import pytest
 from support.documents import pages
-from support.once import once
 from support.paths import ROOT
+from support.pythons import once
 
 from tornado_signal.__main__ import make_parser
 from tornado_signal.settings.settings import SETTINGS

@@ -12,9 +12,8 @@ from support import npm_package
 from support.checkout import copy_checkout, git, new_repository
 from support.command import ORIGIN, Server
 from support.documents import all_blocks, pages
-from support.once import once
 from support.paths import ROOT
-from support.pythons import do
+from support.pythons import do, once
 
 from tornado_signal.http import assets
 
