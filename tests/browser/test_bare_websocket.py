@@ -5,11 +5,11 @@ import signal
 from pathlib import Path
 
 import pytest
-from bench import npm
+from support import npm_package
 from support.browsers import listed, until
 from support.certificates import make_pair
+from support.needs import require
 from support.node import Node
-from support.paths import TESTS
 from support.proxies import PROXIES
 
 pytest_plugins = ["support.browser_fixtures"]
@@ -21,13 +21,7 @@ OFFER = {"topic": "lobby", "info": "i", "offer": "o"}
 
 
 class Scripted:
-    """A client that is websocket.js.
-
-    Args:
-        evaluate: the value of an expression, a promise's when it is settled.
-        origin: of its page.
-        options: of its WebSocket, beside URL and subprotocol.
-    """
+    """A client that is websocket.js, where something evaluates expressions, with options for its WebSocket."""
 
     def __init__(self, evaluate, origin, *options):
         self.evaluate, self.origin, self._options = evaluate, origin, options
@@ -73,7 +67,8 @@ def in_firefox(firefox, site, page):
 
 @pytest.fixture
 def in_node(tmp_path):
-    (tmp_path / "node_modules").symlink_to(npm.node_modules(TESTS / "generated"))
+    require("node")
+    (tmp_path / "node_modules").symlink_to(npm_package.node_modules())
     module = tmp_path / "websocket.mjs"
     module.write_text(f'import {{ WebSocket }} from "ws";\n{SCRIPT}')
     node = Node(module)

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.browsers import until
+from support.needs import require
 from support.service import refused
 
 from tornado_signal.http import assets
@@ -314,6 +315,7 @@ def test_a_relayed_connection_says_so(coturn, start, open_demo, secret_file):
 
 def code_of(page, path):
     """What a reader of QR codes finds on the screen."""
+    require("zbarimg")
     page.wait_for_function("() => { const qr = document.getElementById('qr'); return qr.complete && qr.naturalWidth; }")
     page.locator(".invite").screenshot(path=path)
     read = subprocess.run(["zbarimg", "--quiet", "--raw", path], capture_output=True, text=True, check=True)

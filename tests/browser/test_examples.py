@@ -11,7 +11,7 @@ from support.browsers import until
 from support.paths import ROOT, TESTS
 
 pytest_plugins = ["support.browser_fixtures"]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.needs("node")]
 
 EXAMPLES = ROOT / "examples"
 ADDRESS = "http://127.0.0.1:3000"

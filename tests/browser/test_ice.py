@@ -42,6 +42,7 @@ async def test_turn_servers_come_with_timed_passwords(start_service, secret_file
     assert len(names) == 10  # a TURN server counts what each of them uses
 
 
+@pytest.mark.needs("openssl")
 def test_a_password_is_what_openssl_makes():
     turn = IceServers((), TURN, b"north", 86_400).turn(1_433_895_918_506)
     made = f"printf {turn.username} | openssl dgst -sha1 -hmac north -binary | base64"

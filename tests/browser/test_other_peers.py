@@ -10,6 +10,7 @@ from support.command import Server
 from support.paths import PEER
 
 pytest_plugins = ["support.browser_fixtures", "support.networks"]
+pytestmark = pytest.mark.needs("aiortc")
 
 BOUND_S = 60
 

@@ -9,6 +9,7 @@ from support.networks import BOUND_S
 from support.paths import PEER
 
 pytest_plugins = ["support.networks"]
+pytestmark = pytest.mark.needs("aiortc")
 
 
 @pytest.fixture
@@ -23,28 +24,20 @@ def peer(spawn, base):
 def outcome(process):
     output, errors = process.communicate(timeout=BOUND_S)
     assert (process.returncode, errors) == (0, ""), output
-    found = re.fullmatch(
-        r"(?:waiting\n)*(offerer|answerer) of (\S+)\nheard: (.*)\n", output
-    )  # again if its other end left
+    # It waits again if its other end has left.
+    found = re.fullmatch(r"(?:waiting\n)*(offerer|answerer) of (\S+)\nheard: (.*)\n", output)
     assert found, output
     return found.groups()
 
 
-@pytest.mark.parametrize("topic", ["lobby", "a/b c%2F+?&#é😀"])
-def test_each_hears_the_other(topic, peer):
+def test_each_hears_the_other(peer):
+    topic = "a/b c%2F+?&#é😀"
     first = peer(topic, "I was here first")
     assert first.stdout.readline() == "waiting\n"
     second = peer(topic, "Hello, 世界")
     side, code, heard = outcome(second)
     assert (side, heard) == ("answerer", "I was here first")
     assert outcome(first) == ("offerer", code, "Hello, 世界")
-
-
-def test_two_at_once_meet(peer):
-    ends = [outcome(each) for each in [peer("lobby", "from A"), peer("lobby", "from B")]]
-    assert {side for side, _, _ in ends} == {"offerer", "answerer"}
-    assert len({code for _, code, _ in ends}) == 1
-    assert [heard for _, _, heard in ends] == ["from B", "from A"]
 
 
 def test_each_of_six_at_once_meets_one_of_its_origin(peer):
@@ -59,9 +52,9 @@ def test_each_of_six_at_once_meets_one_of_its_origin(peer):
 
 
 def test_a_peer_that_waited_in_vain_leaves_no_session(peer, base):
-    gone = peer("lobby", "hello?", "--wait", 4)
+    gone = peer("lobby", "hello?", "--wait", 8)
     output, errors = gone.communicate(timeout=BOUND_S)
-    assert (gone.returncode, output, errors) == (1, "waiting\n", "peer: nobody came within 4 s\n")
+    assert (gone.returncode, output, errors) == (1, "waiting\n", "peer: nobody came within 8 s\n")
     first, second = peer("lobby", "from A"), peer("lobby", "from B")
     assert [outcome(first)[2], outcome(second)[2]] == ["from B", "from A"]
 

@@ -564,16 +564,12 @@ def test_members_beyond_the_browsers_connections_come_later(server, connect_page
     assert {name for name, *_ in happened(alice, "error", "close", "leave")} == {"error"}
 
 
-def test_a_first_connection_that_throws_is_the_end(server, connect_page):
+def test_what_can_never_work_is_the_end(server, connect_page):
     alice, bob = connect_page(server), connect_page(server)
     leads, follows = SECRETS
     enter(bob, "bob", secret=follows)
     alice.evaluate(f"enter('lobby', {{secret: '{leads}', prepare() {{ throw new Error('no camera'); }}}})")
     until(lambda: happened(alice) == [["error", "no camera", None], ["close", None, None]])
-
-
-def test_a_topic_that_is_too_long_is_the_end(server, connect_page):
-    page = connect_page(server)
-    enter(page, "alice", "x" * 300)
+    enter(alice, "alice", "x" * 300)
     error = ["error", "Missing or invalid required parameter: topic", None]
-    until(lambda: happened(page) == [error, ["close", None, None]])
+    until(lambda: happened(alice) == [error, ["close", None, None]])

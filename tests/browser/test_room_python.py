@@ -13,6 +13,7 @@ from support.command import Server
 from tornado_signal.client.names import Identity
 
 pytest_plugins = ["support.browser_fixtures", "support.networks"]
+pytestmark = pytest.mark.needs("aiortc")
 
 ORIGIN = "http://localhost:8000"  # of the pages; names need a secure context
 # Secrets, sorted by the ids that are made from them: of two members the first one leads.

@@ -10,6 +10,7 @@ from urllib.parse import urljoin, urlsplit
 
 import pytest
 from support.documents import pages
+from support.needs import require
 from support.paths import ROOT
 from support.pythons import once
 
@@ -21,6 +22,7 @@ pytest_plugins = ["support.browser_fixtures"]
 
 def build(source, site):
     """Have MkDocs make the site of mkdocs.yml and docs/ without a network; whether it is content, and what it says."""
+    require("namespace", "mkdocs")
     alone = ["unshare", "-n" if os.geteuid() == 0 else "-rn"]
     done = subprocess.run(
         [*alone, sys.executable, "-m", "mkdocs", "build", "--site-dir", site],

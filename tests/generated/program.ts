@@ -7,8 +7,8 @@ import type { components, paths } from "./schema.js";
 type Schemas = components["schemas"];
 type Client = ReturnType<typeof createClient<paths>>;
 
-const TOPIC = "a topic / of Ωmega";
 const SECRET = "a secret of 16 and more";
+const topic = { topic: "a topic / of Ωmega" };
 
 function same(found: unknown, expected: unknown): void {
   const [one, other] = [JSON.stringify(found), JSON.stringify(expected)];
@@ -22,49 +22,39 @@ function got<T>({ data, error }: { data?: T; error?: Schemas["Error"] }): T {
 
 async function connectTwoPeers(client: Client): Promise<void> {
   const offer: Schemas["OfferRequest"] = { info: "me", offer: "an offer", ttl: 60_000, secret: SECRET };
-  const { code } = got(await client.POST("/{topic}/offer", { params: { path: { topic: TOPIC } }, body: offer }));
-  const params = { path: { topic: TOPIC }, query: { wait: 0.5, limit: 5 } };
+  const { code } = got(await client.POST("/{topic}/offer", { params: { path: topic }, body: offer }));
+  const params = { path: topic, query: { wait: 0.5, limit: 5 } };
   const { sessions, cursor } = got(await client.GET("/{topic}/sessions", { params }));
   const [session] = sessions;
   if (session === undefined) throw new Error("one session was to be listed");
   same([session.code, session.info, session.offer, session.offerCandidates], [code, "me", "an offer", []]);
   same([session.expiresAt - session.createdAt, typeof cursor], [60_000, "string"]);
-
   const { topics, pagination } = got(await client.GET("/topics", { params: { query: { page: 1, limit: 10 } } }));
-  same(topics, [{ topic: TOPIC, count: 1 }]);
-  same(pagination, { page: 1, limit: 10, total: 1, hasMore: false });
+  same([topics, pagination], [[{ ...topic, count: 1 }], { page: 1, limit: 10, total: 1, hasMore: false }]);
 
   for (const body of [
     { code, side: "answerer", answer: "an answer" },
     { code, side: "answerer", candidate: "one" },
     { code, side: "offerer", candidates: ["two", "three"], secret: SECRET },
   ] satisfies (Schemas["AnswerRequest"] | Schemas["CandidateRequest"] | Schemas["CandidatesRequest"])[]) {
-    const { success } = got(await client.POST("/answer", { body }));
-    success satisfies true;
+    got(await client.POST("/answer", { body })).success satisfies true;
   }
-
-  const news = got(await client.POST("/poll", { body: { code, side: "offerer", secret: SECRET } }));
+  const owner: Schemas["OwnerRequest"] = { code, side: "offerer", secret: SECRET };
+  const news = got(await client.POST("/poll", { body: owner }));
   if (!("answer" in news)) throw new Error("not the news of an offerer");
   same([news.answer, news.answerCandidates, news.cursor], ["an answer", ["one"], undefined]);
   const other = got(await client.POST("/poll", { body: { code, side: "answerer" } }));
   if (!("offer" in other)) throw new Error("not the news of an answerer");
   same([other.offer, other.offerCandidates], ["an offer", ["two", "three"]]);
-
-  const owner: Schemas["OwnerRequest"] = { code, side: "offerer", secret: SECRET };
-  const { expiresAt } = got(await client.POST("/refresh", { body: owner }));
-  same(expiresAt >= session.expiresAt, true);
+  same(got(await client.POST("/refresh", { body: owner })).expiresAt >= session.expiresAt, true);
   got(await client.POST("/withdraw", { body: owner }));
-  const gone = await client.POST("/refresh", { body: owner });
-  same([gone.response.status, gone.error], [404, { error: "Session not found, expired, or origin mismatch" }]);
 }
 
 async function beRefused(client: Client): Promise<void> {
-  const topic = { params: { path: { topic: "lobby" } } };
   const { response, error } = await client.POST("/poll", { body: { code: "no UUID", side: "offerer" } });
   same([response.status, error?.error], [404, "Session not found, expired, or origin mismatch"]);
-  same(response.headers.has("X-Request-Id"), true);
   // @ts-expect-error: an offer needs an offer
-  const nothing = await client.POST("/{topic}/offer", { ...topic, body: { info: "i" } });
+  const nothing = await client.POST("/{topic}/offer", { params: { path: topic }, body: { info: "i" } });
   same(nothing.error, { error: "Missing or invalid required parameter: offer" });
   // @ts-expect-error: there are two sides
   const nobody = await client.POST("/poll", { body: { code: "no UUID", side: "third" } });
@@ -73,16 +63,13 @@ async function beRefused(client: Client): Promise<void> {
 
 async function askTheServer(client: Client, nobody: Client): Promise<void> {
   const { status, timestamp } = got(await client.GET("/health"));
-  status satisfies "ok";
-  same(timestamp > 0, true);
+  same([status satisfies "ok", timestamp > 0], ["ok", true]);
   same(typeof got(await client.GET("/")).version, "string");
-  const { iceServers } = got(await client.GET("/ice-servers"));
-  const forPeers: RTCIceServer[] = iceServers;
+  const forPeers: RTCIceServer[] = got(await client.GET("/ice-servers")).iceServers;
   same(
     forPeers.map(({ urls }) => urls),
     [["stun:stun.example:3478"], ["turn:turn.example:3478"]],
   );
-
   same((await nobody.GET("/health")).error, { error: "Missing or invalid required parameter: Origin" });
   same(got(await nobody.GET("/openapi.json"))["openapi"], "3.1.0");
   same(got(await nobody.GET("/client.js", { parseAs: "text" })).includes("export"), true);

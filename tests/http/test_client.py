@@ -202,6 +202,7 @@ async def test_streams_of_topics_and_sessions(client, service):
         Event("answer", {"answer": "a"}),
         Event("gone", {"code": first, "reason": "withdrawn"}),
     ]
+    await session.aclose()
     await topic.aclose()
     with pytest.raises(APIError, match="404"):
         await anext(client.session_events(first, "offerer"))

@@ -6,10 +6,17 @@ from pathlib import Path
 
 from bench import npm
 
+from .needs import require
 from .paths import ROOT, TESTS
 from .waiting import output, ran
 
 WEB = ROOT / "tornado_signal" / "web"
+
+
+def node_modules() -> Path:
+    """Return the folder with the packages of tests/generated/package-lock.json."""
+    require("node")
+    return npm.node_modules(TESTS / "generated")
 
 
 def pack(directory: Path) -> Path:
@@ -19,7 +26,7 @@ def pack(directory: Path) -> Path:
 
 def install(directory: Path) -> Path:
     """Make a folder inside another one with the package and all packages of package-lock.json."""
-    (directory / "node_modules").symlink_to(npm.node_modules(TESTS / "generated"))
+    (directory / "node_modules").symlink_to(node_modules())
     installed = directory / "application" / "node_modules" / "tornado-signal"
     installed.mkdir(parents=True)
     extract = ["tar", "--extract", "--strip-components=1", "--directory", installed, "--file", pack(directory)]
@@ -29,7 +36,7 @@ def install(directory: Path) -> Path:
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> str:
     """Run a program of npm's that must succeed without a complaint, and return its output."""
-    path = f"{npm.node_modules(TESTS / 'generated')}/.bin:{os.environ['PATH']}"
+    path = f"{node_modules()}/.bin:{os.environ['PATH']}"
     environ = os.environ | {"PATH": path} | variables
     done = ran(*command, cwd=cwd, env=environ)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr

@@ -17,7 +17,7 @@ from support.pythons import do, once
 
 from tornado_signal.http import assets
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.needs("git", "build", "node")]
 
 STATED = json.loads((npm_package.WEB / "package.json").read_text())["version"]
 RELEASING = all_blocks((ROOT / "CONTRIBUTING.md").read_text())

@@ -23,7 +23,7 @@ compose_spec = pytest.importorskip("compose_spec")
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 yaml = pytest.importorskip("yaml")
 
-pytestmark = [pytest.mark.needs("root"), pytest.mark.slow]
+pytestmark = [pytest.mark.needs("root", "curl", "podman_compose"), pytest.mark.slow]
 
 ORIGIN = "Origin: https://app.example.com"
 COMPOSE = ("compose.yaml", "examples/containers/compose.cluster.yaml")
@@ -175,16 +175,9 @@ def check_one_server(place):
     assert [line.split()[1] for line in (uid, capabilities, no_new)] == ["10001", "0" * 16, "1"]
     assert written == ["/data"]
 
-    peers = [
-        subprocess.Popen(
-            place.command(COMMAND, side, "shell", "--url", url, "--wait", str(START_S)),
-            env=place.environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for side in ("offer", "answer")
-    ]
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": place.environment()}
+    flags = ("shell", "--url", url, "--wait", str(START_S))
+    peers = [subprocess.Popen(place.command(COMMAND, side, *flags), **options) for side in ("offer", "answer")]
     for peer, words in zip(peers, ("offer of alice", "answer of bob"), strict=True):
         peer.stdin.write(words)
         peer.stdin.close()
@@ -318,9 +311,8 @@ def check_probes(place):
 def probed(place, url, headers):
     """The status that a probe gets; it sends no more than it says."""
     given = [part for header in headers for part in ("--header", header)]
-    return int(
-        place.run("curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}", *given, url).stdout
-    )
+    command = ["curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}", *given, url]
+    return int(place.run(*command).stdout)
 
 
 @pytest.mark.timeout(600)

@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import pytest
 from support.networks import dropping
 from support.paths import TESTS
 from support.rpc import RpcClient
@@ -19,6 +20,8 @@ from support.service import ORIGIN, Service, head, with_origin
 
 from tornado_signal.http import streams
 from tornado_signal.transport import listener, websocket
+
+pytestmark = pytest.mark.needs("namespace", "ip")
 
 EACH = 20
 BOUND_S = 30

@@ -44,6 +44,7 @@ BEGIN = {
     ],
 )
 def test_tab_completes_in_a_shell(shell, typed, completed, shell_environment):
+    require(*{"zsh"} & {*shell.split()})
     with Terminal(*shell.split(), env=shell_environment) as terminal:
         terminal.type(BEGIN[shell] + "; echo rea''dy\n")
         terminal.until("\nready\n")

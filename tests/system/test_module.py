@@ -61,7 +61,7 @@ for await (const event of client.events({ code: "c", side: "offerer" })) {
 export default all;
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.needs("node")]
 
 
 @pytest.fixture(scope="module")

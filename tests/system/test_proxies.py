@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
 import json
 import re
@@ -12,6 +13,7 @@ import pytest
 from support.certificates import client_context, make_pair
 from support.paths import SYSTEMD
 from support.proxies import PROXIES
+from support.redis_servers import free_port
 from support.rpc import RpcClient
 from support.service import ORIGIN, WHO, Connection, allowed_origin, head, invalid, refused, segment, with_origin
 from support.sse import open_stream
@@ -45,25 +47,14 @@ TOPICS = ["a/b", "/", "//", "%2F", "%", "%00", "a b", "a+b", "a?b#c", ".", "..a"
 TOPICS += ["~!$&'()*,;=:@", "é日本🙂", "\x01\x7f"]
 
 
-class Through:
-    """A server in this process, with a proxy in front of it.
+class Proxied:
+    """A proxy, and what clients do there. `tls` is an SSLContext that trusts it."""
 
-    Attributes:
-        service: the server.
-        proxy: the proxy.
-        tls: an SSLContext that trusts the proxy.
-        runs: the paths of the requests that have reached the server.
-    """
-
-    def __init__(self, service, proxy, tls):
-        self.service, self.proxy, self.tls = service, proxy, tls
-        self.runs = []
-        submit = service.application.submit
-        service.application.submit = lambda request: (self.runs.append(request.path), submit(request))[1]
+    def __init__(self, proxy, tls):
+        self.proxy, self.tls = proxy, tls
 
     @contextlib.asynccontextmanager
     async def connect(self, host="127.0.0.1", source=None):
-        """A client's connection to the proxy."""
         local = (source, 0) if source else None
         connection = Connection(*await asyncio.open_connection(host, self.proxy.port, ssl=self.tls, local_addr=local))
         try:
@@ -72,7 +63,8 @@ class Through:
             connection.writer.transport.abort()  # as browsers do, without waiting for the other end's farewell
 
     async def call(self, method, target, body=None, *, origin=ORIGIN, headers=(), bound_s=BOUND_S, **options):
-        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        """Send a request through the proxy; its response, or None."""
+        data = b"" if body is None else json.dumps(body).encode()
         length = [("Content-Length", str(len(data)))] if body is not None else []
         _, *fields = with_origin(origin, [*headers, *length])
         fields.append(("Host", f"127.0.0.1:{self.proxy.port}"))
@@ -81,9 +73,20 @@ class Through:
             return await connection.receive(method)
 
     async def post(self, target, /, **body):
+        """POST something that must succeed; its JSON."""
         response = await self.call("POST", target, body)
         assert response.status == 200, response
         return response.json
+
+
+class Through(Proxied):
+    """A server in this process, with a proxy in front of it; `runs` are the paths that have reached the server."""
+
+    def __init__(self, service, *proxied):
+        super().__init__(*proxied)
+        self.service, self.runs = service, []
+        submit = service.application.submit
+        service.application.submit = lambda request: (self.runs.append(request.path), submit(request))[1]
 
 
 def open_socket(through, **options):
@@ -142,6 +145,7 @@ def through(io_loop, start_through, kind):
     return io_loop.run_sync(lambda: start_through(kind))
 
 
+@pytest.mark.needs("curl")
 @pytest.mark.parametrize("hop", HOPS)
 async def test_neither_the_client_nor_the_own_origin_can_be_forged(kind, hop, start_through):
     """The client is who connects to the proxy. The own origin, of pages beside the API, is what their browser sees."""
@@ -342,6 +346,7 @@ async def test_a_refused_handshake_is_answered_in_json(kind, start_through):
     assert (await through.call("GET", "/health", headers=handshake)).status == 200
 
 
+@pytest.mark.needs("curl")
 async def test_thirty_waits_over_http2_are_one_connection(through, tmp_path, pair):
     lines = [f'cacert = "{pair.certificate}"', "parallel", "parallel-max = 50", "http2", "silent"]
     lines.append(f'header = "Origin: {ORIGIN}"')
@@ -360,35 +365,18 @@ async def test_thirty_waits_over_http2_are_one_connection(through, tmp_path, pai
     assert sum(int(connections) for _, _, connections in found) == 1
 
 
-class Restarted:
-    """A server as a process behind a proxy."""
-
-    def __init__(self, start, start_proxy, kind, pair):
-        self._start = start
-        self.server = start()
-        self.port = int(self.server.url.rpartition(":")[2])
-        self.proxy = start_proxy(kind, self.port)
-        self.tls = client_context(pair)
-
-    def back(self):
-        self.server = self._start(port=self.port)
-
-    async def call(self, method, target, body=None, headers=()):
-        data = b"" if body is None else json.dumps(body).encode()
-        fields = with_origin(ORIGIN, [("Content-Length", str(len(data))), *headers])
-        connection = Connection(*await asyncio.open_connection("127.0.0.1", self.proxy.port, ssl=self.tls))
-        async with asyncio.timeout(BOUND_S):
-            await connection.send(head(method, target, fields) + data)
-            response = await connection.receive(method)
-            connection.close()
-            with contextlib.suppress(OSError):  # however it ends
-                await connection.writer.wait_closed()
-        return response
-
-
 @pytest.fixture
 def restarted(start, start_proxy, pair):
-    return lambda kind: Restarted(start, start_proxy, kind, pair)
+    """A function that starts a server as a process behind a proxy, and one that starts that server again."""
+
+    def starting(kind):
+        server = start()
+        port = int(server.url.rpartition(":")[2])
+        behind = Proxied(start_proxy(kind, port), client_context(pair))
+        behind.server, behind.back = server, functools.partial(start, port=port)
+        return behind
+
+    return starting
 
 
 async def test_the_proxy_answers_as_the_server_while_it_is_away(kind, restarted):
@@ -425,34 +413,19 @@ async def test_a_websocket_goes_on_after_the_server_was_away(kind, restarted):
         assert (await client.event())[1]["code"] == other
 
 
-async def test_caddy_holds_a_get_until_the_server_is_back(restarted):
-    behind = restarted("caddy")
-    behind.server.stop()
-    asking = asyncio.create_task(behind.call("GET", "/lobby/sessions"))
-    publishing = asyncio.create_task(behind.call("POST", "/lobby/offer", OFFER))
-    await asyncio.sleep(0.5)  # they have been refused a few times by then
-    await asyncio.get_running_loop().run_in_executor(None, behind.back)
-    assert (await asking).status == 200
-    published = (await publishing).status
-    assert published in (200, 503)
-    assert len((await behind.call("GET", "/lobby/sessions")).json["sessions"]) == (published == 200)
-
-
 class Breaking:
-    """An upstream that answers the first request of each connection, and breaks off when it has read the second.
-
-    Attributes:
-        requests: the methods of those that it has read.
-    """
+    """An upstream that answers the first request of each connection, and breaks off when it has read the second."""
 
     def __init__(self):
-        self.requests = []
+        self.requests = []  # the methods of those that it has read
+        self._open = 0  # how many connections
 
-    async def start(self):
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+    async def start(self, port=0):
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
         return self._server.sockets[0].getsockname()[1]
 
     async def _serve(self, reader, writer):
+        self._open += 1
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             for turn in range(2):
                 text = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -462,9 +435,13 @@ class Breaking:
                 if not turn:
                     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
         writer.close()
+        self._open -= 1
 
-    def stop(self):
+    async def stop(self, proxy):
+        """Stop the proxy, and wait for the end of its connections."""
+        proxy.stop()
         self._server.close()
+        await until(lambda: not self._open)
 
 
 async def test_a_post_is_not_sent_twice(kind, start_proxy, pair):
@@ -484,7 +461,21 @@ async def test_a_post_is_not_sent_twice(kind, start_proxy, pair):
     assert statuses == [200, None if kind == "haproxy" else 503]
     assert breaking.requests == ["GET", "POST"]
     client.writer.transport.abort()
-    breaking.stop()
+    await breaking.stop(proxy)
+
+
+async def test_caddy_holds_a_get_until_the_server_is_back(start_proxy, pair):
+    port = free_port()
+    behind = Proxied(start_proxy("caddy", port), client_context(pair))
+    asking = asyncio.create_task(behind.call("GET", "/lobby/sessions"))
+    publishing = asyncio.create_task(behind.call("POST", "/lobby/offer", OFFER))
+    await asyncio.sleep(0.5)  # they have been refused a few times by then
+    server = Breaking()
+    await server.start(port)
+    assert (await asking).status == 200
+    assert (published := (await publishing).status) in (200, 503)
+    assert server.requests.count("POST") == (published == 200)
+    await server.stop(behind.proxy)
 
 
 class Stripping(PROXIES["haproxy"]):
@@ -521,6 +512,7 @@ async def test_the_python_client_uses_what_a_proxy_lets_through(kind, method, st
         assert through.runs.count("/ws") == 1
 
 
+@pytest.mark.needs("caddy")
 def test_the_caddyfile_is_as_caddy_would_write_it():
     for command in (["fmt", "--diff"], ["adapt", "--adapter", "caddyfile", "--config"]):
         done = subprocess.run(

