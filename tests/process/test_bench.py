@@ -71,6 +71,7 @@ def test_a_given_server_is_measured_and_its_cpu_if_its_process_is_known(known, l
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_life_measures_each_server_by_fifths_and_threads(tmp_path):
     other = f"{sys.executable} -m tornado_signal"
     done = bench("--only", "life", "--seconds", 4, "--rate", 100, "--server", other, "--json", tmp_path / "life.json")

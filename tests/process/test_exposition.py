@@ -140,8 +140,8 @@ def test_expired_sessions_are_counted_once_swept(server):
     running = server("--session-timeout-ms", "100", "--sweep-interval-ms", "10")
     for _ in range(5):
         offer(running)
-    found = until_scraped(running, lambda found: found.one("sessions_swept") == 5)
-    assert (found.one("sessions_unanswered"), found.one("topics")) == (0, 0)
+    found = until_scraped(running, lambda found: (found.one("sessions_swept"), found.one("topics")) == (5, 0))
+    assert found.one("sessions_unanswered") == 0
     assert found.histogram("sweep_duration_seconds")[1] >= 1
 
 

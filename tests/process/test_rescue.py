@@ -236,7 +236,7 @@ def test_damage_that_a_running_server_reads_is_a_503_and_is_logged_once(kind, em
     assert server.stop() == 0
     log = "".join(server.log)
     assert "Traceback" not in log
-    assert log.count(f"a read of {data} failed (") == 1
+    assert log.count("a read of data failed (") == 1
     assert log.count("`tornado-signal repair --data-dir ") == 1
     assert not any(word in log for word in SECRETS.values())
     assert len(names(tmp_path)) == 1 + empty
