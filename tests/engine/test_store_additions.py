@@ -272,7 +272,7 @@ async def test_events_are_departures_then_arrivals(one, clock):
     assert await one.news(expired[0][0]) == [expired[1][1:]]
 
 
-async def test_only_announced_sessions_are_reported_as_gone(one, clock):
+async def test_only_announced_sessions_are_reported_as_gone(one):
     codes = [await one.create() for _ in range(6)]
     await one.answer(codes[0])  # before the reader begins
     told = await one.events(await one.begin())
