@@ -85,6 +85,64 @@ async def test_expiry_is_exact_to_the_millisecond(store, one, clock, answered, s
     assert await one.codes("fresh") == [fresh]
 
 
+async def test_the_first_answer_stands(one):
+    code = await one.create()
+    for _ in range(2):
+        await one.answer(code, "first")  # again: a retry
+        with pytest.raises(AlreadyAnswered):
+            await one.answer(code, "second")
+    assert (await one.read(code, ANSWERER)).description == "first"
+
+
+async def test_listings_are_newest_first_also_within_a_millisecond(store, one, under, engine, clock):
+    codes = []
+    for _ in range(5):
+        codes += [await one.create(), await one.create()]
+        in_order = under(engine.one_process(store))
+        codes += await asyncio.gather(in_order.create(), in_order.create())
+        clock.ms += 1
+    assert await one.codes() == codes[::-1]
+    created = [listed.session.created_ms for listed in await one.sessions()]
+    assert created == [BEGIN_MS + each // 4 for each in reversed(range(20))]
+
+
+async def test_listings_and_counts_are_exact_before_any_sweep(one, clock):
+    for number in range(20):
+        await one.create(f"topic {number % 4}")
+        clock.ms += 100
+    for _ in range(12):
+        live = [number for number in range(20) if clock.ms < BEGIN_MS + 100 * number + TIMEOUT_MS]
+        counts = {f"topic {number}": len([each for each in live if each % 4 == number]) for number in range(4)}
+        expected = [(topic, count) for topic, count in counts.items() if count]
+        assert await one.topics() == (expected, len(expected))
+        for topic, count in counts.items():
+            assert len(await one.sessions(topic)) == count
+        clock.ms += 99
+    assert (await one.topics(), clock.ms > BEGIN_MS + 3000) == (([], 0), True)
+
+
+async def test_everything_is_kept_across_a_restart(store, one, under, clock, restarted):
+    async def state(of):
+        origins = of, under(of.store, OTHER)
+        listings = [await origin.sessions(topic) for origin in origins for topic in AWKWARD]
+        reads = [await of.read(code, side) for code in published for side in Side]
+        return listings, reads, [await origin.topics() for origin in origins]
+
+    published = [await one.create(topic, "info", f"offer {topic}") for topic in AWKWARD]
+    for number, code in enumerate(published):
+        await one.add(code, OFFERER, *map(str, range(number)))
+        if number % 2:
+            await one.answer(code)
+    await under(store, OTHER).create("a")
+    clock.ms += 1
+    await one.create("a", "later", "later")
+    before = await state(one)
+    _, again = await restarted(store)
+    assert await state(again) == before
+    await again.add(published[2], OFFERER, "after")
+    assert (await again.read(published[2], OFFERER)).candidates == [(2, "0"), (3, "1"), (4, "after")]
+
+
 async def test_an_origin_sees_and_reaches_only_its_own(store, under):
     origins = [ORIGIN, OTHER, "null", ORIGIN + "\x00", ORIGIN + "\xff", "https://one.exampl", ""]
     codes = {}
