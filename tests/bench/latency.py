@@ -51,7 +51,7 @@ def sweep(bench: Bench) -> None:
         return
     size = bench.size
     filled = bench.filled
-    lead_s = size.steady_s + 1 + size.mixed * 0.005  # from the opening of the store: time to make the sessions of `mix`
+    lead_s = size.steady_s + 6 + size.mixed * 0.005  # from the opening of the store: time to make the sessions of `mix`
     fill.set_clock(filled.path, filled.expires_ms - round(lead_s * 1e3))
     with processes.tornado_signal(filled.path, durability="fsync") as server:
         before, during = uvloop.run(

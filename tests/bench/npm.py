@@ -1,6 +1,6 @@
 """What npm installs: the packages of a lock file, once, into a folder that git ignores."""
 
-import contextlib
+import fcntl
 import hashlib
 import shutil
 import subprocess
@@ -21,14 +21,16 @@ def node_modules(source: Path) -> Path:
     kept = CACHE / f"npm-{hashlib.sha256(content).hexdigest()[:16]}"
     if not kept.exists():
         CACHE.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        with (CACHE / "npm.lock").open("w") as lock, tempfile.TemporaryDirectory(dir=CACHE) as folder:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if kept.exists():  # another run was faster
+                return kept / "node_modules"
             fresh = Path(folder, "packages")
             fresh.mkdir()
             for name in NAMES:
                 shutil.copy(source / name, fresh)
             _install(fresh)
-            with contextlib.suppress(OSError):  # another run was faster
-                fresh.rename(kept)
+            fresh.rename(kept)
     return kept / "node_modules"
 
 

@@ -16,7 +16,7 @@ ALL_DONE = dict.fromkeys(verdict.MUST_HAVE, 1)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_most_of_a_minute_is_level_and_nothing_is_lost(tmp_path):
-    options = ["--minutes", 0.8, "--peers", 100, "--session-timeout-ms", 5000, "--dir", tmp_path]
+    options = ["--minutes", 0.8, "--peers", 100, "--session-timeout-ms", 10_000, "--dir", tmp_path]
     files = ["--json", tmp_path / "soak.json", "--plot", tmp_path / "soak.svg"]
     done = subprocess.run([RUN, *map(str, options + files)], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

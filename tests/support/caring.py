@@ -9,18 +9,12 @@ from support.stores import HandClock, open_leveldb
 from tornado_signal.session import Side
 from tornado_signal.stores.leveldb import directory, layout
 
-from .command import ORIGIN, Server, run
-from .waiting import ended_after
+from .command import ORIGIN, run
 
 OTHER = "https://other.example"
 LONG_MS = 3_600_000
 # Texts of the peers; nothing may ever print them.
 SECRETS = {"info": "their info", "offer": "their offer", "candidate": "their candidate", "answer": "their answer"}
-
-
-def servers():
-    """Give a function that starts a server with an admin listener; none of them outlives the block."""
-    return ended_after(lambda *arguments, **options: Server(*arguments, "--admin-port", 0, **options), Server.end)
 
 
 def done(*arguments, **options):

@@ -189,7 +189,7 @@ class Losing(socketserver.BaseRequestHandler):
         redis = socket.create_connection((self.server.redis.host, self.server.redis.port))
         losing = threading.Event()
         threading.Thread(target=self._pass_replies, args=(redis, losing), daemon=True).start()
-        with self.request as client, redis:
+        with self.request as client, redis, contextlib.suppress(OSError):  # the client may reset the connection
             while data := client.recv(1 << 16):
                 if self.server.losing is not None and self.server.losing in data:
                     self.server.losing = None
