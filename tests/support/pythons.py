@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from .command import COMMAND
 from .paths import ROOT
 from .waiting import output, ran
 
+BUILD = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
 BINDINGS = ("plyvel", "plyvel-next")
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")

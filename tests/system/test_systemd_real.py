@@ -18,6 +18,7 @@ from support.checkout import copy_checkout, new_repository
 from support.documents import blocks
 from support.machine import Machine
 from support.paths import ROOT, TESTS
+from support.pythons import BUILD
 
 ORIGIN = "https://app.example"
 BOUND_S = 30
@@ -52,9 +53,9 @@ def machine(tmp_path):
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", "/usr/bin/python3"]
     project = configparser.ConfigParser()
     project.read(ROOT / "setup.cfg")
-    wanted = [project["options"]["install_requires"], project["options.extras_require"]["redis"], "setuptools>=77"]
+    wanted = [project["options"]["install_requires"], project["options.extras_require"]["redis"]]
     needs = [line for text in wanted for line in text.strip().splitlines()]
-    subprocess.run([*pip, "download", "--dest", source.parent / "wheels", *needs], check=True, timeout=120)
+    subprocess.run([*pip, "download", "--dest", source.parent / "wheels", *BUILD, *needs], check=True, timeout=120)
     with Machine(tmp_path / "room", tmp_path / "files") as machine:
         yield machine
 
