@@ -4,6 +4,8 @@ import asyncio
 import collections
 import contextlib
 import gc
+import itertools
+import os
 import signal
 
 import hypothesis
@@ -46,11 +48,23 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave slow tests to `tests/run all`."""
-    if config.getoption("level") == "default":
-        for item in items:
-            if item.get_closest_marker("slow"):
+    """Leave slow tests to `tests/run all`, and begin with them there."""
+    slow = collections.defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("slow"):
+            slow[item.path].append(item)
+            if config.getoption("level") == "default":
                 item.add_marker(pytest.mark.skip(reason="slow"))
+    # pytest-xdist divides the list evenly, and workers that are done steal from the end of another one's part. So each
+    # part begins with its share of the files that have slow tests.
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    shares = [[] for _ in range(workers)]
+    for number, tests in enumerate(slow.values()):
+        shares[number % workers] += tests
+    rest = iter([item for item in items if not item.get_closest_marker("slow")])
+    size = len(items) // workers
+    items[:] = [item for share in shares for item in (*share, *itertools.islice(rest, max(0, size - len(share))))]
+    items += rest
 
 
 def pytest_runtest_setup(item):

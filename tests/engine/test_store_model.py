@@ -88,10 +88,10 @@ class Model(RuleBasedStateMachine):
 
     def __init__(self, make_engine, folder):
         super().__init__()
-        self.loop = asyncio.new_event_loop()
         self.clock = HandClock()
         self.name = str(len(list(folder.iterdir())))
-        self.engine = make_engine(folder, self.clock)
+        self.engine = make_engine(folder, self.clock)  # may skip the test
+        self.loop = asyncio.new_event_loop()
         self.sessions = {}
         self.places = itertools.count()
         # When a session left its topic's listing the last time.

@@ -9,6 +9,7 @@ import time
 
 import pytest
 from bench import client, messages, processes, wrk
+from support.needs import require
 from support.paths import TESTS
 
 from tests.bench.__main__ import PARTS
@@ -35,6 +36,7 @@ longest time without writes on the others""".replace("\n", " ").split("; ")
 
 
 def bench(*options):
+    require("wrk", "playwright")
     command = [RUN, "--smoke", *map(str, options)]
     return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
@@ -107,6 +109,7 @@ def test_a_server_that_is_not_there_is_an_error():
     assert "broker: cannot connect to http://127.0.0.1:9" in done.stderr
 
 
+@pytest.mark.needs("wrk")
 def test_errors_are_no_throughput(live):
     with pytest.raises(processes.BenchError, match="error responses"):
         wrk.run(live, messages.poll(live.base, "no-such-session", "offerer"), seconds=0.1)

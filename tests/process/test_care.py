@@ -288,6 +288,7 @@ def test_a_whole_backup_of_what_cannot_be_served_is_not_restored(change, reason,
     assert names(tmp_path) == ["dest"]
 
 
+@pytest.mark.needs("root")
 def test_a_restore_goes_only_where_nothing_is(start, backup, tmp_path):
     (tmp_path / "dest").write_bytes(backup)
     (tmp_path / "full").mkdir()
