@@ -1,5 +1,8 @@
 """What befalls the Redis that servers share: nothing acknowledged is lost or doubled, and what waits goes on."""
 
+import itertools
+import uuid
+
 import pytest
 from support.command import Server
 from support.networks import dropping, own_network
@@ -49,7 +52,7 @@ def slots(cluster, primary):
 @pytest.fixture
 def waiters(servers, slots):
     """What waits at a server for news in those slots, and gets them when the test ends."""
-    topic = topic_in(slots)
+    topic = topic_in(slots, (f"waiters-{uuid.uuid4()}" for _ in itertools.count()))  # of this test only
     made = Waiters(servers[1], topic, servers[0].offer(topic))
     yield made
     made.end(servers[0])
