@@ -148,6 +148,10 @@ BAD = {
     **each(
         "request line", LINE, b"GET /|GET  / HTTP/1.1|GET /  HTTP/1.1|GET\t/\tHTTP/1.1|GET / HTTP/1.1 |GET HTTP/1.1"
     ),
+    "request line in a header": LINE % b"GET  /x HTTP/1.1\r\nX-A: GET /x HTTP/",
+    "request line in a body": EMPTY % b"13" + b"\nGET /x HTTP/1" + LINE % b"GET  /x HTTP/1.1",
+    "request line in a chunk": CHUNK % b"5" + LINE % b"GET  /x HTTP/1.1\r\nX-A: GET /x HTTP/",
+    "request line before": TARGET % b"/x" + LINE % b"GET  /x HTTP/1.1",
     **each("line", LINE, b"GET /\r HTTP/1.1|GET /a b HTTP/1.1| / HTTP/1.1|G\0ET / HTTP/1.1"),
     "absolute-form, no Host": b"GET http://a.example/x HTTP/1.1\r\n\r\n",
     "absolute-form, two Hosts": b"GET http://a.example/x HTTP/1.1\r\n" + HOST + HOST + b"\r\n",

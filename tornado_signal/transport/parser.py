@@ -36,6 +36,9 @@ class RequestParser:
     """
 
     __slots__ = (
+        "_begin_at",
+        "_chunked",
+        "_complete",
         "_fields",
         "_framing",
         "_parser",
@@ -53,6 +56,9 @@ class RequestParser:
         self._target = b""
         self._fields: list[tuple[bytes, bytes]] = []  # the headers; their names are in lower case
         self._read = b""  # the pieces since a request began, until all its headers have come
+        self._begin_at = 0  # where in it the next request line can begin
+        self._chunked = False  # whether the end of a chunked body comes before that
+        self._complete = False  # whether the latest request is
         # Taken since the parser last reported anything. How much of that piece came behind it is not known.
         self._silent_bytes = 0
         self._framing = b""  # while an upgrade is declined: says where its body ends
@@ -77,7 +83,11 @@ class RequestParser:
             Refused: what has come cannot be understood.
         """
         taken = len(piece)
-        self._read = self._read + piece if self.in_head else piece
+        if self.in_head:
+            self._read += piece
+        else:
+            self._read, self._begin_at = piece, 0
+            self._chunked = self._chunked and not self._complete
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:
@@ -111,6 +121,7 @@ class RequestParser:
         self._silent_bytes = -PIECE_BYTES
         self._target = b""
         self._fields = []
+        self._complete = False
         self.in_head = self.progressed = True
 
     def on_url(self, part: bytes) -> None:
@@ -138,8 +149,12 @@ class RequestParser:
             return
         parser, headers = self._parser, Headers(self._fields)
         method = parser.get_method()
-        if b"%b %b HTTP/" % (method, self._target) not in self._read:
-            raise Refused(http.HTTPStatus.BAD_REQUEST)  # llhttp takes more spaces, and RTSP
+        # llhttp also accepts several spaces, and RTSP.
+        at = self._find_line(b"%b %b HTTP/" % (method, self._target))
+        if at is None:
+            raise Refused(http.HTTPStatus.BAD_REQUEST)
+        self._begin_at = self._read.find(b"\r\n\r\n", at) + 4
+        self._chunked = "Transfer-Encoding" in headers
         target = check_target(method, self._target, headers)
         version = "HTTP/" + parser.get_http_version()
         check_headers(headers, version)
@@ -151,13 +166,23 @@ class RequestParser:
         self._sink.request_received(line, headers, parser.should_keep_alive())
         self.in_head = False  # not before: if the request is refused there, it is with its headers
 
+    def _find_line(self, line: bytes) -> int | None:
+        """Return where the current request begins; None if it does not begin with this part of its request line."""
+        read, at = self._read, self._begin_at
+        if self._chunked:  # the last chunk, which is empty, and trailers come first
+            return read.find(b"\n" + line, at) + 1 or None
+        while read[at : at + 1] in (b"\r", b"\n"):
+            at += 1
+        return at if read.startswith(line, at) else None
+
     def on_body(self, chunk: bytes) -> None:
         self._silent_bytes = -PIECE_BYTES
+        self._begin_at = self._read.find(chunk, self._begin_at) + len(chunk)
         self._sink.body_received(chunk)
 
     def on_message_complete(self) -> None:
         """The request has come whole; but a declined upgrade's body is still to come."""
         self._silent_bytes = -PIECE_BYTES
         if not self._framing:
-            self.progressed = True
+            self.progressed = self._complete = True
             self._sink.request_complete()
