@@ -194,6 +194,11 @@ def changes_answer(current: Answer | None, answer: str) -> bool:
     return current is None
 
 
+def utf8_length(text: str) -> int:
+    """Return how many bytes a text takes as UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
 def hash_secret(secret: str | None) -> bytes:
     """What is kept of a secret: its SHA-256; empty for none."""
     return b"" if secret is None else hashlib.sha256(secret.encode()).digest()

@@ -461,6 +461,21 @@ async def test_changed_quotas_count_at_once(opened):
     await one.add(code, OFFERER, "e")
 
 
+async def test_an_answerer_has_as_many_candidates_as_an_offerer_before_and_after_its_answer(opened):
+    _, one = await opened(quotas=Quotas(candidates=10))
+    code = await one.create()
+    await one.add(code, OFFERER, *"0123456789")
+    await one.add(code, ANSWERER, *"01234567")
+    for side, texts in ((OFFERER, "x"), (ANSWERER, "xyz")):
+        with pytest.raises(TooMany):
+            await one.add(code, side, *texts)
+    await one.add(code, ANSWERER, "8")
+    await one.answer(code)
+    await one.add(code, ANSWERER, "9")
+    with pytest.raises(TooMany):
+        await one.add(code, ANSWERER, "x")
+
+
 async def test_quota_of_bytes_per_side(opened, restarted):
     store, one = await opened(quotas=Quotas(side_bytes=1000))
     code = await one.create(offer="o" * 600)

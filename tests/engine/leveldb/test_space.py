@@ -185,6 +185,15 @@ async def test_changes_that_wait_for_their_write_are_bounded(opened, room):
     assert {each.retry_after_s for each in refused} == {RETRY_AFTER_S}
 
 
+async def test_room_is_counted_in_bytes(opened, room):
+    _, one = await opened(space=room(3))
+    code = await one.create()
+    large = "😀" * (MIB * 7 // 8)
+    for refused in (one.answer(code, large), one.add(code, Side.OFFERER, large), one.create(offer=large)):
+        with pytest.raises(Unavailable):
+            await refused
+
+
 async def test_a_full_store_refuses_until_sessions_expire(opened, clock, room):
     space = room(3)
     store, one = await opened(space=space)

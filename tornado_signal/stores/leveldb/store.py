@@ -33,6 +33,7 @@ from ...session import (
     content_code,
     make_uuid,
     owns,
+    utf8_length,
 )
 from ...system.clock import Clock
 from .. import position_text
@@ -177,7 +178,7 @@ class LevelDBStore:
         self, origin: str, topic: str, info: str, offer: str, *, ttl_ms: int | None = None, secret_hash: bytes = b""
     ) -> bytes:
         now_ms = self._clock.now_ms()
-        self.space.admit(len(offer) + len(info))
+        self.space.admit(utf8_length(offer) + utf8_length(info))
         timeout_ms = ttl_ms or self._timeout_ms
         ended: Change | None = None
         keys = []
@@ -221,7 +222,7 @@ class LevelDBStore:
     @_refusing
     async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
         now_ms = self._clock.now_ms()
-        self.space.admit(len(answer))
+        self.space.admit(utf8_length(answer))
         key, session, access = await self._acquire(origin, code, Side.ANSWERER, secret_hash, now_ms)
         before = records.find_answer(self.database.view, key) if access.answer_number else None
         if changes_answer(before, answer):
@@ -242,7 +243,7 @@ class LevelDBStore:
         self, origin: str, code: bytes, side: Side, candidates: Sequence[str], *, secret_hash: bytes = b""
     ) -> None:
         now_ms = self._clock.now_ms()
-        self.space.admit(sum(map(len, candidates)))
+        self.space.admit(sum(map(utf8_length, candidates)))
         key = layout.pack_session_prefix(origin, code)
         await self.locks.acquire(key, appends=True)
         access = self._admit(key, side, secret_hash, now_ms)
@@ -516,9 +517,10 @@ class LevelDBStore:
         if side not in access.numbers:
             access.numbers[side], access.sizes[side] = records.sent(self.database.view, key, side)
         last = access.numbers[side] + len(texts)
-        size = access.sizes[side] + sum(len(text.encode()) for text in texts)
+        size = access.sizes[side] + sum(map(utf8_length, texts))
         if candidates:
-            if last > self._quotas.candidates + 1:
+            described = side is Side.OFFERER or access.answer_number > 0  # the offer and the answer have numbers, too
+            if last - described > self._quotas.candidates:
                 raise TooMany("candidates of a session", self._timeout_ms // 1000 or 1)
             if size > self._quotas.side_bytes:
                 raise TooMany("bytes of a session", self._timeout_ms // 1000 or 1)

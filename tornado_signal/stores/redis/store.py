@@ -311,7 +311,7 @@ class RedisStore:
             records.NAMES[side],
             secret_hash,
             os.urandom(8),
-            self._quotas.candidates + 1,
+            self._quotas.candidates,
             self._quotas.side_bytes,
             *(text.encode() for text in candidates),
         )

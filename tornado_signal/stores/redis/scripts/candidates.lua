@@ -1,5 +1,6 @@
 -- Append candidates of one side, all or none.
--- ARGV: side (o, a), secret hash, token of this call, the last number and the bytes that there may be, candidates.
+-- ARGV: side (o, a), secret hash, token of this call, how many candidates and how many bytes that side may send,
+-- candidates.
 -- Returns 'added', 'not found', 'too many', 'too large'.
 local side, secret, token = ARGV[1], ARGV[2], ARGV[3]
 local CHUNK = 16 -- so many numbers share a field
@@ -20,7 +21,8 @@ local number, size = it[side][1], it[side][2]
 for at = 6, #ARGV do
     size = size + #ARGV[at]
 end
-if number - it.skipped + #ARGV - 5 > tonumber(ARGV[4]) then
+local described = (side == 'o' or it.answered > 0) and 1 or 0 -- the offer and the answer have numbers, too
+if number - it.skipped - described + #ARGV - 5 > tonumber(ARGV[4]) then
     return 'too many'
 elseif size > tonumber(ARGV[5]) then
     return 'too large'
