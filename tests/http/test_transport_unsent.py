@@ -23,7 +23,7 @@ class Slow:
 
     def __init__(self, unsent, address, size):
         self.unsent = unsent
-        self.remote_ip = address
+        self.remote_ip = self.client_address = address
         self.unsent_bytes = size
         self.ended = False
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import json
+import tracemalloc
 from operator import attrgetter
 
 import hypothesis
@@ -24,6 +26,7 @@ from support.service import (
     segment,
     with_origin,
 )
+from websockets.exceptions import InvalidStatus
 from websockets.frames import Opcode
 
 from tornado_signal.api.operations import declare
@@ -35,6 +38,7 @@ from tornado_signal.websocket.asyncapi import make_asyncapi
 from tornado_signal.websocket.connection import make_methods
 
 SECRET = "a secret of the offerer"
+LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
 
 
 def open_socket(service, origin=ORIGIN, **options):
@@ -106,6 +110,7 @@ async def test_our_subprotocol_is_chosen_when_it_is_offered(service):
         (["signal.v1"], "signal.v1"),
         (["x", "signal.v1"], "signal.v1"),
         (["x"], None),
+        (["SIGNAL.V1"], None),
     ):
         async with open_socket(service, subprotocols=offered) as client:
             assert client.socket.subprotocol == chosen
@@ -209,6 +214,9 @@ NO_REQUESTS = [
     ('{"jsonrpc": "2.0", "id": 77, "method": "version", "params": []}', -32602, 77),
     ('{"jsonrpc": "2.0", "id": "é", "method": "nonsense"}', -32601, "é"),
     (json.dumps([request("version", 1)] * 101), -32600, None),
+    ('{"jsonrpc": "2.0", "id": 18446744073709551616, "method": "version"}', -32600, None),
+    ('{"jsonrpc": "2.0", "id": 1e400, "method": "version"}', -32600, None),
+    (json.dumps(request("version", "x" * 127)), -32600, None),
 ]
 
 
@@ -220,6 +228,33 @@ async def test_what_is_no_request_has_the_error_of_json_rpc_and_the_connection_g
             response = await asyncio.wait_for(found, BOUND_S)
             assert (response["jsonrpc"], response["id"], response["error"]["code"]) == ("2.0", id_, code), message[:50]
         assert (await client.call("health"))["status"] == "ok"
+
+
+async def test_an_id_comes_back_unchanged_and_a_notification_with_positional_params_has_no_response(service):
+    async with open_socket(service) as client:
+        for id_ in (2**64 - 1, -(2**63), 1.5, "x" * 126, None):
+            found = client.expect(id_)
+            await client.socket.send('{"jsonrpc": "2.0", "method": "version", "params": [1]}')
+            await client.socket.send(json.dumps(request("version", id_)))
+            assert "version" in (await asyncio.wait_for(found, BOUND_S))["result"]
+
+
+async def test_a_request_that_waits_keeps_nothing_of_its_message_but_what_it_needs(service):
+    code = await service.offer()
+    async with open_socket(service) as client:
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            for number in range(40):
+                unused = {"unused": [f"{number}-{each}" for each in range(10_000)]}
+                client.send("poll", code=code, side="offerer", wait=60, **unused)
+                batch = [request("poll", f"b{number}", code=code, side="offerer", wait=60, **unused)]
+                client.send_raw(batch, json.dumps([f"b{number}"]))
+                await until(lambda number=number: service.site.limits.waiting == 2 * number + 2)
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert after - before < 5_000_000  # one of the 80 takes 800 kB
 
 
 async def test_requests_in_one_message_are_answered_in_one(service):
@@ -320,6 +355,25 @@ async def test_a_connection_has_a_hundred_subscriptions(service):
         await client.call("subscribe", topic="more")
     await until(lambda: not service.site.limits.waiting)
     assert service.site.log.metrics.waiting["/:topic/events"] == 0
+
+
+async def test_subscriptions_that_begin_together_are_no_more_than_a_hundred(service, monkeypatch):
+    code = await service.offer()
+    read = service.store.read
+
+    async def read_later(*args, **options):  # as on Redis, where each read takes a while
+        await asyncio.sleep(0.01)
+        return await read(*args, **options)
+
+    monkeypatch.setattr(service.store, "read", read_later)
+    async with open_socket(service) as client:
+        params = {"code": code, "side": "answerer"}
+        asked = [client.send("subscribe", **params) for _ in range(150)]
+        responses = await asyncio.wait_for(asyncio.gather(*asked), BOUND_S)
+        assert sum("result" in each for each in responses) == 100
+        await service.post("/withdraw", code=code, side="offerer")
+        await until(lambda: not service.site.limits.waiting)  # they have ended, and leave room for others
+        await client.call("subscribe", topic="lobby")
 
 
 async def test_with_a_connection_its_subscriptions_end_begun_or_not(service):
@@ -428,6 +482,54 @@ async def test_the_drain_waits_for_the_message_with_all_responses_of_a_batch(ser
         assert len(json.loads(sent[-1])) == 100
 
 
+@pytest.mark.parametrize("opcode", [Opcode.PING, Opcode.PONG])
+async def test_control_frames_count_for_the_rate_but_the_answer_to_a_ping(opcode, start_service, monkeypatch):
+    monkeypatch.setattr(websocket, "PING_S", 0.05)
+    service = await start_service(unlimited_addresses=(), rate_per_address=5, burst_per_address=10)
+    async with open_socket(service) as client:
+        await asyncio.sleep(3)  # several answers to pings each second
+        await client.call("health")
+        client.socket.transport.write(serialized(opcode, b"") * 100)
+        assert await client.closed() == 1008
+
+
+async def test_each_request_of_a_batch_is_charged_what_it_stores(start_service):
+    service = await start_service(unlimited_addresses=(), max_bytes_per_address=100_000)
+    async with open_socket(service) as client:
+        batch = [request("offer", 0, topic="lobby", info="i", offer="x" * 60_000)]
+        batch += [request("version", number) for number in range(1, 60)]
+        refused = 0
+        for _ in range(2):
+            responses = await asyncio.wait_for(client.send_raw(batch, json.dumps([*range(60)])), BOUND_S)
+            refused += "error" in responses[0]
+        assert refused == 1
+        # Bytes count, not code points, and unused fields do not count.
+        assert "result" in await client.ask("offer", topic="lobby", info="i", offer="o", unused="x" * 60_000)
+        assert await client.refused("offer", topic="lobby", info="i", offer="é" * 25_000) == (429, "Too many requests")
+
+
+async def test_behind_a_proxy_each_client_has_its_connections_and_its_part_of_the_memory(start_service, states):
+    service = await start_service(trusted_proxies=LOOPBACK, max_connections_per_address=3)
+    forwarded = {name: {"additional_headers": {"X-Forwarded-For": f"192.0.2.{name}"}} for name in (1, 2)}
+    async with contextlib.AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(open_socket(service, **forwarded[1])) for _ in range(3)]
+        with pytest.raises(InvalidStatus, match="429"):
+            await stack.enter_async_context(open_socket(service, **forwarded[1]))
+        other = await stack.enter_async_context(open_socket(service, **forwarded[2]))
+        await opened.pop().socket.close()
+        await until(lambda: service.site.limits.client("192.0.2.1").connections == 2)
+        opened.append(await stack.enter_async_context(open_socket(service, **forwarded[1])))
+        states[0].unfinished = Backlog(500_000, attrgetter("unfinished_bytes"))
+        other.socket.transport.write(serialized(Opcode.TEXT, b" " * 200_000)[:-1])
+        await until(lambda: states[0].unfinished.bytes > 150_000)
+        for each in opened:
+            each.socket.transport.write(serialized(Opcode.TEXT, b" " * 190_000)[:-1])
+        await until(lambda: states[0].unfinished.ended)
+        await until(lambda: any(each.socket.close_code == 1006 for each in opened))
+        assert other.socket.close_code is None
+    await until(lambda: service.site.limits.client("192.0.2.1").idle)
+
+
 @pytest.fixture
 def states(monkeypatch):
     """What the connections of the servers share, of each WebSocket that is opened."""
@@ -511,22 +613,61 @@ async def test_who_waits_again_at_a_server_that_stops_is_sent_away(service):
         assert await client.closed() == 1012
 
 
-async def test_a_client_with_a_megabyte_of_unread_responses_is_closed(service):
-    code = await service.offer(offer="x" * 100_000)
+async def test_a_client_that_stops_reading_a_megabyte_is_closed_and_no_other_message_is_begun(
+    service, states, monkeypatch
+):
+    monkeypatch.setattr(websocket, "UNREAD_S", 1.0)
+    code = await service.offer(offer="x" * 200_000)
     async with open_socket(service) as client:
         await client.call("subscribe", topic="lobby")
         client.socket.transport.pause_reading()
-        for _ in range(300):
-            client.send("poll", code=code, side="answerer")
+        polls = [request("poll", number, code=code, side="answerer") for number in range(100)]
+        client.send_raw(polls, json.dumps([*range(100)]))
+        await until(lambda: states[0].unsent.bytes > websocket.MAX_UNSENT_BYTES)
+        offered = client.send("offer", topic="other", info="i", offer="o")
         await until(lambda: not service.site.limits.waiting)
         client.socket.transport.resume_reading()
         assert await client.closed() in (1008, 1006)
+        with pytest.raises(ConnectionError):
+            await offered
+        assert await service.topics() == [("lobby", 1)]
     async with open_socket(service) as client:
         await client.call("subscribe", topic="lobby")
         client.socket.transport.pause_reading()
         codes = [code] + [await service.offer(offer="x" * 100_000) for _ in range(100)]
         client.socket.transport.resume_reading()
         assert [(await client.event())[1]["code"] for _ in codes] == codes
+
+
+async def test_results_and_events_of_many_megabytes_reach_a_client_that_reads(service):
+    codes = [await service.offer(offer="x" * 200_000) for _ in range(15)]
+    async with open_socket(service) as client:
+        listing = client.send("sessions", topic="lobby")
+        await client.call("subscribe", topic="lobby")
+        polls = [request("poll", code, code=code, side="answerer") for code in codes]
+        results = client.send_raw(polls, json.dumps(codes))
+        assert [(await client.event())[1]["code"] for _ in codes] == codes
+        found = (await asyncio.wait_for(listing, BOUND_S))["result"]["sessions"]
+        assert [each["code"] for each in found] == codes[::-1]
+        assert [len(each["result"]["offer"]) for each in await asyncio.wait_for(results, BOUND_S)] == [200_000] * 15
+
+
+async def test_a_client_that_reads_slowly_and_sends_nothing_is_kept(service, monkeypatch):
+    monkeypatch.setattr(websocket, "PING_S", 0.2)
+    monkeypatch.setattr(websocket, "SILENT_S", 2.0)
+    code = await service.offer(offer="x" * 200_000)
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.port, limit=4096)
+    writer.write(head("GET", "/ws", with_origin(ORIGIN, handshake())))
+    await reader.readuntil(b"\r\n\r\n")
+    polls = [request("poll", number, code=code, side="answerer") for number in range(60)]
+    writer.write(serialized(Opcode.TEXT, json.dumps(polls).encode()))
+    loop = asyncio.get_running_loop()
+    until_s, left = loop.time() + 3 * websocket.SILENT_S, 60 * 200_000
+    while loop.time() < until_s:
+        left -= len(await asyncio.wait_for(reader.readexactly(20_000), BOUND_S))
+        await asyncio.sleep(0.05)
+    await asyncio.wait_for(reader.readexactly(left), BOUND_S)
+    writer.close()
 
 
 async def test_a_client_that_asks_and_reads_nothing_is_gone_in_time(service, monkeypatch):

@@ -54,8 +54,8 @@ class Call(Protocol):
             TooMany: the client has published as many as it may.
         """
 
-    def admit_bytes(self, overhead_bytes: int) -> None:
-        """Count what the call brought, and so much more, as bytes that are to be stored.
+    def admit_bytes(self, size: int) -> None:
+        """Charge `size` bytes that are about to be stored to the client's quota.
 
         Raises:
             TooMany: the client has stored as many as it may.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ..errors import InvalidParameter, Unavailable
-from ..session import SessionPosition, Side
+from ..session import SessionPosition, Side, utf8_length
 from ..settings.settings import Settings
 from . import wire
 from .call import Call
@@ -34,7 +34,7 @@ from .parameters import (
 from .schemas import DEFAULT_LIMIT, FILLED, MAX_INFO, MAX_LIMIT, MIN_TTL_MS, Schema, positive, ref
 from .waiting import Feed, SessionFeed, TopicFeed, wait_for_change, wait_for_news
 
-ENTRY_BYTES: Final = 64  # what an entry of the store takes beside its text and the names that it stands under
+ENTRY_BYTES: Final = 64  # that an entry of the store takes in addition to its text, origin and topic
 OFFER_ENTRIES: Final = 4
 PIECE_BYTES: Final = 64 * 1024  # of a listing that is not sent in one piece
 
@@ -173,7 +173,8 @@ async def _listing(call: Call, topic: str, most: int | None, end: bytes) -> Piec
 async def offer(call: Call, topic: str, info: str, offer: str, ttl: int | None, secret: bytes) -> bytes:
     """POST /:topic/offer (specification 4, contract C5 and C6)."""
     call.admit_session()
-    call.admit_bytes(OFFER_ENTRIES * (ENTRY_BYTES + len(call.origin) + len(topic)))
+    names = len(call.origin) + utf8_length(topic)
+    call.admit_bytes(utf8_length(offer) + utf8_length(info) + OFFER_ENTRIES * (ENTRY_BYTES + names))
     code = await call.service.store.create(call.origin, topic, info, offer, ttl_ms=ttl, secret_hash=secret)
     return wire.encode({"code": wire.format_code(code)})
 
@@ -184,7 +185,7 @@ async def answer(call: Call, code: str, sent: tuple[str, Any], side: Side, secre
     name, value = sent
     store = call.service.store
     texts = value if name == "candidates" else [value]
-    call.admit_bytes(len(texts) * (ENTRY_BYTES + len(call.origin)))
+    call.admit_bytes(sum(map(utf8_length, texts)) + len(texts) * (ENTRY_BYTES + len(call.origin)))
     if name == "answer":
         await store.answer(call.origin, session, value, secret_hash=secret)
     else:

@@ -24,7 +24,6 @@ class ClientCall:
 
     Attributes:
         client: stands for the client that it is from.
-        body_bytes: how much came with it.
         request_id: its name.
         status: of its response, as HTTP has it.
         sent_bytes: how much was sent of that.
@@ -34,7 +33,6 @@ class ClientCall:
 
     origin = ""
     now_ms = 0
-    body_bytes = 0
     request_id = ""
     status = 0
     sent_bytes = 0
@@ -58,8 +56,8 @@ class ClientCall:
     def admit_session(self) -> None:
         self.site.limits.publish(self.client_address, self.now_ms)
 
-    def admit_bytes(self, overhead_bytes: int) -> None:
-        self.site.limits.store(self.client_address, self.body_bytes + overhead_bytes, self.now_ms)
+    def admit_bytes(self, size: int) -> None:
+        self.site.limits.store(self.client_address, size, self.now_ms)
 
     def waiting(self, watch: Watch) -> Watch:
         """Tie a watch to the client's connection."""

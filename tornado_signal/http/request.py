@@ -73,13 +73,13 @@ class Request(ClientCall):
         client_address, proxies = self.remote_ip, site.service.settings.trusted_proxies
         if proxies or not client_address:
             client_address = forwarded.client_address(client_address, headers, proxies)
+            connection.context.client_address = client_address
         super().__init__(site, client_address, start_line.method, endpoint.pattern)
         self.connection = connection
         self.start_line = start_line
         self.path, _, self.query = start_line.path.partition("?")
         self.headers = headers
         self.body = body
-        self.body_bytes = len(body)
         self.endpoint = endpoint
         self.refusal = refusal
 

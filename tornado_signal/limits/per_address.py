@@ -264,6 +264,26 @@ class Limits(ConnectionCounts):
         if address in self._outdated and client.idle:
             self._find_anew()
 
+    def admit_forwarded(self, address: str) -> None:
+        """Check that a proxy may keep one more connection open for a client.
+
+        Raises:
+            TooMany: the client has as many connections as it may.
+        """
+        client = self._find(address)
+        if client.limited and client.connections >= self._settings.max_connections_per_address:
+            raise TooMany("connections of an address", 5)
+
+    def count_forwarded(self, address: str, by: int) -> None:
+        """Count a connection that a proxy keeps open for a client (1), or no longer does (-1).
+
+        In all it has been counted as the proxy's.
+        """
+        client = self._find(address)
+        client.connections += by
+        if address in self._outdated and client.idle:
+            self._find_anew()
+
     def client(self, address: str) -> Hashable:
         """A key for the client of an address: the same for all addresses of one client."""
         return self._find(address)

@@ -34,6 +34,7 @@ class Connection(asyncio.Protocol):
     Attributes:
         state: shared with the server's other connections.
         remote_ip: the other end's address; empty on a Unix socket.
+        client_address: `remote_ip`, unless the application sets the address that a proxy forwards.
         deadline_s: when the client must have gone on, by the loop's clock; 0 while it waits for a handler.
     """
 
@@ -51,6 +52,7 @@ class Connection(asyncio.Protocol):
         "_unsent_bytes",
         "_waiting",
         "_written_bytes",
+        "client_address",
         "deadline_s",
         "remote_ip",
         "state",
@@ -60,7 +62,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, state: ServerState, remote_ip: str = "", refusal: int | None = None) -> None:
         self.state = state
-        self.remote_ip = remote_ip
+        self.remote_ip = self.client_address = remote_ip
         self.deadline_s = 0.0
         self._parser = RequestParser(self)
         # Those that are not finished: the first has its turn, the last may still be arriving.
@@ -92,7 +94,7 @@ class Connection(asyncio.Protocol):
         self.state.connections.add(self)
         if self._refusal is None:
             peer = transport.get_extra_info("peername")
-            self.remote_ip = peer[0] if isinstance(peer, tuple) else ""
+            self.remote_ip = self.client_address = peer[0] if isinstance(peer, tuple) else ""
             self._refusal = self.state.admit(self.remote_ip)
         self._set_deadline()
         if self._refusal is None:

@@ -32,11 +32,13 @@ class OpenConnection(Protocol):
     Attributes:
         state: shared with the server's other connections.
         remote_ip: the other end's address; empty on a Unix socket.
+        client_address: the client's IP address; behind a proxy that of the latest request.
         deadline_s: when `deadline_passed` is to be called, by the loop's clock; 0 for never.
     """
 
     state: "ServerState"
     remote_ip: str
+    client_address: str
     deadline_s: float
 
     @property
@@ -126,7 +128,7 @@ class Backlog:
         self.bytes = sum(self._sizes.values())
         by_address: defaultdict[str, list[OpenConnection]] = defaultdict(list)
         for connection in self._sizes:
-            by_address[connection.remote_ip].append(connection)
+            by_address[connection.client_address].append(connection)
         while self.bytes > self.most_bytes * 3 // 4:
             most = max(by_address.values(), key=lambda some: sum(map(self._sizes.__getitem__, some)))
             largest = max(most, key=self._sizes.__getitem__)

@@ -18,7 +18,8 @@ logging.getLogger("websockets").setLevel(logging.WARNING)  # it would log every 
 PING_S: Final = 20.0  # between two questions whether the client is there
 SILENT_S: Final = 40.0  # after which it is not
 CLOSE_S: Final = 2.0  # for a client to close what is closed
-MAX_UNSENT_BYTES: Final = 1024 * 1024  # that a client may leave unread
+MAX_UNSENT_BYTES: Final = 1024 * 1024  # beyond it a client that stops reading is closed sooner
+UNREAD_S: Final = 5.0  # without progress, after which it is
 MAX_MESSAGES: Final = 64  # of one connection that are worked on at a time; the next are not read meanwhile
 MAX_MESSAGES_BYTES: Final = 8 * 1024  # of these; beyond it one is worked on alone
 PIECE_BYTES: Final = 2 * 1024  # parsed at a time; it may have hundreds of frames
@@ -37,7 +38,7 @@ class Receiver(Protocol):
         """A text message has come whole; not more than MAX_MESSAGES before `WebSocket.message_done` of one."""
 
     def frame_received(self) -> None:
-        """A frame has come that is not a whole message: a fragment, a ping."""
+        """A frame has arrived that is not a whole message: a fragment, a ping, a pong that answers no ping."""
 
     def client_gone(self) -> None:
         """The connection is over."""
@@ -48,12 +49,14 @@ class WebSocket(asyncio.Protocol):
 
     Args:
         max_message_bytes: the largest message.
+        client_address: the client's IP address, which is not `remote_ip` behind a proxy.
 
     Attributes:
         receiver: what is told of the messages, to be set.
         refused: whether it is closed for what its client does: nothing that it has asked for need be done.
         state: shared with the server's other connections.
         remote_ip: the other end's address; empty on a Unix socket.
+        client_address: as given.
         deadline_s: when to look after it, by the loop's clock.
     """
 
@@ -65,15 +68,19 @@ class WebSocket(asyncio.Protocol):
         "_owed_bytes",
         "_partial_bytes",
         "_paused",
+        "_pinged",
         "_protocol",
         "_refusal",
         "_running",
         "_running_bytes",
         "_stalled_s",
+        "_taken_bytes",
         "_transport",
         "_unfinished_bytes",
         "_waiting",
         "_wakes",
+        "_written_bytes",
+        "client_address",
         "deadline_s",
         "receiver",
         "refused",
@@ -85,14 +92,18 @@ class WebSocket(asyncio.Protocol):
     receiver: Receiver
     _transport: asyncio.Transport
 
-    def __init__(self, state: ServerState, remote_ip: str, refusal: int | None, max_message_bytes: int) -> None:
+    def __init__(
+        self, state: ServerState, remote_ip: str, refusal: int | None, max_message_bytes: int, client_address: str
+    ) -> None:
         self.state = state
         self.remote_ip = remote_ip
+        self.client_address = client_address
         self.deadline_s = 0.0
         self.refused = False
         self._refusal = refusal
         self._protocol = Frames(Side.SERVER, max_size=max_message_bytes)
         self._heard_s = 0.0
+        self._pinged = False  # whether the latest ping has not been answered
         self._fragments: list[bytes] = []  # of a message that is not whole
         self._unfinished_bytes = 0  # since the last whole message
         self._partial_bytes = 0  # since the last whole frame
@@ -103,7 +114,9 @@ class WebSocket(asyncio.Protocol):
         self._paused = False
         self._drained: asyncio.Future[None] | None = None
         self._owed_bytes = 0  # that the receiver has for the client and cannot send yet
-        self._stalled_s = 0.0  # since when that is
+        self._stalled_s = 0.0  # when the client has last read, while it reads too slowly
+        self._written_bytes = 0  # ever
+        self._taken_bytes = 0  # of these, at the last look at it
         self._closing = False  # whether nothing more is to be sent or understood
 
     # From asyncio
@@ -133,6 +146,7 @@ class WebSocket(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._drained = self.state.loop.create_future()
         self._stalled_s = self.state.loop.time()
+        self._taken_bytes = self._written_bytes - self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
         drained, self._drained = self._drained, None
@@ -145,7 +159,9 @@ class WebSocket(asyncio.Protocol):
         if self._closing:
             return
         self._heard_s = self.state.loop.time()
-        if len(data) == _PONG_BYTES and data.startswith(_PONG) and not self._partial_bytes and not self._waiting:
+        between_frames = not self._partial_bytes and not self._waiting
+        if self._pinged and len(data) == _PONG_BYTES and data.startswith(_PONG) and between_frames:
+            self._pinged = False
             return  # all that an idle client sends
         if self._waiting:
             self._keep(self._waiting + data)
@@ -196,7 +212,9 @@ class WebSocket(asyncio.Protocol):
         else:
             if not self._fragments:
                 self._unfinished_bytes = 0
-            if frame.opcode is Opcode.PING:
+            if frame.opcode is Opcode.PONG and self._pinged:
+                self._pinged = False
+            elif frame.opcode is not Opcode.CLOSE:
                 self.receiver.frame_received()
 
     def _keep(self, waiting: bytes) -> None:
@@ -228,24 +246,25 @@ class WebSocket(asyncio.Protocol):
     def unfinished_bytes(self) -> int:
         return len(self._waiting) + self._unfinished_bytes
 
-    def send(self, *messages: bytes, last: bool = True) -> "asyncio.Future[None]":
-        """Send text messages, or the first part of one.
+    @property
+    def room(self) -> "asyncio.Future[None]":
+        """A future that is done when more may be sent, or the connection is closed."""
+        return self._drained or self.state.done
 
-        Returns:
-            A future that is done when more may be sent, or the connection is over.
-        """
+    def send(self, *messages: bytes, last: bool = True) -> "asyncio.Future[None]":
+        """Send text messages, or the first part of one; return `room`."""
         if not self._closing:
             for message in messages:
                 self._protocol.send_text(message, fin=last)
             self._flush()
-        return self._drained or self.state.done
+        return self.room
 
     def send_more(self, part: bytes, *, last: bool) -> "asyncio.Future[None]":
-        """Send another part of a message; what it returns is as of `send`."""
+        """Send another part of a message; return `room`."""
         if not self._closing:
             self._protocol.send_continuation(part, fin=last)
             self._flush()
-        return self._drained or self.state.done
+        return self.room
 
     def owe(self, size: int) -> None:
         """Count so many bytes more that are there for the client and cannot be sent yet, or if negative less."""
@@ -272,13 +291,20 @@ class WebSocket(asyncio.Protocol):
 
     def deadline_passed(self) -> None:
         now_s = self.state.loop.time()
-        stalled = self._drained is not None and now_s >= self._stalled_s + SILENT_S
-        if self._closing or stalled or now_s >= self._heard_s + SILENT_S:
+        unsent = self._transport.get_write_buffer_size()
+        if self._drained is not None and self._written_bytes - unsent > self._taken_bytes:
+            self._taken_bytes = self._written_bytes - unsent
+            self._stalled_s = self._heard_s = now_s
+        stalled_s = now_s - self._stalled_s if self._drained is not None else 0.0
+        if self._closing or stalled_s >= SILENT_S or now_s >= self._heard_s + SILENT_S:
             self.abort()
             return
-        self.deadline_s = min(now_s + PING_S, self._heard_s + SILENT_S)
-        if self._drained is None and not self._transport.is_closing():  # else it has enough to read
-            self._transport.write(_PING)
+        self.deadline_s = min(now_s + (PING_S if unsent <= MAX_UNSENT_BYTES else UNREAD_S), self._heard_s + SILENT_S)
+        if unsent > MAX_UNSENT_BYTES and stalled_s >= UNREAD_S:
+            self.close(CloseCode.POLICY_VIOLATION, "messages are not read")
+        elif self._drained is None and not self._transport.is_closing():  # otherwise it has enough to read
+            self._write(_PING)
+            self._pinged = True
 
     def _parse_the_rest(self) -> None:
         self._wakes = False
@@ -290,13 +316,17 @@ class WebSocket(asyncio.Protocol):
         writes = self._protocol.data_to_send()
         if not writes or self._transport.is_closing():
             return
-        self._transport.write(b"".join(writes))
+        self._write(b"".join(writes))
         if self._protocol.eof_sent:
             self._end()
         elif self._drained is not None:
             self._count_unsent()
             if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES and not self._closing:
-                self.close(CloseCode.POLICY_VIOLATION, "messages are not read")
+                self.deadline_s = min(self.deadline_s, self.state.loop.time() + UNREAD_S)
+
+    def _write(self, data: bytes) -> None:
+        self._transport.write(data)
+        self._written_bytes += len(data)
 
     def _count_unsent(self) -> None:
         if self._closing:  # it is over soon
@@ -339,16 +369,18 @@ def accept(headers: httputil.HTTPHeaders, version: str, subprotocol: str) -> lis
     """
     if version != "HTTP/1.1" or headers.get("Sec-WebSocket-Version") != "13":
         return None
-    if headers.get("Upgrade", "").lower() != "websocket" or "upgrade" not in _tokens(headers, "Connection"):
+    if headers.get("Upgrade", "").lower() != "websocket":
+        return None
+    if "upgrade" not in map(str.lower, _tokens(headers, "Connection")):
         return None
     key = headers.get("Sec-WebSocket-Key", "")
     if not _KEY.fullmatch(key):
         return None
     answer = [("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", accept_key(key))]
-    if subprotocol in _tokens(headers, "Sec-WebSocket-Protocol"):
+    if subprotocol in _tokens(headers, "Sec-WebSocket-Protocol"):  # compared exactly, unlike the tokens of HTTP
         answer.append(("Sec-WebSocket-Protocol", subprotocol))
     return answer
 
 
 def _tokens(headers: httputil.HTTPHeaders, name: str) -> list[str]:
-    return headers.get(name, "").lower().replace(",", " ").split()
+    return headers.get(name, "").replace(",", " ").split()

@@ -18,7 +18,7 @@ from ..http.errors import STATUS
 from ..http.routes import pattern_of
 from ..http.site import Site
 from ..stores.watches import Watch
-from ..transport.websocket import MAX_UNSENT_BYTES, WebSocket
+from ..transport.websocket import WebSocket
 from . import rpc
 from .presence import Holds, Key
 
@@ -36,7 +36,8 @@ class Method(NamedTuple):
 
     Attributes:
         pattern: what logs and metrics call it: the path that it has over HTTP.
-        perform: called with the call and the parameters; its result is JSON.
+        perform: checks the parameters and returns the work, whose result is JSON. The work of an operation does not
+            refer to the parameters, because it can wait for minutes.
         writes: whether it changes the session of the parameter `code`.
     """
 
@@ -72,11 +73,10 @@ class RpcCall(ClientCall):
     subscription = 0
     then: Callable[[], object] | None = None
 
-    def __init__(self, connection: "Connection", pattern: str, size: int, slot: Slot) -> None:
+    def __init__(self, connection: "Connection", pattern: str, slot: Slot) -> None:
         super().__init__(connection.site, connection.client_address, METHOD, pattern)
         self.connection = connection
         self.origin = connection.origin
-        self.body_bytes = size
         self.request_id = connection.next_request_id()
         self.slot = slot
 
@@ -122,6 +122,7 @@ class Connection:
         client_address: of the client.
         request_id: of the handshake; the names of its requests begin with it.
         socket: the connection.
+        forwarded: whether a proxy keeps it open for the client.
 
     Attributes:
         waiting: the calls that wait for news, subscriptions among them.
@@ -134,12 +135,15 @@ class Connection:
         "_behind",
         "_behind_bytes",
         "_come",
+        "_forwarded",
         "_holds",
         "_last_id",
         "_last_subscription",
         "_long",
         "_methods",
         "_request_id",
+        "_sent_long",
+        "_subscriptions",
         "_writes",
         "client_address",
         "held",
@@ -159,6 +163,8 @@ class Connection:
         client_address: str,
         request_id: str,
         socket: WebSocket,
+        *,
+        forwarded: bool,
     ) -> None:
         self.site = site
         self.origin = origin
@@ -167,6 +173,9 @@ class Connection:
         self.waiting: list[RpcCall] = []
         self.held: list[Key] = []
         self.over = False
+        self._forwarded = forwarded
+        if forwarded:
+            site.limits.count_forwarded(client_address, 1)
         self._methods = methods
         self._holds = holds
         self._come: list[bytes] = []  # messages that are not begun
@@ -174,10 +183,12 @@ class Connection:
         self._request_id = request_id
         self._last_id = 0
         self._last_subscription = 0
+        self._subscriptions = 0  # that exist or are about to
         self._writes: dict[str, asyncio.Future[None]] = {}  # the last change of each session, while it is under way
         self._long: asyncio.Lock | None = None  # held while a message is sent in parts
-        self._behind: list[bytes] | None = None  # what waits for its end
+        self._behind: list[bytes] = []  # messages that are sent after it
         self._behind_bytes = 0
+        self._sent_long: asyncio.Future[None] | None = None  # done when it has been sent
 
     def next_request_id(self) -> str:
         """A name for a request."""
@@ -202,14 +213,26 @@ class Connection:
         for call in list(self.waiting):
             call.client_gone()
         self._holds.end(self)
+        if self._forwarded:
+            self.site.limits.count_forwarded(self.client_address, -1)
 
     # Requests
 
     def _begin_next(self) -> None:
-        """Begin the next message at the client's next turn; only one of them is more than bytes and has not begun."""
+        """Begin the next message at the client's next turn; only one of them is more than bytes and has not begun.
+
+        While the client reads too slowly, it first reads what has been sent.
+        """
         self._begins = bool(self._come)
         if self._begins:
-            self.site.queue.submit(self.site.limits.client(self.client_address), self._begin)
+            room = self.socket.room
+            if room.done():
+                self._submit()
+            else:
+                room.add_done_callback(self._submit)
+
+    def _submit(self, _: object = None) -> None:
+        self.site.queue.submit(self.site.limits.client(self.client_address), self._begin)
 
     def _begin(self) -> None:
         message = self._come.pop(0)
@@ -221,20 +244,19 @@ class Connection:
             self._come.clear()
             return
         try:
-            found, batch = rpc.parse(message)
+            requests, batch = rpc.parse(message)
         except UnicodeDecodeError:
             self.socket.close(CloseCode.INVALID_DATA, "messages are UTF-8")
             return
+        del message  # a request can wait for minutes
         try:
             if batch:
                 # Each at a turn of its own. Other messages wait: of what is parsed there is not much at a time.
                 answers = []
-                for each in found:
-                    if not await self._turn():
-                        break
-                    answers.append(asyncio.create_task(self._keep(self._respond(each, slot))))
+                while requests and await self._turn():
+                    answers.append(asyncio.create_task(self._keep(self._respond(requests.pop(0), slot))))
             else:
-                answer = self._respond(found[0], slot)
+                answer = self._respond(requests.pop(), slot)
             self._begin_next()
             await self._send_all(await asyncio.gather(*answers) if batch else [await answer], batch=batch)
         finally:
@@ -267,8 +289,8 @@ class Connection:
             if method.writes:
                 done = self._writes[code] = self.socket.state.loop.create_future()
                 done.add_done_callback(lambda done: self._written(code, done))
-        call = RpcCall(self, method.pattern, request.size, slot)
-        return self._perform(request, method, call, before, done)
+        call = RpcCall(self, method.pattern, slot)
+        return self._perform(request.id, method.perform, request.params, call, before, done)
 
     def _written(self, code: str, done: "asyncio.Future[None]") -> None:
         if self._writes.get(code) is done:
@@ -276,8 +298,9 @@ class Connection:
 
     async def _perform(
         self,
-        request: rpc.RpcRequest,
-        method: Method,
+        id_: bytes,
+        perform: Perform,
+        params: dict[str, Any],
         call: RpcCall,
         before: "asyncio.Future[None] | None",
         done: "asyncio.Future[None] | None",
@@ -286,25 +309,27 @@ class Connection:
             if before is not None:
                 await before
             call.admit()
-            found = await method.perform(call, request.params)
+            work = perform(call, params)
+            del params
+            found = await work
             parts = None if isinstance(found, bytes) else found
             first, last = (found, True) if isinstance(found, bytes) else await anext(found)
         except (Exception, asyncio.CancelledError) as error:
             call.count_error(error)
-            call.status, text = failure(request.id, error)
+            call.status, text = failure(id_, error)
             call.ended()
-            return Response(text if request.id else b"")
+            return Response(text if id_ else b"")
         finally:
             if done is not None:
                 done.set_result(None)
         call.status = HTTPStatus.OK
         call.sent_bytes = len(first)
-        if last or not request.id:
+        if last or not id_:
             if parts is not None:
                 await parts.aclose()
             call.ended()
-            return Response(rpc.result(request.id, first) if request.id else b"", then=call.then)
-        return Response(rpc.begin_result(request.id) + first, parts, call)
+            return Response(rpc.result(id_, first) if id_ else b"", then=call.then)
+        return Response(rpc.begin_result(id_) + first, parts, call)
 
     # What is sent
 
@@ -334,7 +359,7 @@ class Connection:
         if self._long is None:
             self._long = asyncio.Lock()
         async with self._long:
-            self._behind, self._behind_bytes = [], 0
+            self._sent_long = self.socket.state.loop.create_future()
             self.socket.send(b"", last=False)
             try:
                 for each in responses:
@@ -345,9 +370,8 @@ class Connection:
             except (Exception, asyncio.CancelledError):
                 self.socket.close(CloseCode.INTERNAL_ERROR)  # nothing else can tell that the message is not whole
             finally:
-                behind = self._take_behind()
                 self.socket.send_more(end, last=True)
-        self._send(*behind)
+                self._send_behind()
 
     async def _send_more(self, more: Pieces, call: RpcCall) -> None:
         try:
@@ -364,23 +388,24 @@ class Connection:
             raise
 
     def _send(self, *messages: bytes) -> "asyncio.Future[None]":
-        """Send messages, behind the one that is being sent; see `WebSocket.send`."""
-        if self._behind is None:
+        """Send messages, after the long one that is being sent; the result is done when more may be sent."""
+        if self._sent_long is None:
             return self.socket.send(*messages)
         size = sum(map(len, messages))
         self._behind += messages
         self._behind_bytes += size
         self.socket.owe(size)
-        if self._behind_bytes > MAX_UNSENT_BYTES:
-            self._take_behind()
-            self.socket.close(CloseCode.POLICY_VIOLATION, "messages are not read")
-        return self.socket.state.done
+        return self._sent_long
 
-    def _take_behind(self) -> list[bytes]:
-        """What waits for the end of a long message."""
+    def _send_behind(self) -> None:
+        """Send the messages that have waited for the end of a long one."""
+        sent_long, self._sent_long = self._sent_long, None
+        behind, self._behind = self._behind, []
         self.socket.owe(-self._behind_bytes)
-        behind, self._behind, self._behind_bytes = self._behind or [], None, 0
-        return behind
+        self._behind_bytes = 0
+        self.socket.send(*behind)
+        if sent_long is not None:
+            sent_long.set_result(None)
 
     # Presence
 
@@ -425,14 +450,16 @@ class Connection:
         declared = SESSION_EVENTS if params.get("code") is not None else TOPIC_EVENTS
         values = check(declared.parameters, params, call)
         cursor = check_optional_string(params.get("since"), "since")
-        if sum(each.subscription > 0 for each in self.waiting) >= MAX_SUBSCRIPTIONS:
+        if self._subscriptions >= MAX_SUBSCRIPTIONS:
             raise errors.TooMany("subscriptions of a connection")
-        told = RpcCall(self, pattern_of(declared.path), 0, call.slot)
+        self._subscriptions += 1
+        told = RpcCall(self, pattern_of(declared.path), call.slot)
         try:
             feed = declared.feed(told, **values, cursor=cursor, parameter="since", encode=encode)
             told.waiting(feed.watch)
             await feed.start()
         except BaseException:
+            self._subscriptions -= 1
             told.client_gone()
             told.ended()
             raise
@@ -448,6 +475,7 @@ class Connection:
             for each in self.waiting:
                 if each.subscription == number:
                     each.subscription = 0
+                    self._subscriptions -= 1
                     each.client_gone()
                     return SUCCESS
         raise errors.InvalidParameter("subscription")
@@ -466,6 +494,7 @@ class Connection:
             told.status = STATUS.get(type(error), 500)
             self.socket.close(CloseCode.TRY_AGAIN_LATER)  # the client comes back with the last cursor
         finally:
+            self._subscriptions -= told.subscription > 0  # otherwise `unsubscribe` has counted it
             told.client_gone()
             told.ended()
 
@@ -509,8 +538,8 @@ def make_methods(operations: Iterable[Operation]) -> dict[str, Method]:
     """The methods: the operations, and those for subscriptions and presence."""
 
     def method(operation: Operation) -> Method:
-        async def perform(call: RpcCall, params: dict[str, Any]) -> bytes | Pieces:
-            return await operation.perform(call, **check(operation.parameters, params, call))
+        def perform(call: RpcCall, params: dict[str, Any]) -> Awaitable[bytes | Pieces]:
+            return operation.perform(call, **check(operation.parameters, params, call))
 
         names = {parameter.name for parameter in operation.parameters}
         return Method(pattern_of(operation.path), perform, writes="code" in names and operation.name != "poll")

@@ -46,10 +46,13 @@ def websocket_endpoint(operations: Iterable[Operation], holds_of: Callable[[Site
 
         holds = holds_of(request.site)
         site, origin, address, name = request.site, request.origin, request.client_address, request.request_id
+        forwarded = site.limits.client(address) is not site.limits.client(request.remote_ip)
+        if forwarded:
+            site.limits.admit_forwarded(address)
 
         def make(state: ServerState, remote_ip: str, refusal: int | None) -> asyncio.Protocol:
-            socket = WebSocket(state, remote_ip, refusal, site.service.settings.max_body_bytes)
-            socket.receiver = Connection(site, methods, holds, origin, address, name, socket)
+            socket = WebSocket(state, remote_ip, refusal, site.service.settings.max_body_bytes, address)
+            socket.receiver = Connection(site, methods, holds, origin, address, name, socket, forwarded=forwarded)
             return socket
 
         request.status, request.begun = 101, True

@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple
 from ..api import wire
 
 MAX_BATCH: Final = 100
+MAX_ID_BYTES: Final = 128  # as JSON; an id is kept for as long as its request waits
+MAX_FLOAT_ID: Final = 2.0**53  # the parser rounds larger numbers, or makes them infinite
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -28,13 +30,11 @@ class RpcRequest(NamedTuple):
         id: as JSON; empty for a notification, which has no response.
         method: its name.
         params: by name.
-        size: of its text, in bytes.
     """
 
     id: bytes
     method: str
     params: dict[str, Any]
-    size: int
 
 
 def parse(message: bytes) -> tuple[list[RpcRequest | bytes], bool]:
@@ -52,27 +52,34 @@ def parse(message: bytes) -> tuple[list[RpcRequest | bytes], bool]:
         message.decode()
         return [_error(PARSE_ERROR)], False
     if type(found) is not list:
-        return [_request(found, len(message))], False
+        return [_request(found)], False
     if not 1 <= len(found) <= MAX_BATCH:
         return [_error(INVALID_REQUEST)], False
-    return [_request(each, len(message) // len(found)) for each in found], True
+    return [_request(each) for each in found], True
 
 
-def _request(found: Any, size: int) -> RpcRequest | bytes:
+def _request(found: Any) -> RpcRequest | bytes:
+    """Return a request, or the response to what is not a valid one, which is empty for a notification."""
     if type(found) is not dict or found.get("jsonrpc") != "2.0" or type(found.get("method")) is not str:
         return _error(INVALID_REQUEST)
-    id_ = b""
-    if "id" in found:
-        if type(found["id"]) not in (str, int, float, type(None)):
-            return _error(INVALID_REQUEST)
-        try:
-            id_ = wire.encode(found["id"])
-        except TypeError:  # a number or a string that cannot be sent back
-            return _error(INVALID_REQUEST)
+    id_ = _encode_id(found["id"]) if "id" in found else b""
+    if id_ is None:
+        return _error(INVALID_REQUEST)
     params = found.get("params", {})
     if type(params) is not dict:
-        return _error(INVALID_PARAMS, id_ or b"null")
-    return RpcRequest(id_, found["method"], params, size)
+        return _error(INVALID_PARAMS, id_) if id_ else b""
+    return RpcRequest(id_, found["method"], params)
+
+
+def _encode_id(value: Any) -> bytes | None:
+    """Return an id as JSON; None if it is too long, or would not be sent back unchanged."""
+    if type(value) not in (str, int, float, type(None)) or (type(value) is float and abs(value) >= MAX_FLOAT_ID):
+        return None
+    try:
+        id_ = wire.encode(value)
+    except TypeError:  # an integer of more than 64 bits, or a string that is not UTF-8
+        return None
+    return id_ if len(id_) <= MAX_ID_BYTES else None
 
 
 def _error(code: int, id_: bytes = b"null") -> bytes:
