@@ -4,7 +4,7 @@ import enum
 import hashlib
 import hmac
 from collections.abc import Hashable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .errors import AlreadyAnswered
 
@@ -192,6 +192,26 @@ def changes_answer(current: Answer | None, answer: str) -> bool:
     if current is not None and current.text != answer:
         raise AlreadyAnswered
     return current is None
+
+
+LEASE_BYTES: Final = 12
+MAX_LEASES: Final = 16  # of one offer; the oldest give way
+MIN_HELD_MS: Final = 40_000  # how long a held offer lives from its renewal, at least: many are renewed all the time
+
+
+def split_leases(leases: bytes) -> list[bytes]:
+    """Return the leases of an offer, the oldest first."""
+    return [leases[at : at + LEASE_BYTES] for at in range(0, len(leases), LEASE_BYTES)]
+
+
+def add_lease(leases: bytes, lease: bytes) -> bytes:
+    """Return the leases of an offer with one more, which is the newest."""
+    return b"".join([*drop_leases(leases, lease), lease][-MAX_LEASES:])
+
+
+def drop_leases(leases: bytes, prefix: bytes) -> list[bytes]:
+    """Return the leases of an offer that do not begin with a prefix: a lease, or the identifier of a process."""
+    return [lease for lease in split_leases(leases) if not lease.startswith(prefix)]
 
 
 def utf8_length(text: str) -> int:

@@ -57,7 +57,7 @@ async def _keep(node: RedisServer, count: int) -> list[float]:
 async def _meet(store: RedisStore, number: int, short: bool) -> None:
     pair = peers.pair(number)
     offer, answer = (OFFER, OFFER) if short else (pair.offerer.description, pair.answerer.description)
-    code = await store.create(messages.ORIGIN, pair.topic, pair.offerer.identity, offer)
+    code, _ = await store.create(messages.ORIGIN, pair.topic, pair.offerer.identity, offer)
     await store.answer(messages.ORIGIN, code, answer)
     for side, peer in ((Side.OFFERER, pair.offerer), (Side.ANSWERER, pair.answerer)):
         for candidate in peer.candidates:

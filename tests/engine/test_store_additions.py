@@ -7,11 +7,12 @@ import pytest
 from support.stores import BEGIN_MS, TIMEOUT_MS, sweep
 
 from tornado_signal.errors import AlreadyAnswered, OtherSession, SessionNotFound, TooMany
-from tornado_signal.session import News, Reason, SessionPosition, Side, hash_secret
+from tornado_signal.session import MAX_LEASES, MIN_HELD_MS, News, Reason, SessionPosition, Side, hash_secret
 from tornado_signal.stores.quotas import Quotas
 
 ORIGIN, OTHER = "https://one.example", "https://two.example"
 OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
+LEASES = [bytes([number]) * 12 for number in (1, 2)]
 MINE, THEIRS = hash_secret("a secret of mine"), hash_secret("a secret of theirs")
 
 
@@ -174,17 +175,62 @@ async def test_a_session_is_withdrawn(store, one, under, side, answered):
     assert await one.news(position) == [(code, reason)]
 
 
-async def test_a_conditional_withdrawal_needs_a_listed_session_with_that_expiry(one, clock):
-    answered, moved, kept = [await one.create() for _ in range(3)]
-    expires_ms = (await one.read(kept, OFFERER)).expires_ms
+async def test_a_held_offer_ends_with_its_lease_unless_it_is_answered_or_taken_over(one, under, store):
+    answered, taken, withdrawn, kept = [await one.create(lease=LEASES[0]) for _ in range(4)]
+    free = await one.create()
+    position = await one.knowing()
     await one.answer(answered)
-    clock.ms += 1
-    await one.refresh(moved)
-    assert await refused(*(one.withdraw(code, OFFERER, expires_ms=expires_ms) for code in (answered, moved)))
-    await one.withdraw(kept, OFFERER, expires_ms=expires_ms)
-    assert await one.codes() == [moved]
-    await one.withdraw(moved, OFFERER, expires_ms=expires_ms + 1)
+    await one.hold(taken, LEASES[1])
+    await one.withdraw(withdrawn)
+    other = under(store, OTHER)
+    without = [(code, LEASES[0]) for code in (free, answered, taken, withdrawn)]
+    for code, lease in [(kept, LEASES[1]), *without]:
+        assert await refused(one.renew(code, lease), one.release(code, lease))
+    assert await refused(other.renew(kept, LEASES[0]), other.release(kept, LEASES[0]), other.hold(kept, LEASES[1]))
+    await one.release(kept, LEASES[0])
+    assert await refused(one.release(kept, LEASES[0]), one.renew(kept, LEASES[0]), one.hold(kept, LEASES[0]))
+    assert await one.codes() == [free, taken]
+    assert (kept, Reason.WITHDRAWN) in await one.news(position)
+    await one.hold(answered, LEASES[0])  # its answer is still to be read
+    assert await refused(one.renew(answered, LEASES[0]))
+    await one.release(taken, LEASES[1])
+    assert await one.codes() == [free]
+
+
+async def test_a_held_offer_lives_long_enough_to_be_renewed_seldom(one, clock):
+    held, taken = await one.create(ttl_ms=50, lease=LEASES[0]), await one.create(ttl_ms=50)
+    clock.ms += 40
+    assert await one.hold(taken, LEASES[1]) == (await one.read(taken, OFFERER)).expires_ms
+    for code, side in ((held, OFFERER), (taken, ANSWERER)):
+        clock.ms += 1
+        assert await one.refresh(code, side) == clock.ms + MIN_HELD_MS  # as by HTTP
+    clock.ms += 30_000
+    for code, lease in ((held, LEASES[0]), (taken, LEASES[1])):
+        assert await one.renew(code, lease) == clock.ms + MIN_HELD_MS
+    assert [each.session.expires_ms for each in await one.sessions()] == [clock.ms + MIN_HELD_MS] * 2
+    clock.ms += MIN_HELD_MS
+    assert await refused(one.renew(held, LEASES[0]), one.release(held, LEASES[0]))
     assert await one.codes() == []
+
+
+async def test_the_same_content_has_a_lease_of_each_holder(opened, clock):
+    _, one = await opened(codes="content")
+    code = await one.create(lease=LEASES[0])
+    assert await one.create(lease=LEASES[1]) == await one.create(lease=LEASES[1]) == await one.create() == code
+    await one.release(code, LEASES[1])
+    clock.ms += 30_000
+    await one.renew(code, LEASES[0])
+    assert await one.codes() == [code]
+    for number in range(MAX_LEASES):
+        await one.create(lease=b"more" + bytes(7) + bytes([number]))
+    assert await refused(one.renew(code, LEASES[0]))
+    await one.hold(code, LEASES[0])
+    assert await refused(one.renew(code, b"more" + bytes(8)))
+    await one.release(code, LEASES[0])
+    assert await one.codes() == []
+    clock.ms += MIN_HELD_MS
+    assert await one.create() == code
+    assert await refused(one.renew(code, LEASES[0]))
 
 
 async def test_concurrent_withdrawals_end_the_session(one):

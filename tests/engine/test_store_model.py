@@ -194,7 +194,7 @@ class Model(RuleBasedStateMachine):
         if before and before.secrets[Side.OFFERER] not in (b"", secret):
             assert self.attempt(create) is SessionNotFound
             return multiple()
-        made = self.run(create)
+        made, _ = self.run(create)
         if self.by_content:
             assert made == code
         else:

@@ -177,7 +177,7 @@ async def test_listings_of_any_length_are_whole_and_newest_first(service):
         made = []
         for number in range(count):
             service.clock.ms += number % 2
-            code = await service.store.create(ORIGIN, str(count), f"info {number}", "o" * 300)
+            code, _ = await service.store.create(ORIGIN, str(count), f"info {number}", "o" * 300)
             made.insert(0, (str(uuid.UUID(bytes=code)), f"info {number}", service.clock.ms))
         found = await service.sessions(str(count))
         assert [(each["code"], each["info"], each["createdAt"]) for each in found] == made

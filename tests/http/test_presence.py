@@ -8,6 +8,7 @@ import pytest
 from support.rpc import BOUND_S, RpcClient
 from support.service import NOT_FOUND, ORIGIN, OTHER, invalid
 
+from tornado_signal.stores.leveldb import store as leveldb
 from tornado_signal.system.clock import Clock
 from tornado_signal.websocket import presence
 
@@ -95,15 +96,24 @@ async def test_another_connection_with_the_secret_takes_an_offer_over(start_serv
     await until_listed(service)
 
 
-async def test_a_held_offer_outlives_its_lifetime_until_it_is_answered(start_service):
-    service = await start_service(session_timeout_ms=1000, clock=Clock(), sweep_interval_ms=50)
+@pytest.fixture
+def short_lives(monkeypatch):
+    """Held offers that live for a second."""
+    monkeypatch.setattr(leveldb, "MIN_HELD_MS", 1000)
+    return {"session_timeout_ms": 1000, "clock": Clock(), "sweep_interval_ms": 50}
+
+
+async def test_a_held_offer_outlives_its_lifetime_until_it_is_answered(start_service, short_lives):
+    service = await start_service(**short_lives)
     async with open_socket(service) as client:
         held, answered = [await hold(client) for _ in range(2)]
         await service.offer()
         await service.post("/answer", code=answered, side="answerer", answer="a")
 
         await until_listed(service, held)
-        assert service.site.log.metrics.held == 1
+        async with asyncio.timeout(BOUND_S):
+            while service.site.log.metrics.held > 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         until_s = time.monotonic() + 2
         while time.monotonic() < until_s:
             assert await listed(service) == [held]
@@ -111,21 +121,85 @@ async def test_a_held_offer_outlives_its_lifetime_until_it_is_answered(start_ser
         assert await client.refused("poll", code=answered, side="offerer") == (404, NOT_FOUND)
 
 
-async def test_the_end_of_a_connection_ends_no_answered_or_moved_session(start_service):
+async def test_the_end_of_a_connection_ends_no_answered_session(start_service):
     service = await start_service(hold_grace_ms=100)
     async with open_socket(service) as client:
-        answered, moved, withdrawn = [await hold(client) for _ in range(3)]
+        answered, withdrawn = [await hold(client) for _ in range(2)]
         assert await client.call("withdraw", code=withdrawn, side="offerer") == {"success": True}
-        assert service.site.log.metrics.held == 2
+        assert service.site.log.metrics.held == 1
     await service.post("/answer", code=answered, side="answerer", answer="a")
-    service.clock.ms += 1
-    await service.post("/refresh", code=moved, side="offerer")
 
+    await until_none_is_held(service)
+    assert await listed(service) == []
+    assert (await service.post("/poll", code=answered, side="offerer"))["answer"] == "a"
+
+
+async def until_none_is_held(service):
     async with asyncio.timeout(BOUND_S):
         while service.site.log.metrics.held:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    assert await listed(service) == [moved]
-    assert (await service.post("/poll", code=answered, side="offerer"))["answer"] == "a"
+
+
+async def test_an_offer_that_is_refreshed_is_held_as_before(start_service, short_lives):
+    service = await start_service(hold_grace_ms=100, **short_lives)
+    async with open_socket(service) as client, open_socket(service) as other:
+        codes = [await hold(client) for _ in range(3)]
+        await service.post("/refresh", code=codes[0], side="offerer")
+        await service.post("/refresh", code=codes[1], side="answerer")
+        await other.call("refresh", code=codes[2], side="answerer")
+        until_s = time.monotonic() + 2
+        while time.monotonic() < until_s:
+            assert await listed(service) == codes[::-1]
+            await asyncio.sleep(0.05)
+        assert service.site.log.metrics.held == 3
+    await until_listed(service)
+
+
+async def test_held_offers_are_renewed_seldom_also_with_a_short_ttl(start_service, monkeypatch):
+    service = await start_service(clock=Clock())
+    renewed = []
+    renew = service.store.renew
+
+    async def counted(*args):
+        renewed.append(args)
+        return await renew(*args)
+
+    monkeypatch.setattr(service.store, "renew", counted)
+    async with open_socket(service) as client:
+        codes = [await hold(client, ttl=1000) for _ in range(20)]
+        expiries = {each["expiresAt"] - each["createdAt"] for each in await service.sessions()}
+        assert expiries == {40_000}
+        await asyncio.sleep(2)
+        assert (await listed(service), renewed) == (codes[::-1], [])
+
+
+async def test_the_same_content_is_listed_as_long_as_one_connection_holds_it(start_service):
+    service = await start_service(hold_grace_ms=50, codes="content")
+    async with open_socket(service) as first:
+        async with open_socket(service) as second:
+            code = await hold(first)
+            assert await hold(second) == await hold(second) == code
+            assert service.site.log.metrics.held == 2
+        async with asyncio.timeout(BOUND_S):
+            while service.site.log.metrics.held > 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert await listed(service) == [code]
+    await until_listed(service)
+
+
+async def test_an_address_holds_as_many_offers_as_it_may_publish(start_service, monkeypatch):
+    service = await start_service(unlimited_addresses=(), max_sessions_per_address=10, hold_grace_ms=50)
+    async with open_socket(service) as first, open_socket(service) as second:
+        codes = [await hold(each) for each in (first, second) for _ in range(5)]
+        for _ in range(20):  # what has been published is forgotten, and the offers are still held
+            service.clock.ms += service.settings.session_timeout_ms // 10
+            await asyncio.gather(*(first.call("refresh", code=code, side="offerer") for code in codes))
+        assert await second.refused("offer", **OFFER, hold=True) == (429, "Too many requests")
+        assert await second.refused("hold", code=codes[0]) == (429, "Too many requests")
+        await first.call("withdraw", code=codes[0], side="offerer")
+        await hold(second)
+    await until_none_is_held(service)
+    assert service.site.limits.client("127.0.0.1").held == 0
 
 
 async def test_a_server_that_stops_withdraws_nothing(start_service):
@@ -135,6 +209,15 @@ async def test_a_server_that_stops_withdraws_nothing(start_service):
         service.site.stopping = True
     await asyncio.sleep(0.2)
     assert await listed(service) == [code]
+
+
+async def test_offers_that_are_published_together_are_held_up_to_the_limit(service, monkeypatch):
+    monkeypatch.setattr(presence, "MAX_HELD", 3)
+    async with open_socket(service) as client:
+        asked = [client.send("offer", **OFFER, hold=True) for _ in range(10)]
+        responses = await asyncio.wait_for(asyncio.gather(*asked), BOUND_S)
+        assert sum("result" in each for each in responses) == 3
+        assert len(await listed(service)) == service.site.log.metrics.held == 3
 
 
 async def test_a_connection_holds_so_many_that_are_not_answered(service, monkeypatch):

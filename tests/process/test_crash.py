@@ -183,7 +183,7 @@ async def write(store, numbers):
     # Every second session is taken back at once, so that there is always something to compact.
     for number in numbers:
         offer = f"{number} {os.urandom(4000).hex()}"
-        code = await store.create("o", "t", str(number), offer)
+        code, _ = await store.create("o", "t", str(number), offer)
         if number % 2:
             await store.withdraw("o", code, Side.OFFERER)
         else:

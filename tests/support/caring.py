@@ -41,7 +41,7 @@ def fill(path, sessions, *, offer="their offer", seed=1, timeout_ms=LONG_MS):
         for number in range(sessions):
             origin = rng.choice([ORIGIN, OTHER])
             text = offer() if callable(offer) else offer
-            code = await store.create(origin, f"topic {number % 50}", SECRETS["info"], text)
+            code, _ = await store.create(origin, f"topic {number % 50}", SECRETS["info"], text)
             codes.append((origin, code))
             if number % 2:
                 await store.add_candidates(origin, code, Side.OFFERER, [SECRETS["candidate"]] * 2)

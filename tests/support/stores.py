@@ -188,7 +188,7 @@ class Under:
         self.store, self.origin = store, origin
 
     async def create(self, topic="topic", info="info", offer="offer", **options):
-        return await self.store.create(self.origin, topic, info, offer, **options)
+        return (await self.store.create(self.origin, topic, info, offer, **options))[0]
 
     async def answer(self, code, answer="answer", **options):
         await self.store.answer(self.origin, code, answer, **options)
@@ -202,6 +202,15 @@ class Under:
 
     async def withdraw(self, code, side=Side.OFFERER, **options):
         await self.store.withdraw(self.origin, code, side, **options)
+
+    async def hold(self, code, lease, **options):
+        return await self.store.hold(self.origin, code, lease, **options)
+
+    async def renew(self, code, lease):
+        return await self.store.renew(self.origin, code, lease)
+
+    async def release(self, code, lease):
+        await self.store.release(self.origin, code, lease)
 
     async def refresh(self, code, side=Side.OFFERER, **options):
         return await self.store.refresh(self.origin, code, side, **options)

@@ -172,11 +172,23 @@ async def _listing(call: Call, topic: str, most: int | None, end: bytes) -> Piec
 
 async def offer(call: Call, topic: str, info: str, offer: str, ttl: int | None, secret: bytes) -> bytes:
     """POST /:topic/offer (specification 4, contract C5 and C6)."""
+    return encode_published((await publish(call, topic, info, offer, ttl, secret))[0])
+
+
+def encode_published(code: bytes) -> bytes:
+    """Return the result of `offer`."""
+    return wire.encode({"code": wire.format_code(code)})
+
+
+async def publish(
+    call: Call, topic: str, info: str, offer: str, ttl: int | None, secret: bytes, lease: bytes = b""
+) -> tuple[bytes, int]:
+    """Publish an offer, which is held with a lease; return its code and its expiry, as `Store.create`."""
     call.admit_session()
     names = len(call.origin) + utf8_length(topic)
     call.admit_bytes(utf8_length(offer) + utf8_length(info) + OFFER_ENTRIES * (ENTRY_BYTES + names))
-    code = await call.service.store.create(call.origin, topic, info, offer, ttl_ms=ttl, secret_hash=secret)
-    return wire.encode({"code": wire.format_code(code)})
+    create = call.service.store.create
+    return await create(call.origin, topic, info, offer, ttl_ms=ttl, secret_hash=secret, lease=lease)
 
 
 async def answer(call: Call, code: str, sent: tuple[str, Any], side: Side, secret: bytes) -> bytes:

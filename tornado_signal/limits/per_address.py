@@ -100,10 +100,11 @@ class Client(ConnectionCounts):
         sessions: the tokens for the sessions that it publishes.
         bytes: the tokens for the bytes that it has stored.
         waiting: how many of its requests wait for news.
+        held: how many offers its connections hold.
         limited: whether the limits for each client are for this one.
     """
 
-    __slots__ = ("arrivals", "bytes", "limited", "refusals", "requests", "sessions", "waiting")
+    __slots__ = ("arrivals", "bytes", "held", "limited", "refusals", "requests", "sessions", "waiting")
 
     def __init__(self, settings: Settings, limited: bool) -> None:
         super().__init__()
@@ -113,12 +114,12 @@ class Client(ConnectionCounts):
         self.arrivals = TokenBucket(most_arrivals(settings))
         self.sessions = TokenBucket(settings.max_sessions_per_address)
         self.bytes = TokenBucket(settings.max_bytes_per_address)
-        self.waiting = 0
+        self.waiting = self.held = 0
 
     @property
     def idle(self) -> bool:
         """Whether it has nothing open."""
-        return not (self.connections or self.refused or self.waiting)
+        return not (self.connections or self.refused or self.waiting or self.held)
 
 
 def most_arrivals(settings: Settings) -> int:
@@ -227,6 +228,23 @@ class Limits(ConnectionCounts):
         self.waiting -= 1
         client = self._find(address)
         client.waiting -= 1
+        if address in self._outdated and client.idle:
+            self._find_anew()
+
+    def hold(self, address: str) -> None:
+        """Count an offer that is to be held, which has to be `held` once it no longer is.
+
+        Raises:
+            TooMany: the client holds as many offers as it may publish in the lifetime of a session.
+        """
+        client = self._find(address)
+        if client.limited and client.held >= self._settings.max_sessions_per_address:
+            raise TooMany("held offers of an address", 5)
+        client.held += 1
+
+    def held(self, address: str) -> None:
+        client = self._find(address)
+        client.held -= 1
         if address in self._outdated and client.idle:
             self._find_anew()
 

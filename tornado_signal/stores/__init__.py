@@ -22,11 +22,16 @@ class Store(Protocol):
     `errors`: `Unavailable` from any of these, whenever it cannot serve. The time is its own clock's. Secrets are shown
     by their hashes. A code is 16 bytes.
 
+    An offer with leases is held: it lives as long as its holders renew them. A lease has 12 bytes, of which the first 8
+    are the identifier of the process. An offer whose holders are gone without releasing it is withdrawn by the store.
+
     Attributes:
         metrics: what has become of the sessions.
+        process_id: the identifier of this process, 8 random bytes.
     """
 
     metrics: SessionMetrics
+    process_id: bytes
 
     async def open(self) -> None:
         """Make ready, and begin the work in the background.
@@ -61,8 +66,16 @@ class Store(Protocol):
     # Publishing and connecting
 
     async def create(
-        self, origin: str, topic: str, info: str, offer: str, *, ttl_ms: int | None = None, secret_hash: bytes = b""
-    ) -> bytes:
+        self,
+        origin: str,
+        topic: str,
+        info: str,
+        offer: str,
+        *,
+        ttl_ms: int | None = None,
+        secret_hash: bytes = b"",
+        lease: bytes = b"",
+    ) -> tuple[bytes, int]:
         """Publish an offer (specification 4, POST /:topic/offer).
 
         Args:
@@ -72,9 +85,10 @@ class Store(Protocol):
             offer: its signaling data.
             ttl_ms: how long the session lives, if not as long as configured (contract C6).
             secret_hash: of the secret that the offerer will show (contract C5).
+            lease: the holder's, in addition to those of other holders of the same content; empty if it is not held.
 
         Returns:
-            The session's code.
+            The session's code, and its expiry in Unix milliseconds.
 
         Raises:
             SessionNotFound: the same content was published before with another secret (contract B16).
@@ -122,10 +136,8 @@ class Store(Protocol):
             OtherSession: `since` is a position in an earlier session with this code.
         """
 
-    async def withdraw(
-        self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"", expires_ms: int | None = None
-    ) -> None:
-        """End a session at once (contract C6); with `expires_ms` only one that is listed and still expires then.
+    async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
+        """End a session at once (contract C6).
 
         Raises:
             SessionNotFound: as `read`.
@@ -139,6 +151,35 @@ class Store(Protocol):
 
         Raises:
             SessionNotFound: as `read`.
+        """
+
+    # Holding offers (contract C10)
+
+    async def hold(self, origin: str, code: bytes, lease: bytes, *, secret_hash: bytes = b"") -> int:
+        """Take an offer over from all its holders, and refresh it.
+
+        Returns:
+            The new expiry, Unix milliseconds.
+
+        Raises:
+            SessionNotFound: as `read`, for the offerer.
+        """
+
+    async def renew(self, origin: str, code: bytes, lease: bytes) -> int:
+        """Refresh an offer if it still has a lease.
+
+        Returns:
+            The new expiry, Unix milliseconds.
+
+        Raises:
+            SessionNotFound: the offer is answered, withdrawn, expired, or held by others.
+        """
+
+    async def release(self, origin: str, code: bytes, lease: bytes) -> None:
+        """Give a lease back; the offer is withdrawn with the last one.
+
+        Raises:
+            SessionNotFound: as `renew`.
         """
 
     # Discovery
@@ -264,6 +305,7 @@ def make_store(settings: Settings, clock: Clock) -> Store:
         start_empty=settings.start_empty_if_damaged,
         space=Space(settings.data_dir, quotas.store_bytes, quotas.free_bytes),
         sweep_interval_ms=settings.sweep_interval_ms,
+        hold_grace_ms=settings.hold_grace_ms,
     )
 
 

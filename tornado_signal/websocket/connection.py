@@ -1,7 +1,7 @@
 """What one client asks for over its WebSocket, and what it is told."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
@@ -9,8 +9,8 @@ from websockets.frames import CloseCode
 
 from .. import errors
 from ..api import wire
-from ..api.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, check
-from ..api.parameters import CODE, SECRET, check_optional_string, check_secret
+from ..api.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, check, encode_published, publish
+from ..api.parameters import CODE, SECRET, check_optional_string
 from ..api.topic_steps import Event
 from ..api.waiting import Feed
 from ..http.call import ClientCall
@@ -20,7 +20,7 @@ from ..http.site import Site
 from ..stores.watches import Watch
 from ..transport.websocket import WebSocket
 from . import rpc
-from .presence import Holds, Key
+from .presence import Hold, Holds
 
 METHOD: Final = "WS"
 MAX_SUBSCRIPTIONS: Final = 100
@@ -126,7 +126,7 @@ class Connection:
 
     Attributes:
         waiting: the calls that wait for news, subscriptions among them.
-        held: see `presence.Holder`.
+        held: as in `presence.Holder`; so are `lease` and `reserved`.
         over: whether the client is gone.
     """
 
@@ -147,8 +147,10 @@ class Connection:
         "_writes",
         "client_address",
         "held",
+        "lease",
         "origin",
         "over",
+        "reserved",
         "site",
         "socket",
         "waiting",
@@ -171,7 +173,9 @@ class Connection:
         self.client_address = client_address
         self.socket = socket
         self.waiting: list[RpcCall] = []
-        self.held: list[Key] = []
+        self.held: list[Hold] = []
+        self.reserved = 0
+        self.lease = holds.make_lease()
         self.over = False
         self._forwarded = forwarded
         if forwarded:
@@ -409,33 +413,34 @@ class Connection:
 
     # Presence
 
-    async def offer(self, call: RpcCall, params: dict[str, Any], publish: Perform) -> bytes | Pieces:
+    async def offer(self, call: RpcCall, params: dict[str, Any], offer: Operation) -> bytes | Pieces:
         """Publish an offer, which is held if that is asked for."""
         wanted = params.get("hold")
         if type(wanted) not in (bool, type(None)):
             raise errors.InvalidParameter("hold")
+        values = check(offer.parameters, params, call)
         if not wanted:
-            return await publish(call, params)
-        await self._holds.admit(self)
-        found = await publish(call, params)
-        assert isinstance(found, bytes)
-        code = wire.parse_code(wire.parse(found)["code"])
-        await self._holds.begin(self, (self.origin, code), check_secret(params, call))
-        return found
+            return await offer.perform(call, **values)
+        await self._holds.reserve(self)
+        try:
+            code, expires_ms = await publish(call, **values, lease=self.lease)
+        except BaseException:
+            self._holds.cancel(self)
+            raise
+        self._holds.begin(self, (self.origin, code), values["secret"], expires_ms)
+        return encode_published(code)
 
     async def hold(self, call: RpcCall, params: dict[str, Any]) -> bytes:
         """Hold an offer that another connection has held."""
         values = check((CODE, SECRET), params, call)
-        await self._holds.admit(self)
         key = (self.origin, wire.parse_code(values["code"]))
-        return wire.encode({"expiresAt": await self._holds.take_over(self, key, values["secret"])})
-
-    async def refresh(self, call: RpcCall, params: dict[str, Any], refresh: Perform) -> bytes | Pieces:
-        """Refresh a session, which is still held here if it was."""
-        found = await refresh(call, params)
-        assert isinstance(found, bytes)
-        self._holds.moved((self.origin, wire.parse_code(params["code"])), wire.parse(found)["expiresAt"])
-        return found
+        await self._holds.reserve(self)
+        try:
+            expires_ms = await self._holds.take_over(self, key, values["secret"])
+        except BaseException:
+            self._holds.cancel(self)
+            raise
+        return wire.encode({"expiresAt": expires_ms})
 
     async def withdraw(self, call: RpcCall, params: dict[str, Any], withdraw: Perform) -> bytes | Pieces:
         """Withdraw a session, which is not held any more then."""
@@ -534,7 +539,7 @@ def encode(event: Event) -> bytes:
     return rpc.begin_event(event.type, event.data, event.cursor) + b"\n"
 
 
-def make_methods(operations: Iterable[Operation]) -> dict[str, Method]:
+def make_methods(operations: Sequence[Operation]) -> dict[str, Method]:
     """The methods: the operations, and those for subscriptions and presence."""
 
     def method(operation: Operation) -> Method:
@@ -545,11 +550,9 @@ def make_methods(operations: Iterable[Operation]) -> dict[str, Method]:
         return Method(pattern_of(operation.path), perform, writes="code" in names and operation.name != "poll")
 
     methods = {operation.name: method(operation) for operation in operations}
-    offer, refresh, withdraw = methods["offer"], methods["refresh"], methods["withdraw"]
-    methods["offer"] = offer._replace(perform=lambda call, params: call.connection.offer(call, params, offer.perform))
-    methods["refresh"] = refresh._replace(
-        perform=lambda call, params: call.connection.refresh(call, params, refresh.perform)
-    )
+    offer, withdraw = methods["offer"], methods["withdraw"]
+    offer_operation = next(operation for operation in operations if operation.name == "offer")
+    methods["offer"] = offer._replace(perform=lambda call, params: call.connection.offer(call, params, offer_operation))
     methods["withdraw"] = withdraw._replace(
         perform=lambda call, params: call.connection.withdraw(call, params, withdraw.perform)
     )

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ..api.operations import Operation
@@ -31,7 +31,7 @@ def websocket_endpoints(
     return {PATH: websocket_endpoint(operations, holds_of or functools.cache(Holds)), document.pattern: document}
 
 
-def websocket_endpoint(operations: Iterable[Operation], holds_of: Callable[[Site], Holds]) -> Endpoint:
+def websocket_endpoint(operations: Sequence[Operation], holds_of: Callable[[Site], Holds]) -> Endpoint:
     """What answers GET /ws."""
     methods = make_methods(operations)
 

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import functools
+import itertools
 import random
+from collections.abc import Hashable
 from typing import Final, Protocol
 
 from ..errors import SessionNotFound, TooMany, Unavailable
 from ..http.site import Site
-from ..session import Side
+from ..session import LEASE_BYTES, Side
 
 MAX_HELD: Final = 1000  # of a connection
 LOOKED_AT: Final = 10  # of those that a connection has held for longest, when it has as many as it may
@@ -25,31 +27,41 @@ class Holder(Protocol):
     """A connection that holds offers.
 
     Attributes:
+        client_address: of its client.
+        lease: what its offers have in the store.
         held: which, in the order in which it began.
+        reserved: how many more it is about to hold.
         over: whether the connection has ended.
     """
 
-    held: list[Key]
+    client_address: str
+    lease: bytes
+    held: list["Hold"]
+    reserved: int
     over: bool
 
 
 class Hold:
-    """An offer that is held.
+    """An offer that is held by a connection.
 
     Attributes:
         key: which.
+        lease: what the offer has in the store, as long as no other connection takes it over.
         secret_hash: of its owner's secret; empty for none.
-        expires_ms: its expiry as this process has last set it; with another one it is held elsewhere.
-        holder: its connection; None when that has ended.
+        client_address: of the connection.
+        client: the client's place in queues.
+        holder: the connection; None when that has ended.
         due: the tick in which to look after it.
     """
 
-    __slots__ = ("due", "expires_ms", "holder", "key", "secret_hash")
+    __slots__ = ("client", "client_address", "due", "holder", "key", "lease", "secret_hash")
 
-    def __init__(self, key: Key, secret_hash: bytes, expires_ms: int, holder: Holder) -> None:
+    def __init__(self, key: Key, secret_hash: bytes, holder: Holder, client: Hashable) -> None:
         self.key = key
+        self.lease = holder.lease
         self.secret_hash = secret_hash
-        self.expires_ms = expires_ms
+        self.client_address = holder.client_address
+        self.client = client
         self.holder: Holder | None = holder
         self.due = 0
 
@@ -61,84 +73,111 @@ class Holds:
         self._site = site
         self._store = site.service.store
         self._grace_s = site.service.settings.hold_grace_ms / 1000
-        self._holds: dict[Key, Hold] = {}
+        self._holds: dict[Key, list[Hold]] = {}  # several only of the same content
+        self._count = 0
+        self._numbers = itertools.count(1)
         self._due: dict[int, list[Hold]] = {}  # by tick; some may have been forgotten, or be due in another one
         self._entries = 0  # in these lists
         self._tick = 0
         self._ticking = False
         self._loop = asyncio.get_running_loop()
 
-    async def admit(self, holder: Holder) -> None:
-        """Check that a connection may hold one more.
+    def make_lease(self) -> bytes:
+        """Return a lease for one more connection."""
+        number = next(self._numbers) % 2**32
+        return self._store.process_id + number.to_bytes(LEASE_BYTES - len(self._store.process_id), "big")
+
+    async def reserve(self, holder: Holder) -> None:
+        """Keep a place for one more offer of a connection, until `begin` or `cancel`.
 
         Raises:
-            TooMany: it holds as many as it may.
+            TooMany: the connection holds as many as it may, or all connections of its address do.
         """
-        if len(holder.held) >= MAX_HELD:
-            for key in holder.held[:LOOKED_AT]:
-                hold = self._holds.get(key)
-                if hold is not None and await self._expires_ms(hold) is None:
-                    self.forget(key)
-        if len(holder.held) >= MAX_HELD:
+        if self._is_full(holder):
+            for hold in holder.held[:LOOKED_AT]:
+                if not await self._waits_for_answer(hold):
+                    self._drop(hold)
+        if self._is_full(holder):
             raise TooMany("held offers of a connection", 5)
+        self._site.limits.hold(holder.client_address)
+        holder.reserved += 1
 
-    async def begin(self, holder: Holder, key: Key, secret_hash: bytes) -> None:
-        """Hold an offer that was published just now."""
-        news = await self._store.read(*key, Side.OFFERER, secret_hash=secret_hash)
-        self._put(Hold(key, secret_hash, news.expires_ms, holder))
+    def cancel(self, holder: Holder) -> None:
+        """Give a reserved place back."""
+        holder.reserved -= 1
+        self._site.limits.held(holder.client_address)
+
+    def begin(self, holder: Holder, key: Key, secret_hash: bytes, expires_ms: int) -> None:
+        """Hold an offer in the place that is reserved, with others that hold the same content."""
+        for hold in list(self._holds.get(key, ())):
+            if hold.holder is holder:
+                self._drop(hold)
+        holder.reserved -= 1
+        hold = Hold(key, secret_hash, holder, self._site.limits.client(holder.client_address))
+        self._holds.setdefault(key, []).append(hold)
+        self._count += 1
+        self._site.log.metrics.held += 1
+        holder.held.append(hold)
+        if holder.over:
+            self._let_go(hold)
+        else:
+            self._renew_later(hold, expires_ms)
 
     async def take_over(self, holder: Holder, key: Key, secret_hash: bytes) -> int:
-        """Hold an offer that another connection may have held; its new expiry, Unix milliseconds.
+        """Hold an offer instead of other connections, in the place that is reserved.
+
+        Returns:
+            The new expiry, Unix milliseconds.
 
         Raises:
-            SessionNotFound: as `Store.refresh`.
+            SessionNotFound: as `Store.hold`.
         """
-        expires_ms = await self._store.refresh(*key, Side.OFFERER, secret_hash=secret_hash)
-        self._put(Hold(key, secret_hash, expires_ms, holder))
+        expires_ms = await self._store.hold(*key, holder.lease, secret_hash=secret_hash)
+        self.forget(key)
+        self.begin(holder, key, secret_hash, expires_ms)
         return expires_ms
-
-    def moved(self, key: Key, expires_ms: int) -> None:
-        """The owner of an offer has refreshed it."""
-        hold = self._holds.get(key)
-        if hold is not None:
-            hold.expires_ms = expires_ms
 
     def end(self, holder: Holder) -> None:
         """A connection has ended: what it holds is withdrawn, unless another one takes it over in time.
 
         When the server stops, its clients come back to the next one: everything stays.
         """
-        for key in list(holder.held):
-            self._let_go(self._holds[key])
+        for hold in list(holder.held):
+            self._let_go(hold)
 
     def forget(self, key: Key) -> None:
-        """An offer is not held any more."""
-        hold = self._holds.pop(key, None)
-        if hold is not None:
-            self._site.log.metrics.held -= 1
-            if hold.holder is not None:
-                hold.holder.held.remove(key)
-                hold.holder = None  # this may be kept until it is due
+        """Stop holding an offer."""
+        for hold in list(self._holds.get(key, ())):
+            self._drop(hold)
 
-    def _put(self, hold: Hold) -> None:
-        self.forget(hold.key)
-        self._holds[hold.key] = hold
-        self._site.log.metrics.held += 1
-        assert hold.holder is not None
-        hold.holder.held.append(hold.key)
-        if hold.holder.over:
-            self._let_go(hold)
-        else:
-            self._renew_later(hold)
+    def _drop(self, hold: Hold) -> None:
+        if not self._is_kept(hold):
+            return
+        holds = self._holds[hold.key]
+        holds.remove(hold)
+        if not holds:
+            del self._holds[hold.key]
+        self._count -= 1
+        self._site.log.metrics.held -= 1
+        self._site.limits.held(hold.client_address)
+        if hold.holder is not None:
+            hold.holder.held.remove(hold)
+            hold.holder = None  # this may be kept until it is due
+
+    def _is_full(self, holder: Holder) -> bool:
+        return len(holder.held) + holder.reserved >= MAX_HELD
+
+    def _is_kept(self, hold: Hold) -> bool:
+        return hold in self._holds.get(hold.key, ())
 
     def _let_go(self, hold: Hold) -> None:
         if hold.holder is not None:
-            hold.holder.held.remove(hold.key)
+            hold.holder.held.remove(hold)
             hold.holder = None
         self._look_after(hold, self._grace_s)
 
-    def _renew_later(self, hold: Hold) -> None:
-        left_s = (hold.expires_ms - self._store.now_ms()) / 1000
+    def _renew_later(self, hold: Hold, expires_ms: int) -> None:
+        left_s = (expires_ms - self._store.now_ms()) / 1000
         self._look_after(hold, random.uniform(*RENEW_AT) * left_s)
 
     # When to look after which
@@ -153,12 +192,12 @@ class Holds:
         hold.due = max(int((now_s + seconds) / TICK_S), self._tick) + 1
         self._due.setdefault(hold.due, []).append(hold)
         self._entries += 1
-        if self._entries > 2 * len(self._holds) + MOST_OUTDATED:
+        if self._entries > 2 * self._count + MOST_OUTDATED:
             self._leave_out_outdated()
 
     def _leave_out_outdated(self) -> None:
         """Keep an entry only for what is held, as an offer can be taken over again and again."""
-        kept = [hold for hold in self._holds.values() if hold.due > self._tick]
+        kept = [hold for holds in self._holds.values() for hold in holds if hold.due > self._tick]
         self._due, self._entries = {}, len(kept)
         for hold in kept:
             self._due.setdefault(hold.due, []).append(hold)
@@ -170,58 +209,38 @@ class Holds:
             entries = self._due.pop(self._tick, [])
             self._entries -= len(entries)
             for hold in entries:
-                if hold.due == self._tick and self._kept(hold):
-                    self._site.turns.submit(self, functools.partial(self._begin, hold))
+                if hold.due == self._tick and self._is_kept(hold):
+                    self._site.turns.submit(hold.client, functools.partial(self._begin, hold))
         self._ticking = bool(self._due)
         if self._ticking:
             self._loop.call_later(TICK_S, self._next_tick)
-
-    def _kept(self, hold: Hold) -> bool:
-        return self._holds.get(hold.key) is hold
 
     def _begin(self, hold: Hold) -> None:
         self._site.start(self._look(hold))
 
     async def _look(self, hold: Hold) -> None:
-        if not self._kept(hold):
+        if not self._is_kept(hold):
             return
         due = hold.due
         try:
             if hold.holder is not None:
-                await self._renew(hold)
-            else:
-                await self._withdraw(hold)
+                expires_ms = await self._store.renew(*hold.key, hold.lease)
+                if hold.holder is not None and self._is_kept(hold):
+                    self._renew_later(hold, expires_ms)
+                return
+            if self._site.stopping:
+                return
+            await self._store.release(*hold.key, hold.lease)
+        except SessionNotFound:  # answered, withdrawn, expired, or held elsewhere
+            pass
         except Unavailable:
-            if hold.due == due:  # else its connection has ended meanwhile
+            if hold.due == due:  # otherwise its connection has ended in the meantime
                 self._look_after(hold, AGAIN_S)
-
-    async def _renew(self, hold: Hold) -> None:
-        """Refresh an offer, or forget it if it is answered or held elsewhere."""
-        try:
-            if await self._expires_ms(hold) != hold.expires_ms:
-                raise SessionNotFound
-            hold.expires_ms = await self._store.refresh(*hold.key, Side.OFFERER, secret_hash=hold.secret_hash)
-        except SessionNotFound:
-            if self._kept(hold):
-                self.forget(hold.key)
             return
-        if self._kept(hold) and hold.holder is not None:
-            self._renew_later(hold)
+        self._drop(hold)
 
-    async def _expires_ms(self, hold: Hold) -> int | None:
-        """When an offer expires; None if it is gone or answered."""
-        try:
+    async def _waits_for_answer(self, hold: Hold) -> bool:
+        with contextlib.suppress(SessionNotFound):
             news = await self._store.read(*hold.key, Side.OFFERER, secret_hash=hold.secret_hash)
-        except SessionNotFound:
-            return None
-        return news.expires_ms if news.description is None else None
-
-    async def _withdraw(self, hold: Hold) -> None:
-        if self._site.stopping:
-            return
-        with contextlib.suppress(SessionNotFound):  # answered, withdrawn, expired, or held elsewhere
-            await self._store.withdraw(
-                *hold.key, Side.OFFERER, secret_hash=hold.secret_hash, expires_ms=hold.expires_ms
-            )
-        if self._kept(hold):
-            self.forget(hold.key)
+            return news.description is None
+        return False

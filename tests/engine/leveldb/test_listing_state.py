@@ -78,8 +78,8 @@ async def shortest_s(times, work):
 async def test_an_empty_topic_that_was_busy_costs_no_more_than_a_new_one(start_service, until):
     worn = await start_service()
     for _ in range(WITHDRAWN // 300):
-        codes = await asyncio.gather(*[worn.store.create(ORIGIN, "worn", "i", "o") for _ in range(300)])
-        await asyncio.gather(*[worn.store.withdraw(ORIGIN, code, Side.OFFERER) for code in codes])
+        created = await asyncio.gather(*[worn.store.create(ORIGIN, "worn", "i", "o") for _ in range(300)])
+        await asyncio.gather(*[worn.store.withdraw(ORIGIN, code, Side.OFFERER) for code, _ in created])
     one = Under(worn.store, ORIGIN)
     await one.state("worn")  # the first look is at the disk
     for asked in (one.state, one.sessions):

@@ -38,7 +38,7 @@ async def fill(path):
     for number in range(40):
         clock.ms = BEGIN_MS + number
         origin = rng.choice(ORIGINS)
-        code = await store.create(origin, rng.choice("xyz"), f"info {number}", f"offer {number}")
+        code, _ = await store.create(origin, rng.choice("xyz"), f"info {number}", f"offer {number}")
         for side in rng.choices(list(Side), k=rng.randrange(4)):
             await store.add_candidates(origin, code, side, ["c", "d"])
         if number % 4 == 1:

@@ -28,11 +28,13 @@ class Leaving(NamedTuple):
         serial: of this event.
         reason: of it.
         forget_ms: until when it is told to those who come back to a stream.
+        held: whether the session has leases, which it loses.
     """
 
     serial: int
     reason: Reason
     forget_ms: int
+    held: bool = False
 
 
 def created(origin: str, session: Session, offer: str) -> Change:
@@ -81,7 +83,15 @@ def left(origin: str, session: Session, leaving: Leaving) -> Change:
         (departure_key, layout.pack_departure_value(session, leaving.reason)),
         (layout.pack_expiry_key(leaving.forget_ms, departure_key), b""),
     ]
-    return Change(puts, [layout.pack_listing_key(origin, session)], -1)
+    deletes = [layout.pack_listing_key(origin, session)]
+    if leaving.held:
+        deletes.append(layout.pack_leases_key(layout.pack_session_prefix(origin, session.code)))
+    return Change(puts, deletes, -1)
+
+
+def leased(key: bytes, leases: bytes) -> Change:
+    """A session has these leases."""
+    return Change([(layout.pack_leases_key(key), leases)], [])
 
 
 def removed(key: bytes, session: Session, parts: Iterable[bytes]) -> Change:

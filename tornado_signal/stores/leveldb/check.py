@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 from ...session import Session, Side
-from . import layout
+from . import layout, records
 from .topic_index import TopicIndex
 
 
@@ -65,6 +65,10 @@ def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
             found.append(f"session {name[1].hex()} has no offer")
         elif owner.live(now_ms) and (layout.ANSWER in held) == (name in listed):
             found.append(f"session {name[1].hex()} must be either listed or answered")
+    for key in records.leases(view):
+        origin, code, _ = layout.unpack_session_key(key)
+        if (origin, code) not in listed:
+            found.append(f"session {code.hex()} is held and not listed")
     counters = layout.unpack_counters(view.get(layout.COUNTERS_KEY, layout.NO_COUNTERS))
     if counters.listed != len(listed):
         found.append(f"the counters say that {counters.listed} sessions are listed, there are {len(listed)}")

@@ -66,7 +66,8 @@ class Expiry:
                         break
                     listed = self._listed(key)
                     if listed is not None:
-                        leaving = Leaving(memory.next_serial(), Reason.EXPIRED, now_ms + self._remember_ms)
+                        forget_ms = now_ms + self._remember_ms
+                        leaving = Leaving(memory.next_serial(), Reason.EXPIRED, forget_ms, key in memory.leases)
                         leavings.append((key, *listed, leaving))
                 if time.monotonic() >= until_s:
                     reached = entry + b"\x00"

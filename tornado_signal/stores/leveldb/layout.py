@@ -15,6 +15,7 @@ big-endian, so that byte order is numeric order; `~` marks a number subtracted f
     L origin topic ~created_ms ~serial     -> code, expires_ms: the unanswered sessions of a topic
     G origin topic expired serial          -> code, the session's serial, reason: what has left that listing lately
     E expires_ms key                       -> nothing: what to delete when, a session (S origin code) or a G key
+    H S origin code                        -> the leases of a listed session that is held
 
 Serials order what happens in the whole store. Numbers count what one side of a session has sent, from 1: the
 offer is always its side's first, the answer takes its place among its side's candidates.
@@ -37,6 +38,7 @@ SESSIONS: Final = b"S"
 LISTING: Final = b"L"
 DEPARTURES: Final = b"G"
 EXPIRY: Final = b"E"
+LEASES: Final = b"H"
 # No keys of ours: one sorts before all of them, one after.
 BEFORE_ALL: Final = b"\x00"
 AFTER_ALL: Final = b"\xff"
@@ -287,6 +289,12 @@ def pack_expired_stop(now_ms: int) -> bytes:
 def unpack_expiry_key(key: bytes) -> tuple[int, bytes]:
     """Inverse of `pack_expiry_key`."""
     return unpack_number(key[1:9]), key[9:]
+
+
+# Key: H S origin code   Value: leases
+def pack_leases_key(key: bytes) -> bytes:
+    """Return where the leases of a session with a key are stored."""
+    return LEASES + key
 
 
 NO_COUNTERS: Final = pack_counters(StoreCounters(0, 0, 0))

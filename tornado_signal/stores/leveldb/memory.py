@@ -42,6 +42,7 @@ class Memory:
         listed: how many sessions are unanswered, expired ones included until they are settled.
         newest: of some listings, by their prefix, the serial of the newest that came or was taken from it.
         forgotten: departures up to this serial need not be looked for.
+        leases: those of the sessions that are held, by their keys.
         unswept: no expiry entry comes before this key: what has been deleted is not passed over again and again.
         unsettled: none of a session that is listed comes before this one.
     """
@@ -49,12 +50,13 @@ class Memory:
     def __init__(self, watches: Watches, busy: Callable[[bytes], bool]) -> None:
         self.watches = watches
         self._busy = busy
-        self.load(Loaded("", TopicIndex(), StoreCounters(0, 0, 0)))
+        self.load(Loaded("", TopicIndex(), StoreCounters(0, 0, 0), {}))
 
     def load(self, loaded: Loaded) -> None:
         """Begin with what was read from the database."""
         self.accesses: dict[bytes, SessionAccess] = {}
         self.index = loaded.topics
+        self.leases = loaded.leases
         self.identity = loaded.identity
         self.created_ms, self.serial, self.listed = loaded.counters
         self.forgotten = 0
@@ -100,6 +102,7 @@ class Memory:
     def on_removed(self, origin: str, session: Session, leaving: Leaving | None) -> None:
         """A session has left its listing, if it was there, or is deleted."""
         if leaving is not None:  # else it has been counted out before, and would take another one with it
+            self.leases.pop(layout.pack_session_prefix(origin, session.code), None)
             self.index.remove(origin, session.topic, session.expires_ms)
             # Expiry alone does not count: a listing is known to be another one by how many are live.
             serial = 0 if leaving.reason is Reason.EXPIRED else leaving.serial

@@ -249,11 +249,13 @@ class Loaded(NamedTuple):
         identity: the store's, in hexadecimal.
         topics: the unanswered sessions of each topic.
         counters: where the store's own clock and order of events have come to, and how many sessions are listed.
+        leases: those of the sessions that are held, by their keys.
     """
 
     identity: str
     topics: TopicIndex
     counters: StoreCounters
+    leases: dict[bytes, bytes]
 
 
 def load(db: Any) -> Loaded:
@@ -279,4 +281,10 @@ def load(db: Any) -> Loaded:
     found = layout.unpack_counters(db.get(layout.COUNTERS_KEY, layout.NO_COUNTERS, verify_checksums=True))
     if listed != found.listed:
         raise DamagedListing(listed, found.listed)
-    return Loaded(db.get(layout.IDENTITY_KEY, verify_checksums=True).hex(), index, found)
+    return Loaded(db.get(layout.IDENTITY_KEY, verify_checksums=True).hex(), index, found, leases(db))
+
+
+def leases(view: Any) -> dict[bytes, bytes]:
+    """Return the leases of all sessions that are held, by the sessions' keys."""
+    with view.iterator(prefix=layout.LEASES) as entries:
+        return {key[len(layout.LEASES) :]: value for key, value in entries}

@@ -7,6 +7,7 @@ may still fail.
 """
 
 import asyncio
+import contextlib
 import functools
 import os
 import time
@@ -14,9 +15,10 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from ...errors import OtherSession, SessionNotFound, TooMany
+from ...errors import OtherSession, SessionNotFound, TooMany, Unavailable
 from ...metrics import DatabaseMetrics, SessionMetrics
 from ...session import (
+    MIN_HELD_MS,
     Answer,
     Arrival,
     Departure,
@@ -29,10 +31,13 @@ from ...session import (
     SessionPosition,
     Side,
     TopicStep,
+    add_lease,
     changes_answer,
     content_code,
+    drop_leases,
     make_uuid,
     owns,
+    split_leases,
     utf8_length,
 )
 from ...system.clock import Clock
@@ -57,6 +62,8 @@ from .sweeper import Sweeper
 # Topics whose counts are brought up to date: in one turn of the event loop, and by each session that comes.
 SETTLING_STEP = 500
 SETTLING_BY_CREATE = 2
+# Clients retry at least this often after a restart, and then hold their offers again.
+COME_BACK_S = 10.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,9 +96,11 @@ class LevelDBStore:
         quotas: how much there may be.
         start_empty: whether to move a damaged directory aside and begin anew.
         sweep_interval_ms: the pause between two looks for what has expired.
+        hold_grace_ms: how long an offer that an earlier process held waits for its holder, beyond COME_BACK_S.
 
     Attributes:
         metrics: what has become of the sessions.
+        process_id: see `Store`.
         database_metrics: what it has done for that.
         space: the room that it has on the disk; unless given there is no bound.
         database: what is on the disk.
@@ -114,7 +123,11 @@ class LevelDBStore:
         start_empty: bool = False,
         space: Space | None = None,
         sweep_interval_ms: int = 1000,
+        hold_grace_ms: int = 5000,
     ) -> None:
+        self.process_id = os.urandom(8)
+        self._hold_grace_s = hold_grace_ms / 1000
+        self._abandoned: asyncio.Task[None] | None = None
         self._clock = clock
         self._timeout_ms = timeout_ms
         self._codes = codes
@@ -143,8 +156,13 @@ class LevelDBStore:
         await self.database.open()
         self._clock.advance_to(self.memory.created_ms)
         self.sweeper.start()
+        if self.memory.leases:
+            self._abandoned = asyncio.create_task(self._release_abandoned(dict(self.memory.leases)))
 
     async def close(self) -> None:
+        if self._abandoned is not None:
+            self._abandoned.cancel()
+            await asyncio.wait((self._abandoned,))
         await self.sweeper.stop()
         await self.database.close()
 
@@ -175,11 +193,19 @@ class LevelDBStore:
 
     @_refusing
     async def create(
-        self, origin: str, topic: str, info: str, offer: str, *, ttl_ms: int | None = None, secret_hash: bytes = b""
-    ) -> bytes:
+        self,
+        origin: str,
+        topic: str,
+        info: str,
+        offer: str,
+        *,
+        ttl_ms: int | None = None,
+        secret_hash: bytes = b"",
+        lease: bytes = b"",
+    ) -> tuple[bytes, int]:
         now_ms = self._clock.now_ms()
         self.space.admit(utf8_length(offer) + utf8_length(info))
-        timeout_ms = ttl_ms or self._timeout_ms
+        timeout_ms = max(ttl_ms or self._timeout_ms, MIN_HELD_MS if lease else 0)
         ended: Change | None = None
         keys = []
         if self._codes == "random":
@@ -192,9 +218,13 @@ class LevelDBStore:
             if before is not None and before.live(now_ms):
                 if not owns(before.secret_hash, secret_hash):
                     raise SessionNotFound
-                if records.find_answer(self.database.view, key) is None:
-                    await self._move(origin, key, before, now_ms + before.timeout_ms)
-                return code
+                if records.find_answer(self.database.view, key) is not None:
+                    return code, before.expires_ms
+                if not lease:
+                    return code, await self._move(origin, key, before, now_ms)
+                before = before._replace(timeout_ms=max(before.timeout_ms, MIN_HELD_MS))
+                leases = add_lease(self.memory.leases.get(key, b""), lease)
+                return code, await self._move(origin, key, before, now_ms, leases)
             keys = [key]
             if before is not None:
                 ended, _ = self._removal(origin, key, before, Reason.EXPIRED, now_ms)
@@ -207,17 +237,24 @@ class LevelDBStore:
             serial = memory.next_serial()
             session = Session(code, topic, info, created_ms, expires_ms, timeout_ms, serial, secret_hash)
             change = changes.created(origin, session, offer)
+            key = layout.pack_session_prefix(origin, code)
+            if lease:
+                change = changes.together(change, changes.leased(key, lease))
             if ended is not None:  # the old one leaves before the new one comes: both have this code
                 change = changes.together(ended, change)
 
             def applied() -> None:
                 self.metrics.created += 1
                 memory.on_created(origin, session, offer)
+                if lease:
+                    memory.leases[key] = lease
+                elif ended is not None:
+                    memory.leases.pop(key, None)
 
             await self._committer.commit(keys, change, applied, counted=True)
         finally:
             self._reservations.release(origin, topic)
-        return code
+        return code, expires_ms
 
     @_refusing
     async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
@@ -227,7 +264,7 @@ class LevelDBStore:
         before = records.find_answer(self.database.view, key) if access.answer_number else None
         if changes_answer(before, answer):
             number = self._take_numbers(key, access, Side.ANSWERER, [answer], candidates=False)
-            leaving = self._leaving(Reason.ANSWERED, now_ms)
+            leaving = self._leaving(key, Reason.ANSWERED, now_ms)
             change = changes.answered(origin, session, Answer(answer, number, secret_hash), leaving)
 
             def applied() -> None:
@@ -270,29 +307,53 @@ class LevelDBStore:
         return records.news(self.database.view, key, access, reader.other, since.number)
 
     @_refusing
-    async def withdraw(
-        self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"", expires_ms: int | None = None
-    ) -> None:
+    async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
         now_ms = self._clock.now_ms()
-        key, session, access = await self._acquire(origin, code, side, secret_hash, now_ms)
-        if expires_ms is not None and (access.answer_number or session.expires_ms != expires_ms):
-            raise SessionNotFound
-        change, leaving = self._removal(origin, key, session, Reason.WITHDRAWN, now_ms)
-
-        def applied() -> None:
-            self.metrics.withdrawn += 1
-            self.memory.on_removed(origin, session, leaving)
-
-        await self._committer.commit([key], change, applied, counted=True)
+        key, session, _ = await self._acquire(origin, code, side, secret_hash, now_ms)
+        await self._withdraw(origin, key, session, now_ms)
 
     @_refusing
     async def refresh(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> int:
         now_ms = self._clock.now_ms()
         key, session, _ = await self._acquire(origin, code, side, secret_hash, now_ms)
-        expires_ms = now_ms + session.timeout_ms
-        if expires_ms != session.expires_ms:
-            await self._move(origin, key, session, expires_ms)
-        return expires_ms
+        return await self._move(origin, key, session, now_ms)
+
+    # Holding offers
+
+    @_refusing
+    async def hold(self, origin: str, code: bytes, lease: bytes, *, secret_hash: bytes = b"") -> int:
+        now_ms = self._clock.now_ms()
+        key, session, access = await self._acquire(origin, code, Side.OFFERER, secret_hash, now_ms)
+        if access.answer_number:
+            return await self._move(origin, key, session, now_ms)
+        session = session._replace(timeout_ms=max(session.timeout_ms, MIN_HELD_MS))
+        return await self._move(origin, key, session, now_ms, lease)
+
+    @_refusing
+    async def renew(self, origin: str, code: bytes, lease: bytes) -> int:
+        now_ms = self._clock.now_ms()
+        key, session, _ = await self._acquire_held(origin, code, lease, now_ms)
+        return await self._move(origin, key, session, now_ms)
+
+    @_refusing
+    async def release(self, origin: str, code: bytes, lease: bytes) -> None:
+        now_ms = self._clock.now_ms()
+        key, session, leases = await self._acquire_held(origin, code, lease, now_ms)
+        rest = b"".join(drop_leases(leases, lease))
+        if not rest:
+            await self._withdraw(origin, key, session, now_ms)
+            return
+        applied = functools.partial(self.memory.leases.__setitem__, key, rest)
+        await self._committer.commit([key], changes.leased(key, rest), applied)
+
+    async def _release_abandoned(self, leases: dict[bytes, bytes]) -> None:
+        """Give back the leases of an earlier process, unless their holders hold their offers again in time."""
+        await asyncio.sleep(COME_BACK_S + self._hold_grace_s)
+        for key, held in leases.items():
+            origin, code, _ = layout.unpack_session_key(key)
+            for lease in split_leases(held):
+                with contextlib.suppress(SessionNotFound, Unavailable):
+                    await self.release(origin, code, lease)
 
     # Discovery
 
@@ -527,8 +588,27 @@ class LevelDBStore:
         access.numbers[side], access.sizes[side] = last, size
         return last - len(texts) + 1
 
-    def _leaving(self, reason: Reason, now_ms: int) -> Leaving:
-        return Leaving(self.memory.next_serial(), reason, now_ms + self._timeout_ms)
+    async def _acquire_held(self, origin: str, code: bytes, lease: bytes, now_ms: int) -> tuple[bytes, Session, bytes]:
+        """Wait until a live offer with a lease may be changed; return its key, itself and its leases."""
+        key = layout.pack_session_prefix(origin, code)
+        await self.locks.acquire(key)
+        leases = self.memory.leases.get(key, b"")
+        session = records.find(self.database.view, key, code) if lease in split_leases(leases) else None
+        if session is None or not session.live(now_ms):
+            raise SessionNotFound
+        return key, session, leases
+
+    async def _withdraw(self, origin: str, key: bytes, session: Session, now_ms: int) -> None:
+        change, leaving = self._removal(origin, key, session, Reason.WITHDRAWN, now_ms)
+
+        def applied() -> None:
+            self.metrics.withdrawn += 1
+            self.memory.on_removed(origin, session, leaving)
+
+        await self._committer.commit([key], change, applied, counted=True)
+
+    def _leaving(self, key: bytes, reason: Reason, now_ms: int) -> Leaving:
+        return Leaving(self.memory.next_serial(), reason, now_ms + self._timeout_ms, key in self.memory.leases)
 
     def _removal(
         self, origin: str, key: bytes, session: Session, reason: Reason, now_ms: int
@@ -538,16 +618,24 @@ class LevelDBStore:
         change = changes.removed(key, session, records.part_keys(view, key, self.memory.accesses.get(key)))
         if not records.is_listed(view, origin, session):
             return change, None
-        leaving = self._leaving(reason, now_ms)
+        leaving = self._leaving(key, reason, now_ms)
         return changes.together(change, changes.left(origin, session, leaving)), leaving
 
-    async def _move(self, origin: str, key: bytes, before: Session, expires_ms: int) -> None:
-        """Give a session another expiry."""
-        after = before._replace(expires_ms=expires_ms)
+    async def _move(self, origin: str, key: bytes, before: Session, now_ms: int, leases: bytes = b"") -> int:
+        """Move a session's expiry to now and its timeout, and set its leases if there are any; return the expiry."""
+        after = before._replace(expires_ms=now_ms + before.timeout_ms)
+        if after == before and not leases:
+            return after.expires_ms
         listed = records.is_listed(self.database.view, origin, before)
+        change = changes.refreshed(origin, before, after, listed=listed)
+        if leases:
+            change = changes.together(change, changes.leased(key, leases))
 
         def applied() -> None:
             if listed:
                 self.memory.on_moved(origin, before, after)
+            if leases:
+                self.memory.leases[key] = leases
 
-        await self._committer.commit([key], changes.refreshed(origin, before, after, listed=listed), applied)
+        await self._committer.commit([key], change, applied)
+        return after.expires_ms

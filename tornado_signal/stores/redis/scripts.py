@@ -29,8 +29,14 @@ ANSWER: Final = _read("answer")
 CANDIDATES: Final = _read("candidates")
 WITHDRAW: Final = _read("withdraw")
 REFRESH: Final = _read("refresh")
+HOLD: Final = _read("hold")
+RENEW: Final = _read("renew")
+RELEASE: Final = _read("release")
 TOPIC_STEP: Final = _read("topic_step")
 LISTING_STATE: Final = _read("listing_state")
 TOPICS: Final = _read("topics")
 HEAL: Final = _read("heal")
-ALL: Final = (CREATE, ANSWER, CANDIDATES, WITHDRAW, REFRESH, TOPIC_STEP, LISTING_STATE, TOPICS, HEAL)
+ALL: Final = (
+    *(CREATE, ANSWER, CANDIDATES, WITHDRAW, REFRESH, HOLD, RENEW, RELEASE),
+    *(TOPIC_STEP, LISTING_STATE, TOPICS, HEAL),
+)

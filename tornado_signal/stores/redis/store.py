@@ -16,6 +16,8 @@ from typing import Any, Literal
 from ...errors import AlreadyAnswered, OperatorError, OtherSession, SessionNotFound, TooMany, Unavailable
 from ...metrics import RedisMetrics, SessionMetrics
 from ...session import (
+    MAX_LEASES,
+    MIN_HELD_MS,
     Arrival,
     Departure,
     ListedSession,
@@ -39,6 +41,7 @@ from .checks import check_node
 from .client import Client
 from .connections import Access, Address
 from .counts import OriginCounts
+from .leases import Leases
 from .nodes import Acknowledgement, Node
 from .partitions import MAX_PARTITIONS, Partition, Partitions, key_slot
 from .positions import TopicPosition, is_of, make_identity, nothing_of
@@ -71,9 +74,11 @@ class RedisStore:
         timeout_ms: how long a session lives, and its departure from a listing is remembered.
         codes: `random` or `content` (contract B16).
         quotas: how much there may be; of an origin somewhat more while several processes publish at once.
+        hold_grace_ms: how long the held offers of a process that is gone wait for their holders.
 
     Attributes:
         metrics: what has become of the sessions, as far as this process has done it.
+        process_id: see `Store`.
         redis_metrics: what it has done for that.
         topology: where everything is.
         wakes: what is subscribed.
@@ -92,12 +97,14 @@ class RedisStore:
         timeout_ms: int,
         codes: Literal["random", "content"] = "random",
         quotas: Quotas = Quotas(),  # noqa: B008 (it never changes)
+        hold_grace_ms: int = 5000,
     ) -> None:
         if not 1 <= partitions <= MAX_PARTITIONS:
             raise ValueError(partitions)
         self.metrics = SessionMetrics()
         self.redis_metrics = RedisMetrics()
         self.watches = Watches()
+        self.process_id = os.urandom(8)
         self.capacity_bytes = 0
         self.prefix = prefix
         self._access = access
@@ -116,6 +123,7 @@ class RedisStore:
         self._counted: tuple[float, tuple[int, int]] | None = None
         self._asides: set[asyncio.Task[None]] = set()
         self._settling = asyncio.Lock()
+        self._leases = Leases(self.client, prefix, self.process_id, hold_grace_ms, timeout_ms, self.release)
 
     async def open(self) -> None:
         try:
@@ -127,6 +135,7 @@ class RedisStore:
             for node in self.topology.primaries:
                 await asyncio.gather(*(node.writes.submit((b"SCRIPT", b"LOAD", each.text)) for each in scripts.ALL))
             await self._claim()
+            self._leases.start()
         except Unavailable as error:
             await self.close()
             raise OperatorError(f"Redis cannot be used: {error.__cause__}") from error
@@ -181,6 +190,7 @@ class RedisStore:
             timer.cancel()
         self._expiring.clear()
         await self._counts.close()
+        await self._leases.close()
         for task in self._asides:
             task.cancel()
         await self.client.close()
@@ -230,8 +240,16 @@ class RedisStore:
     # Publishing and connecting
 
     async def create(
-        self, origin: str, topic: str, info: str, offer: str, *, ttl_ms: int | None = None, secret_hash: bytes = b""
-    ) -> bytes:
+        self,
+        origin: str,
+        topic: str,
+        info: str,
+        offer: str,
+        *,
+        ttl_ms: int | None = None,
+        secret_hash: bytes = b"",
+        lease: bytes = b"",
+    ) -> tuple[bytes, int]:
         by_content = self._codes == "content"
         code = content_code(origin, [topic], offer) if by_content else make_uuid(os.urandom(16), 4)
         code = self.partitions.place(code, topic)
@@ -240,7 +258,7 @@ class RedisStore:
         refreshed = False
         while True:
             others = self._counts.others(origin, partition)
-            state, now, sessions, topics = await self.client.run(
+            state, expires, sessions, topics = await self.client.run(
                 partition.slot,
                 scripts.CREATE,
                 partition.keys(code),
@@ -256,6 +274,9 @@ class RedisStore:
                 quotas.topics_per_origin - others[1],
                 make_identity(self._identity),
                 int(by_content),
+                lease,
+                MIN_HELD_MS,
+                MAX_LEASES,
             )
             reading = self._counts.note(origin, partition, sessions, topics)
             if reading is not None:
@@ -272,8 +293,10 @@ class RedisStore:
             what = {b"full": "sessions of an origin", b"full topic": "sessions of a topic"}
             raise TooMany(what.get(state, "topics of an origin"), FULL_RETRY_S)
         self.metrics.created += state == b"created"
-        await self._register(origin, int(now) + (ttl_ms or self._timeout_ms))
-        return code
+        await self._register(origin, int(expires))
+        if lease:
+            await self._aside(self._leases.note(origin, code, int(expires)))
+        return code, int(expires)
 
     async def _aside(self, work: Coroutine[None, None, None]) -> None:
         """Do what a change does not depend on; it is not waited for while a node that it needs is away."""
@@ -353,9 +376,7 @@ class RedisStore:
                 return records.unpack_news(side, rest, sent, serial, known)
             last = sent.last[side]
 
-    async def withdraw(
-        self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"", expires_ms: int | None = None
-    ) -> None:
+    async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
         partition = self.partitions.of_code(origin, code)
         state = await self.client.run(
             partition.slot,
@@ -366,7 +387,6 @@ class RedisStore:
             secret_hash,
             os.urandom(8),
             self._timeout_ms,
-            expires_ms or 0,
         )
         if state == b"not found":
             raise SessionNotFound
@@ -387,6 +407,32 @@ class RedisStore:
             raise SessionNotFound
         await self._register(origin, int(expires))
         return int(expires)
+
+    # Holding offers
+
+    async def hold(self, origin: str, code: bytes, lease: bytes, *, secret_hash: bytes = b"") -> int:
+        return await self._hold(origin, code, scripts.HOLD, secret_hash, lease, MIN_HELD_MS)
+
+    async def renew(self, origin: str, code: bytes, lease: bytes) -> int:
+        return await self._hold(origin, code, scripts.RENEW, lease)
+
+    async def _hold(self, origin: str, code: bytes, script: scripts.Script, *arguments: bytes | int) -> int:
+        partition = self.partitions.of_code(origin, code)
+        keys = partition.keys(code)
+        expires = await self.client.run(partition.slot, script, keys, code, *arguments, self._timeout_ms)
+        if expires is None:
+            raise SessionNotFound
+        await self._register(origin, int(expires))
+        await self._aside(self._leases.note(origin, code, int(expires)))
+        return int(expires)
+
+    async def release(self, origin: str, code: bytes, lease: bytes) -> None:
+        partition = self.partitions.of_code(origin, code)
+        arguments = (code, lease, os.urandom(8), self._timeout_ms)
+        state = await self.client.run(partition.slot, scripts.RELEASE, partition.keys(code), *arguments)
+        if state == b"not found":
+            raise SessionNotFound
+        self.metrics.withdrawn += state == b"withdrawn"
 
     # Discovery
 
@@ -739,4 +785,5 @@ def make_redis_store(settings: Settings, quotas: Quotas) -> RedisStore:
         timeout_ms=settings.session_timeout_ms,
         codes=settings.codes,
         quotas=quotas,
+        hold_grace_ms=settings.hold_grace_ms,
     )

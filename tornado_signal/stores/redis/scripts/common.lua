@@ -197,6 +197,44 @@ local function expire(expires, lifetime)
     redis.call('PEXPIREAT', session, text(expires + math.floor(digits * math.min(SPREAD, lifetime / 2))))
 end
 
+local LEASE = 12
+
+-- Leases but for those that begin with a prefix: a lease, or the identifier of a process.
+local function without(leases, prefix)
+    local rest = {}
+    for at = 1, #leases, LEASE do
+        local lease = string.sub(leases, at, at + LEASE - 1)
+        if string.sub(lease, 1, #prefix) ~= prefix then
+            rest[#rest + 1] = lease
+        end
+    end
+    return table.concat(rest)
+end
+
+-- A session gets a lifetime of at least so many ms.
+local function prolong(it, lifetime)
+    if it.lifetime < lifetime then
+        it.lifetime = lifetime
+        local fixed = redis.call('HGET', session, 'h')
+        redis.call('HSET', session, 'h', string.sub(fixed, 1, 8) .. struct.pack('>I8', lifetime) .. string.sub(fixed, 17))
+    end
+end
+
+-- A session is withdrawn: nothing is left of it but the token of the call that did it, for a repetition of that.
+local function withdraw(it, code, token, now, now_us, remember)
+    redis.call('DEL', session)
+    redis.call('SET', tomb, token, 'PX', 10000)
+    if it.answered == 0 then
+        local prefix = topic_prefix(it.topic)
+        local left = leave(it.topic, prefix, it.serial, it.expires, code, 3, now, now_us, remember)
+        if left then
+            note_topic(it.topic, prefix, left)
+        end
+        keep(it.expires, remember)
+    end
+    redis.call('SPUBLISH', session, '')
+end
+
 -- A listed session, or one that is not, gets another expiry.
 local function move(it, code, expires, remember)
     touch(expires)

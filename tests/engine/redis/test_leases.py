@@ -1,0 +1,79 @@
+"""Held offers of a process that is gone, on Redis."""
+
+import asyncio
+
+import pytest
+from support.redis_servers import KINDS, RedisServer
+
+from tornado_signal.errors import SessionNotFound
+from tornado_signal.session import Side
+from tornado_signal.stores.redis import leases
+from tornado_signal.stores.redis.nodes import Acknowledgement
+from tornado_signal.stores.redis.store import RedisStore
+
+
+@pytest.fixture(params=KINDS)
+def node(request):
+    server = RedisServer(request.param)
+    yield server
+    server.kill()
+
+
+async def open_on(node):
+    options = {"acknowledgement": Acknowledgement("os"), "timeout_ms": 300_000, "hold_grace_ms": 100}
+    store = RedisStore([(node.host, node.port)], **options)
+    await store.open()
+    return store
+
+
+def stop_beating(store):
+    """Leave a store as a process that was killed leaves it."""
+    store._leases._beating.cancel()
+    store._leases._beating = None
+
+
+async def test_what_a_process_that_is_gone_held_is_withdrawn_and_nothing_else(node, under, until, monkeypatch):
+    monkeypatch.setattr(leases, "BEAT_S", 0.2)
+    monkeypatch.setattr(leases, "PIECE", 3)
+    gone, other = await open_on(node), await open_on(node)
+    one, two = under(gone), under(other)
+    held = [await one.create(lease=gone.process_id + bytes(3) + bytes([number])) for number in range(10)]
+    free, answered, taken, own = (
+        await one.create(),
+        await one.create(lease=gone.process_id + b"more"),
+        await one.create(lease=gone.process_id + b"more"),
+        await two.create(lease=other.process_id + b"more"),
+    )
+    await two.answer(answered)
+    await two.hold(taken, other.process_id + b"more")
+    watch = other.watch_topic(two.origin, "topic")
+    await asyncio.sleep(5 * leases.BEAT_S)
+    assert len(await two.codes()) == 13  # both are alive
+
+    stop_beating(gone)
+    async with asyncio.timeout(30):
+        while len(await two.codes()) > 3:
+            await watch.wait(asyncio.get_running_loop().time() + 30)
+    watch.close()
+    assert set(await two.codes()) == {free, taken, own}
+    for code in held:
+        with pytest.raises(SessionNotFound):
+            await two.read(code, Side.OFFERER)
+    assert (await two.read(answered, Side.ANSWERER)).description == "answer"
+    await until(lambda: node.ask("ZRANGE", "tornado-signal:processes", 0, -1) == [other.process_id])
+    await asyncio.sleep(5 * leases.BEAT_S)
+    assert set(await two.codes()) == {free, taken, own}
+    await gone.close()
+    await other.close()
+
+
+async def test_an_outage_withdraws_nothing_of_processes_that_survive_it(node, under, monkeypatch):
+    monkeypatch.setattr(leases, "BEAT_S", 0.2)
+    stores = [await open_on(node) for _ in range(3)]
+    one = under(stores[0])
+    codes = {await under(store).create(lease=store.process_id + b"more") for store in stores}
+    node.ask("CLIENT", "PAUSE", 2000, "ALL")  # for longer than all beats and the grace period
+    await asyncio.sleep(5)
+    assert set(await one.codes()) == codes
+    for store in stores:
+        await store.close()

@@ -1,0 +1,125 @@
+"""Held offers of processes that are gone: each process notes what it holds and shows that it is alive.
+
+The notes lie outside the partitions of the offers, so that one beat is enough for all that a process holds. They can be
+wrong: an offer is withdrawn only if it still has a lease of that process.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from ...errors import SessionNotFound, Unavailable
+from .client import Client
+from .partitions import key_slot
+
+BEAT_S: Final = 2.0
+LATE_BEATS: Final = 2  # after which, and the grace period, a process is suspected; it is given up a whole beat later
+PIECE: Final = 50  # offers that are withdrawn at a time
+CLAIM_MS: Final = 10_000  # for which one process withdraws what another one held
+NOTE_MS: Final = 3_600_000  # how long notes stay when no process is left
+CODE_BYTES: Final = 16
+
+
+class Leases:
+    """What the processes of a store hold.
+
+    Args:
+        client: calls to the nodes.
+        prefix: of all keys.
+        process_id: see `Store`.
+        grace_ms: how long the offers of a process wait for their holders.
+        timeout_ms: how long a session lives.
+        release: gives back all leases of an offer that begin with a process identifier.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        prefix: str,
+        process_id: bytes,
+        grace_ms: int,
+        timeout_ms: int,
+        release: Callable[[str, bytes, bytes], Awaitable[None]],
+    ) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._process_id = process_id
+        self._late_ms = int(LATE_BEATS * BEAT_S * 1000) + grace_ms
+        self._note_ms = timeout_ms + NOTE_MS
+        self._release = release
+        self._processes = f"{prefix}processes".encode()
+        self._held = self._held_key(process_id)
+        self._holds = False  # whether this process has ever held an offer
+        self._suspects: dict[bytes, bytes] = {}  # when they have beaten last
+        self._beating: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._beating = asyncio.create_task(self._beat())
+
+    async def close(self) -> None:
+        """Beat for the last time: holders have the grace period from now on."""
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.wait((self._beating,))
+            with contextlib.suppress(Unavailable, TimeoutError):
+                async with asyncio.timeout(BEAT_S):
+                    await self._show_alive()
+
+    async def note(self, origin: str, code: bytes, expires_ms: int) -> None:
+        """Note that this process holds an offer until its expiry. Without the note, the offer lives until then."""
+        if not self._holds:
+            self._holds = True
+            await self._show_alive()
+        with contextlib.suppress(Unavailable):
+            await self._call(self._held, b"ZADD", expires_ms, code + origin.encode("utf-8", "surrogatepass"))
+
+    def _held_key(self, process_id: bytes) -> bytes:
+        return f"{self._prefix}held:{process_id.hex()}".encode()
+
+    def _call(self, key: bytes, name: bytes, *arguments: Any) -> Awaitable[Any]:
+        return self._client.call(key_slot(key), (name, key, *arguments), write=False)
+
+    async def _beat(self) -> None:
+        while True:
+            with contextlib.suppress(Unavailable):
+                await self._show_alive()
+                await self._find_gone()
+            await asyncio.sleep(BEAT_S)
+
+    async def _show_alive(self) -> None:
+        if self._holds:
+            now_ms = self._client.now_ms()
+            await self._call(self._processes, b"ZADD", now_ms, self._process_id)
+            await self._call(self._held, b"ZREMRANGEBYSCORE", b"-inf", now_ms)
+            await self._call(self._held, b"PEXPIRE", self._note_ms)
+
+    async def _find_gone(self) -> None:
+        """Release what processes held that have not beaten for long.
+
+        The beats of all processes are late when a node was unavailable. So each has a whole beat to show itself.
+        """
+        until_ms = self._client.now_ms() - self._late_ms
+        found = await self._call(self._processes, b"ZRANGE", b"-inf", until_ms, b"BYSCORE", b"WITHSCORES")
+        late = dict(zip(found[::2], found[1::2], strict=True))
+        gone = [process_id for process_id, beaten in late.items() if self._suspects.get(process_id) == beaten]
+        self._suspects = late
+        for process_id in gone:
+            claim = f"{self._prefix}claim:{process_id.hex()}".encode()
+            if await self._call(claim, b"SET", self._process_id, b"NX", b"PX", CLAIM_MS):
+                await self._release_all(process_id, late[process_id])
+
+    async def _release_all(self, process_id: bytes, beaten: bytes) -> None:
+        held = self._held_key(process_id)
+        while members := await self._call(held, b"ZRANGE", 0, PIECE - 1):
+            if await self._call(self._processes, b"ZSCORE", process_id) != beaten:
+                return  # it has come back
+            await asyncio.gather(*(self._release_one(member, process_id) for member in members))
+            await self._call(held, b"ZREM", *members)
+        await self._call(self._processes, b"ZREM", process_id)
+
+    async def _release_one(self, member: bytes, process_id: bytes) -> None:
+        origin = member[CODE_BYTES:].decode("utf-8", "surrogatepass")
+        with contextlib.suppress(SessionNotFound):
+            await self._release(origin, member[:CODE_BYTES], process_id)
