@@ -12,18 +12,21 @@ from .call import Call
 from .cursors import cursor_scope, format_cursor, parse_cursor
 from .topic_steps import Encode, Event, EventStep
 
+LEAST_LOOK_S: Final = 0.005
 AGAIN_S: Final = 0.5
 """When what waits looks again after the store could not serve: it may be back in a moment, and the wait goes on."""
 
 
 def next_look_s(store: Store, watch: Watch, until_s: float, expires_ms: int | None) -> float:
-    """When to look again, by the loop's clock as `until_s`, if nothing changes.
+    """Return when to read next if nothing changes, by the loop's clock as `until_s`.
 
-    That is at the next expiry by the store's clock, which is a change too; None if nothing is going to expire.
+    That is at the next expiry by the store's clock, which is a change too; None if nothing is going to expire. The clock
+    can be known with an error, so a little time passes between two reads.
     """
     if expires_ms is None:
         return until_s
-    return min(until_s, watch.now_s() + (expires_ms - store.now_ms()) / 1000)
+    left_s = (expires_ms - store.now_ms(watch)) / 1000
+    return min(until_s, watch.now_s() + max(left_s, LEAST_LOOK_S))
 
 
 async def wait_for_store(call: Call, watch: Watch, until_s: float) -> bool:
@@ -241,7 +244,8 @@ class SessionFeed:
                 self._news = await self._read()
             except (SessionNotFound, OtherSession):
                 self.finished = True
-                reason = Reason.EXPIRED if self._store.now_ms() >= self._expires_ms else Reason.WITHDRAWN
+                expired = self._store.now_ms(self.watch) >= self._expires_ms
+                reason = Reason.EXPIRED if expired else Reason.WITHDRAWN
                 return self._event("gone", wire.gone(self._code, reason), self._position)
             except Unavailable:
                 if idle:

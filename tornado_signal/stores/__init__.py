@@ -43,8 +43,11 @@ class Store(Protocol):
     async def close(self) -> None:
         """End the work in the background, finish what was asked for, and let go of everything."""
 
-    def now_ms(self) -> int:
-        """The time by its clock, Unix milliseconds; what it gives as a time is to be compared with this."""
+    def now_ms(self, watch: "Watch | None" = None) -> int:
+        """Return the store's time, Unix milliseconds. Compare times from the store with this clock only.
+
+        `watch` selects the clock of the node that has what is watched, if the store has several.
+        """
 
     def allow(self, quotas: Quotas) -> None:
         """Apply other quotas from now on; what there is already stays."""

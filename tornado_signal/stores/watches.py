@@ -23,15 +23,16 @@ class Watch:
     """One interest in one key. Open it before reading what it is about: then no change between goes unnoticed.
 
     Attributes:
+        key: what is watched.
         closed: whether it has been closed; waiting is over then.
         on_close: called when that happens.
     """
 
-    __slots__ = ("_changed", "_due", "_key", "_sleep", "_watches", "closed", "on_close")
+    __slots__ = ("_changed", "_due", "_sleep", "_watches", "closed", "key", "on_close")
 
     def __init__(self, watches: "Watches", key: bytes) -> None:
         self._watches = watches
-        self._key = key
+        self.key = key
         self._changed = False
         self._due = 0
         self._sleep: asyncio.Future[bool] | None = None
@@ -77,7 +78,7 @@ class Watch:
         """Stop watching, and end the wait if there is one. May be called more than once."""
         if not self.closed:
             self.closed = True
-            self._watches.forget(self, self._key)
+            self._watches.forget(self, self.key)
             self.wake()
             on_close, self.on_close = self.on_close, None  # it may refer back
             if on_close is not None:

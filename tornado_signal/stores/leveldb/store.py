@@ -166,7 +166,7 @@ class LevelDBStore:
         await self.sweeper.stop()
         await self.database.close()
 
-    def now_ms(self) -> int:
+    def now_ms(self, watch: Watch | None = None) -> int:
         return self._clock.now_ms()
 
     def allow(self, quotas: Quotas) -> None:

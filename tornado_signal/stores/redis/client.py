@@ -57,9 +57,10 @@ class Client:
             self._looking.cancel()
             await asyncio.wait((self._looking,))
 
-    def now_ms(self) -> int:
-        """The time of the nodes, as far as it is known; of several the latest."""
-        ahead_s = [node.clock_ahead_s for node in self.topology.primaries if node.clock_ahead_s is not None]
+    def now_ms(self, slot: int | None = None) -> int:
+        """Return the time of the node that has a slot, or of the node whose clock is most ahead, as far as it is known."""
+        nodes = self.topology.primaries if slot is None else [self.topology.node(slot)]
+        ahead_s = [node.clock_ahead_s for node in nodes if node.clock_ahead_s is not None]
         return int((self._loop.time() + max(ahead_s, default=0.0)) * 1000)
 
     async def run(self, slot: int, script: Script, keys: tuple[bytes, ...], *arguments: Any, write: bool = True) -> Any:

@@ -197,8 +197,8 @@ class RedisStore:
         await self.wakes.close()
         await self.topology.close()
 
-    def now_ms(self) -> int:
-        return self.client.now_ms()
+    def now_ms(self, watch: Watch | None = None) -> int:
+        return self.client.now_ms(None if watch is None else key_slot(watch.key))
 
     def allow(self, quotas: Quotas) -> None:
         self._quotas = quotas
@@ -669,7 +669,7 @@ class RedisStore:
             if known[0] == expires_ms:
                 return
             known[1].cancel()
-        wait_s = max(0, expires_ms - self.now_ms()) / 1000 + LOOK_AGAIN_S
+        wait_s = max(0, expires_ms - self.client.now_ms(key_slot(channel))) / 1000 + LOOK_AGAIN_S
         timer = asyncio.get_running_loop().call_later(wait_s, self._expire, channel)
         self._expiring[channel] = expires_ms, timer
 

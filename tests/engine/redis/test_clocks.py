@@ -1,0 +1,50 @@
+"""Clocks of nodes that do not agree."""
+
+import asyncio
+
+import pytest
+from support.redis_servers import RedisCluster
+from support.service import ORIGIN
+
+from tornado_signal.api.waiting import next_look_s
+from tornado_signal.errors import SessionNotFound
+from tornado_signal.session import Side
+from tornado_signal.stores.redis.nodes import Acknowledgement
+from tornado_signal.stores.redis.store import RedisStore
+
+
+@pytest.fixture
+def addresses():
+    cluster = RedisCluster("redis")
+    yield [(server.host, server.port) for server in cluster.servers]
+    cluster.kill()
+
+
+async def wait_for_the_end(store, code):
+    """Read a session until it has expired, as a waiting poll does; return the number of reads."""
+    loop = asyncio.get_running_loop()
+    reads = 0
+    with store.watch_session(ORIGIN, code) as watch:
+        while True:
+            try:
+                news = await store.read(ORIGIN, code, Side.OFFERER)
+            except SessionNotFound:
+                return reads
+            reads += 1
+            await watch.wait(next_look_s(store, watch, loop.time() + 30, news.expires_ms))
+
+
+async def test_a_node_whose_clock_is_ahead_makes_no_wait_at_others_spin(addresses, under):
+    store = RedisStore(addresses, acknowledgement=Acknowledgement("os"), timeout_ms=2500)
+    await store.open()
+    one = under(store, ORIGIN)
+    topics = [str(number) for number in range(20)]
+    codes = [await one.create(topic) for topic in topics]
+    ahead, *others = store.topology.primaries
+    store.client._looking.cancel()  # it would read the clocks again
+    ahead.clock_ahead_s += 2
+    mine = [code for code in codes if store.topology.node(store.partitions.of_code(ORIGIN, code).slot) in others]
+    assert mine
+    reads = await asyncio.gather(*(wait_for_the_end(store, code) for code in mine))
+    assert max(reads) < 10
+    await store.close()
