@@ -1,4 +1,4 @@
-"""Several servers on one machine that share its port: they are started, watched, started again and stopped."""
+"""Several servers on one machine that share its port: they are started, watched, restarted and stopped."""
 
 import asyncio
 import contextlib
@@ -15,6 +15,7 @@ from tornado.ioloop import PeriodicCallback
 
 from .admin.workers import WorkerListener, make_workers_application
 from .api.ice import open_ice_servers
+from .errors import OperatorError
 from .http.errors import make_refusal
 from .http.request_log import RequestLog
 from .limits.per_address import AdminConnectionLimiter
@@ -39,10 +40,13 @@ from .transport import Server, ServerState
 
 log = logging.getLogger(__name__)
 
-CHECK_S = 2.0  # between two questions whether a worker is alive
-STUCK_S = 10.0  # without an answer, unless the service manager's watchdog asks for less
-ABORT_S = 1.0  # for a stuck worker to write down where it is
-RESTART_S = 1.0  # before a worker is started again
+# Clients of a frozen worker hang for at most the sum of these three.
+CHECK_S = 1.0  # between two health checks of a worker
+STUCK_S = 3.5  # without a response, unless the service manager's watchdog asks for less
+ABORT_S = 0.5  # for a stuck worker to log where it is
+START_S = 30.0  # for a worker to serve
+RESTART_S = 1.0  # before a worker is restarted; twice as long after each start that fails
+MAX_RESTART_S = 8.0
 STOP_S = 25.0  # for workers to drain
 
 
@@ -69,11 +73,23 @@ class Worker:
         self._public = [each.fileno() for each in public]
         self._settings = settings
         self._stuck_s = stuck_s
-        self._process: asyncio.subprocess.Process
-        self._ended: asyncio.Task[int]
+        self._process: asyncio.subprocess.Process | None = None
+        self._ended: asyncio.Task[int] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it has a process."""
+        return self._ended is not None and not self._ended.done()
 
     async def start(self) -> int:
-        """Start it and wait until it serves; 0, or its exit status if it ended instead."""
+        """Start the process and wait until it serves.
+
+        Returns:
+            0, or the exit status if the process exited instead.
+
+        Raises:
+            OSError: the system cannot start a process.
+        """
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", f"{__package__}.worker", str(self._number)),
             stdin=asyncio.subprocess.PIPE,
@@ -87,51 +103,91 @@ class Worker:
         self._ended = asyncio.create_task(self._process.wait())
         # Its socket listens already, so the first answer comes when it serves.
         answered = asyncio.create_task(self.listener.ask("/healthz", None))
-        await asyncio.wait((answered, self._ended), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((answered, self._ended), timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+        if not answered.done() and self.running:
+            log.error("worker %d does not serve within %g s; killing it", self._number, START_S)
+            await self._abort()
         answered.cancel()
         return (self._ended.result() or 1) if self._ended.done() else 0
 
     async def keep_running(self) -> None:
-        """Start it again whenever it ends, or when it is stuck."""
+        """Restart the process whenever it exits, is stuck, or could not be started."""
+        pause_s = RESTART_S
         while True:
-            while not self._ended.done():
-                if await self.listener.ask("/healthz", self._stuck_s) is None and not self._ended.done():
-                    log.error("worker %d does not answer any more, and is ended", self._number)
-                    self.send(signal.SIGABRT)
-                    await asyncio.wait((self._ended,), timeout=ABORT_S)
-                    self.send(signal.SIGKILL)
-                await asyncio.wait((self._ended,), timeout=CHECK_S)
-            self.listener.restarts += 1
-            status = self._ended.result()
-            how = f"with status {status}" if status >= 0 else f"by {signal.Signals(-status).name}"
-            log.error("worker %d ended %s, and is started again", self._number, how)
-            await asyncio.sleep(RESTART_S)
-            await self.start()
+            if self._ended is not None:
+                await self._watch()
+                self.listener.restarts += 1
+                log.error("worker %d %s; restarting it", self._number, _how(self._ended.result()))
+            await asyncio.sleep(pause_s)
+            pause_s = RESTART_S if await self.try_to_start() else min(2 * pause_s, MAX_RESTART_S)
+
+    async def try_to_start(self) -> bool:
+        """Start the process; whether it serves."""
+        try:
+            return await self.start() == 0
+        except OSError as error:
+            self._ended = None
+            log.error("worker %d cannot be started: %s; trying again", self._number, error)
+            return False
+
+    async def _watch(self) -> None:
+        """Wait until the process has exited; kill it when it is stuck."""
+        assert self._ended is not None
+        loop = asyncio.get_running_loop()
+        answered_s = loop.time()
+        while self.running:
+            # A connection can break while the worker is well: only the time since the last response counts.
+            if await self.listener.ask("/healthz", self._stuck_s) is not None:
+                answered_s = loop.time()
+            elif self.running and loop.time() - answered_s >= self._stuck_s:
+                log.error("worker %d does not respond within %g s; killing it", self._number, self._stuck_s)
+                await self._abort()
+            await asyncio.wait((self._ended,), timeout=CHECK_S)
+
+    async def _abort(self) -> None:
+        """Kill the process, which first logs where it is if it can."""
+        assert self._ended is not None
+        self.send(signal.SIGABRT)
+        await asyncio.wait((self._ended,), timeout=ABORT_S)
+        self.send(signal.SIGKILL)
+        await asyncio.wait((self._ended,))
 
     def apply(self, settings: Settings) -> None:
         """Have it apply settings, as soon as it serves."""
         self._settings = settings
-        if self._process.stdin is not None and not self._ended.done():
+        if self._process is not None and self._process.stdin is not None and self.running:
             self._process.stdin.write(encode(settings))
 
     def stop(self) -> None:
         """Have it drain and end."""
-        if self._process.stdin is not None:
+        if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal, if it runs."""
-        if not self._ended.done():
+        if self._process is not None and self.running:
             self._process.send_signal(number)
 
     async def ended(self) -> None:
         """Wait for its end."""
-        await asyncio.wait((self._ended,))
+        if self._ended is not None:
+            await asyncio.wait((self._ended,))
 
     async def close(self) -> None:
         """Give back what was opened for it."""
         await self.listener.close()
         self._admin.close()
+
+
+def _how(status: int) -> str:
+    """Describe how a process ended, by its exit status."""
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:  # most real-time signals have no name
+        name = f"signal {-status}"
+    return f"was killed by {name}"
 
 
 async def supervise(settings: Settings, read: Callable[[], Settings], number: int) -> None:
@@ -153,9 +209,12 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         workers = [Worker(each, settings, public, directory, stuck_s) for each in range(1, number + 1)]
         for worker in workers:
             opened.push_async_callback(worker.close)
-        if status := await workers[0].start():  # one tells why it cannot; all at once would say it often
-            raise SystemExit(status)
-        await asyncio.gather(*(worker.start() for worker in workers[1:]))
+        try:
+            if status := await workers[0].start():  # one tells why it cannot; all at once would say it often
+                raise SystemExit(status)
+        except OSError as error:
+            raise OperatorError(f"no worker can be started: {error}") from error
+        await asyncio.gather(*(worker.try_to_start() for worker in workers[1:]))
         request_log = RequestLog(settings, RequestMetrics())
         admin_server = Server(
             ServerState(
@@ -172,7 +231,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             if signals.stop.is_set():
                 return f"draining {number} workers"
             restarts = sum(worker.listener.restarts for worker in workers)
-            return f"listening on {', '.join(urls)}, {number} workers, started again {restarts} times"
+            return f"listening on {', '.join(urls)}, {number} workers, restarted {restarts} times"
 
         def apply(new: Settings) -> None:
             nonlocal settings

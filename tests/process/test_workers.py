@@ -1,11 +1,13 @@
 """`--workers`: processes of one machine behind one port, which end, start again and stop without being noticed."""
 
+import asyncio
 import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import urllib.request
@@ -18,6 +20,9 @@ from support.needs import require
 from support.redis_servers import RedisServer
 from support.redis_traffic import in_background, until
 from support.service_manager import told, until_told
+
+from tornado_signal import supervisor
+from tornado_signal.settings.settings import Settings
 
 pytest_plugins = ["support.service_manager"]
 
@@ -51,9 +56,8 @@ def start(redis, tmp_path, monkeypatch):
 
 def pids(server):
     """The processes of the workers, by their numbers."""
-    shown = subprocess.run(
-        ["ps", "--ppid", str(server.process.pid), "-o", "pid=,args="], capture_output=True, text=True, check=False
-    )
+    command = ["ps", "-ww", "--ppid", str(server.process.pid), "-o", "pid=,args="]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
     found = (re.fullmatch(r" *(\d+) .*worker (\d+)", line) for line in shown.stdout.splitlines())
     return {int(each[2]): int(each[1]) for each in found if each}
 
@@ -87,7 +91,7 @@ def test_a_worker_that_is_killed_is_not_missed_and_comes_back(start):
     os.kill(before[victim], signal.SIGKILL)
     for _ in range(30):
         assert server.call("/lobby/sessions")[0] == 200
-    assert server.process.stderr.readline().endswith(f": worker {victim} ended by SIGKILL, and is started again\n")
+    assert server.process.stderr.readline().endswith(f": worker {victim} was killed by SIGKILL; restarting it\n")
     after = until(lambda: len(found := pids(server)) == WORKERS and found)
     assert {worker for worker in before if before[worker] != after[worker]} == {victim}
     until(lambda: set(numbers(server, "running_requests")) == set(before))
@@ -103,12 +107,58 @@ def test_a_stuck_worker_is_ended_and_the_service_manager_hears_nothing_of_it(sta
     assert told(manager)["READY"] == "1"
     before = pids(server)
     os.kill(before[2], signal.SIGSTOP)
-    assert server.process.stderr.readline().endswith(": worker 2 does not answer any more, and is ended\n")
+    assert server.process.stderr.readline().endswith(": worker 2 does not respond within 3 s; killing it\n")
     until(lambda: len(found := pids(server)) == 2 and found[2] != before[2])
     assert told(manager)["WATCHDOG"] == "1"
     server.process.send_signal(signal.SIGTERM)
     until_told(manager, "STOPPING")
     assert server.wait() == 0
+
+
+def test_a_client_of_a_frozen_worker_hangs_for_five_seconds():
+    assert supervisor.CHECK_S + supervisor.STUCK_S + supervisor.ABORT_S <= 5
+
+
+def test_the_others_serve_while_a_worker_cannot_be_started(start, tmp_path):
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    # The interpreter is a link: an upgrade replaces it in the same way.
+    paths = os.pathsep.join([os.getcwd(), *filter(None, sys.path)])
+    server = start(number=2, prefix=[python, "-m"], command="tornado_signal", PYTHONPATH=paths)
+    python.unlink()
+    unnamed = signal.SIGRTMIN + 1
+    os.kill(pids(server)[2], unnamed)
+    assert server.process.stderr.readline().endswith(f": worker 2 was killed by signal {unnamed}; restarting it\n")
+    line = server.process.stderr.readline()
+    assert re.search(r": worker 2 cannot be started: .*No such file or directory.*; trying again$", line)
+    assert server.call("/health")[0] == 200
+    python.symlink_to(sys.executable)
+    until(lambda: set(pids(server)) == {1, 2})
+    until(lambda: set(numbers(server, "running_requests")) == {1, 2})
+    assert server.stop() == 0
+
+
+async def test_a_worker_that_hangs_at_its_start_is_replaced(tmp_path, monkeypatch, caplog):
+    settings = Settings(data_dir=tmp_path / "data", port=0, durability="os")
+    monkeypatch.setattr(supervisor, "START_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as public:
+        worker = supervisor.Worker(1, settings, [public], tmp_path, 30)
+        starting = asyncio.create_task(worker.try_to_start())
+        for _ in iter(lambda: worker.running, True):
+            await asyncio.sleep(0.001)
+        worker.send(signal.SIGSTOP)
+        assert not await starting
+        monkeypatch.undo()
+        keeping = asyncio.create_task(worker.keep_running())
+        assert (await worker.listener.ask("/healthz", None)).status_code == 200
+        keeping.cancel()
+        worker.stop()
+        await worker.ended()
+        await worker.close()
+    assert [record.message for record in caplog.records if record.name == supervisor.__name__] == [
+        "worker 1 does not serve within 0.5 s; killing it",
+        "worker 1 was killed by SIGKILL; restarting it",
+    ]
 
 
 def test_a_stop_answers_who_waits_ends_all_processes_and_leaves_nothing(start):
@@ -158,7 +208,7 @@ def test_passed_sockets_and_sighup_are_for_all_workers_also_later_ones(start, tm
 
     until(lambda: both_log(0))
     os.kill(pids(server)[1], signal.SIGKILL)
-    until(lambda: any("worker 1 ended by SIGKILL" in line for line in said))
+    until(lambda: any("worker 1 was killed by SIGKILL" in line for line in said))
     begun = len(said)
     until(lambda: both_log(begun))
     pair.key.write_text("")
