@@ -24,7 +24,7 @@ from . import COMMIT
 from .api.call import Service
 from .api.ice import open_ice_servers
 from .api.operations import declare
-from .errors import DamagedDatabase, OperatorError, Unavailable
+from .errors import DamagedDatabase, OperatorError
 from .http.application import Application
 from .http.errors import make_refusal
 from .http.request import Endpoint
@@ -35,6 +35,7 @@ from .metrics import RequestMetrics
 from .settings.settings import Settings, merge
 from .settings.sources import ConfigError
 from .stores import check_files, open_store, quotas_of, where
+from .stores.latest_counts import LatestCounts
 from .system import logs
 from .system.activation import passed_sockets
 from .system.clock import Clock
@@ -166,9 +167,12 @@ async def check(settings: Settings) -> list[str]:
     try:
         # A check does not move a damaged database aside.
         store = await open_store(dataclasses.replace(settings, start_empty_if_damaged=False), Clock())
-        listed, topics = await store.counts()
+        counts = LatestCounts(store)
+        await counts.refresh()
+        counts.close()
         await store.close()
-        done.append(f"store: {where(settings)}, {listed} sessions listed in {topics} topics")
+        found = "{} sessions listed in {} topics".format(*counts.value) if counts.value else "too much to count at once"
+        done.append(f"store: {where(settings)}, {found}")
     except DamagedDatabase as error:
         if not settings.start_empty_if_damaged:
             raise
@@ -388,21 +392,17 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         urls = [url(listening, state.protocol) for listening in public]
         if inherited is None:
             tell_where(urls, admin)
-        listed = 0
-
-        async def count() -> None:
-            nonlocal listed
-            with contextlib.suppress(Unavailable):
-                listed, _ = await store.counts()
 
         def status() -> str:
             if signals.stop.is_set():
                 return f"draining, {len(state.connections)} connections left"
-            return f"listening on {', '.join(urls)}, {listed} sessions listed"
+            listed = "" if site.counts.value is None else f", {site.counts.value[0]} sessions listed"
+            return f"listening on {', '.join(urls)}{listed}"
 
         async def report() -> None:
-            await count()
-            notifier.alive(status())
+            notifier.alive(status())  # first: the watchdog does not wait for a count
+            if notifier.listening:
+                await site.counts.refresh()
 
         def on_reload() -> None:
             if not signals.stop.is_set():
@@ -423,7 +423,8 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
             following = asyncio.create_task(signals.follow(inherited.lifeline, on_sent))
         reports = PeriodicCallback(report, notifier.pause_s(STATUS_S) * 1000)
         reports.start()
-        await count()
+        if notifier.listening:
+            await site.counts.refresh()
         notifier.ready(status())
 
         await signals.stop.wait()
@@ -436,6 +437,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         await server.close(0)
         await admin_server.close(0)
         reports.stop()
+        site.counts.close()
         if inherited is not None:
             following.cancel()
     finally:

@@ -6,12 +6,14 @@ import time
 
 import pytest
 from support.certificates import make_pair
-from support.command import BOUND_S, run
+from support.command import BOUND_S, Server, run
 from support.redis_servers import RedisCluster, free_port
 from support.redis_traffic import Publishers, Waiters, ready, topic_in, until
 from support.scraping import scrape
+from support.service_manager import told
+from support.waiting import ended_after
 
-pytest_plugins = ["support.redis_traffic"]
+pytest_plugins = ["support.redis_traffic", "support.service_manager"]
 
 
 def refused(redis, *arguments):
@@ -76,6 +78,18 @@ def test_a_redis_that_cannot_be_written_is_not_ready(redis_server, serve):
         until(lambda: ready(server) == (200, ""))
         server.offer()
     assert [line for line in server.log if " error" in line.lower()] == []
+
+
+def test_the_service_manager_hears_from_a_server_whose_redis_hangs(redis_server, manager):
+    manager, name = manager
+    redis = redis_server()
+    flags = ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os", "--redis-timeout-ms", 60_000)
+    with ended_after(Server, Server.end) as start:
+        server = start(*flags, NOTIFY_SOCKET=name, WATCHDOG_USEC="400000")
+        assert told(manager) == {"READY": "1", "STATUS": f"listening on {server.url}, 0 sessions listed"}
+        redis.freeze()
+        for _ in range(5):
+            assert told(manager)["WATCHDOG"] == "1"
 
 
 @pytest.mark.parametrize(("kind", "sync"), [("redis", "always"), ("valkey", "always"), ("valkey", "everysec")])

@@ -34,7 +34,6 @@ class Exposition(Collector):
     def __init__(self, site: Site, transport: ServerState | None) -> None:
         self._site = site
         self._transport = transport
-        self._counts = (0, 0)
         self.registry = CollectorRegistry()
         self.registry.register(self)
         self.registry.register(Process())
@@ -42,8 +41,8 @@ class Exposition(Collector):
         GCCollector(registry=self.registry)
 
     async def update(self) -> None:
-        """Ask the store for what it has to look up; to be called before `collect`."""
-        self._counts = await self._site.service.store.counts()
+        """Count what the store holds, to be called before `collect`; without it the last counts are shown."""
+        await self._site.counts.refresh()
 
     def collect(self) -> Iterator[Metric]:
         """Every number, as it is now."""
@@ -113,9 +112,10 @@ class Exposition(Collector):
 
     def _of_sessions(self) -> Iterator[Metric]:
         metrics = self._site.service.store.metrics
-        listed, topics = self._counts
-        yield gauge("sessions_unanswered", "Sessions that are listed.", listed)
-        yield gauge("topics", "Topics that have such sessions.", topics)
+        if self._site.counts.value is not None:
+            listed, topics = self._site.counts.value
+            yield gauge("sessions_unanswered", "Sessions that are listed.", listed)
+            yield gauge("topics", "Topics that have such sessions.", topics)
         yield counter("sessions_created", "Sessions that were published.", metrics.created)
         yield counter("sessions_answered", "Sessions that were answered.", sum(metrics.offers_waited.counts))
         yield counter("sessions_withdrawn", "Sessions that were taken back.", metrics.withdrawn)

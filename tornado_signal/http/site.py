@@ -10,6 +10,7 @@ from typing import Any, Final
 from ..api.call import Service
 from ..limits.fair_queue import FairQueue
 from ..limits.per_address import Limits
+from ..stores.latest_counts import LatestCounts
 from .request_log import RequestLog
 
 # A task begins its work when it is made, where Python has that.
@@ -30,6 +31,7 @@ class Site:
         idle: set when none is, once it drains.
         queue: begins their work, one client after the other.
         turns: lets work go on that has waited; what thousands are told of holds up no new request.
+        counts: what the store holds, for the operator.
     """
 
     service: Service
@@ -41,9 +43,13 @@ class Site:
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     queue: FairQueue = field(default_factory=FairQueue)
     turns: FairQueue = field(default_factory=FairQueue)
+    counts: LatestCounts = field(init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _context: contextvars.Context = field(default_factory=contextvars.copy_context)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+    def __post_init__(self) -> None:
+        self.counts = LatestCounts(self.service.store)
 
     def start(self, work: Coroutine[None, None, None]) -> None:
         """Start work for a client; whatever starts it, its context variables are its own."""

@@ -54,7 +54,9 @@ KEYS_STEP = 1000  # keys among which some are found
 TOPICS_DIRECT = 4096  # topics among which the beginning of a page is looked for by reading them
 FULL_RETRY_S = 10
 LOOK_AGAIN_S = 0.005  # after something should have expired: clocks are not read at the same instant
-COUNTS_SHARE = 20  # counting everything takes at most one part in so many of the time
+COUNTS_STEP = 8  # origins that are counted together
+COUNTS_WORK_S = 0.05  # of counting, before a pause
+COUNTS_PAUSES = 20  # how many times longer than the work the pauses are
 ASIDE_S = 0.05  # for what a change does not depend on
 PROBE_MS = 60_000
 PROBES = 16_384  # among so many keys there is one for each primary, unless it has next to no slots
@@ -120,7 +122,6 @@ class RedisStore:
         self._expiring: dict[bytes, tuple[int, asyncio.TimerHandle]] = {}  # by channel, when something expires there
         self._counts = OriginCounts(self.partitions, self._sizes, quotas)
         self._registered: dict[str, int] = {}  # by origin, until when others know of it
-        self._counted: tuple[float, tuple[int, int]] | None = None
         self._asides: set[asyncio.Task[None]] = set()
         self._settling = asyncio.Lock()
         self._leases = Leases(self.client, prefix, self.process_id, hold_grace_ms, timeout_ms, self.release)
@@ -224,17 +225,18 @@ class RedisStore:
 
     async def counts(self) -> tuple[int, int]:
         loop = asyncio.get_running_loop()
-        if self._counted is not None and loop.time() < self._counted[0]:
-            return self._counted[1]
-        began_s = loop.time()
         sessions = topics = 0
-        for origin in await self.origins():
-            for each in await self._sizes(origin):
-                sessions += each[0]
-                topics += each[1]
-        took_s = loop.time() - began_s
-        if took_s > 0.05:
-            self._counted = loop.time() + COUNTS_SHARE * took_s, (sessions, topics)
+        began_s = loop.time()
+        origins = await self.origins()
+        for first in range(0, len(origins), COUNTS_STEP):
+            # An origin costs one script for each partition, and one address can publish in thousands of origins.
+            worked_s = loop.time() - began_s
+            if worked_s > COUNTS_WORK_S:
+                await asyncio.sleep(COUNTS_PAUSES * worked_s)
+                began_s = loop.time()
+            for sizes in await asyncio.gather(*map(self._sizes, origins[first : first + COUNTS_STEP])):
+                sessions += sum(size[0] for size in sizes)
+                topics += sum(size[1] for size in sizes)
         return sessions, topics
 
     # Publishing and connecting
