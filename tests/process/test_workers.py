@@ -19,6 +19,7 @@ from support.command import BOUND_S, Server, run
 from support.needs import require
 from support.redis_servers import RedisServer
 from support.redis_traffic import in_background, until
+from support.scraping import scrape
 from support.service_manager import told, until_told
 
 from tornado_signal import supervisor
@@ -113,6 +114,26 @@ def test_a_stuck_worker_is_ended_and_the_service_manager_hears_nothing_of_it(sta
     server.process.send_signal(signal.SIGTERM)
     until_told(manager, "STOPPING")
     assert server.wait() == 0
+
+
+def test_a_sick_worker_takes_only_its_own_numbers_away(start):
+    server = start(number=2)
+    os.kill(pids(server)[2], signal.SIGSTOP)
+    assert set(numbers(server, "store_available")) == {1}
+    until(lambda: set(numbers(server, "store_available")) == {1, 2})
+
+
+def test_metrics_are_served_while_redis_is_down(start):
+    redis = RedisServer("redis")
+    flags = ("--store", "redis", "--redis-nodes", redis.address)
+    several, one = start(*flags, number=2), start(*flags, number=1)
+    one.offer()
+    for server in several, one:
+        assert scrape(server.admin_url).text
+    redis.kill()
+    until(lambda: numbers(several, "store_available") == {1: 0, 2: 0})
+    found = until(lambda: (found := scrape(one.admin_url)).one("store_available") == 0 and found)
+    assert (found.one("sessions_unanswered"), found.one("topics"), found.one("ready")) == (1, 1, 0)
 
 
 def test_a_client_of_a_frozen_worker_hangs_for_five_seconds():

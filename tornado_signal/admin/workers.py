@@ -33,7 +33,7 @@ class WorkerListener:
 
     Attributes:
         number: of the worker.
-        restarts: how often it was started again.
+        restarts: how often it was restarted.
     """
 
     def __init__(self, number: int, path: Path) -> None:
@@ -70,7 +70,7 @@ class Merged(Collector):
         """Every number."""
         yield GaugeMetricFamily(f"{PREFIX}workers", "Processes that are to serve.", len(self._listeners))
         yield GaugeMetricFamily(f"{PREFIX}workers_serving", "Processes that answer.", len(self._texts))
-        meaning = "How often a worker was started again."
+        meaning = "How often a worker was restarted."
         restarts = CounterMetricFamily(f"{PREFIX}worker_restarts", meaning, labels=["worker"])
         for listener in self._listeners:
             restarts.add_metric([str(listener.number)], listener.restarts)
@@ -124,7 +124,7 @@ class Metrics(OfWorkers):
 
     async def get(self) -> None:
         registry = CollectorRegistry(auto_describe=False)
-        texts = {number: found.text for number, found in (await self.ask()).items()}
+        texts = {number: found.text for number, found in (await self.ask()).items() if found.status_code == 200}
         registry.register(Merged(self.listeners, texts))
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
         self.finish(generate_latest(registry))
