@@ -522,6 +522,23 @@ async def test_clients_of_a_trusted_proxy_are_counted_by_the_address_that_it_nam
     assert (await service.call("GET", "/")).status == 200
 
 
+@pytest.mark.parametrize(
+    ("settings", "lines"),
+    [
+        ({}, 1),
+        ({"unlimited_addresses": ()}, 0),
+        ({"trusted_proxies": LOOPBACK}, 0),
+    ],
+)
+async def test_a_proxy_whose_clients_have_no_limits_is_logged_once(settings, lines, start_service, caplog):
+    service = await start_service(**settings)
+    assert (await service.call("GET", "/")).status == 200
+    assert not caplog.records
+    for address in ("192.0.2.1", "192.0.2.2", "unknown"):
+        assert (await service.call("GET", "/", headers=[("X-Forwarded-For", address)])).status == 200
+    assert ["--trusted-proxies does not name" in record.message for record in caplog.records] == [True] * lines
+
+
 async def until(true):
     for _ in range(500):
         if true():

@@ -157,7 +157,7 @@ class Limits(ConnectionCounts):
         self._set(settings)
         if self._unlimited != before:
             found = self._by_address.items()
-            self._outdated = {address for address, client in found if client.limited != self._limits(address)}
+            self._outdated = {address for address, client in found if client.limited != self.limits_address(address)}
             self._find_anew()
 
     def _set(self, settings: Settings) -> None:
@@ -315,15 +315,15 @@ class Limits(ConnectionCounts):
                 self._forget()
             return client
 
-    def _limits(self, address: str) -> bool:
-        """Whether the limits for each client are for an address."""
+    def limits_address(self, address: str) -> bool:
+        """Whether per-address limits apply to an address."""
         parsed = parse_address(address)
         if parsed is None or isinstance(parsed, str):
             return False  # a Unix socket: a proxy's
         return not trusted(address, self._unlimited)
 
     def _add(self, address: str) -> Client:
-        parsed, limited = parse_address(address), self._limits(address)
+        parsed, limited = parse_address(address), self.limits_address(address)
         name = address
         if limited and isinstance(parsed, ipaddress.IPv6Address):
             name = str(ipaddress.ip_network((parsed, 64), strict=False))
