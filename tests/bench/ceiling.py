@@ -40,7 +40,7 @@ class Ceiling:
     def __init__(self, path: str, sync: bool) -> None:
         self.sync = sync
         self.serial = 0
-        sizes = {"bloom_filter_bits": 10, "write_buffer_size": 16 << 20, "lru_cache_size": 32 << 20}
+        sizes = {"bloom_filter_bits": 10, "write_buffer_size": 16 << 20, "lru_cache_size": 4 << 20}
         self.db = plyvel.DB(path, create_if_missing=True, **sizes)
 
     def get(self, path: bytes) -> dict:

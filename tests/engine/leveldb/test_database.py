@@ -503,6 +503,14 @@ async def test_a_compaction_gives_back_what_was_deleted_while_changes_go_on(held
     assert held.db.size_bytes() < 100_000
 
 
+async def test_reads_keep_few_blocks_in_memory(held):
+    keys = [b"%d" % number for number in range(1000)]
+    await asyncio.gather(*[held.put(key, value=os.urandom(4000) + bytes(12_000)) for key in keys])
+    await held.db.compact()
+    assert len(held.keys()) == len(keys)
+    assert held.db.cache_bytes() < 6_000_000
+
+
 async def test_the_size_is_zero_while_the_directory_is_moved_aside(held, tmp_path):
     await held.put(b"a", value=os.urandom(100_000))
     assert 100_000 < held.db.size_bytes() < 200_000
