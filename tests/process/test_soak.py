@@ -1,7 +1,8 @@
-"""The soak runs for less than a minute and finds nothing, and its verdict names what grows or fails."""
+"""A short soak finds no fault, misses data that is deleted, and its verdict names what grows or fails."""
 
 import json
 import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -30,16 +31,53 @@ def test_most_of_a_minute_is_level_and_nothing_is_lost(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"soak.json", "soak.svg"}
 
 
+FORGETFUL = """
+import argparse, pathlib, shutil, sys, uvloop
+from tests.soak.__main__ import Soak
+
+class Forgetful(Soak):
+    async def _start(self):
+        shutil.rmtree(self.where / "data", ignore_errors=True)
+        await super()._start()
+
+options = argparse.Namespace(minutes=0.05, peers=50, session_timeout_ms=20_000, no_restarts=True)
+soak = Forgetful(options, pathlib.Path(sys.argv[1]))
+uvloop.run(soak.run())
+print(*sorted({line.split(":")[0] for line in soak.tally.wrong}), sep="\\n")
+"""
+
+
+def test_it_finds_what_is_lost(tmp_path):
+    python = [sys.executable, "-c", FORGETFUL, tmp_path]
+    done = subprocess.run(python, cwd=RUN.parents[2], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {"poll", "sessions"} <= set(done.stdout.split("\n")), done.stdout
+
+
+def make_stretch(change):
+    """Return samples of six minutes; `change` returns the quantities that differ from LEVEL at a second."""
+    return [LEVEL | {"at_s": at_s} | change(at_s) for at_s in range(100, 460, 9)]
+
+
 def test_what_goes_up_and_down_is_level():
-    stretch = [{name: value * (1 + number % 3 / 10) for name, value in LEVEL.items()} for number in range(40)]
+    stretch = make_stretch(lambda at_s: {name: value * (1 + at_s % 60 / 200) for name, value in LEVEL.items()})
     assert verdict.judge(stretch, ALL_DONE, []) == []
 
 
 @pytest.mark.parametrize("name", LEVEL)
 def test_each_quantity_that_grows_is_named(name):
-    stretch = [LEVEL | {name: LEVEL[name] + number**3} for number in range(40)]
+    stretch = make_stretch(lambda at_s: {name: LEVEL[name] + (at_s - 100) ** 3})
     (sentence,) = verdict.judge(stretch, ALL_DONE, [])
     assert sentence.startswith(f"{name} grows: ")
+
+
+def test_memory_that_grows_by_more_than_a_twentieth_is_named():
+    def grow(share):
+        return make_stretch(lambda at_s: {"memory_mib": 60 * (1 + share * (at_s - 145) / 180)})
+
+    assert verdict.judge(grow(0.04), ALL_DONE, []) == []
+    assert verdict.judge(grow(0.07), ALL_DONE, []) == ["memory_mib grows: 62.0 in the second quarter, 66.2 in the last"]
+    assert verdict.judge(grow(0.07)[:20], ALL_DONE, []) == []  # too short to judge memory
 
 
 def test_failures_are_counted_and_what_never_happened_is_named():
@@ -49,4 +87,4 @@ def test_failures_are_counted_and_what_never_happened_is_named():
         "2 times: b",
         "the run was too short to say anything",
     ]
-    assert verdict.judge([LEVEL] * 4, done, []) == ["never: met"]
+    assert verdict.judge(make_stretch(lambda at_s: {}), done, []) == ["never: met"]

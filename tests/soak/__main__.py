@@ -4,7 +4,9 @@ Half of the peers have WebSockets, where some of them hold offers.
 
 In the first two fifths the server is killed and restarted in turns, then it runs for half of the time, which is what
 memory, descriptors, disk and latency are judged by, and at the end it is restarted and killed again and everything
-acknowledged is looked for. The exit status is 0 if all was level and nothing was lost or failed but by the restarts.
+acknowledged is looked for. With --no-restarts it is killed only once, at the end. Memory is judged in runs of at least
+ten minutes (five with --no-restarts). The exit status is 0 if all was level and nothing was lost or failed but by the
+restarts.
 """
 
 import argparse
@@ -39,6 +41,7 @@ class Soak:
     def __init__(self, options: argparse.Namespace, where: Path) -> None:
         self.duration_s = options.minutes * 60
         self.timeout_ms = options.session_timeout_ms
+        self.churn_share, self.stretch_share = (0.0, 1.0) if options.no_restarts else (CHURN_SHARE, STRETCH_SHARE)
         self.where = where
         self.samples: list[dict] = []
         self.restarts: list[tuple[float, str]] = []
@@ -54,9 +57,9 @@ class Soak:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self.world.live()), group.create_task(self._record())]
             pause_s = min(max(RESTART_PAUSE_S[0], self.duration_s / 20), RESTART_PAUSE_S[1])
-            await self._churn(CHURN_SHARE * self.duration_s, pause_s)
-            self.stretch_s = (self._now_s(), self._now_s() + STRETCH_SHARE * self.duration_s)
-            await asyncio.sleep(STRETCH_SHARE * self.duration_s)
+            await self._churn(self.churn_share * self.duration_s, pause_s)
+            self.stretch_s = (self._now_s(), self._now_s() + self.stretch_share * self.duration_s)
+            await asyncio.sleep(self.stretch_share * self.duration_s)
             await self._churn(self.duration_s, pause_s)
             for task in tasks:
                 task.cancel()
@@ -145,6 +148,7 @@ def main() -> int:
     add("--minutes", type=float, default=10, help="how long (default: %(default)s)")
     add("--peers", type=int, default=2000, help="how many at once (default: %(default)s)")
     add("--session-timeout-ms", type=int, default=20_000, help="lifetime of a session (default: %(default)s)")
+    add("--no-restarts", action="store_true", help="let one server run the whole time")
     add("--plot", type=Path, metavar="FILE.svg", help="draw what was recorded")
     add("--json", type=Path, metavar="FILE", help="write down what was recorded")
     add("--dir", type=Path, default=tempfile.gettempdir(), help="where the database goes (default: %(default)s)")
@@ -170,6 +174,7 @@ def main() -> int:
     if len(stretch) > 3:
         quarters = {key: verdict.quarters(stretch, key) for key in verdict.BOUNDS}
         report["second and last quarter"] = {key: [round(each, 1) for each in of] for key, of in quarters.items()}
+        report["memory is judged"] = verdict.judges_memory(stretch)
     for key, value in report.items():
         print(f"{key}: {value}")
     if options.json:
