@@ -29,6 +29,7 @@ from .wire import request
 
 UPGRADING = request("GET", "/ws", origin=ORIGIN, headers=UPGRADE)
 BINARY, CONTINUATION, FIRST = 0x82, 0x80, 0x01
+PONG = 0x8A
 HANDSHAKES = 10_000
 NOTHING = {"code": "00000000-0000-4000-8000-000000000000", "side": "offerer"}
 
@@ -200,6 +201,12 @@ async def flood_of_pings(attacker: Attacker) -> None:
     await flood_of(attacker, 20, *pings, frame(b"{}") * 200, frame(b"[" * 50) * 200, call("poll", **NOTHING) * 50)
 
 
+@attack()
+async def flood_of_pongs(attacker: Attacker) -> None:
+    """Pongs that answer no ping, as fast as they can be sent, on 50 connections; each must be closed."""
+    await flood_of(attacker, 50, frame(b"", PONG) * 4000, frame(b"x" * 125, PONG) * 200)
+
+
 async def flood_of(attacker: Attacker, connections: int, *floods: bytes) -> None:
     chosen = itertools.cycle(floods)
 
@@ -227,6 +234,39 @@ async def many_batches(attacker: Attacker) -> None:
     """A hundred waits in each message, on as many connections as an address may have."""
     code = (await attacker.must(offer("waited")))["code"]
     await flood_of(attacker, CONNECTIONS, call("poll", 100, code=code, side="offerer", wait=60))
+
+
+@attack()
+async def large_waits(attacker: Attacker) -> None:
+    """Waits of an address, as many as it may have, each in a message with 250 KB of fields that nobody reads."""
+    code = (await attacker.must(offer("waited")))["code"]
+    unused = [str(number) for number in range(30_000)]
+
+    async def wait(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade()
+        for _ in range(20):
+            await attacker.pace.take()
+            await opened.send(call("poll", code=code, side="offerer", wait=60, unused=unused))
+        await attacker.swallow(connected, attacker.seconds)
+
+    await attacker.hold(50, wait)
+
+
+@attack()
+async def store_in_batches(attacker: Attacker) -> None:
+    """Offers of 200 KB, each in a batch with 99 small requests, as fast as the rate allows."""
+    small = {"jsonrpc": "2.0", "id": 1, "method": "version"}
+    large = small | {"method": "offer", "params": {"topic": "batches", "info": "i", "offer": "x" * 200_000}}
+    data = frame(json.dumps([large, *[small] * 99]).encode())
+
+    async def publish(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade()
+        while True:
+            await attacker.pace.take(100)
+            await opened.send(data)
+            await opened.text()
+
+    await attacker.hold(8, publish)
 
 
 @attack()
@@ -269,6 +309,22 @@ async def flood_of_held_offers(attacker: Attacker) -> None:
             await opened.text()
 
     await attacker.hold(8, hold)
+
+
+@attack()
+async def hold_with_short_lifetimes(attacker: Attacker) -> None:
+    """Held offers with a lifetime of a second, as many as an address may publish, for as long as it goes on."""
+    together = int(BURST * 0.8)
+
+    async def hold(connected: socket.socket) -> None:
+        opened = await Attacked(attacker, connected).upgrade()
+        for _ in range(together // 4 // 40):
+            await attacker.pace.take(40)
+            await opened.send(call("offer", 40, topic="held", info="i", offer="o", ttl=1000, hold=True))
+            await opened.text()
+        await attacker.swallow(connected, attacker.seconds)
+
+    await attacker.hold(4, hold)
 
 
 @attack()

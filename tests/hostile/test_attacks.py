@@ -11,6 +11,7 @@ NAMES = [
     "mixed", "leave-in-listing", "write-then-list", "write-then-poll", "do-not-read", "do-not-read-streams",
     "watch-one-topic", "listen-after-withdrawals", "wake-many-polls", "bodies-behind-waits",
     "unfinished-messages", "go-on-in-batches", "do-not-read-websockets", "mixed-websockets",
+    "large-waits", "flood-of-pongs", "store-in-batches",
 ]  # fmt: skip
 
 
