@@ -38,6 +38,7 @@ from .stores import check_files, open_store, quotas_of, where
 from .stores.latest_counts import LatestCounts
 from .system import logs
 from .system.activation import passed_sockets
+from .system.balance import PERIOD_S, Balance
 from .system.clock import Clock
 from .system.lag import Lag
 from .system.notify import Notifier
@@ -72,12 +73,14 @@ class Inherited(NamedTuple):
         public: the public listener's sockets.
         admin: the admin listener's.
         lifeline: a descriptor on which settings come, as `encode` makes them; at its end the process is to stop.
+        balance: decides whether the process accepts connections.
     """
 
     worker: int
     public: list[socket.socket]
     admin: list[socket.socket]
     lifeline: int
+    balance: Balance
 
 
 def encode(value: object) -> bytes:
@@ -421,6 +424,9 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         signals.reload = on_reload
         if inherited is not None:
             following = asyncio.create_task(signals.follow(inherited.lifeline, on_sent))
+            accepts = inherited.balance.accepts
+            balancing = PeriodicCallback(lambda: server.accept(accepts(state.websockets)), PERIOD_S * 1000)
+            balancing.start()
         reports = PeriodicCallback(report, notifier.pause_s(STATUS_S) * 1000)
         reports.start()
         if notifier.listening:
@@ -440,6 +446,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         site.counts.close()
         if inherited is not None:
             following.cancel()
+            balancing.stop()
     finally:
         for listening in public:
             listening.close()  # a Unix socket's file goes with it

@@ -34,6 +34,7 @@ from .server import (
 )
 from .settings.settings import Settings
 from .system import logs
+from .system.balance import share
 from .system.notify import Notifier
 from .system.sockets import UnixSocket, url
 from .transport import Server, ServerState
@@ -57,6 +58,7 @@ class Worker:
         number: from 1 on.
         settings: the server's.
         public: the public listener's sockets, which all workers accept from.
+        balance: the descriptor of what decides which of them accept.
         directory: where the socket of its admin listener is made.
         stuck_s: how long it may take to say that it is alive.
 
@@ -65,12 +67,19 @@ class Worker:
     """
 
     def __init__(
-        self, number: int, settings: Settings, public: list[socket.socket], directory: Path, stuck_s: float
+        self,
+        number: int,
+        settings: Settings,
+        public: list[socket.socket],
+        balance: int,
+        directory: Path,
+        stuck_s: float,
     ) -> None:
         self.listener = WorkerListener(number, directory / str(number))
         self._number = number
         self._admin = UnixSocket(directory / str(number), 0o600)
         self._public = [each.fileno() for each in public]
+        self._balance = balance
         self._settings = settings
         self._stuck_s = stuck_s
         self._process: asyncio.subprocess.Process | None = None
@@ -93,12 +102,12 @@ class Worker:
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", f"{__package__}.worker", str(self._number)),
             stdin=asyncio.subprocess.PIPE,
-            pass_fds=(*self._public, self._admin.fileno()),
+            pass_fds=(*self._public, self._admin.fileno(), self._balance),
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             start_new_session=True,  # what a terminal sends is for the supervisor alone
         )
         assert self._process.stdin is not None
-        work = (self._number, self._settings, self._public, self._admin.fileno())
+        work = (self._number, self._settings, self._public, self._admin.fileno(), self._balance)
         self._process.stdin.write(encode(work))  # and left open: its end tells the worker to stop
         self._ended = asyncio.create_task(self._process.wait())
         # Its socket listens already, so the first answer comes when it serves.
@@ -206,7 +215,9 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             opened.callback(listening.close)
         directory = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="tornado-signal-")))
         stuck_s = notifier.pause_s(STUCK_S)
-        workers = [Worker(each, settings, public, directory, stuck_s) for each in range(1, number + 1)]
+        balance = share(number)
+        opened.callback(os.close, balance)
+        workers = [Worker(each, settings, public, balance, directory, stuck_s) for each in range(1, number + 1)]
         for worker in workers:
             opened.push_async_callback(worker.close)
         try:

@@ -12,6 +12,7 @@ from .server import Inherited, decode, serve
 from .settings.settings import Settings
 from .stores.redis import checks
 from .system import logs
+from .system.balance import Balance
 
 
 def main() -> int:
@@ -20,7 +21,7 @@ def main() -> int:
         line = source.readline()
     if not line.endswith(b"\n"):
         return CLEAN  # the supervisor has ended meanwhile
-    number, settings, public, admin = decode(line)
+    number, settings, public, admin, balance = decode(line)
     assert isinstance(settings, Settings)
     logs.set_up(settings.log_level, settings.log_format, worker=number)
     os.umask(0o077)
@@ -31,6 +32,7 @@ def main() -> int:
         [socket.socket(fileno=descriptor) for descriptor in public],
         [socket.socket(fileno=admin)],
         sys.stdin.fileno(),
+        Balance(balance, number),
     )
     return guarded(lambda: uvloop.run(serve(settings, lambda: settings, inherited)))
 

@@ -236,3 +236,32 @@ def test_who_was_accepted_before_the_drain_has_time_for_its_handshake(limited, l
         assert (answer.status, answer.headers["connection"]) == (200, "close")
         secure.close()
     limited.run(limited.server.serve_the_rest(BOUND_S))
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+def test_connections_are_left_to_other_processes_and_taken_again(tls, loop, pair, trusting):
+    def ask(client):
+        return status(client, trusting) if tls else plain_status(client)
+
+    with serving(loop=loop, tls=Tls(*pair).context if tls else None) as running:
+        for _ in range(2):
+            running.run(running.server.accept(True))
+            assert ask(running.connect()) == 200
+            for _ in range(2):
+                running.run(running.server.accept(False))
+            with running.connect() as left:
+                running.run(asyncio.sleep(0.1))
+                assert not running.server.state.connections
+                running.run(running.server.accept(True))
+                assert ask(left) == 200
+        running.run(running.server.accept(False))
+        running.run(running.server.accept_no_more())
+        running.run(running.server.accept(True))
+        with pytest.raises(ConnectionRefusedError):
+            running.connect()
+
+
+def plain_status(client):
+    with client:
+        client.sendall(HEALTHY)
+        return answers(read_all(client))[0].status

@@ -1,6 +1,7 @@
 """`--workers`: processes of one machine behind one port, which end, start again and stop without being noticed."""
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import websockets.sync.client
 from support.certificates import client_context, make_pair
 from support.command import BOUND_S, Server, run
 from support.needs import require
@@ -24,6 +26,7 @@ from support.service_manager import told, until_told
 
 from tornado_signal import supervisor
 from tornado_signal.settings.settings import Settings
+from tornado_signal.system.balance import share
 
 pytest_plugins = ["support.service_manager"]
 
@@ -162,8 +165,9 @@ def test_the_others_serve_while_a_worker_cannot_be_started(start, tmp_path):
 async def test_a_worker_that_hangs_at_its_start_is_replaced(tmp_path, monkeypatch, caplog):
     settings = Settings(data_dir=tmp_path / "data", port=0, durability="os")
     monkeypatch.setattr(supervisor, "START_S", 0.5)
+    balance = share(1)
     with socket.create_server(("127.0.0.1", 0)) as public:
-        worker = supervisor.Worker(1, settings, [public], tmp_path, 30)
+        worker = supervisor.Worker(1, settings, [public], balance, tmp_path, 30)
         starting = asyncio.create_task(worker.try_to_start())
         for _ in iter(lambda: worker.running, True):
             await asyncio.sleep(0.001)
@@ -176,10 +180,26 @@ async def test_a_worker_that_hangs_at_its_start_is_replaced(tmp_path, monkeypatc
         worker.stop()
         await worker.ended()
         await worker.close()
+    os.close(balance)
     assert [record.message for record in caplog.records if record.name == supervisor.__name__] == [
         "worker 1 does not serve within 0.5 s; killing it",
         "worker 1 was killed by SIGKILL; restarting it",
     ]
+
+
+def test_a_worker_with_fewer_websockets_gets_the_next_ones(start):
+    server = start(number=2)
+    url = f"{server.url.replace('http', 'ws')}/ws"
+
+    def connect():
+        opened.enter_context(websockets.sync.client.connect(url, origin=server.origin, subprotocols=["signal.v1"]))
+        return numbers(server, "websockets")
+
+    with contextlib.ExitStack() as opened:
+        until(lambda: sum(connect().values()) >= 40)
+        os.kill(pids(server)[2], signal.SIGKILL)
+        until(lambda: numbers(server, "websockets").get(2) == 0)
+        until(lambda: abs((found := connect())[1] - found[2]) <= 5)
 
 
 def test_a_stop_answers_who_waits_ends_all_processes_and_leaves_nothing(start):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import socket
 from collections.abc import Iterable
@@ -37,13 +38,33 @@ class Server:
     def __init__(self, state: ServerState) -> None:
         self.state = state
         self._loop = state.loop
+        self._closed = False
+        self._sockets: list[socket.socket] = []
+        self._paused: list[socket.socket] = []  # those of a server that leaves connections to other processes
         self._listeners: list[asyncio.Server] = []
         self._tls_sockets: list[socket.socket] = []
         self._handshakes: set[asyncio.Task[None]] = set()
 
     async def start(self, sockets: Iterable[socket.socket]) -> None:
         """Accept on sockets that listen already."""
-        for listening in sockets:
+        await self._accept_on(sockets)
+        self._tick = self._loop.call_later(TICK_S, self._check_deadlines)
+
+    async def accept(self, accepting: bool) -> None:
+        """Accept connections, or leave them to other processes that listen on the same sockets."""
+        if self._closed or accepting == (not self._paused):
+            return
+        if accepting:
+            sockets, self._paused = self._paused, []
+            await self._accept_on(sockets)
+        else:
+            # The event loop closes a socket when it stops accepting.
+            self._paused = [socket.socket(fileno=os.dup(listening.fileno())) for listening in self._sockets]
+            self._stop_accepting()
+
+    async def _accept_on(self, sockets: Iterable[socket.socket]) -> None:
+        self._sockets = list(sockets)
+        for listening in self._sockets:
             if listening.family != socket.AF_UNIX:
                 prepare(listening)
             if self.state.tls is None:
@@ -54,7 +75,8 @@ class Server:
                 listening.setblocking(False)
                 self._tls_sockets.append(listening)
                 self._accept_from(listening)
-        self._tick = self._loop.call_later(TICK_S, self._check_deadlines)
+        if self._closed:  # meanwhile
+            self._stop_accepting()
 
     async def accept_no_more(self) -> None:
         """Leave new connections in the kernel's queue, and serve those that have been accepted.
@@ -146,12 +168,20 @@ class Server:
                 raise
 
     def _close_listeners(self) -> None:
+        self._closed = True
+        self._stop_accepting()
+        for listening in self._paused:
+            listening.close()
+
+    def _stop_accepting(self) -> None:
         for listener in self._listeners:
             listener.close()
         for listening in self._tls_sockets:
             if listening.fileno() >= 0:
                 self._loop.remove_reader(listening.fileno())
                 listening.close()
+        self._listeners.clear()
+        self._tls_sockets.clear()
 
     def _check_deadlines(self) -> None:
         self._tick = self._loop.call_later(TICK_S, self._check_deadlines)
