@@ -230,6 +230,20 @@ async def test_streams_go_on_over_a_restart_with_nothing_lost_or_doubled(start, 
         await session.aclose()
 
 
+@pytest.mark.parametrize("websocket", [True, False])
+async def test_a_withdrawal_is_repeated_until_the_server_is_available(start, websocket):
+    server = start()
+    async with SignalClient(server.url, ORIGIN, patience_s=0, websocket=websocket) as client:
+        code = await client.offer("lobby", "i", "o", hold=True)
+        server.stop(SIGKILL)
+        with pytest.raises(Unreachable):
+            await client.withdraw(code, "offerer")
+        start(port=server.url.rsplit(":", 1)[1])
+        async with asyncio.timeout(BOUND_S):
+            while (await client.sessions("lobby")).sessions:
+                await asyncio.sleep(0.05)
+
+
 # A stream in pieces of a few bytes each, and the Last-Event-ID that each connection has to show.
 BROKEN = [
     (None, ': hello\r\nretry: 10\r\n\r\nid: 1\r\nevent: session\r\ndata: {\r\ndata:"code": "ü😀"}\r\n\r\n'),

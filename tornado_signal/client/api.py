@@ -1,6 +1,7 @@
 """The API, call by call."""
 
 import asyncio
+import functools
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import cast
@@ -168,9 +169,19 @@ class SignalClient(Closable):
         return News(answer.found[other], answer.found[f"{other}Candidates"], _cursor(answer))
 
     async def withdraw(self, code: str, side: Side, *, secret: str | None = None) -> None:
-        """POST /withdraw: the session is no more."""
+        """POST /withdraw: the session is no more.
+
+        If the servers are unavailable for longer than `patience_s`, this fails. The withdrawal is then repeated in the
+        background until the client is closed.
+        """
         self._holds.forget(code)
-        await self._act("withdraw", code, {"side": side, "secret": secret})
+        withdraw = functools.partial(self._act, "withdraw", code, {"side": side, "secret": secret})
+        try:
+            await withdraw()
+        except APIError as error:
+            if error.passing:
+                self._holds.withdraw_later(code, withdraw)
+            raise
 
     async def refresh(self, code: str, side: Side, *, secret: str | None = None) -> int:
         """POST /refresh: the session lives its time from now on; until when, in milliseconds."""

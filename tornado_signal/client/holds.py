@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+from collections.abc import Awaitable, Callable, Coroutine
 
 from .errors import APIError
 from .rpc import RpcConnection
@@ -27,9 +28,16 @@ class Holds:
             secret: its owner's.
             connection: which one holds it.
         """
-        self.forget(code)
-        task = self._tasks[code] = asyncio.create_task(self._keep(code, secret, connection))
-        task.add_done_callback(lambda task: self._tasks.get(code) is task and self._tasks.pop(code))
+        self._start(code, self._keep(code, secret, connection))
+
+    def withdraw_later(self, code: str, withdraw: Callable[[], Awaitable[object]]) -> None:
+        """Repeat a withdrawal until the server responds, or the client is closed.
+
+        Args:
+            code: the code of the session.
+            withdraw: sends the withdrawal.
+        """
+        self._start(code, self._withdraw(withdraw))
 
     def forget(self, code: str) -> None:
         """Keep an offer no longer, as it is answered or gone."""
@@ -41,6 +49,21 @@ class Holds:
         """Keep none."""
         for code in list(self._tasks):
             self.forget(code)
+
+    def _start(self, code: str, work: Coroutine[None, None, None]) -> None:
+        self.forget(code)
+        task = self._tasks[code] = asyncio.create_task(work)
+        task.add_done_callback(lambda task: self._tasks.get(code) is task and self._tasks.pop(code))
+
+    async def _withdraw(self, withdraw: Callable[[], Awaitable[object]]) -> None:
+        for attempt in itertools.count():
+            await asyncio.sleep(back_off_s(attempt))
+            try:
+                await withdraw()
+            except APIError as error:
+                if error.passing:
+                    continue
+            return
 
     async def _keep(self, code: Token, secret: str | None, connection: RpcConnection | None) -> None:
         with contextlib.suppress(APIError):  # it is gone
