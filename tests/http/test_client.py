@@ -240,7 +240,7 @@ async def test_a_withdrawal_is_repeated_until_the_server_is_available(start, web
             await client.withdraw(code, "offerer")
         start(port=server.url.rsplit(":", 1)[1])
         async with asyncio.timeout(BOUND_S):
-            while (await client.sessions("lobby")).sessions:
+            while (await client.sessions("lobby")).sessions:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
 
