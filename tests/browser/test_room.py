@@ -51,6 +51,31 @@ COUNTED = """
     };
   })()
 """
+# Let one message of the negotiation over data channels fail.
+FAIL_ONCE = """
+  (() => {
+    const {send} = RTCDataChannel.prototype;
+    RTCDataChannel.prototype.send = function (data) {
+      if (this.label !== "negotiation") return send.call(this, data);
+      RTCDataChannel.prototype.send = send;
+      throw new DOMException("full", "OperationError");
+    };
+  })()
+"""
+# Count the entries of maps and sets that the page iterates over.
+COUNT_ENTRIES = """
+  (() => {
+    window.entries = 0;
+    for (const collection of [new Map(), new Set()]) {
+      const iterator = Object.getPrototypeOf(collection.values());
+      const {next} = iterator;
+      iterator.next = function () {
+        entries += 1;
+        return next.call(this);
+      };
+    }
+  })()
+"""
 # List beacons of members that are not there.
 FAKE = """
   async (ids) => {
@@ -486,6 +511,16 @@ def test_an_unusable_offer_makes_another_connection(server, connect_page):
     until(lambda: happened(pages[0], "stream"))
     for page in pages:
         assert [name for name, *_ in happened(page, "join", "leave", "error")] == ["join", "leave", "join"]
+
+
+def test_a_message_that_cannot_be_sent_is_sent_again(server, connect_page):
+    pages = [connect_page(server) for _ in range(2)]
+    together(pages, "lobby")
+    pages[0].evaluate(FAIL_ONCE)
+    for number in range(2):
+        pages[0].evaluate(f"here.addStream(picture({200 + number}))")
+        until(lambda number=number: len(happened(pages[1], "stream")) == number + 1)
+    assert happened(pages[0], "leave", "error") == happened(pages[1], "leave", "error") == []
 
 
 def test_a_full_beacon_is_replaced(server, site, connect_page):

@@ -721,15 +721,24 @@ class Negotiation {
     if (this.#posting) return;
     this.#posting = true;
     const { signal } = this.#way;
-    while (!signal.aborted && (this.#direct || this.#way.listed) && (this.#described || this.#found.length)) {
-      const message = { candidates: this.#found.splice(0) };
-      if (this.#described) Object.assign(message, { description: this.#connection.localDescription, of: this.#of });
-      this.#described = false;
-      if (this.#direct) this.#channel.send(JSON.stringify(message));
-      // The description has all candidates until then in it.
-      else if (!(await this.#way.send(message))) this.#described = true;
+    let message;
+    try {
+      while (!signal.aborted && (this.#direct || this.#way.listed) && (this.#described || this.#found.length)) {
+        message = { candidates: this.#found.splice(0) };
+        if (this.#described) Object.assign(message, { description: this.#connection.localDescription, of: this.#of });
+        this.#described = false;
+        if (this.#direct) this.#channel.send(JSON.stringify(message));
+        // The description has all candidates until then in it.
+        else if (!(await this.#way.send(message))) this.#described = true;
+      }
+    } catch {
+      this.#found.unshift(...message.candidates);
+      this.#described ||= "description" in message;
+      const again = () => this.post();
+      sleep(PAUSE_MS, signal).then(again, () => {}); // the channel's buffer may be full
+    } finally {
+      this.#posting = false;
     }
-    this.#posting = false;
   }
 
   /** Take what the other side has sent, one message after the other. */
