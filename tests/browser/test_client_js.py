@@ -296,7 +296,14 @@ def test_signals_end_publications_and_joins(server, site, connect_page):
     assert alice.evaluate("over")
     assert alice.evaluate("joining")["name"] == "AbortError"
     until(lambda: listed(server, site.origin) == [])
-    alice.evaluate("listen('lobby', {signal: AbortSignal.abort()})")
+    closed = """async (begin) => {
+      const found = client[begin]("lobby", {signal: AbortSignal.abort()});
+      let closed = 0;
+      found.addEventListener("close", () => (closed += 1));
+      await new Promise((resolve) => setTimeout(resolve));
+      return closed;
+    }"""
+    assert [alice.evaluate(closed, begin) for begin in ("publish", "room")] == [1, 1]
     assert alice.evaluate("failure(join('nobody', {signal: AbortSignal.abort()}))")["name"] == "AbortError"
     assert listed(server, site.origin) == []
     assert alice.evaluate("errors") == []

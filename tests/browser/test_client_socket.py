@@ -119,6 +119,23 @@ def test_what_is_too_large_is_refused_as_over_http(start, connect_page):
     assert (first["name"], second["status"], health["status"]) == ("TypeError", 413, "ok")
 
 
+def test_a_held_offer_whose_caller_no_longer_waits_is_withdrawn(server, site, connect_page):
+    page = connect_page(server)
+    traffic = Traffic(page)
+    page.evaluate(f"async () => {{ window.api = {API}; await api.open(); window.stop = new AbortController(); }}")
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        fields = "{info: 'i', offer: 'o', secret: '0123456789abcdef', hold: true, signal: stop.signal}"
+        page.evaluate(f"() => {{ window.asked = failure(api.offer('lobby', {fields})); }}")
+        until(lambda: "offer" in traffic.now().methods)
+        page.evaluate("stop.abort()")
+        assert page.evaluate("asked")["name"] == "AbortError"
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    until(lambda: "withdraw" in traffic.now().methods)
+    until(lambda: listed(server, site.origin) == [])
+
+
 def test_six_publications_leave_connections_to_others(server, site, connect_page):
     alice = connect_page(server)
     topics = [f"topic {number}" for number in range(6)]

@@ -299,13 +299,14 @@ class Socket {
       this.#streams.get(params.subscription)?.enqueue({ ...event, id: cursor });
       return;
     }
-    const { resolve, reject, stream } = this.#calls.get(id) ?? {};
+    const { resolve, reject, stream, abandoned } = this.#calls.get(id) ?? {};
     this.#calls.delete(id);
     if (error) reject?.(new SignalError(error.code, error.message, error.data?.retryAfter * 1000 || undefined));
     else if (resolve) {
       if (stream) this.#streams.set(result.subscription, stream);
       resolve(result);
-    } else if (result.subscription) this.tell("unsubscribe", result); // nobody has waited for it
+    } else if (result.subscription) this.tell("unsubscribe", result);
+    else if (abandoned) this.tell("withdraw", { code: result.code, ...abandoned });
   }
 
   #broken() {
@@ -320,7 +321,7 @@ class Socket {
     this.#socket.close();
     this.#socket = this.#opening = undefined;
     const error = new TypeError("The connection to the server has ended");
-    for (const { reject } of this.#calls.values()) reject(error);
+    for (const { reject } of this.#calls.values()) reject?.(error);
     for (const stream of this.#streams.values()) stream.error(error);
     this.#calls.clear();
     this.#streams.clear();
@@ -333,7 +334,9 @@ class Socket {
       const askedMs = Date.now();
       this.#calls.set(id, { resolve, reject, stream });
       deadline.signal.addEventListener("abort", () => {
-        if (this.#calls.delete(id) && deadline.passed && this.#heardMs <= askedMs) this.#broken();
+        if (!this.#calls.delete(id)) return;
+        if (params.hold) this.#calls.set(id, { abandoned: { side: "offerer", secret: params.secret } });
+        if (deadline.passed && this.#heardMs <= askedMs) this.#broken();
       });
       this.#send({ id, method, params });
     });
@@ -1040,7 +1043,8 @@ class Publication extends EventTarget {
     const { signal } = this.#stop;
     globalThis.addEventListener?.("pagehide", () => this.#withdraw(), { signal });
     options.signal?.addEventListener("abort", () => this.close(), { signal });
-    if (options.signal?.aborted) this.close();
+    // Later, so that the caller can listen for the event.
+    if (options.signal?.aborted) queueMicrotask(() => this.close());
     else this.#run(topic, options, new Servers(options, signal, (error) => this.#tell("error", { error })));
   }
 
