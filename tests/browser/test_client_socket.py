@@ -136,6 +136,18 @@ def test_a_held_offer_whose_caller_no_longer_waits_is_withdrawn(server, site, co
     until(lambda: listed(server, site.origin) == [])
 
 
+def test_an_offer_closed_while_the_server_is_away_is_withdrawn_later(start, reached, site, connect_page):
+    server = start()
+    page = connect_page(reached(server))
+    page.evaluate("listen('lobby', {info: 'alice'})")
+    code = codes(server, site)[0]
+    page.wait_for_function("code => steps.some(([, detail]) => detail === code)", arg=code)
+    server.stop(signal.SIGKILL)
+    page.evaluate("publication.close()")
+    server = start(port=server.url.rpartition(":")[2])
+    until(lambda: listed(server, site.origin) == [])
+
+
 def test_six_publications_leave_connections_to_others(server, site, connect_page):
     alice = connect_page(server)
     topics = [f"topic {number}" for number in range(6)]

@@ -130,7 +130,10 @@ export class SignalClient {
   hold(code: string, side: "offerer", options: Owned & { secret: string }): Promise<{ expiresAt: number }>;
   /** End a session. */
   withdraw(code: string, side: Side, options?: Owned): Promise<{ success: true }>;
-  /** Withdraw and do not wait for the answer: for a page that is going away. */
+  /**
+   * Withdraw without waiting for a response: also for a page that is going away. It is repeated for two minutes while
+   * the server is unavailable.
+   */
   leave(code: string, side: Side, options?: { secret?: string }): void;
   /**
    * The events of a topic, or of one session until its end, in browsers and in Node.js.

@@ -27,6 +27,7 @@ const PAUSE_MS = 1000; // between two polls of a server that cannot wait
 const MAX_PAUSE_MS = 10_000;
 const FAILED_MS = 30_000; // for so long another server is asked first
 const TRIES = 4; // before another server is asked
+const WITHDRAW_TRIES = 16; // in about two minutes, as long as an offer lives
 const GONE_MS = 3000; // from the end of the session to giving up
 const SILENCE_MS = 45_000; // of a stream, which has a comment every 15 s
 const CLOSE_MS = 2000; // for the other side to take what is still on its way
@@ -138,10 +139,14 @@ export class SignalClient {
 
   /** Withdraw without waiting for an answer; works while the page goes away. */
   leave(code, side, { secret } = {}) {
-    const fields = { code, side, secret };
-    if (this.#socket?.tell("withdraw", fields)) return;
-    const sent = globalThis.navigator?.sendBeacon?.(`${this.url}/withdraw`, JSON.stringify(fields));
-    if (!sent) this.withdraw(code, side, { secret }).catch(() => {});
+    const body = JSON.stringify({ code, side, secret });
+    const send = () => globalThis.navigator?.sendBeacon?.(`${this.url}/withdraw`, body);
+    if (hidden && send()) return;
+    withdrawals.add(send);
+    const withdraw = () => this.withdraw(code, side, { secret });
+    retry(withdraw, new AbortController().signal, WITHDRAW_TRIES)
+      .catch(() => {}) // it is gone
+      .finally(() => withdrawals.delete(send));
   }
 
   /** The events of a topic, or of a session for one side, as they come: `{type, data, id}`. */
@@ -376,10 +381,15 @@ class Socket {
 }
 
 const sockets = new Map(); // by the URL of the server
+const withdrawals = new Set(); // functions that send what has no response yet
+let hidden = false; // whether the page goes away
 // A page that goes away has none: then the browser may keep it, and `leave` uses what outlives it.
 globalThis.addEventListener?.("pagehide", () => {
+  hidden = true;
   for (const socket of sockets.values()) socket.end();
+  for (const send of withdrawals) send();
 });
+globalThis.addEventListener?.("pageshow", () => (hidden = false));
 // When the network is back it may be another one, on which nothing comes any more over the old connection.
 globalThis.addEventListener?.("online", () => {
   for (const socket of sockets.values()) socket.end();
