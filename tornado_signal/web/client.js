@@ -1868,10 +1868,10 @@ class Room extends EventTarget {
     before?.giveUp();
   }
 
-  /** Chromium has 500 connections, and counts those that are closed until it frees them: when there is much to free. */
+  /** Make Chromium free closed connections, which count for its limit of 500: it does when enough was allocated. */
   #free() {
     try {
-      this.#garbage = new ArrayBuffer(2 ** 26).byteLength;
+      this.#garbage = new ArrayBuffer(2 ** 24).byteLength;
     } catch {
       // There is little memory: then it frees what it can.
     }
