@@ -42,7 +42,7 @@ from .system.balance import PERIOD_S, Balance
 from .system.clock import Clock
 from .system.lag import Lag
 from .system.notify import Notifier
-from .system.secrets import admin_token
+from .system.secrets import admin_token, redis_passwords
 from .system.sockets import is_local, open_sockets, url
 from .system.tls import Tls
 from .transport import Server, ServerState
@@ -249,12 +249,13 @@ class Running:
         return websocket_endpoints(declare(self.settings), self._holds_of)
 
     def apply(self, settings: Settings) -> None:
-        """Apply what differs from the settings that count at present, and read certificate, key and secret again.
+        """Apply what differs from the settings that count at present, and read certificate, key and secrets again.
 
         Raises:
             OperatorError: one of the files cannot be used; nothing has changed then.
         """
         ice = open_ice_servers(settings)
+        passwords = redis_passwords(settings)
         if self._tls is not None and settings.tls_certificate is not None and settings.tls_key is not None:
             self._tls.reload(settings.tls_certificate, settings.tls_key)
         self.settings = settings
@@ -262,6 +263,8 @@ class Running:
         site.service.settings = site.log.settings = settings
         site.service.ice = ice
         site.service.store.allow(quotas_of(settings))
+        if use_passwords := getattr(site.service.store, "use_passwords", None):  # only Redis has any
+            use_passwords(*passwords)
         site.limits.apply(settings)
         self._transport.unsent.most_bytes = settings.max_unsent_bytes
         self._transport.max_read_ahead_bytes = settings.max_read_ahead_bytes
@@ -285,6 +288,7 @@ def reload(running: Settings, read: Callable[[], Settings], apply: Callable[[Set
         log.error(KEPT, error)
         return
     also = ", certificate and key" if settings.tls_certificate else ""
+    also += ", passwords of Redis" if settings.redis_password_file or settings.redis_sentinel_password_file else ""
     log.info("settings%s read again, applied: %s", also, ", ".join(applied) or "nothing new")
     if waiting:
         log.warning("settings that have changed and need a restart: %s", ", ".join(waiting))

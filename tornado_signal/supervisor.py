@@ -36,6 +36,7 @@ from .settings.settings import Settings
 from .system import logs
 from .system.balance import share
 from .system.notify import Notifier
+from .system.secrets import redis_passwords
 from .system.sockets import UnixSocket, url
 from .transport import Server, ServerState
 
@@ -248,6 +249,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             nonlocal settings
             open_ice_servers(new)  # what cannot be used is told once
             open_tls(new)
+            redis_passwords(new)
             settings = request_log.settings = new
             logs.set_up(new.log_level, new.log_format)
             for worker in workers:

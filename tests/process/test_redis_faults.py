@@ -4,6 +4,7 @@ import itertools
 import uuid
 
 import pytest
+from faults import trials
 from support.command import Server
 from support.networks import dropping, own_network
 from support.redis_servers import RedisCluster
@@ -41,7 +42,9 @@ def servers(cluster):
 @pytest.fixture
 def primary(cluster):
     cluster.wait_until_whole()
-    return cluster.primaries_now()[0]
+    cluster.mark_logs()
+    yield cluster.primaries_now()[0]
+    print(cluster.evidence())  # shown if the test has failed
 
 
 @pytest.fixture
@@ -108,6 +111,24 @@ def test_a_primary_that_is_cut_off_is_replaced_and_returns_as_a_replica(
     publishers.end()
     others.end()
     assert set(others.statuses) == {200}
+
+
+def test_a_primary_that_only_the_other_nodes_do_not_reach_is_left(cluster, servers, primary, slots, waiters):
+    others = [node.host for node in cluster.servers if node is not primary]
+    publishers = Publishers(servers[:2], slots=slots)
+    publishers.wait_for(20)
+    with dropping(*trials.between([primary.host], others)):
+        until(lambda: cluster.replaced(primary))
+        publishers.wait_for(20)  # although the former primary still claims the slots
+    primary.wait(lambda: primary.ask("INFO", "replication")["role"] == "slave")
+    publishers.end()
+
+
+@pytest.mark.parametrize("shape", trials.SHAPES.values(), ids=trials.SHAPES)
+def test_nothing_acknowledged_is_lost_in_a_single_fault(shape, cluster, servers, primary, waiters):
+    outcome = shape(cluster, servers[:2], primary, written_s=0.3)
+    assert outcome.lost == 0
+    assert outcome.refused > 0
 
 
 def test_what_was_acknowledged_is_on_the_disks_of_stopped_nodes(cluster, servers, primary, slots, waiters):

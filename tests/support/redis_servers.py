@@ -5,6 +5,7 @@ import contextlib
 import functools
 import mmap
 import os
+import re
 import shutil
 import signal
 import socket
@@ -21,6 +22,8 @@ from .waiting import until
 
 BEGIN_MS = 1_700_000_000_000
 BOUND_S = 30
+# Lines of a node's log about elections and replication.
+ELECTIONS = re.compile("lection|ailover|offset|FAIL|state changed|ynchroni|esync|onnection with")
 KINDS = ("redis", "valkey")
 
 
@@ -86,6 +89,7 @@ class RedisServer:
         self.kind, self.options, self.clock, self.settings, self.host = kind, options, clock, settings, host
         self.port = free_port()
         self.folder = Path(tempfile.mkdtemp(dir=_folder()))
+        self._marked = 0
         self._control = redis.Redis(host=host, port=self.port, socket_timeout=5, protocol=2)
         self.start()
 
@@ -126,15 +130,31 @@ class RedisServer:
     def wait(self, reached):
         """Wait for a condition; an error of Redis is not yet the condition."""
 
-        def log():
-            return (self.folder / "log").read_text()[-2000:]
-
         def looked():
-            assert self.process.poll() is None, log()
+            assert self.process.poll() is None, self.log()[-2000:]
             with contextlib.suppress(redis.RedisError):
                 return reached()
 
-        until(looked, BOUND_S, log, 0.01)
+        until(looked, BOUND_S, lambda: self.log()[-2000:], 0.01)
+
+    def log(self):
+        return (self.folder / "log").read_text()
+
+    def mark_log(self):
+        """Begin `new_log` here."""
+        self._marked = len(self.log())
+
+    def new_log(self):
+        return self.log()[self._marked :]
+
+    def evidence(self):
+        """Return the new lines of the log about elections, and where replication has come to."""
+        lines = [line for line in self.new_log().splitlines() if ELECTIONS.search(line)]
+        with contextlib.suppress(redis.RedisError):
+            info = self.ask("INFO", "replication")
+            kept = {name: info[name] for name in info if re.match("role|slave[0-9]|.*(replid|repl_offset)$", name)}
+            lines.append(str(kept))
+        return "\n".join([f"{self.address}:", *lines])
 
     def freeze(self):
         self.process.send_signal(signal.SIGSTOP)
@@ -157,7 +177,8 @@ class RedisCluster:
         self.clock, self.servers = clock, []
         for at in range(primaries * (1 + replicas)):
             host = f"127.0.1.{at + 1}" if apart else "127.0.0.1"
-            own = ("--cluster-announce-ip", host, "--bind-source-addr", host)
+            # Redis 7 takes other addresses of the loopback network for those of other machines.
+            own = ("--cluster-announce-ip", host, "--bind-source-addr", host, "--protected-mode", "no")
             self.servers.append(RedisServer(kind, *options, *own, clock=clock, host=host))
         self.primaries, self.replicas = self.servers[:primaries], self.servers[primaries:]
         first = self.servers[0]
@@ -209,6 +230,13 @@ class RedisCluster:
         self._all_say("cluster_state", "ok")
         for server in self.primaries_now():
             server.wait(lambda server=server: server.replicas() == len(self.replicas) // len(self.primaries))
+
+    def mark_logs(self):
+        for server in self.servers:
+            server.mark_log()
+
+    def evidence(self):
+        return "\n".join(server.evidence() for server in self.servers)
 
     def kill(self):
         for server in self.servers:

@@ -134,7 +134,15 @@ class Settings:
         "what the names of all keys and channels begin with",
     )
     redis_user: str = setting("none", keyword_or("none", "", NAME), "the user of Redis; none: its default user")
-    redis_password_file: Path | None = setting("none", OPTIONAL_PATH, "the file that holds the user's password")
+    redis_password_file: Path | None = setting(
+        "none", OPTIONAL_PATH, "the file that holds the user's password; read again on SIGHUP", live=True
+    )
+    redis_sentinel_user: str = setting(
+        "none", keyword_or("none", "", NAME), "the user of the Sentinels; none: their default user"
+    )
+    redis_sentinel_password_file: Path | None = setting(
+        "none", OPTIONAL_PATH, "the file that holds that user's password; read again on SIGHUP", live=True
+    )
     redis_tls: bool = setting("false", SWITCH, "whether the connections to Redis are encrypted")
     redis_ca: Path | None = setting(
         "none", OPTIONAL_PATH, "the authority of Redis' certificates, as PEM; none: those of the system"
@@ -143,7 +151,10 @@ class Settings:
         1000, integer(50, 60_000), "how long an operation is tried on Redis before it is refused with 503", "ms"
     )
     redis_replicas: int = setting(
-        1, integer(0, 10), "how many replicas have a write before it is acknowledged, with --durability replicated"
+        1,
+        integer(0, 10),
+        "how many replicas at least have a write before it is acknowledged, with --durability replicated; every other "
+        "replica that has reported lately is waited for as well",
     )
     redis_partitions: int = setting(
         16, integer(1, 1024), "how many parts an origin's sessions are in, so that many nodes share them; kept for ever"

@@ -35,3 +35,24 @@ def admin_token(settings: Settings) -> bytes:
     """
     path = settings.admin_token_file
     return b"" if path is None else read_secret(path, "--admin-token-file")
+
+
+def redis_passwords(settings: Settings) -> tuple[str | None, str | None]:
+    """The passwords for Redis and for its Sentinels; None for none.
+
+    Raises:
+        OperatorError: one cannot be read.
+    """
+    return (
+        _read_password(settings.redis_password_file, "--redis-password-file"),
+        _read_password(settings.redis_sentinel_password_file, "--redis-sentinel-password-file"),
+    )
+
+
+def _read_password(path: Path | None, flag: str) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text().rstrip("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OperatorError(f"{flag} {path}: {error}") from error

@@ -3,20 +3,23 @@
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from typing import Any, Final
 
 from ...errors import Unavailable
 from ...metrics import RedisMetrics
-from .connections import Command, Failure, Refused
-from .nodes import NodeLost, NotReplicated
+from .connections import Address, Command, Failure, Refused
+from .nodes import HISTORY, Lane, NodeLost, NotReplicated, advised
 from .scripts import Script
 from .topology import Topology
 
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0  # between two looks at each node
+AWAY_LOOK_S: Final = 0.1  # the same while a primary does not respond
 PAUSE_S: Final = 0.01  # before the first repetition; twice as long before each other
 MAX_PAUSE_S: Final = 0.2
+REPEATED_S: Final = 60.0  # between two lines of the log about the same error of a node
 
 # Other nodes may have to be asked, or the same ones once more.
 AWAY: Final = frozenset({"NodeLost", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "LOADING"})
@@ -42,6 +45,7 @@ class Client:
         self._loop = asyncio.get_running_loop()
         self.read_ms = 0
         self._closed = False
+        self._refusals = Refusals()
         self._looking: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -53,6 +57,7 @@ class Client:
     async def close(self) -> None:
         """Stop looking; nothing can be asked any more."""
         self._closed = True
+        self._refusals.close()
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait((self._looking,))
@@ -69,7 +74,7 @@ class Client:
         Raises:
             Unavailable: as `call`.
         """
-        tail = (len(keys), *keys, *arguments)
+        tail = (len(keys), *keys, *arguments, HISTORY if write else b"")
         return await self.call(slot, (b"EVALSHA", script.sha, *tail), write, (b"EVAL", script.text, *tail))
 
     async def call(self, slot: int, command: Command, write: bool, unknown: Command | None = None) -> Any:
@@ -99,50 +104,101 @@ class Client:
 
     async def _try(self, slot: int, command: Command, write: bool, unknown: Command | None, until_s: float) -> Any:
         node = self.topology.node(slot)
-        reply = await (node.writes if write else node.reads).submit(command)
+        reply = await self._send(node.writes if write else node.reads, until_s, command)
         if not isinstance(reply, Failure):
             self.read_ms = node.reads.now_ms
             return reply
         pause_s = PAUSE_S
+        redirected = False
         asking: tuple[Command, ...] = ()
         while True:
             kind, asked = reply.kind, node.address
             self._metrics.retries[kind] += 1
             node, asking = self.topology.node(slot), ()
-            if kind == "NOSCRIPT" and unknown is not None:
-                command = unknown
-            elif isinstance(reply, Refused) and kind == "MOVED":
-                self.topology.moved(*reply.elsewhere(asked))
-                node = self.topology.node(slot)
-            elif isinstance(reply, Refused) and kind == "ASK":
-                node, asking = self.topology.node_at(reply.elsewhere(asked)[1]), ((b"ASKING",),)
-            elif kind in AGAIN:
+            if kind in AWAY:
+                self.topology.refresh_soon()  # also for the next call, if this one has no time left
+            if kind in AGAIN or (kind in ("MOVED", "ASK") and redirected):
                 if self._loop.time() + pause_s > until_s:
                     break
-                if kind in AWAY:
-                    self.topology.refresh_soon()
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 node = self.topology.node(slot)
-            else:
-                log.error("Redis at %s:%d refuses a command: %s", *asked, reply)
+            if kind == "NOSCRIPT" and unknown is not None:
+                command = unknown
+            elif isinstance(reply, Refused) and kind == "MOVED":
+                redirected = True
+                self.topology.moved(*reply.elsewhere(asked))
+                node = self.topology.node(slot)
+            elif isinstance(reply, Refused) and kind == "ASK":
+                redirected = True
+                node, asking = self.topology.node_at(reply.elsewhere(asked)[1]), ((b"ASKING",),)
+            elif kind not in AGAIN:
+                self._refusals.log(asked, kind, str(reply))
                 break
-            left_s = until_s - self._loop.time()
-            if left_s < 0:
+            if self._loop.time() > until_s:
                 break
-            future = (node.writes if write else node.reads).submit(*asking, command)
-            await asyncio.wait((future,), timeout=left_s)
-            reply = future.result() if future.done() else NodeLost("no answer in time")
+            before, reply = reply, await self._send(node.writes if write else node.reads, until_s, *asking, command)
             if not isinstance(reply, Failure):
                 self.read_ms = node.reads.now_ms
                 return reply
-        reason = str(reply) if isinstance(reply, NotReplicated) else reply.kind
+            if isinstance(reply, NodeLost) and isinstance(before, NotReplicated) and self._loop.time() >= until_s:
+                reply = before  # says more than that there was no time for another attempt
+                break
+        reason = advised(str(reply) if isinstance(reply, NotReplicated | NodeLost) else reply.kind)
         raise Unavailable("Redis at {}:{}: {}".format(*node.address, reason)) from reply
+
+    async def _send(self, lane: Lane, until_s: float, *commands: Command) -> Any:
+        """Return the reply to the last command, or a NodeLost if there is none in time."""
+        future = lane.submit(*commands)
+        timer = self._loop.call_at(until_s, _expire, future)
+        try:
+            return await future
+        finally:
+            timer.cancel()
 
     async def _look(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             while True:
-                await asyncio.sleep(LOOK_S)
-                seen = await asyncio.gather(*(node.look() for node in self.topology.primaries))
-                if not all(seen):
-                    self.topology.refresh_soon()
+                await asyncio.sleep(LOOK_S if self.topology.available else AWAY_LOOK_S)
+                looks = {self._loop.create_task(node.look()) for node in self.topology.primaries}
+                while looks:
+                    _, looks = await asyncio.wait(looks, timeout=AWAY_LOOK_S)
+                    if not self.topology.available:
+                        self.topology.refresh_soon()
+
+
+def _expire(future: "asyncio.Future[Any]") -> None:
+    if not future.done():
+        future.set_result(NodeLost("no response in time"))
+
+
+class Refusals:
+    """Log of the errors of nodes: the first at once, repetitions as a count at intervals."""
+
+    def __init__(self) -> None:
+        self._repeated: Counter[tuple[Address, str]] = Counter()
+        self._timers: dict[tuple[Address, str], asyncio.TimerHandle] = {}
+
+    def log(self, address: Address, kind: str, message: str) -> None:
+        """Log an error of a kind, or count it."""
+        key = address, kind
+        if key in self._timers:
+            self._repeated[key] += 1
+            return
+        log.error("Redis at %s:%d refuses a command: %s", *address, advised(message))
+        self._wait(key)
+
+    def _wait(self, key: tuple[Address, str]) -> None:
+        self._timers[key] = asyncio.get_running_loop().call_later(REPEATED_S, self._report, key)
+
+    def _report(self, key: tuple[Address, str]) -> None:
+        del self._timers[key]
+        if number := self._repeated.pop(key, 0):
+            (host, port), kind = key
+            log.error("Redis at %s:%d has refused %d more commands in %d s: %s", host, port, number, REPEATED_S, kind)
+            self._wait(key)
+
+    def close(self) -> None:
+        """Log nothing more."""
+        for timer in self._timers.values():
+            timer.cancel()

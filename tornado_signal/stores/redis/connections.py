@@ -89,13 +89,13 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Access:
     """How to get in.
 
     Attributes:
         user: the name; None for the default one.
-        password: None for none.
+        password: None for none; a reload of the settings can replace it.
         tls: whether connections are encrypted.
         ca: the file of the authority that the servers' certificates are from; None for the system's.
         timeout_s: for a connection, and for a batch of commands.

@@ -4,10 +4,33 @@ Each node has two lanes, each with a connection of its own: reads are not held u
 """
 
 import asyncio
+import logging
+import math
+import os
+import re
+import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from .connections import Access, Address, Command, Connection, Failure, Refused
+
+log = logging.getLogger(__name__)
+
+BATCH: Final = 500  # commands that leave together; more would hold up all others after a stall
+ROUND_S: Final = 0.25  # of one WAIT; after that the node is asked again which replicas it has
+HISTORY_S: Final = 1.0  # how long a history is trusted after the node has named it
+REPLACED: Final = "another node is the primary now"
+
+# What the operator can do about errors of nodes, by the words that they begin with.
+ADVICE: Final = {
+    "OOM": "raise maxmemory",
+    "NOAUTH": "set --redis-password-file",
+    "WRONGPASS": "see --redis-user and --redis-password-file",
+    "NOPERM": "see the permissions of --redis-user",
+}
+
+HISTORY: Final = "history"  # stands for the id of the node's history at the end of a command
 
 
 class NodeLost(Failure):
@@ -23,32 +46,74 @@ class Acknowledgement:
     """When a write is acknowledged.
 
     Attributes:
-        durability: `replicated` (in the memory of so many replicas, too), `fsync` (on the primary's disk), `os` (in the
+        durability: `replicated` (in the memory of replicas, too), `fsync` (on the primary's disk), `os` (in the
             primary's memory).
-        replicas: how many.
+        replicas: the least number of replicas that must have a write.
         always: whether the primaries sync each write before they answer, as with `appendfsync always`; known when they
             have been looked at.
+        lag_s: the time after which a silent replica is not waited for; the default fits Redis' own node timeout.
     """
 
     durability: Literal["replicated", "fsync", "os"] = "replicated"
     replicas: int = 1
     always: bool = False
+    lag_s: int = 24
 
-    def command(self, timeout_s: float) -> Command | None:
-        """What is to be asked after writes; None for nothing."""
-        wait_ms = max(1, int(timeout_s * 750))  # the rest is for the way
-        if self.durability == "replicated" and self.replicas:
-            return (b"WAIT", self.replicas, wait_ms)
+    def outlast(self, node_timeout_s: float) -> None:
+        """Wait for a silent replica until a primary in a minority has stopped by itself.
+
+        Such a primary stops at most 1.5 times `cluster-node-timeout` after the cut: nodes are pinged twice in that
+        time. A replica's last report can be a second older than the cut, and INFO counts whole seconds.
+        """
+        self.lag_s = math.ceil(1.5 * node_timeout_s + 1.2)
+
+    @property
+    def waits(self) -> bool:
+        """Whether writes wait for replicas."""
+        return self.durability == "replicated" and self.replicas > 0
+
+    def command(self, replicas: int, wait_ms: int) -> Command | None:
+        """Return the command that follows writes; None for nothing."""
+        if self.waits:
+            return (b"WAIT", replicas, wait_ms)
         if self.durability == "fsync" and not self.always:
             return (b"WAITAOF", 1, 0, wait_ms)
         return None
 
-    def missing(self, reply: Any) -> str | None:
-        """What the reply to that says is missing; None for nothing."""
+    def missing(self, reply: Any, replicas: int) -> str | None:
+        """Return what the reply to that command says is missing; None for nothing."""
         if self.durability == "fsync":
             return None if isinstance(reply, list) and reply[0] >= 1 else "a write is not on its disk yet"
-        replicas = reply if isinstance(reply, int) else 0
-        return None if replicas >= self.replicas else f"{replicas} of {self.replicas} replicas have a write"
+        have = reply if isinstance(reply, int) else 0
+        return None if have >= replicas else f"{have} of {replicas} replicas have a write"
+
+
+class Replication(NamedTuple):
+    """The state of a node's replication.
+
+    Attributes:
+        history: the id of its history if it is a primary, otherwise empty.
+        lags_s: for each replica that is online, the seconds since its last report.
+    """
+
+    history: bytes
+    lags_s: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, info: bytes) -> "Replication":
+        """Parse the reply to INFO replication."""
+        primary = _PRIMARY.search(info)
+        return cls(primary[1] if primary else b"", tuple(int(lag) for lag in _ONLINE.findall(info)))
+
+    def replicas(self, lag_s: int) -> int:
+        """Return how many replicas have reported within this time."""
+        return sum(lag <= lag_s for lag in self.lags_s)
+
+
+_PRIMARY = re.compile(rb"role:master\r\n.*^master_replid:([0-9a-f]+)", re.DOTALL | re.MULTILINE)
+_ONLINE = re.compile(rb"^slave[0-9]+:.*,state=online,offset=[0-9]+,lag=(-?[0-9]+)", re.MULTILINE)
+
+Entry = tuple[tuple[Command, ...], "asyncio.Future[Any]"]
 
 
 class Lane:
@@ -58,25 +123,39 @@ class Lane:
         address: of the node.
         access: how to get in.
         acknowledgement: of what is sent here; None for reads.
+        confirm: whether a node that has fewer replicas than before is still the primary; None if it knows that itself.
 
     Attributes:
         now_ms: for reads, the node's time at the last ones, Unix milliseconds.
     """
 
-    def __init__(self, address: Address, access: Access, acknowledgement: Acknowledgement | None = None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        access: Access,
+        acknowledgement: Acknowledgement | None = None,
+        confirm: Callable[[Address], Awaitable[bool]] | None = None,
+    ) -> None:
         self._address = address
         self._access = access
         self._acknowledgement = acknowledgement
+        self._confirm = confirm
+        self._confirming: asyncio.Task[None] | None = None
         self.now_ms = 0
-        self._last: Command | None = None
+        self._replicas = 0  # that are waited for, if they are more than configured
+        self._history = b""
+        self._history_s = 0.0  # when that was asked for
+        self._wait: Command | None = None
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._queue: list[tuple[Command, asyncio.Future[Any]]] = []
-        self._batch: list[tuple[Command, asyncio.Future[Any]]] = []
+        self._queue: list[Entry] = []
+        self._batch: list[Entry] = []
+        self._results: list[Any] | None = None  # of the batch, while replicas are waited for
         self._replies: list[Any] = []
         self._expected = 0  # replies
         self._working = False
         self._loop = asyncio.get_running_loop()
+        self._sent_s = 0.0
         self._late: asyncio.TimerHandle | None = None
 
     def submit(self, *commands: Command) -> "asyncio.Future[Any]":
@@ -84,12 +163,10 @@ class Lane:
 
         Returns:
             A future with the reply to the last of them: what came, or an exception as its value (Refused, NodeLost,
-            or NotReplicated).
+            or NotReplicated). If it is done before the commands leave, they are not sent.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
-        for command in commands:
-            future = self._loop.create_future()
-            self._queue.append((command, future))
+        self._queue.append((commands, future))
         if not self._working:
             self._working = True
             self._loop.call_soon(self._send)
@@ -104,68 +181,131 @@ class Lane:
         elif self._connection is None:
             self._connecting = self._loop.create_task(self._connect())
         else:
-            self._batch, self._queue = self._queue, []
-            commands = [command for command, _ in self._batch]
+            self._batch = [entry for entry in self._queue[:BATCH] if not entry[1].done()]
+            del self._queue[:BATCH]
+            if not self._batch:
+                self._loop.call_soon(self._send)
+                return
+            commands = [command for each, _ in self._batch for command in each]
+            self._sent_s = self._loop.time()
             if self._acknowledgement is None:
-                commands.insert(0, (b"TIME",))
+                self._ask([(b"TIME",), *commands])
             else:
-                self._last = self._acknowledgement.command(self._access.timeout_s)
-                if self._last is not None:
-                    commands.append(self._last)
-            self._expected = len(commands)
-            self._late = self._loop.call_later(self._access.timeout_s, self._lose, "no answer in time")
-            self._connection.send(commands)
+                history = self._history if self._sent_s - self._history_s < HISTORY_S else b""
+                self._ask_to_write(
+                    [(*each[:-1], history) if each[-1] is HISTORY else each for each in commands], self._acknowledgement
+                )
+            self._late = self._loop.call_later(self._access.timeout_s, self.lose, "no response in time")
+
+    def _ask(self, commands: list[Command]) -> None:
+        assert self._connection is not None
+        self._expected = len(commands)
+        self._connection.send(commands)
+
+    def _ask_to_write(self, commands: list[Command], acknowledgement: Acknowledgement) -> None:
+        """Send writes, or none if they are only waited for."""
+        left_s = self._sent_s + 0.75 * self._access.timeout_s - self._loop.time()  # the rest is for the way
+        self._wait = acknowledgement.command(
+            max(self._replicas, acknowledgement.replicas), max(1, int(min(left_s, ROUND_S) * 1000))
+        )
+        self._ask([(b"INFO", b"replication"), *commands, *([] if self._wait is None else [self._wait])])
 
     async def _connect(self) -> None:
         try:
-            self._connection = await self._access.connect(self._address, self._on_reply, self._lose)
+            self._connection = await self._access.connect(self._address, self._on_reply, self.lose)
+            self._connecting = None
         except (OSError, Refused) as error:
-            self._lose(str(error) or type(error).__name__)
-        self._connecting = None
+            self._connecting = None
+            self.lose(reason_of(error))
         self._send()
 
     def _on_reply(self, reply: Any) -> None:
         if isinstance(reply, Refused) and reply.kind == "NOREPLICAS":  # with `min-replicas-to-write`
             reply = NotReplicated("it has too few replicas to write")
         self._replies.append(reply)
-        if len(self._replies) == self._expected:
-            replies, self._replies, self._expected = self._replies, [], 0
-            if self._acknowledgement is None:
-                time = replies.pop(0)
-                if not isinstance(time, Exception):
-                    self.now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
-            elif self._last is not None:
-                missing = self._acknowledgement.missing(replies.pop())
-                if missing is not None:
-                    failed = NotReplicated(missing)
-                    replies = [reply if isinstance(reply, Exception) else failed for reply in replies]
-            batch, self._batch = self._batch, []
-            self._settle(batch, replies)
-            self._loop.call_soon(self._send)
+        if len(self._replies) < self._expected:
+            return
+        replies, self._replies, self._expected = self._replies, [], 0
+        if self._acknowledgement is None:
+            time = replies.pop(0)
+            if not isinstance(time, Exception):
+                self.now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+            self._finish(replies)
+        else:
+            self._on_written(replies, self._acknowledgement)
 
-    def _lose(self, why: str = "the connection was closed") -> None:
-        """Nothing more comes on the connection; what was asked for since has waited for as long."""
-        self.disconnect()
-        self._replies, self._expected, self._working = [], 0, False
-        batch, self._batch, self._queue = self._batch + self._queue, [], []
-        self._settle(batch, [NodeLost(why)] * len(batch))
+    def _on_written(self, replies: list[Any], acknowledgement: Acknowledgement) -> None:
+        """Finish a batch of writes if they are as safe as configured; otherwise wait on, or give up."""
+        info = replies.pop(0)
+        if isinstance(info, bytes):
+            replication = Replication.parse(info)
+            self._history, self._history_s = replication.history, self._sent_s
+            self._count(replication.replicas(acknowledgement.lag_s))
+        if self._wait is not None:
+            reply = replies.pop()
+            if self._results is None:
+                self._results = replies
+            missing = acknowledgement.missing(reply, max(self._replicas, acknowledgement.replicas))
+            in_time = self._loop.time() < self._sent_s + 0.75 * self._access.timeout_s
+            if missing is not None and in_time and not isinstance(reply, Exception):
+                self._ask_to_write([], acknowledgement)
+                return
+            replies = self._results
+            if missing is not None:
+                failed = NotReplicated(missing)
+                replies = [reply if isinstance(reply, Exception) else failed for reply in replies]
+        self._finish(replies)
 
-    def _settle(self, batch: list[tuple[Command, asyncio.Future[Any]]], replies: list[Any]) -> None:
+    def _count(self, replicas: int) -> None:
+        """Note how many replicas have reported lately; for fewer than before a confirmation may be needed."""
+        if replicas >= self._replicas or self._confirm is None:
+            self._replicas = replicas
+        elif self._confirming is None:
+            self._confirming = self._loop.create_task(self._reduce(self._confirm, replicas))
+
+    async def _reduce(self, confirm: Callable[[Address], Awaitable[bool]], replicas: int) -> None:
+        try:
+            if await confirm(self._address):
+                self._replicas = replicas
+        finally:
+            self._confirming = None
+
+    def _finish(self, replies: list[Any]) -> None:
+        batch, self._batch, self._results = self._batch, [], None
         if self._late is not None:
             self._late.cancel()
-        for (_, future), reply in zip(batch, replies, strict=True):
+        at = -1
+        for commands, future in batch:
+            at += len(commands)
             if not future.done():
-                future.set_result(reply)
+                future.set_result(replies[at])
+        self._loop.call_soon(self._send)
+
+    def lose(self, why: str = "the connection was closed") -> None:
+        """Give up all commands, and disconnect; what was asked for since has waited for as long."""
+        self.disconnect()
+        self._replies, self._expected, self._working, self._results = [], 0, False, None
+        lost, self._batch, self._queue = self._batch + self._queue, [], []
+        for _, future in lost:
+            if not future.done():
+                future.set_result(NodeLost(why))
 
     def disconnect(self) -> None:
         """Close the connection, if there is one; the next command opens another."""
+        if self._late is not None:
+            self._late.cancel()
+        for task in (self._connecting, self._confirming):
+            if task is not None:
+                task.cancel()
+        self._connecting = self._confirming = None
         connection, self._connection = self._connection, None
+        self._history = b""
         if connection is not None:
             connection.close()
 
     async def close(self) -> None:
         """Finish what was asked for, and disconnect."""
-        while pending := [future for _, future in self._batch + self._queue]:
+        while pending := [future for _, future in self._batch + self._queue if not future.done()]:
             await asyncio.wait(pending)
         self.disconnect()
 
@@ -177,35 +317,72 @@ class Node:
         address: its host and port.
         access: how to get in.
         acknowledgement: when a write is acknowledged.
+        confirm: as that of `Lane`.
 
     Attributes:
         reads: what changes nothing, or nothing that anybody is told of.
         writes: what is acknowledged.
-        answers: whether it did the last time.
+        problem: why it did not respond the last time; empty if it did.
         clock_ahead_s: by how much its clock is ahead of the event loop's.
     """
 
-    def __init__(self, address: Address, access: Access, acknowledgement: Acknowledgement) -> None:
+    def __init__(
+        self,
+        address: Address,
+        access: Access,
+        acknowledgement: Acknowledgement,
+        confirm: Callable[[Address], Awaitable[bool]] | None = None,
+    ) -> None:
         self.address = address
         self.reads = Lane(address, access)
-        self.writes = Lane(address, access, acknowledgement)
-        self.answers = True
+        self.writes = Lane(address, access, acknowledgement, confirm)
+        self.problem = ""
+        self._lost_s = 0.0
         self.clock_ahead_s: float | None = None
 
-    async def look(self) -> bool:
-        """See whether it answers, and what time it has."""
+    async def look(self) -> None:
+        """See whether it responds, and what time it has."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         reply = await self.reads.submit((b"TIME",))
-        self.answers = not isinstance(reply, Exception)
-        if self.answers:
+        if isinstance(reply, NodeLost) and str(reply) == REPLACED:
+            return
+        before, self.problem = self.problem, str(reply) if isinstance(reply, Exception) else ""
+        if not self.problem:
             self.clock_ahead_s = int(reply[0]) + int(reply[1]) / 1_000_000 - began_s
-        return self.answers
+            if before:
+                log.info("Redis at %s:%d responds again after %.1f s", *self.address, loop.time() - self._lost_s)
+        elif not before:
+            self._lost_s = loop.time()
+            why = advised(self.problem)
+            log.warning("Redis at %s:%d does not respond; its sessions are unavailable: %s", *self.address, why)
+
+    def lose(self, why: str) -> None:
+        """Give up all commands: they can be sent elsewhere."""
+        self.reads.lose(why)
+        self.writes.lose(why)
 
     async def close(self) -> None:
         """Close both."""
         await self.reads.close()
         await self.writes.close()
+
+
+def advised(problem: str) -> str:
+    """Return what a node says, with what the operator can do about it."""
+    advice = ADVICE.get(problem.partition(" ")[0])
+    return f"{problem}; {advice}" if advice else problem
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a node cannot be reached, in few words: it may become the label of a metric."""
+    if isinstance(error, TimeoutError):
+        return "no response in time"
+    # uvloop's `strerror` is that of the system; that of asyncio names the address as well.
+    number = getattr(error, "errno", None)
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and isinstance(number, int) and number > 0:
+        return os.strerror(number)
+    return str(error) or type(error).__name__
 
 
 def text_of(reply: bytes | None) -> str:

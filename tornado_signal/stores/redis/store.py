@@ -33,6 +33,7 @@ from ...session import (
     owns,
 )
 from ...settings.settings import Settings
+from ...system.secrets import redis_passwords
 from .. import position_text
 from ..quotas import UNLIMITED, Quotas
 from ..watches import Watch, Watches
@@ -70,6 +71,7 @@ class RedisStore:
         addresses: of any nodes, or of Sentinels.
         sentinel: the name that the Sentinels know the primary by; empty without them.
         access: how to get in.
+        sentinel_access: how to get in at the Sentinels.
         acknowledgement: when a write is acknowledged.
         prefix: what all keys and channels begin with.
         partitions: how many each origin has; always the same for a store.
@@ -92,7 +94,8 @@ class RedisStore:
         addresses: Sequence[Address],
         *,
         sentinel: str = "",
-        access: Access = Access(),  # noqa: B008 (it never changes)
+        access: Access | None = None,
+        sentinel_access: Access | None = None,
         acknowledgement: Acknowledgement = Acknowledgement(),  # noqa: B008 (it never changes)
         prefix: str = "tornado-signal:",
         partitions: int = 16,
@@ -109,13 +112,16 @@ class RedisStore:
         self.process_id = os.urandom(8)
         self.capacity_bytes = 0
         self.prefix = prefix
-        self._access = access
+        self._access = access = access or Access()
+        self._sentinel_access = sentinel_access or Access(timeout_s=access.timeout_s)
         self._acknowledgement = dataclasses.replace(acknowledgement)
         self.partitions = Partitions(prefix, partitions)
         self._timeout_ms = timeout_ms
         self._codes = codes
         self._quotas = quotas
-        self.topology = Topology(addresses, sentinel, access, self._acknowledgement, self.redis_metrics)
+        self.topology = Topology(
+            addresses, sentinel, access, self._sentinel_access, self._acknowledgement, self.redis_metrics
+        )
         self.client = Client(self.topology, access.timeout_s, self.redis_metrics)
         self.wakes = Wakes(self.topology, access, self.watches, self.redis_metrics)
         self._identity = self._nothing = ""
@@ -205,9 +211,14 @@ class RedisStore:
         self._quotas = quotas
         self._counts.allow(quotas)
 
+    def use_passwords(self, password: str | None, sentinel_password: str | None) -> None:
+        """Open connections with these passwords from now on."""
+        self._access.password = password
+        self._sentinel_access.password = sentinel_password
+
     @property
     def available(self) -> bool:
-        return all(node.answers for node in self.topology.primaries)
+        return self.topology.available
 
     async def probe(self) -> None:
         await asyncio.gather(*(self._probe(node) for node in self.topology.primaries))
@@ -763,23 +774,17 @@ def make_redis_store(settings: Settings, quotas: Quotas) -> RedisStore:
     """The store as configured.
 
     Raises:
-        OperatorError: the file with the password cannot be read.
+        OperatorError: a file with a password cannot be read.
     """
-    password = None
-    if settings.redis_password_file is not None:
-        try:
-            password = settings.redis_password_file.read_text().rstrip("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise OperatorError(f"--redis-password-file {settings.redis_password_file}: {error}") from error
+    password, sentinel_password = redis_passwords(settings)
+    ca = str(settings.redis_ca) if settings.redis_ca else None
+    timeout_s = settings.redis_timeout_ms / 1000
     return RedisStore(
         settings.redis_nodes,
         sentinel=settings.redis_sentinel,
-        access=Access(
-            settings.redis_user or None,
-            password,
-            settings.redis_tls,
-            str(settings.redis_ca) if settings.redis_ca else None,
-            settings.redis_timeout_ms / 1000,
+        access=Access(settings.redis_user or None, password, settings.redis_tls, ca, timeout_s),
+        sentinel_access=Access(
+            settings.redis_sentinel_user or None, sentinel_password, settings.redis_tls, ca, timeout_s
         ),
         acknowledgement=Acknowledgement(settings.durability, settings.redis_replicas),
         prefix=settings.redis_prefix,

@@ -1,15 +1,72 @@
 """Which node has which slot, and how that is found out: of a single node, by Sentinels, or in a cluster."""
 
 import asyncio
-import dataclasses
-from collections.abc import Sequence
-from typing import Any
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ...errors import OperatorError
 from ...metrics import RedisMetrics
 from .connections import Access, Address
-from .nodes import Acknowledgement, Lane, Node, parse_info, text_of
+from .nodes import REPLACED, Acknowledgement, Lane, Node, parse_info, text_of
 from .partitions import SLOTS
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+REFRESH_S: Final = 0.05  # between the beginnings of two refreshes
+GRACE_S: Final = 0.05  # for the other nodes after the first has responded
+SUSPECT: Final = frozenset({"s_down", "o_down", "failover_in_progress"})  # flags of a primary that may be replaced
+
+
+class Claim(NamedTuple):
+    """The slots of a primary, as some node knows them.
+
+    Attributes:
+        epoch: the primary's configuration epoch: of two claims for a slot the higher one is valid.
+        ranges: first and last slots.
+    """
+
+    epoch: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+class Report(NamedTuple):
+    """The primary, as a Sentinel knows it.
+
+    Attributes:
+        epoch: its configuration epoch: of two reports the higher one is valid.
+        address: its host and port.
+        well: whether the Sentinel neither suspects nor replaces it.
+        sentinels: the number of Sentinels that watch it.
+        down_after_s: the time after which the Sentinel suspects a silent primary.
+    """
+
+    epoch: int
+    address: Address
+    well: bool
+    sentinels: int
+    down_after_s: float
+
+
+async def ask_all(calls: Iterable[Coroutine[Any, Any, T]], useful: Callable[[T], bool]) -> list[T]:
+    """Run calls in parallel; after the first useful result, wait at most `GRACE_S` for the others."""
+    loop = asyncio.get_running_loop()
+    pending = {loop.create_task(call) for call in calls}
+    results: list[T] = []
+    until_s: float | None = None
+    try:
+        while pending and (until_s is None or loop.time() < until_s):
+            left_s = None if until_s is None else until_s - loop.time()
+            done, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            results += [task.result() for task in done]
+            if until_s is None and any(map(useful, results)):
+                until_s = loop.time() + GRACE_S
+    finally:
+        for task in pending:
+            task.cancel()
+    return results
 
 
 class Topology:
@@ -19,6 +76,7 @@ class Topology:
         addresses: of any nodes, or of Sentinels.
         sentinel: the name that the Sentinels know the primary by; empty without them.
         access: how to get in.
+        sentinel_access: how to get in at the Sentinels.
         acknowledgement: when a write is acknowledged.
         metrics: where changes of primaries are counted.
 
@@ -32,6 +90,7 @@ class Topology:
         addresses: Sequence[Address],
         sentinel: str,
         access: Access,
+        sentinel_access: Access,
         acknowledgement: Acknowledgement,
         metrics: RedisMetrics,
     ) -> None:
@@ -40,12 +99,23 @@ class Topology:
         self._addresses = list(addresses)
         self._sentinel = sentinel
         self._access = access
+        self._sentinel_access = sentinel_access
         self._acknowledgement = acknowledgement
         self._nodes: dict[Address, Node] = {}
         self._by_slot: list[Node] = []
         self.primaries: list[Node] = []
+        self._claims: dict[Address, Claim] = {}
+        self._reports: list[Report] = []
+        self._announced: list[Node] = []  # the primaries that are in the log
         self._moved = False  # whether a slot has since the last look
         self._refreshing: asyncio.Task[None] | None = None
+        self._refreshed_s = 0.0
+        self._epoch = 0  # of the last report that was believed
+
+    @property
+    def available(self) -> bool:
+        """Whether all primaries responded the last time."""
+        return not any(node.problem for node in self.primaries)
 
     async def open(self) -> None:
         """Find the primaries.
@@ -56,6 +126,14 @@ class Topology:
         problem: object = "no address is configured"
         if self._sentinel:
             problem = await self._ask_sentinels()
+            known = max((report.sentinels for report in self._reports), default=0)
+            if known > len(self._addresses):
+                log.warning(
+                    "%d of %d Sentinels are in --redis-nodes; while a replica is unavailable most of them must confirm "
+                    "the primary: name all",
+                    len(self._addresses),
+                    known,
+                )
         else:
             for address in self._addresses:
                 reply = await self.node_at(address).reads.submit((b"INFO",))
@@ -69,21 +147,30 @@ class Topology:
                 break
         if problem is not None:
             raise OperatorError(f"Redis cannot be used: {problem}; see --redis-nodes and how to get in")
+        self._announced = self.primaries[:]
+        if self._sentinel:
+            self._acknowledgement.outlast(max(report.down_after_s for report in self._reports))
+        else:
+            await self._read_node_timeout()
+
+    async def _read_node_timeout(self) -> None:
+        """Read how long a primary in a minority may serve; Redis' default stays if that may not be read."""
+        replies = [await node.reads.submit((b"CONFIG", b"GET", b"cluster-node-timeout")) for node in self.primaries]
+        found = [int(reply[1]) for reply in replies if isinstance(reply, list) and len(reply) == 2]
+        if len(found) == len(replies):
+            self._acknowledgement.outlast(max(found) / 1000)
 
     def node_at(self, address: Address) -> Node:
         """The node of an address."""
         node = self._nodes.get(address)
         if node is None:
-            node = self._nodes[address] = Node(address, self._access, self._acknowledgement)
+            confirm = self._confirm if self._sentinel else None
+            node = self._nodes[address] = Node(address, self._access, self._acknowledgement, confirm)
         return node
 
     def node(self, slot: int) -> Node:
         """The primary of a slot."""
         return self._by_slot[slot]
-
-    def _assign(self, by_slot: list[Node]) -> None:
-        self._by_slot = by_slot
-        self.primaries = list(dict.fromkeys(by_slot))
 
     def moved(self, slot: int, address: Address) -> None:
         """A node says that another one has a slot."""
@@ -97,63 +184,126 @@ class Topology:
         self.refresh_soon()
 
     def refresh_soon(self) -> "asyncio.Task[None]":
-        """Find out anew; once for all that ask meanwhile."""
+        """Find the primaries again; once for all that ask meanwhile."""
         if self._refreshing is None:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
         return self._refreshing
 
     async def _refresh(self) -> None:
-        before, moved, self._moved = self._by_slot, self._moved, False
+        loop = asyncio.get_running_loop()
+        before = self._announced
         try:
+            await asyncio.sleep(self._refreshed_s + REFRESH_S - loop.time())
+            self._refreshed_s = loop.time()
+            by_slot, moved, self._moved = self._by_slot, self._moved, False
             if self._sentinel:
                 await self._ask_sentinels()
             elif self.cluster:
                 await self._ask_cluster()
         finally:
             self._refreshing = None
-        changed = any(ours is not theirs for ours, theirs in zip(before, self._by_slot, strict=True))
+        changed = any(ours is not theirs for ours, theirs in zip(by_slot, self._by_slot, strict=True))
         self._metrics.failovers += moved or changed
+        replaced = [node for node in before if node not in self.primaries]
+        for node in self.primaries:
+            if node not in before:
+                others = ", ".join("{}:{}".format(*each.address) for each in replaced)
+                log.warning("Redis at %s:%d is a new primary; replaced: %s", *node.address, others or "none")
+        self._announced = self.primaries[:]
+        for node in replaced:
+            node.lose(REPLACED)
         used = set(self._by_slot)
         for address in [address for address, node in self._nodes.items() if node not in used]:
             if address not in self._addresses:
                 await self._nodes.pop(address).close()
 
+    def _assign(self, by_slot: list[Node]) -> None:
+        self._by_slot = by_slot
+        self.primaries = list(dict.fromkeys(by_slot))
+
     async def _ask_cluster(self) -> str | None:
-        """Ask for the slots; what is wrong, if no node can tell."""
-        problem = "no node answers"
-        for address in dict.fromkeys([*(node.address for node in self.primaries), *self._nodes, *self._addresses]):
-            reply = await self.node_at(address).reads.submit((b"CLUSTER", b"SLOTS"))
-            if isinstance(reply, Exception):
-                problem = f"{address[0]}:{address[1]}: {reply}"
-                continue
-            by_slot: list[Node | None] = [None] * SLOTS
-            for first, last, primary, *_ in reply:
-                host = text_of(primary[0])
-                node = self.node_at((host if host not in ("", "?") else address[0], primary[1]))
+        """Ask for the slots; return what is wrong, if no node can tell."""
+        addresses = dict.fromkeys([*(node.address for node in self.primaries), *self._nodes, *self._addresses])
+        found = await ask_all(map(self._claims_of, addresses), lambda each: isinstance(each, dict))
+        answers = [each for each in found if isinstance(each, dict)]
+        if not answers:
+            return next((each for each in found if isinstance(each, str)), "no node responds")
+        claims: dict[Address, Claim] = {}
+        # What a minority says may be outdated.
+        for each in [*answers, *([self._claims] if 2 * len(answers) <= len(addresses) else [])]:
+            for address, claim in each.items():
+                if address not in claims or claims[address].epoch < claim.epoch:
+                    claims[address] = claim
+        self._claims = claims
+        by_slot: list[Node | None] = [None] * SLOTS
+        for address, claim in sorted(claims.items(), key=lambda item: item[1].epoch):
+            node = self.node_at(address)
+            for first, last in claim.ranges:
                 by_slot[first : last + 1] = [node] * (last + 1 - first)
-            if None in by_slot:
-                problem = f"the cluster has no node for slot {by_slot.index(None)}"
-                known = self._by_slot or [self.node_at(address)] * SLOTS
-                self._assign([new or old for new, old in zip(by_slot, known, strict=True)])
-                continue
-            self._assign([node for node in by_slot if node])
-            return None
+        problem = f"the cluster has no node for slot {by_slot.index(None)}" if None in by_slot else None
+        known = self._by_slot or [self.node_at(next(iter(claims), self._addresses[0]))] * SLOTS
+        self._assign([new or old for new, old in zip(by_slot, known, strict=True)])
         return problem
 
+    async def _claims_of(self, address: Address) -> dict[Address, Claim] | str:
+        """The claims of all primaries as one node knows them; what is wrong, if it cannot tell."""
+        lane = self.node_at(address).reads
+        # They leave together. Only the first names the epochs, only the second the addresses that clients are to use.
+        nodes, slots = await asyncio.gather(lane.submit((b"CLUSTER", b"NODES")), lane.submit((b"CLUSTER", b"SLOTS")))
+        if isinstance(slots, Exception):
+            return f"{address[0]}:{address[1]}: {slots}"
+        lines = [] if isinstance(nodes, Exception) else nodes.splitlines()
+        epochs = {words[0]: int(words[6]) for words in map(bytes.split, lines) if len(words) > 7}
+        claims: dict[Address, Claim] = {}
+        for first, last, primary, *_ in slots:
+            host = text_of(primary[0])
+            where = (host if host not in ("", "?") else address[0], primary[1])
+            ranges = claims[where].ranges if where in claims else ()
+            claims[where] = Claim(epochs.get(primary[2], 0), (*ranges, (first, last)))
+        return claims
+
     async def _ask_sentinels(self) -> str | None:
-        """Ask for the primary; what is wrong, if no node can tell."""
-        problem = "no Sentinel answers"
-        access = dataclasses.replace(self._access, user=None, password=None)
-        for address in self._addresses:
-            host, port = address
-            lane = Lane(address, access)
-            reply: Any = await lane.submit((b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._sentinel))
-            await lane.close()
-            if isinstance(reply, list) and len(reply) == 2:
-                self._assign([self.node_at((text_of(reply[0]), int(reply[1])))] * SLOTS)
-                return None
-            problem = f"{host}:{port}: {reply or f'does not know {self._sentinel}'}"
-        return problem
+        """Ask for the primary; return what is wrong, if no Sentinel can tell."""
+        found = await ask_all(map(self._report_of, self._addresses), lambda each: isinstance(each, Report))
+        self._reports = [each for each in found if isinstance(each, Report)]
+        if not self._reports:
+            return next((each for each in found if isinstance(each, str)), "no Sentinel responds")
+        latest = max(self._reports, key=lambda report: report.epoch)
+        # Fewer may all be outdated.
+        if latest.epoch >= self._epoch or 2 * len(self._reports) > len(self._addresses):
+            self._epoch = latest.epoch
+            self._assign([self.node_at(latest.address)] * SLOTS)
+        return None
+
+    async def _report_of(self, address: Address) -> Report | str:
+        """What a Sentinel reports; what is wrong, if it cannot tell."""
+        lane = Lane(address, self._sentinel_access)
+        try:
+            # The first names a promoted replica earlier.
+            primary, details = await asyncio.gather(
+                lane.submit((b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._sentinel)),
+                lane.submit((b"SENTINEL", b"MASTER", self._sentinel)),
+            )
+        finally:
+            lane.disconnect()
+        if isinstance(primary, list) and isinstance(details, list):
+            fields = dict(zip(map(text_of, details[::2]), map(text_of, details[1::2]), strict=True))
+            return Report(
+                int(fields["config-epoch"]),
+                (text_of(primary[0]), int(primary[1])),
+                SUSPECT.isdisjoint(fields["flags"].split(",")),
+                int(fields["num-other-sentinels"]) + 1,
+                int(fields["down-after-milliseconds"]) / 1000,
+            )
+        reason = primary if isinstance(primary, Exception) else f"does not know {self._sentinel}"
+        return f"{address[0]}:{address[1]}: {reason}"
+
+    async def _confirm(self, address: Address) -> bool:
+        """Whether most Sentinels still take a node for the primary, and do not suspect it."""
+        found = await asyncio.gather(*map(self._report_of, self._addresses))
+        reports = [each for each in found if isinstance(each, Report)]
+        known = max([len(self._addresses), *(report.sentinels for report in reports)])
+        return 2 * sum(report.address == address and report.well for report in reports) > known
 
     async def close(self) -> None:
         """Close all connections."""

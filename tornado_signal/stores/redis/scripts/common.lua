@@ -1,6 +1,7 @@
 -- What the scripts share. Every script declares all keys of its partition that it may touch: one that finds others in
 -- the middle of a slot's migration would stop halfway.
 local session, tomb, meta, listing, expiries, due, topics, departed, forgetting = unpack(KEYS)
+local known_history = table.remove(ARGV) -- the last argument: the history that the node has named lately, or ''
 local EXPIRED = 2
 local SPREAD = 30000 -- ms over which the keys of sessions that expire together go, so that no node is busy with them alone
 local SKIP = 256 -- more than a side sends while a primary that is going to be replaced acknowledges nothing
@@ -63,8 +64,11 @@ end
 
 -- The serial with which the history of this node began: another primary, or the same after a restart, has another one.
 local function began(now_us)
-    local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
     local kept = redis.call('HMGET', meta, 'r', 'b', 's')
+    if kept[1] == known_history then -- INFO costs more than the rest of a small script
+        return tonumber(kept[2])
+    end
+    local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
     if kept[1] ~= history then
         kept[2] = text(next_serial(kept[3], now_us))
         redis.call('HSET', meta, 'r', history, 'b', kept[2], 's', kept[2])

@@ -1,0 +1,91 @@
+"""Single faults of a cluster under which no acknowledged write may be lost."""
+
+import time
+from typing import NamedTuple
+
+from support.networks import dropping
+from support.redis_servers import RedisCluster
+from support.waiting import until
+
+from .writers import Writers
+
+SERVER = "127.0.0.1"  # the address of the servers' packets
+BOUND_S = 60
+WRITTEN_S = 1.0  # before the fault, and after it
+PAUSED_S = 1.5
+LINK_LOST_S = 0.2
+OPTIONS = ("--appendonly", "yes", "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0")
+
+
+class Outcome(NamedTuple):
+    """What a trial has shown."""
+
+    acknowledged: int
+    refused: int
+    lost: int
+    longest_gap_s: float
+    winner: str  # the replica that took over
+
+
+def make_cluster(kind):
+    return RedisCluster(kind, 3, 2, *OPTIONS, apart=True)
+
+
+def between(some, others):
+    """Return rules for the packets between two sets of addresses."""
+    some, others = (f"{{ {', '.join(each)} }}" for each in (some, others))
+    return [f"ip saddr {some} ip daddr {others}", f"ip saddr {others} ip daddr {some}"]
+
+
+def minority(cluster, servers, primary, written_s=WRITTEN_S):
+    """The primary, one replica and the servers are cut off from the majority and the other replica."""
+    cluster.mark_logs()
+    near, far = cluster.replicas_of(primary)
+    here = {primary.host, near.host}
+    others = {node.host for node in cluster.servers} - here
+    writers = Writers(servers, cluster.slots_of(primary))
+    try:
+        time.sleep(written_s)
+        with dropping(*between([*here, SERVER], others)):
+            until(lambda: "Failover election won" in far.new_log(), BOUND_S)
+            time.sleep(2 * written_s)
+        return _end(cluster, writers, primary, written_s, far.address)
+    finally:
+        writers.stop()
+
+
+def late_replica(cluster, servers, primary, written_s=WRITTEN_S):
+    """The primary dies after it has lost one replica; the other, which has every write, is late in the election."""
+    cluster.mark_logs()
+    good, bad = cluster.replicas_of(primary)
+    writers = Writers(servers, cluster.slots_of(primary))
+    try:
+        time.sleep(written_s)
+        with dropping(*between([primary.host], [bad.host])):
+            time.sleep(LINK_LOST_S)
+            primary.kill()
+            until(lambda: "Start of election delayed" in bad.new_log(), BOUND_S, pause_s=0.002)
+            good.freeze()
+            try:
+                time.sleep(PAUSED_S)
+            finally:
+                good.resume()
+            until(lambda: cluster.replaced(primary), BOUND_S)
+        winner = next(its for _, _, its in cluster.slots(besides=primary) if its in (good, bad))
+        primary.start()
+        return _end(cluster, writers, primary, written_s, "the late one" if winner is good else "the outdated one")
+    finally:
+        writers.stop()
+
+
+def _end(cluster, writers, primary, written_s, winner):
+    """Wait until the cluster is whole and written again, and count what is lost."""
+    primary.wait(lambda: primary.ask("INFO", "replication")["role"] == "slave")
+    cluster.wait_until_whole()
+    writers.wait_for(20)
+    time.sleep(written_s)
+    lost = writers.lost()
+    return Outcome(writers.acknowledged, writers.refused, len(lost), writers.longest_gap_s(), winner)
+
+
+SHAPES = {"minority": minority, "late-replica": late_replica}
