@@ -1,16 +1,18 @@
 """What the servers must be like, and what an operator should know about them (contract E4)."""
 
+import asyncio
 import logging
 import re
 
 from ...errors import OperatorError
-from .connections import Refused
-from .nodes import Acknowledgement, Node, parse_info, text_of
+from .connections import Access, Refused
+from .nodes import Acknowledgement, Node, advised, parse_info, text_of
 
 log = logging.getLogger(__name__)
 
 MIN_VERSION = (7, 0)
 MIN_WAITAOF = (7, 2)
+_REPLICA = re.compile("ip=([^,]+),port=([0-9]+),state=online")
 
 
 async def _setting(node: Node, name: str) -> str:
@@ -19,14 +21,14 @@ async def _setting(node: Node, name: str) -> str:
     return text_of(reply[1]) if isinstance(reply, list) and len(reply) == 2 else ""
 
 
-async def check_node(node: Node, acknowledgement: Acknowledgement) -> tuple[bool, int]:
-    """Look at a primary.
+async def check_node(node: Node, acknowledgement: Acknowledgement, access: Access) -> tuple[bool, int]:
+    """Check a primary, and its replicas, which may take over.
 
     Returns:
         Whether it syncs each write before it answers, as far as that matters, and how much it may hold, in bytes.
 
     Raises:
-        OperatorError: it cannot be used as it is.
+        OperatorError: one of them cannot be used as it is.
     """
     where = "{}:{}".format(*node.address)
     reply = await node.reads.submit((b"INFO",))
@@ -35,6 +37,40 @@ async def check_node(node: Node, acknowledgement: Acknowledgement) -> tuple[bool
     if isinstance(reply, Exception):
         raise OperatorError(f"Redis at {where} does not answer: {reply}")
     info = parse_info(reply)
+    always = await _check_sound(node, info, acknowledgement)
+    found = [_REPLICA.match(value) for name, value in info.items() if re.fullmatch("slave[0-9]+", name)]
+    online = [(each[1], int(each[2])) for each in found if each]
+    if acknowledgement.waits and len(online) < acknowledgement.replicas:
+        raise OperatorError(
+            f"Redis at {where} has {len(online)} replicas, and a write is acknowledged by {acknowledgement.replicas}; "
+            "add replicas, or set --redis-replicas or --durability"
+        )
+    if acknowledgement.waits and len(online) == acknowledgement.replicas:
+        log.warning(
+            "Redis at %s has no replica to spare: while one is away nothing is acknowledged; one more is advised",
+            where,
+        )
+    replicas = [_check_replica(Node(each, access, acknowledgement), acknowledgement) for each in online]
+    always &= all(await asyncio.gather(*replicas))
+    capacity_bytes = int(info.get("maxmemory", "0")) or int(info.get("total_system_memory", "0")) // 2
+    return always, capacity_bytes or 2**30
+
+
+async def _check_replica(node: Node, acknowledgement: Acknowledgement) -> bool:
+    """Check a replica as `_check_sound` does; one that does not respond is taken for sound."""
+    try:
+        reply = await node.reads.submit((b"INFO",))
+        if isinstance(reply, Exception):
+            log.warning("Redis at %s:%d, a replica, is not checked: %s", *node.address, advised(str(reply)))
+            return True
+        return await _check_sound(node, parse_info(reply), acknowledgement)
+    finally:
+        await node.close()
+
+
+async def _check_sound(node: Node, info: dict[str, str], acknowledgement: Acknowledgement) -> bool:
+    """Check what every node needs; return whether it syncs each write before it answers, as far as that matters."""
+    where = "{}:{}".format(*node.address)
     version = info.get("valkey_version") or info["redis_version"]
     number = tuple(int(part) for part in version.split(".")[:2])
     if number < MIN_VERSION:
@@ -57,19 +93,7 @@ async def check_node(node: Node, acknowledgement: Acknowledgement) -> tuple[bool
                 f"Redis at {where} is version {version}, which cannot tell what is on disk; set appendfsync to always "
                 "for --durability fsync, or use 7.2 or newer"
             )
-    elif acknowledgement.durability == "replicated":
-        replicas = sum("state=online" in value for name, value in info.items() if re.fullmatch("slave[0-9]+", name))
-        if replicas < acknowledgement.replicas:
-            raise OperatorError(
-                f"Redis at {where} has {replicas} replicas, and a write is acknowledged by {acknowledgement.replicas}; "
-                "add replicas, or set --redis-replicas or --durability"
-            )
-        if replicas == acknowledgement.replicas:
-            log.warning(
-                "Redis at %s has no replica to spare: while one is away nothing is acknowledged; one more is advised",
-                where,
-            )
-    if info.get("aof_enabled") != "1" and acknowledgement.durability != "fsync":
+    elif info.get("aof_enabled") != "1":
         log.warning(
             "Redis at %s has no append-only file: if it restarts before a replica takes over, its sessions are lost; "
             "set appendonly to yes",
@@ -81,5 +105,4 @@ async def check_node(node: Node, acknowledgement: Acknowledgement) -> tuple[bool
             "concerns one shard alone",
             where,
         )
-    capacity_bytes = int(info.get("maxmemory", "0")) or int(info.get("total_system_memory", "0")) // 2
-    return always, capacity_bytes or 2**30
+    return always

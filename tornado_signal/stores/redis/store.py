@@ -135,7 +135,7 @@ class RedisStore:
     async def open(self) -> None:
         try:
             await self.topology.open()
-            found = [await check_node(node, self._acknowledgement) for node in self.topology.primaries]
+            found = [await check_node(node, self._acknowledgement, self._access) for node in self.topology.primaries]
             self._acknowledgement.always = all(always for always, _ in found)
             self.capacity_bytes = sum(capacity_bytes for _, capacity_bytes in found)
             await self.client.open()

@@ -19,6 +19,7 @@ KEPT_S: Final = 5.0  # how long a channel stays subscribed that nothing watches:
 PING_S: Final = 1.0
 SILENT_S: Final = 3.0  # after which a connection is taken for lost
 AGAIN_S: Final = 0.1  # before a channel that was refused is asked for again
+IN_FLIGHT: Final = 500  # commands whose reply is awaited; more would hold up the node and this process
 
 
 class Subscriber:
@@ -35,7 +36,8 @@ class Subscriber:
         self._wakes = wakes
         self._access = access
         self._connection: Connection | None = None
-        self._unsent: list[tuple[bytes, bytes]] = []
+        self._unsent: deque[tuple[bytes, bytes]] = deque()
+        self._sending = False
         self._asked: deque[tuple[bytes, bytes]] = deque()  # commands whose reply has not come, in their order
         self._pongs: list[asyncio.Future[None]] = []
         self._lost = asyncio.Event()
@@ -65,15 +67,20 @@ class Subscriber:
 
     def _ask(self, command: bytes, channel: bytes) -> None:
         if self._connection is not None:
-            if not self._unsent:
-                self._loop.call_soon(self._send)
             self._unsent.append((command, channel))
+            self._send_soon()
+
+    def _send_soon(self) -> None:
+        if self._unsent and not self._sending and len(self._asked) <= IN_FLIGHT // 2:
+            self._sending = True
+            self._loop.call_soon(self._send)
 
     def _send(self) -> None:
-        unsent, self._unsent = self._unsent, []
+        self._sending = False
+        commands = [self._unsent.popleft() for _ in range(min(len(self._unsent), IN_FLIGHT - len(self._asked)))]
         if self._connection is not None:
-            self._asked += unsent
-            self._connection.send((command, channel) if channel else (command,) for command, channel in unsent)
+            self._asked += commands
+            self._connection.send((command, channel) if channel else (command,) for command, channel in commands)
 
     async def _work(self) -> None:
         while True:
@@ -116,6 +123,10 @@ class Subscriber:
 
     def _on_reply(self, reply: list[bytes] | Refused) -> None:
         self._heard_s = self._loop.time()
+        self._on_message(reply)
+        self._send_soon()
+
+    def _on_message(self, reply: list[bytes] | Refused) -> None:
         if isinstance(reply, Refused):
             self._refused(reply)
             return

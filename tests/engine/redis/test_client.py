@@ -1,0 +1,147 @@
+"""Calls to nodes: their time, their batches, and what they cost a node that is behind or redirects."""
+
+import asyncio
+import contextlib
+import socket
+import socketserver
+import threading
+
+import pytest
+from support.redis_servers import RedisServer, with_hand_clock
+from support.waiting import LocalServer, until
+
+from tornado_signal.errors import Unavailable
+from tornado_signal.session import Side
+from tornado_signal.stores.redis import nodes, wakes
+from tornado_signal.stores.redis.connections import Access
+from tornado_signal.stores.redis.nodes import Acknowledgement, Lane
+from tornado_signal.stores.redis.partitions import key_slot
+from tornado_signal.stores.redis.store import RedisStore
+
+KEY = b"key"
+SLOT = key_slot(KEY)
+
+
+@pytest.fixture
+def redis():
+    server = RedisServer("redis", "--repl-diskless-sync-delay", "0")
+    yield server
+    server.kill()
+
+
+@contextlib.asynccontextmanager
+async def opened(*addresses, **options):
+    store = RedisStore(addresses, **{"acknowledgement": Acknowledgement("os"), "timeout_ms": 60_000, **options})
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def calls(redis, name):
+    """Return how often a node has executed a command."""
+    return redis.ask("INFO", "commandstats").get(f"cmdstat_{name}", {"calls": 0})["calls"]
+
+
+async def test_a_call_keeps_its_time_behind_another_that_waits_for_a_replica(redis):
+    replica = RedisServer("redis", "--replicaof", f"{redis.host} {redis.port}")
+    redis.wait(lambda: redis.replicas() == 1)
+    timeout_s = 1.0
+    options = {"acknowledgement": Acknowledgement("replicated"), "access": Access(timeout_s=timeout_s)}
+    async with opened((redis.host, redis.port), **options) as store:
+        replica.freeze()
+        first = asyncio.create_task(store.client.call(SLOT, (b"SET", KEY, b"1"), write=True))
+        await asyncio.sleep(0.05 * timeout_s)
+        second = asyncio.create_task(store.client.call(SLOT, (b"SET", KEY, b"2"), write=True))
+        # Timers of one event loop: a busy machine delays both.
+        late = asyncio.create_task(asyncio.sleep(1.2 * timeout_s))
+        await asyncio.wait((second, late), return_when=asyncio.FIRST_COMPLETED)
+        assert not late.done()
+        for call in (first, second):
+            with pytest.raises(Unavailable):
+                await call
+        late.cancel()
+        replica.resume()
+    replica.kill()
+
+
+async def test_commands_after_a_stall_leave_in_batches(redis):
+    lane = Lane((redis.host, redis.port), Access())
+    replies = await asyncio.gather(*(lane.submit((b"PING",)) for _ in range(5 * nodes.BATCH)))
+    assert set(replies) == {b"PONG"}
+    assert calls(redis, "time") == 5  # each batch begins with one
+    await lane.close()
+
+
+async def test_replication_is_asked_for_once_a_batch(redis, under, monkeypatch):
+    monkeypatch.setattr(nodes, "HISTORY_S", 3600)
+    async with opened((redis.host, redis.port)) as store:
+        one = under(store)
+        code = await one.create()
+        await one.add(code, Side.OFFERER, "first")
+        before = calls(redis, "info")
+        await asyncio.gather(*(one.add(code, Side.OFFERER, str(number)) for number in range(40)))
+        assert calls(redis, "info") - before == 2  # and that of this test
+
+
+async def test_a_slot_that_two_nodes_pass_to_each_other_is_not_asked_for_without_pauses():
+    cluster, _ = with_hand_clock("redis", True)
+    owner = next(server for first, last, server in cluster.slots() if first <= SLOT <= last)
+    other = next(server for server in cluster.primaries if server is not owner)
+    owner.ask("CLUSTER SETSLOT", SLOT, "MIGRATING", other.ask("CLUSTER MYID"))
+    try:
+        async with opened((owner.host, owner.port), prefix="redirected:") as store:
+            with pytest.raises(Unavailable):
+                await store.client.call(SLOT, (b"GET", KEY), write=False)
+            assert 2 < store.redis_metrics.retries.total() < 50
+    finally:
+        owner.ask("CLUSTER SETSLOT", SLOT, "STABLE")
+
+
+async def test_many_channels_are_subscribed_a_part_at_a_time(redis):
+    proxy = HoldingProxy(redis)
+    count = 5 * wakes.IN_FLIGHT
+    async with opened(proxy.address, access=Access(timeout_s=30)) as store:
+        watches = [store.watch_topic("https://one.example", str(number)) for number in range(count)]
+        await asyncio.to_thread(until, lambda: proxy.subscribed >= wakes.IN_FLIGHT)
+        await asyncio.sleep(0.2)  # all would have come
+        assert proxy.subscribed == wakes.IN_FLIGHT
+        proxy.released.set()
+        await store.wakes.settled()
+        assert proxy.subscribed == count == redis.ask("INFO", "stats")["pubsubshard_channels"]
+        for watch in watches:
+            watch.close()
+    proxy.close()
+
+
+class HoldingProxy(LocalServer):
+    """Lies between a store and a Redis, and holds the replies to subscriptions back until it is `released`."""
+
+    def __init__(self, redis):
+        self.redis, self.subscribed, self.released = redis, 0, threading.Event()
+        super().__init__(Holding)
+        self.address = ("127.0.0.1", self.server_port)
+
+
+class Holding(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.subscriber = False
+        redis = socket.create_connection((self.server.redis.host, self.server.redis.port))
+        threading.Thread(target=self._pass_replies, args=(redis,), daemon=True).start()
+        with self.request as client, redis, contextlib.suppress(OSError):
+            rest = b""
+            while data := client.recv(1 << 16):
+                number = (rest + data).count(b"SSUBSCRIBE")
+                self.server.subscribed += number
+                self.subscriber |= number > 0
+                rest = (rest + data)[-len(b"SSUBSCRIBE") + 1 :]
+                redis.sendall(data)
+
+    def _pass_replies(self, redis):
+        with contextlib.suppress(OSError):
+            while data := redis.recv(1 << 16):
+                if self.subscriber:
+                    self.server.released.wait()
+                self.request.sendall(data)
+            self.request.shutdown(socket.SHUT_RDWR)
