@@ -1,6 +1,7 @@
 """Servers that share their sessions on a real Redis: each answers as any other, also when Redis loses a node."""
 
 import re
+import signal
 import subprocess
 import time
 
@@ -60,6 +61,10 @@ def test_a_redis_that_would_lose_sessions_is_refused_with_what_to_set(redis_serv
     assert "no append-only file" in done.stderr
     other = ("--durability", "os", "--redis-partitions", "4")
     assert "set --redis-partitions to 16" in refused(redis.address, *other)
+    replica = redis_server("--replicaof", f"127.0.0.1 {redis.port}", "--maxmemory-policy", "allkeys-lru")
+    redis.wait(lambda: redis.replicas() == 1)
+    said = refused(redis.address, "--durability", "os")
+    assert f"Redis at {replica.address} would drop sessions" in said
 
 
 def test_a_redis_that_cannot_be_written_is_not_ready(redis_server, serve):
@@ -90,6 +95,48 @@ def test_the_service_manager_hears_from_a_server_whose_redis_hangs(redis_server,
         redis.freeze()
         for _ in range(5):
             assert told(manager)["WATCHDOG"] == "1"
+
+
+def test_a_full_redis_is_one_line_of_the_log_with_what_to_set(redis_server, serve):
+    redis = redis_server()
+    server = serve(redis, "--durability", "os", "--admin-port", "0")
+    redis.ask("CONFIG", "SET", "maxmemory", "1mb")
+    for _ in range(10):
+        assert server.call("/lobby/offer", {"info": "i", "offer": "o"})[0] == 503
+    assert ready(server) == (503, f"Redis at {redis.address}: OOM; raise maxmemory")
+    assert server.stop() == 0
+    lines = [line for line in server.log if "OOM" in line]
+    assert len(lines) == 1
+    assert lines[0].endswith("; raise maxmemory\n")
+
+
+def test_a_node_that_stops_responding_and_its_return_are_logged_with_the_reason(redis_server, serve, tmp_path):
+    redis = redis_server("--requirepass", "old", "--appendonly", "yes", password="old")
+    password = tmp_path / "password"
+    password.write_text("old\n")
+    server = serve(redis, "--durability", "os", "--redis-password-file", password, "--admin-port", "0")
+    code = server.offer()
+    where = f"Redis at {redis.address}"
+
+    def logged(text):
+        while (line := server.process.stderr.readline()) and text not in line:
+            pass
+        return line
+
+    redis.kill()
+    assert "Connection refused" in logged(f"{where} does not respond; its sessions are unavailable: ")
+    redis.start()
+    assert logged(f"{where} responds again after ")
+    # With another password it refuses the server until that has read it.
+    redis.kill()
+    assert logged(f"{where} does not respond; its sessions are unavailable: ")
+    redis.change_password("new")
+    until(lambda: ready(server)[1].startswith(f"{where}: WRONGPASS"))
+    password.write_text("new\n")
+    server.process.send_signal(signal.SIGHUP)
+    assert logged("settings, passwords of Redis read again, applied: nothing new")
+    assert logged(f"{where} responds again after ")
+    assert server.codes() == [code]
 
 
 @pytest.mark.parametrize(("kind", "sync"), [("redis", "always"), ("valkey", "always"), ("valkey", "everysec")])
@@ -136,15 +183,21 @@ def test_the_primary_is_the_one_that_the_sentinels_name(redis_server, serve, tmp
         f"sentinel monitor main 127.0.0.1 {primary.port} 1\n"
         "sentinel down-after-milliseconds main 2000\nsentinel failover-timeout main 4000\n"
     )
-    sentinel = redis_server("--sentinel", settings=settings)
+    sentinel = redis_server("--sentinel", "--requirepass", "theirs", settings=settings, password="theirs")
     sentinel.wait(lambda: sentinel.ask("SENTINEL MASTER", "main")["num-slaves"] == 2)
-    assert "does not know other" in refused(sentinel.address, "--redis-sentinel", "other")
-    server = serve(sentinel, "--redis-sentinel", "main")
+    assert "NOAUTH" in refused(sentinel.address, "--redis-sentinel", "main")
+    password = tmp_path / "password"
+    password.write_text("theirs\n")
+    access = ("--redis-sentinel-user", "default", "--redis-sentinel-password-file", password)
+    assert "does not know other" in refused(sentinel.address, "--redis-sentinel", "other", *access)
+    server = serve(sentinel, "--redis-sentinel", "main", *access)
     code = server.offer()
     primary.kill()
     sentinel.wait(lambda: sentinel.ask("SENTINEL GET-MASTER-ADDR-BY-NAME", "main")[1] != primary.port)
     until(lambda: server.call("/lobby/offer", {"info": "i", "offer": "o"})[0] == 200)
     assert code in server.codes()
+    assert server.stop() == 0
+    assert [line for line in server.log if f"is a new primary; replaced: {primary.address}" in line]
     assert {replica.ask("INFO", "replication")["role"] for replica in replicas} == {"master", "slave"}
 
 

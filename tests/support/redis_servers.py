@@ -85,12 +85,12 @@ class WallClock:
 class RedisServer:
     """A server process; without other options it writes nothing to disk."""
 
-    def __init__(self, kind, *options, clock=None, settings=None, host="127.0.0.1"):
+    def __init__(self, kind, *options, clock=None, settings=None, host="127.0.0.1", password=None):
         self.kind, self.options, self.clock, self.settings, self.host = kind, options, clock, settings, host
         self.port = free_port()
         self.folder = Path(tempfile.mkdtemp(dir=_folder()))
         self._marked = 0
-        self._control = redis.Redis(host=host, port=self.port, socket_timeout=5, protocol=2)
+        self._control = redis.Redis(host=host, port=self.port, password=password, socket_timeout=5, protocol=2)
         self.start()
 
     @property
@@ -115,6 +115,12 @@ class RedisServer:
             command += ["--hz", "500"] if self.kind == "valkey" else []  # how often it looks at the clock
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
         atexit.register(self.kill)
+
+    def change_password(self, password):
+        """Start it again with another password."""
+        self.options = (*self.options, "--requirepass", password)
+        self._control = redis.Redis(host=self.host, port=self.port, password=password, socket_timeout=5, protocol=2)
+        self.start()
 
     def ask(self, *command):
         return self._control.execute_command(*command)
