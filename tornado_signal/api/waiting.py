@@ -20,8 +20,8 @@ AGAIN_S: Final = 0.5
 def next_look_s(store: Store, watch: Watch, until_s: float, expires_ms: int | None) -> float:
     """Return when to read next if nothing changes, by the loop's clock as `until_s`.
 
-    That is at the next expiry by the store's clock, which is a change too; None if nothing is going to expire. The clock
-    can be known with an error, so a little time passes between two reads.
+    That is at the next expiry by the store's clock, which is a change too; None if nothing is going to expire. The
+    clock can be known with an error, so a little time passes between two reads.
     """
     if expires_ms is None:
         return until_s

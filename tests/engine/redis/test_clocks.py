@@ -9,6 +9,7 @@ from support.service import ORIGIN
 from tornado_signal.api.waiting import next_look_s
 from tornado_signal.errors import SessionNotFound
 from tornado_signal.session import Side
+from tornado_signal.stores.redis.checks import check_clocks
 from tornado_signal.stores.redis.nodes import Acknowledgement
 from tornado_signal.stores.redis.store import RedisStore
 
@@ -34,7 +35,7 @@ async def wait_for_the_end(store, code):
             await watch.wait(next_look_s(store, watch, loop.time() + 30, news.expires_ms))
 
 
-async def test_a_node_whose_clock_is_ahead_makes_no_wait_at_others_spin(addresses, under):
+async def test_a_node_whose_clock_is_ahead_makes_no_wait_at_others_spin_and_is_reported(addresses, under, caplog):
     store = RedisStore(addresses, acknowledgement=Acknowledgement("os"), timeout_ms=2500)
     await store.open()
     one = under(store, ORIGIN)
@@ -42,7 +43,10 @@ async def test_a_node_whose_clock_is_ahead_makes_no_wait_at_others_spin(addresse
     codes = [await one.create(topic) for topic in topics]
     ahead, *others = store.topology.primaries
     store.client._looking.cancel()  # it would read the clocks again
+    assert "clock" not in caplog.text
     ahead.clock_ahead_s += 2
+    check_clocks(store.topology.primaries)
+    assert "the clock of Redis at {}:{} is 2.0 s ahead".format(*ahead.address) in caplog.text
     mine = [code for code in codes if store.topology.node(store.partitions.of_code(ORIGIN, code).slot) in others]
     assert mine
     reads = await asyncio.gather(*(wait_for_the_end(store, code) for code in mine))

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+from collections.abc import Iterable
 
 from ...errors import OperatorError
 from .connections import Access, Refused
@@ -12,7 +13,23 @@ log = logging.getLogger(__name__)
 
 MIN_VERSION = (7, 0)
 MIN_WAITAOF = (7, 2)
+MAX_SKEW_S = 0.5
 _REPLICA = re.compile("ip=([^,]+),port=([0-9]+),state=online")
+
+
+def check_clocks(nodes: Iterable[Node]) -> None:
+    """Warn if the clocks of the nodes differ: a session lives by the clock of its node, whatever client reads it."""
+    ahead_s = {"{}:{}".format(*node.address): node.clock_ahead_s or 0.0 for node in nodes}
+    first, last = min(ahead_s, key=ahead_s.__getitem__), max(ahead_s, key=ahead_s.__getitem__)
+    skew_s = ahead_s[last] - ahead_s[first]
+    if skew_s > MAX_SKEW_S:
+        log.warning(
+            "the clock of Redis at %s is %.1f s ahead of that at %s; expiries that clients are told of are wrong by as "
+            "much, so synchronize the clocks",
+            last,
+            skew_s,
+            first,
+        )
 
 
 async def _setting(node: Node, name: str) -> str:

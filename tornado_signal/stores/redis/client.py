@@ -63,7 +63,7 @@ class Client:
             await asyncio.wait((self._looking,))
 
     def now_ms(self, slot: int | None = None) -> int:
-        """Return the time of the node that has a slot, or of the node whose clock is most ahead, as far as it is known."""
+        """Return the known time of the node that has a slot, or the latest of all nodes."""
         nodes = self.topology.primaries if slot is None else [self.topology.node(slot)]
         ahead_s = [node.clock_ahead_s for node in nodes if node.clock_ahead_s is not None]
         return int((self._loop.time() + max(ahead_s, default=0.0)) * 1000)

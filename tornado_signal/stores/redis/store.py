@@ -38,7 +38,7 @@ from .. import position_text
 from ..quotas import UNLIMITED, Quotas
 from ..watches import Watch, Watches
 from . import records, scripts
-from .checks import check_node
+from .checks import check_clocks, check_node
 from .client import Client
 from .connections import Access, Address
 from .counts import OriginCounts
@@ -139,6 +139,7 @@ class RedisStore:
             self._acknowledgement.always = all(always for always, _ in found)
             self.capacity_bytes = sum(capacity_bytes for _, capacity_bytes in found)
             await self.client.open()
+            check_clocks(self.topology.primaries)
             for node in self.topology.primaries:
                 await asyncio.gather(*(node.writes.submit((b"SCRIPT", b"LOAD", each.text)) for each in scripts.ALL))
             await self._claim()
