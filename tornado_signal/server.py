@@ -46,6 +46,7 @@ from .system.secrets import admin_token, redis_passwords
 from .system.sockets import is_local, open_sockets, url
 from .system.tls import Tls
 from .transport import Server, ServerState
+from .transport.state import Refusal
 from .websocket.endpoint import websocket_endpoints
 from .websocket.presence import Holds
 
@@ -213,6 +214,14 @@ def load_admin_application(
     if not (local or token) and site.service.settings.store == "leveldb":
         log.info("the admin listener is for other machines, too: without --admin-token-file it makes no backups")
     return make_admin_application(site, state, Access(token, local))
+
+
+def make_admin_server(application: web.Application, refusal: Refusal) -> Server:
+    """Make the server of the admin listener. Without a free place, a new connection replaces an idle one."""
+    limiter = AdminConnectionLimiter()
+    server = Server(ServerState(application, refusal, limiter=limiter))
+    limiter.make_room = server.make_room
+    return server
 
 
 def tell_where(urls: list[str], admin: list[socket.socket]) -> None:
@@ -393,7 +402,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         server = Server(state)
         await server.start(public)
         admin_application = load_admin_application(site, state, admin, token) if admin else web.Application()
-        admin_server = Server(ServerState(admin_application, refusal, limiter=AdminConnectionLimiter()))
+        admin_server = make_admin_server(admin_application, refusal)
         await admin_server.start(admin)
         lag = Lag(metrics.loop_lag)
         urls = [url(listening, state.protocol) for listening in public]

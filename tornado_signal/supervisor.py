@@ -18,13 +18,13 @@ from .api.ice import open_ice_servers
 from .errors import OperatorError
 from .http.errors import make_refusal
 from .http.request_log import RequestLog
-from .limits.per_address import AdminConnectionLimiter
 from .metrics import RequestMetrics
 from .server import (
     CLOSE_LIMIT_S,
     STATUS_S,
     Signals,
     encode,
+    make_admin_server,
     open_all_sockets,
     open_tls,
     raise_descriptor_limit,
@@ -38,7 +38,6 @@ from .system.balance import share
 from .system.notify import Notifier
 from .system.secrets import redis_passwords
 from .system.sockets import UnixSocket, url
-from .transport import Server, ServerState
 
 log = logging.getLogger(__name__)
 
@@ -228,13 +227,8 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
             raise OperatorError(f"no worker can be started: {error}") from error
         await asyncio.gather(*(worker.try_to_start() for worker in workers[1:]))
         request_log = RequestLog(settings, RequestMetrics())
-        admin_server = Server(
-            ServerState(
-                make_workers_application([worker.listener for worker in workers]),
-                make_refusal(request_log),
-                limiter=AdminConnectionLimiter(),
-            )
-        )
+        workers_application = make_workers_application([worker.listener for worker in workers])
+        admin_server = make_admin_server(workers_application, make_refusal(request_log))
         await admin_server.start(admin)
         urls = [url(listening, "https" if settings.tls_certificate else "http") for listening in public]
         tell_where(urls, admin)

@@ -175,6 +175,8 @@ def test_the_operator_has_connections_of_its_own():
     limits.disconnected("", 503)
     assert [limits.connected("127.0.0.1", 0) for _ in range(3)] == [0, 503, None]
     assert (limits.connections, limits.refused) == (ADMIN_CONNECTIONS, SPARE_CONNECTIONS_PER_CLIENT)
+    limits.make_room = lambda: True
+    assert limits.connected("127.0.0.1", 0) == 0
 
 
 def test_an_address_that_connects_again_and_again_is_shut_out_for_a_while():

@@ -40,7 +40,7 @@ MAY_IMPORT = {
         "admin api errors http limits metrics settings stores stores.latest_counts system transport websocket package "
         "tornado"
     ),
-    "supervisor": "admin api errors http limits metrics server settings system transport tornado",
+    "supervisor": "admin api errors http metrics server settings system tornado",
     "worker": "__main__ server settings stores.redis system uvloop",
     "client": "aiortc cryptography httpx httpx_sse websockets",
     "cli": "client errors settings system shtab",

@@ -48,10 +48,19 @@ class ConnectionCounts:
 
 
 class AdminConnectionLimiter(ConnectionCounts):
-    """The connections of the operator's listener, counted without regard to addresses."""
+    """The connections of the operator's listener, counted without regard to addresses.
+
+    Attributes:
+        make_room: closes a connection without a complete request and returns whether there was one. Otherwise anybody
+            who reaches the listener could keep probes out with idle connections.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.make_room: Callable[[], bool] = lambda: False
 
     def connected(self, address: str, now_ms: int) -> int | None:
-        refusal = 0 if self.connections < ADMIN_CONNECTIONS else 503
+        refusal = 0 if self.connections < ADMIN_CONNECTIONS or self.make_room() else 503
         if refusal and self.refused >= SPARE_CONNECTIONS_PER_CLIENT:
             return None
         self.count(refusal, 1)

@@ -86,6 +86,12 @@ class Connection(asyncio.Protocol):
     def idle(self) -> bool:
         return not self._exchanges and not self._parser.in_head
 
+    @property
+    def replaceable(self) -> bool:
+        """Whether it is served, waits for its client, and no response is under way."""
+        under_way = self._exchanges and self._exchanges[0].complete and not self._closing
+        return self._refusal == 0 and self.deadline_s > 0 and not under_way
+
     # From asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -280,6 +286,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         self._closing = True
+        self.deadline_s = 0.0
         self._written_bytes = 0
         self._transport.abort()
 

@@ -78,6 +78,13 @@ class Server:
         if self._closed:  # meanwhile
             self._stop_accepting()
 
+    def make_room(self) -> bool:
+        """Abort the replaceable connection with the nearest deadline; return whether there was one."""
+        found = [each for each in self.state.connections if isinstance(each, Connection) and each.replaceable]
+        if found:
+            min(found, key=lambda connection: connection.deadline_s).abort()
+        return bool(found)
+
     async def accept_no_more(self) -> None:
         """Leave new connections in the kernel's queue, and serve those that have been accepted.
 
