@@ -1,11 +1,13 @@
 """`health`: what it asks, and how each answer becomes an exit status."""
 
 import socket
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.command import run
+from support.command import BOUND_S, run
 from support.redis_servers import free_port
+from support.waiting import ran
 
 pytest_plugins = ["support.tls_fixtures"]
 
@@ -67,6 +69,13 @@ def test_any_other_answer_is_exit_status_1_and_one_sentence(status, body, reason
     assert (done.returncode, done.stdout) == (1, "")
     assert reason in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_no_client_is_loaded_which_would_cost_more_than_the_check():
+    loaded = "import sys; from tornado_signal.__main__ import main; main(sys.argv[1:]); print(*sys.modules)"
+    done = ran(sys.executable, "-c", loaded, "health", "--port", "1", timeout=BOUND_S)
+    assert "tornado_signal.maintenance.health" in done.stdout.split()
+    assert {"asyncio", "http.client", "httpx", "ssl"} & {*done.stdout.split()} == set()
 
 
 @pytest.mark.parametrize(("port", "reason"), [(1, "no server answers"), (0, "name it with --port")])

@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "websocket": "api errors http session stores.watches transport websockets",
     "admin": "api errors http maintenance metrics stores.leveldb transport httpx prometheus_client tornado",
     "transport": "httptools tornado websockets",
-    "maintenance": "errors session settings stores stores.leveldb stores.redis system httpx",
+    "maintenance": "errors session settings stores stores.leveldb stores.redis system",
     "settings": "",
     "system": "errors metrics settings tornado",
     "server": (

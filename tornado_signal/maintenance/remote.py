@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from ..errors import OperatorError
 from ..settings.settings import Settings
+from .health import reachable
 
 SILENCE_S = 60.0  # for which the server may say nothing in the middle of a backup
 COMPACTION_S = 3600.0
@@ -26,12 +27,6 @@ def admin_url(settings: Settings, url: str | None) -> str | None:
     if settings.admin_port == 0:
         raise OperatorError("with --admin-port 0 only the server's log knows the port; name it with --admin-url")
     return f"http://{reachable(settings.admin_address)}:{settings.admin_port}"
-
-
-def reachable(address: str) -> str:
-    """What stands in a URL of this machine for the address that a server listens on."""
-    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
-    return f"[{address}]" if ":" in address else address
 
 
 @contextlib.contextmanager
