@@ -205,7 +205,7 @@ def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[sock
 
 
 def load_admin_application(
-    site: Site, state: ServerState, sockets: list[socket.socket], token: bytes
+    site: Site, state: ServerState, sockets: list[socket.socket], token: bytes, tls: Tls | None
 ) -> web.Application:
     """The application of the admin listener on some sockets; what it is made with takes a while to load."""
     from .admin.application import Access, make_admin_application
@@ -213,7 +213,7 @@ def load_admin_application(
     local = all(map(is_local, sockets))
     if not (local or token) and site.service.settings.store == "leveldb":
         log.info("the admin listener is for other machines, too: without --admin-token-file it makes no backups")
-    return make_admin_application(site, state, Access(token, local))
+    return make_admin_application(site, state, Access(token, local), tls)
 
 
 def make_admin_server(application: web.Application, refusal: Refusal) -> Server:
@@ -401,7 +401,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         running = Running(application, state, tls, **({"worker": inherited.worker} if inherited else {}))
         server = Server(state)
         await server.start(public)
-        admin_application = load_admin_application(site, state, admin, token) if admin else web.Application()
+        admin_application = load_admin_application(site, state, admin, token, tls) if admin else web.Application()
         admin_server = make_admin_server(admin_application, refusal)
         await admin_server.start(admin)
         lag = Lag(metrics.loop_lag)

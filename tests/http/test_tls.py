@@ -11,9 +11,11 @@ import threading
 import time
 
 import pytest
+from cryptography import x509
 from support.certificates import client_context, make_pair, name_of
 from support.command import BOUND_S, ORIGIN, run
 from support.raw_http import answers, read_all, serving
+from support.scraping import scrape
 
 from tornado_signal.errors import OperatorError
 from tornado_signal.system.tls import Tls
@@ -32,6 +34,18 @@ def server(start, pair, trusting, descriptors):
     server.tls = trusting
     server.port = int(server.url.rpartition(":")[2])
     return server
+
+
+def test_the_expiry_in_the_metrics_is_that_of_the_certificate_in_use(start, pair, tmp_path):
+    server = start(*pair.flags, "--admin-port", 0)
+    later = make_pair(tmp_path, "later", days=30_000)  # beyond 2049, which certificates write in another way
+    for used in pair, later:
+        pair.replace(used)
+        server.process.send_signal(signal.SIGHUP)
+        assert "certificate and key read again" in server.process.stderr.readline()
+        expected = x509.load_pem_x509_certificate(used.certificate.read_bytes()).not_valid_after_utc
+        found = scrape(server.admin_url).one("certificate_expiry_timestamp_seconds")
+        assert found == expected.timestamp()
 
 
 def connect(port, context, host="127.0.0.1"):

@@ -294,7 +294,7 @@ def test_the_commands_of_maintenance_work_while_the_server_runs_or_is_stopped(st
 
     def typed(lines):
         script = "\n".join(lines).replace("sudo /opt/tornado-signal/bin/tornado-signal", str(COMMAND))
-        script = script.replace(" /var/", f" {tmp_path}/var/").replace("sudo ", "").replace("9100", port)
+        script = script.replace(" /var/", f" {tmp_path}/var/").replace("sudo ", "").replace("3001", port)
         return bash(script, tmp_path)
 
     server = start("--admin-port", port, "--data-dir", data)
@@ -351,6 +351,15 @@ def test_the_picture_shows_every_part_but_what_builds_it():
     parts = {path.stem for path in package.iterdir() if path.suffix == ".py" or path.is_dir()}
     parts -= {"__init__", "__pycache__", "_build", "_version"}
     assert {part for part in parts if not re.search(rf"\b{part}\b", picture)} == set()
+
+
+def test_every_page_and_example_has_the_same_admin_port():
+    text = "".join([*pages().values(), (ROOT / "examples/containers/kubernetes.yaml").read_text()])
+    ports = re.findall(
+        r"(?:ADMIN_PORT(?:=|: \")|--admin-port |prometheus.io/port: \"|127\.0\.0\.1:(?!3000))(\d{4})", text
+    )
+    assert set(ports) == {"3001"}
+    assert len(ports) >= 9
 
 
 def test_the_files_and_headings_that_are_named_exist():

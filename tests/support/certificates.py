@@ -33,11 +33,11 @@ class Pair(NamedTuple):
         self.key.write_bytes(other.key.read_bytes())
 
 
-def make_pair(directory, name="server", kind="ec", passphrase=None):
+def make_pair(directory, name="server", kind="ec", passphrase=None, days=1):
     key = KEYS[kind]()
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
-    until = now + datetime.timedelta(days=1)
+    until = now + datetime.timedelta(days=days)
     addresses = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(each)) for each in ADDRESSES])
     certificate = (
         x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number(), now, until)

@@ -16,6 +16,7 @@ from support.command import BOUND_S, COMMAND, environment
 from support.containers import BASE, IMAGE, Containers
 from support.paths import ROOT
 
+from tornado_signal.http.application import MAX_UNFINISHED_BYTES
 from tornado_signal.settings.settings import PREFIX
 from tornado_signal.settings.sources import load
 
@@ -255,6 +256,9 @@ def sandbox(settings, *options):
     return [f"--network={CLUSTER}_inner", *bare, *variables, *options]
 
 
+CONNECTION_BYTES, SERVER_BYTES = 12 << 10, 100 << 20  # with the kernel's part; without connections
+
+
 def of_kind(kind):
     (found,) = (each for each in MANIFEST if each["kind"] == kind)
     return found
@@ -278,6 +282,11 @@ def test_the_manifest_is_valid_with_our_settings():
 
     settings = load(argparse.Namespace(config=None), of_kind("ConfigMap")["data"])
     assert settings.store == "redis", "there is more than one"
+    limit = container["resources"]["limits"]["memory"]
+    connections = (
+        settings.max_connections * CONNECTION_BYTES + settings.max_unsent_bytes + settings.max_read_ahead_bytes
+    )
+    assert int(limit.removesuffix("Gi")) << 30 >= connections + MAX_UNFINISHED_BYTES + SERVER_BYTES
     path = settings.redis_password_file
     assert (str(path.parent), path.name in of_kind("Secret")["stringData"]) == (mounted["mountPath"], True)
     assert pod["spec"]["terminationGracePeriodSeconds"] > settings.drain_delay_ms / 1000 + 12

@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from support.certificates import make_pair
 from support.command import BOUND_S, ORIGIN
 from support.documents import blocks, pages
 from support.needs import require
@@ -54,7 +55,7 @@ def test_promtool_takes_every_rule():
     sound, said = promtool("check", "rules", ALERTS)
     assert sound, said
     assert f"{len(expressions())} rules found" in said
-    assert len(expressions()) == 17
+    assert len(expressions()) == 19
     assert "{{" not in "".join(re.findall(r"description: (.*(?:\n {12}.*)*)", ALERTS.read_text()))
 
 
@@ -101,7 +102,7 @@ def servers(redis, start):
     return start(*flags), start(*flags, *two)
 
 
-def test_every_named_metric_is_shown(servers, redis):
+def test_every_named_metric_is_shown(servers, redis, start, tmp_path):
     named = set(METRIC.findall(ALERTS.read_text()))
     named |= {metric for _, query, _ in queries() for metric in METRIC.findall(query)}
     named |= {metric for page in pages().values() for metric in METRIC.findall(page)}
@@ -113,6 +114,8 @@ def test_every_named_metric_is_shown(servers, redis):
         families = scrape(server.admin_url).families
         samples |= {sample.name for family in families.values() for sample in family.samples}
         samples |= families.keys()  # of a histogram
+    secure = start("--admin-port", "0", *make_pair(tmp_path).flags, data="secure")
+    samples |= scrape(secure.admin_url).families.keys()
     assert named - samples == set()
     assert len(named) > 25
 

@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "api": "errors session settings stores stores.watches system orjson",
     "http": "api errors limits metrics settings stores.latest_counts stores.watches tornado",
     "websocket": "api errors http session stores.watches transport websockets",
-    "admin": "api errors http maintenance metrics stores.leveldb transport httpx prometheus_client tornado",
+    "admin": "api errors http maintenance metrics stores.leveldb system transport httpx prometheus_client tornado",
     "transport": "httptools tornado websockets",
     "maintenance": "errors session settings stores stores.leveldb stores.redis system",
     "settings": "",

@@ -23,6 +23,7 @@ from ..errors import Unavailable
 from ..http.site import Site
 from ..maintenance.backup import Packer
 from ..stores.leveldb.store import LevelDBStore
+from ..system.tls import Tls
 from ..transport import ServerState
 from .exposition import Exposition
 
@@ -236,12 +237,12 @@ def answer(handler: web.RequestHandler, status: int, fields: dict[str, Any]) -> 
 
 
 def make_admin_application(
-    site: Site, transport: ServerState | None = None, access: Access = Access()
+    site: Site, transport: ServerState | None = None, access: Access = Access(), tls: Tls | None = None
 ) -> web.Application:
-    """The application of the admin listener, for what is served by a transport."""
+    """The application of the admin listener, for what is served by a transport, with this certificate."""
     handlers: dict[str, type[SiteHandler]] = {"/healthz": Alive, "/readyz": Ready, "/metrics": Metrics}
     if isinstance(site.service.store, LevelDBStore):
         handlers |= {"/backup": Backup, "/compact": Compact}
-    common = {"site": site, "exposition": Exposition(site, transport), "access": access}
+    common = {"site": site, "exposition": Exposition(site, transport, tls), "access": access}
     routes: list[Any] = [(path, handler, common) for path, handler in handlers.items()]
     return web.Application(routes, default_handler_class=Unknown, log_function=lambda handler: None)

@@ -18,6 +18,7 @@ from prometheus_client.utils import floatToGoString
 from ..http.site import Site
 from ..metrics import Histogram, RedisMetrics
 from ..stores.leveldb.store import LevelDBStore
+from ..system.tls import Tls
 from ..transport import ServerState
 
 PREFIX: Final = "tornado_signal_"
@@ -31,8 +32,9 @@ class Exposition(Collector):
         registry: everything that `/metrics` shows.
     """
 
-    def __init__(self, site: Site, transport: ServerState | None) -> None:
+    def __init__(self, site: Site, transport: ServerState | None, tls: Tls | None) -> None:
         self._site = site
+        self._tls = tls
         self._transport = transport
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -61,6 +63,9 @@ class Exposition(Collector):
         yield gauge(
             "ready", "Whether the server serves: not while it stops, nor while its store cannot be used.", ready
         )
+        if self._tls is not None:
+            meaning = "When the certificate in use expires, Unix time."
+            yield gauge("certificate_expiry_timestamp_seconds", meaning, self._tls.expires_s)
         if self._transport is not None:
             yield from self._of_connections(self._transport)
         lag = self._site.log.metrics.loop_lag
