@@ -545,12 +545,14 @@ def test_hundreds_of_dead_beacons_hold_nobody_up(server, connect_page):
     for page, info, secret in zip(pages[:2], "ab", reversed(SECRETS), strict=True):
         pages[2].evaluate(FAKE, [f"~{info}{number}" for number in range(260)])  # which every member leads
         page.evaluate(COUNTED)
+        page.evaluate(COUNT_ENTRIES)
         page.evaluate(f"enter('lobby', {{info: '{info}', secret: '{secret}', RTCPeerConnection: Counted}})")
         until(lambda page=page: page.evaluate("there") >= 50)
     with_others(pages[0], "b")
     with_others(pages[1], "a")
     for page in pages[:2]:
         assert page.evaluate("most") <= 60
+        assert page.evaluate("entries") < 200_000  # some for each change, not all members
         assert happened(page, "close", "leave") == []
 
 

@@ -27,7 +27,7 @@ PROGRAM = """
 import ast, asyncio, gc, json, secrets, sys
 from tornado_signal.client.names import Identity
 from tornado_signal.client.peers import Peers
-from tornado_signal.client.room import Joined, Message
+from tornado_signal.client.room import Joined, Member, Message
 
 async def enter(topic="lobby", **options):
     global room
@@ -64,6 +64,18 @@ async def widths():
 
 def others():
     return sorted(each.info for each in room.peers.values())
+
+# Count how often the attributes of members are read.
+def count_reads():
+    global reads
+    reads = 0
+
+    def read(member, name):
+        global reads
+        reads += 1
+        return object.__getattribute__(member, name)
+
+    Member.__getattribute__ = read
 
 async def main():
     global peers, seen, tracks
@@ -405,10 +417,12 @@ def test_hundreds_of_dead_beacons_hold_nobody_up(python):
             for number in range({number} * 100, {number} * 100 + 100)
         ]"""
         mallory.evaluate(f"len(await asyncio.gather(*{offers}))")
+        member.evaluate("count_reads()")
         member.evaluate(f"enter(secret={secret!r})")
         until(lambda member=member: member.evaluate(CONNECTIONS) >= 50)
     with_others(members[0], "b")
     with_others(members[1], "a")
     for member in members:
         assert member.evaluate(CONNECTIONS) <= 60
+        assert member.evaluate("reads") < 60_000  # some for each change, not those of all members
         assert {name for name, *_ in member.evaluate("seen")} == {"Joined"}

@@ -81,6 +81,35 @@ class Member:
             self.listed.set()
 
 
+class WaitingMembers:
+    """Members that wait for an attempt: the least tried first, in random order."""
+
+    def __init__(self) -> None:
+        self._by_tries: list[list[Member]] = [[] for _ in range(MAX_TRIES + 1)]
+        self._places: dict[str, tuple[list[Member], int]] = {}
+
+    def add(self, member: Member) -> None:
+        """Add a member."""
+        self.discard(member)
+        members = self._by_tries[min(MAX_TRIES, member.tries)]
+        self._places[member.id] = members, len(members)
+        members.append(member)
+
+    def discard(self, member: Member) -> None:
+        """Remove a member if it waits."""
+        if member.id in self._places:
+            members, place = self._places.pop(member.id)
+            last = members.pop()
+            if last is not member:
+                members[place] = last
+                self._places[last.id] = members, place
+
+    def choose(self) -> Member | None:
+        """Return a member; None if no member waits."""
+        members = next(filter(None, self._by_tries), None)
+        return random.choice(members) if members else None
+
+
 class Room(Closable):
     """A room that this peer is in until it leaves. Iterate over it for what happens: `Joined`, `Left` and `Message`.
 
@@ -116,6 +145,9 @@ class Room(Closable):
         self._client, self._ask_ice_servers, self._info, self._closed = client, ice_servers, info, closed
         self._ice_servers: list[IceServer] = []
         self._members: dict[str, Member] = {}
+        self._listed: dict[str, Member] = {}  # by the codes of their beacons
+        self._named: dict[str | None, dict[str, Member]] = {}  # by name and id; a name belongs to the first one
+        self._waiting = WaitingMembers()
         self._attempts: set[Peer] = set()  # until they are closed
         self._joining: list[Peer] = []  # those that are neither connected nor over, the oldest first
         self._secret = new_secret()
@@ -203,9 +235,13 @@ class Room(Closable):
         self._failures = 0
         await self._withdraw(before)
         # Those that are there are told now.
-        self._members = {id: member for id, member in self._members.items() if member.peer is not None}
+        self._listed.clear()
+        self._waiting = WaitingMembers()
         for member in self._members.values():
             member.code = None
+        for member in list(self._members.values()):
+            if member.peer is None:
+                self._remove(member)
         better = self._client.until_better(self._code.server)  # where those that come now are
         await until_first(self._watch(self._code), self._receive(self._code), better)
 
@@ -247,44 +283,54 @@ class Room(Closable):
             if self._identity.signed and at > self._at:
                 raise NameTaken("another peer is in this room with the same secret")
             return
-        member = self._members.setdefault(id, Member(id, session["info"], name))
+        member = self._members.get(id) or Member(id, session["info"], name)
         # It has another one now, or this is a copy of it.
         if at < member.at or (at == member.at and session["createdAt"] > member.created_at):
             return
-        member.code, member.info, member.name = cast(Token, session["code"]), session["info"], name
+        self._add(member, name)
+        member.code, member.info = cast(Token, session["code"]), session["info"]
         member.at, member.created_at, member.resting = at, session["createdAt"], False
+        self._listed[session["code"]] = member
         if member.peer is None:
-            self._lead()
+            self._lead(member)
         else:
             member.peer.info = member.info
 
-    def _usurps(self, member: Member, owners: dict[str, str]) -> bool:
+    def _usurps(self, member: Member) -> bool:
         """Whether a member uses the name of another one, which had it before."""
         if member.name is None:
             return False
-        return member.name == self._identity.name or owners.get(member.name, member.id) != member.id
-
-    @property
-    def _owners(self) -> dict[str, str]:
-        """The ids of the members that had their names first, by these."""
-        having = [each for each in self._members.values() if each.code is not None or each.peer is not None]
-        return {each.name: each.id for each in reversed(having) if each.name is not None}
+        owner = next(iter(self._named.get(member.name, ())), member.id)
+        return member.name == self._identity.name or owner != member.id
 
     def _gone(self, code: str) -> None:
         """A beacon is listed no more."""
-        for member in list(self._members.values()):
-            if member.code == code:
-                member.code = None
-                if member.peer is None:
-                    self._forget(member)
-                else:
-                    member.peer.check()
+        member = self._listed.pop(code, None)
+        if member is not None and member.code == code:
+            member.code = None
+            if member.peer is None:
+                self._remove(member)
+            else:
+                member.peer.check()
 
-    def _forget(self, member: Member) -> None:
-        """A member is here no more; another one may have wanted its name."""
+    def _add(self, member: Member, name: str | None) -> None:
+        """Add a member, or give it another name."""
+        if self._members.get(member.id) is not member or member.name != name:
+            self._remove(member)
+            member.name = name
+            self._members[member.id] = self._named.setdefault(name, {})[member.id] = member
+
+    def _remove(self, member: Member) -> None:
+        """Remove a member; the next one that uses its name has it now."""
+        self._waiting.discard(member)
         if self._members.get(member.id) is member:
             del self._members[member.id]
-            self._lead()
+            others = self._named[member.name]
+            del others[member.id]
+            if others:
+                self._lead(next(iter(others.values())))
+            else:
+                del self._named[member.name]
 
     def _take(self, text: str, server: str) -> None:
         """There is mail."""
@@ -302,30 +348,27 @@ class Room(Closable):
             }:
                 member = self._members.get(id) or Member(id, info, mail.get("me"))
                 another = attempt not in member.attempts and (member.peer not in self._joining or member.peer.late)
-                first = id < self.id and not self._usurps(member, self._owners)
+                first = id < self.id and not self._usurps(member)
                 if first and another and self._admits(leads=False):
-                    self._members[id] = member
+                    self._add(member, member.name)
                     member.code = member.code or Token(code, server)
                     self._connect(member, attempt)
         known = self._members.get(id)
         if known is not None and known.peer is not None and known.attempt == mail.get("connection"):
             known.peer.take(mail)
 
-    def _lead(self) -> None:
-        """Begin connections to members that wait for it, first to those with the fewest tries."""
-        while not self._left:
-            owners = self._owners
-            waiting = [
-                each
-                for each in self._members.values()
-                if self.id < each.id and each.code is not None and each.peer is None and not each.resting
-                if not self._usurps(each, owners)
-            ]
-            if not waiting or not self._admits(leads=True):
-                return
-            member = min(waiting, key=lambda each: each.tries + random.random())
-            if member.peer is None:  # what has ended may have made another one begin
-                self._connect(member, secrets.token_urlsafe(12))
+    def _needs_attempt(self, member: Member) -> bool:
+        waits = member.code is not None and member.peer is None and not member.resting
+        return self.id < member.id and waits and not self._usurps(member)
+
+    def _lead(self, member: Member | None = None) -> None:
+        """Begin connections to members that wait for it, to this one as well if it needs one."""
+        if member is not None and self._needs_attempt(member):
+            self._waiting.add(member)
+        while not self._left and self._waiting.choose() is not None and self._admits(leads=True):
+            chosen = self._waiting.choose()  # an attempt that has ended for this one may have begun another
+            if chosen is not None:
+                self._connect(chosen, secrets.token_urlsafe(12))
 
     def _admits(self, *, leads: bool) -> bool:
         """Whether one more attempt may begin: anything can be listed, or offer, in any number of names.
@@ -343,6 +386,7 @@ class Room(Closable):
 
     def _connect(self, member: Member, attempt: str) -> None:
         """Begin an attempt, in the place of what there is."""
+        self._waiting.discard(member)
         before = member.peer
         leads = self.id < member.id
         member.tries += 1
@@ -386,7 +430,8 @@ class Room(Closable):
             return
         member.peer = None
         if member.code is None or member.at == 0:
-            self._forget(member)
+            self._remove(member)
+            self._lead()
         elif not self._left:
             member.resting = True
             self._begin(self._lead_again(member))
@@ -400,7 +445,7 @@ class Room(Closable):
         with contextlib.suppress(APIError):  # then with the servers that there were
             self._ice_servers = await self._ask_ice_servers()
         member.resting = False
-        self._lead()
+        self._lead(member)
 
     async def _post(self, member: Member, mail: Fields) -> None:
         """Send mail to a member, as soon as its beacon is known."""

@@ -137,7 +137,7 @@ export class SignalClient {
     return this.#call("withdraw", { code, side, secret }, options);
   }
 
-  /** Withdraw without waiting for an answer; works while the page goes away. */
+  /** Withdraw without waiting for a response, also while the page goes away; repeated while the server is unavailable. */
   leave(code, side, { secret } = {}) {
     const body = JSON.stringify({ code, side, secret });
     const send = () => globalThis.navigator?.sendBeacon?.(`${this.url}/withdraw`, body);
@@ -1554,6 +1554,30 @@ function ownSecret() {
   }
 }
 
+/** Members that wait for an attempt: the least tried first, in random order. */
+class Queue {
+  #byTries = Array.from({ length: 5 }, () => []);
+
+  add(member) {
+    this.delete(member);
+    member.waiting = this.#byTries[Math.min(4, member.tries)];
+    member.place = member.waiting.push(member) - 1;
+  }
+
+  delete(member) {
+    const { waiting, place } = member;
+    if (!waiting) return;
+    const last = waiting.pop();
+    if (last !== member) Object.assign((waiting[place] = last), { place });
+    member.waiting = undefined;
+  }
+
+  get next() {
+    const waiting = this.#byTries.find(({ length }) => length) ?? [];
+    return waiting[Math.floor(Math.random() * waiting.length)];
+  }
+}
+
 /**
  * Everybody under a topic, connected to everybody: events `listed`, `join`, `leave`, `message`, `stream`, `streamend`,
  * `error` and `close`.
@@ -1574,8 +1598,11 @@ class Room extends EventTarget {
   id;
   listed = false;
   peers = new Map();
-  #members = new Map(); // by id: {id, name, code, at, createdAt, info, connection, tries, resting, peer}
-  #attempts = new Map(); // links, by the peers that have not joined
+  #members = new Map(); // by id: {id, name, code, at, createdAt, info, connection, tries, resting, peer, waiting, place}
+  #listed = new Map(); // the members by the codes of their beacons
+  #named = new Map(); // by name: the members that use it; it belongs to the first one
+  #queue = new Queue();
+  #attempts = { true: new Map(), false: new Map() }; // by who leads: links, by the peers that have not joined
   #made = 0; // how many peers there have been
   // biome-ignore lint/correctness/noUnusedPrivateClassMembers: kept in a field so that bundlers do not drop the allocation
   #garbage;
@@ -1678,10 +1705,10 @@ class Room extends EventTarget {
     else this.#list(true);
     const deadline = new Deadline(signal);
     // Those that are there are told now.
-    for (const [id, member] of this.#members) {
-      member.code = member.at = undefined;
-      if (!member.peer) this.#members.delete(id);
-    }
+    this.#listed.clear();
+    this.#queue = new Queue();
+    for (const member of this.#members.values()) member.code = member.at = undefined;
+    for (const member of this.#members.values()) if (!member.peer) this.#remove(member);
     try {
       const better = servers.better(client, deadline.signal);
       await Promise.race([this.#watch(deadline), this.#receive(deadline, servers, keep), better]);
@@ -1754,36 +1781,48 @@ class Room extends EventTarget {
     }
     if (!id || id === this.id || !(at > 0) || this.#stop.signal.aborted) return;
     const member = this.#members.get(id) ?? { id, tries: 0 };
-    this.#members.set(id, member);
     // It has another one now, or this is a copy of it.
     if (at < member.at || (at === member.at && createdAt > member.createdAt)) return;
-    Object.assign(member, { name: me, code, at, createdAt, info, resting: false });
-    if (!member.peer) return this.#begin();
+    this.#add(member, me);
+    this.#listed.set(code, member);
+    Object.assign(member, { code, at, createdAt, info, resting: false });
+    if (!member.peer) return this.#begin(member);
     member.peer.info = info;
     member.peer.post();
   }
 
   #gone(code) {
-    for (const member of this.#members.values()) {
-      if (member.code !== code) continue;
-      member.code = member.at = undefined;
-      if (member.peer) member.peer.check();
-      else this.#forget(member);
-    }
+    const member = this.#listed.get(code);
+    this.#listed.delete(code);
+    if (member?.code !== code) return;
+    member.code = member.at = undefined;
+    if (member.peer) member.peer.check();
+    else this.#remove(member);
   }
 
-  #forget({ id }) {
-    this.#members.delete(id);
-    this.#begin(); // another member may have wanted its name
+  /** Add a member, or give it another name. */
+  #add(member, name) {
+    if (this.#members.get(member.id) === member && member.name === name) return;
+    this.#remove(member);
+    this.#members.set(member.id, Object.assign(member, { name }));
+    this.#named.set(name, (this.#named.get(name) ?? new Set()).add(member));
   }
 
-  /** A function that tells whether a member has the name of another one, which had it first. */
-  #usurpers() {
-    const owners = new Map();
-    for (const { name, id, code, peer } of this.#members.values()) {
-      if ((code || peer) && !owners.has(name)) owners.set(name, id);
-    }
-    return ({ name, id }) => name && (name === this.#options.me || (owners.get(name) ?? id) !== id);
+  #remove(member) {
+    this.#queue.delete(member);
+    if (this.#members.get(member.id) !== member) return;
+    this.#members.delete(member.id);
+    const others = this.#named.get(member.name);
+    others.delete(member);
+    const [owner] = others;
+    if (owner) this.#begin(owner);
+    else this.#named.delete(member.name);
+  }
+
+  /** Whether a member has the name of another one, which had it first. */
+  #usurps({ id, name }) {
+    const [owner] = this.#named.get(name) ?? [];
+    return name && (name === this.#options.me || (owner ?? { id }).id !== id);
   }
 
   async #take(text) {
@@ -1791,41 +1830,38 @@ class Room extends EventTarget {
     if (!from || from === this.id || this.#stop.signal.aborted) return;
     const member = this.#members.get(from) ?? { id: from, name: me, info: String(info), tries: 0 };
     const first = from < this.id && mail.description?.type === "offer" && mail.of === 1;
-    const another = member.connection !== connection && this.#attempts.get(member.peer)?.late !== false;
-    if (first && another && !this.#usurpers()(member) && this.#admits(false)) {
+    const another = member.connection !== connection && this.#attempts.false.get(member.peer)?.late !== false;
+    if (first && another && !this.#usurps(member) && this.#admits(false)) {
       member.code ??= String(code);
       this.#connect(member, connection);
-      if (member.peer) this.#members.set(from, member);
+      if (member.peer) this.#add(member, member.name);
     }
     if (member.connection === connection) member.peer?.take(mail);
   }
 
-  /** Begin attempts with those that this member leads, the least tried first. */
-  #begin() {
-    while (!this.#stop.signal.aborted) {
-      const usurps = this.#usurpers();
-      const waits = (each) => this.id < each.id && each.code && !each.peer && !each.resting && !usurps(each);
-      const waiting = [...this.#members.values()].filter(waits);
-      if (!waiting.length || !this.#admits(true)) return;
-      const [next] = shuffled(waiting).sort((a, b) => a.tries - b.tries);
-      if (!next.peer) this.#connect(next, random(4)); // it may have begun meanwhile
+  /** Queue a member if it needs an attempt, and begin attempts. */
+  #begin(member) {
+    if (member && this.id < member.id && member.code && !member.peer && !member.resting && !this.#usurps(member)) {
+      this.#queue.add(member);
+    }
+    while (!this.#stop.signal.aborted && this.#queue.next && this.#admits(true)) {
+      const { next } = this.#queue; // an attempt that has ended for this one may have begun another
+      if (next) this.#connect(next, random(4));
     }
   }
 
   /** Whether another attempt may begin, of what may be listed in any number; one that has had its time ends for it. */
   #admits(leads) {
-    const alike = () => [...this.#attempts].filter(([, link]) => link.leads === leads);
+    const attempts = this.#attempts[leads];
     if (this.#paused) return false;
-    if (alike().length >= MAX_ATTEMPTS)
-      alike()
-        .find(([, { late }]) => late)?.[0]
-        .end();
-    return alike().length < MAX_ATTEMPTS;
+    if (attempts.size >= MAX_ATTEMPTS) [...attempts].find(([, { late }]) => late)?.[0].end();
+    return attempts.size < MAX_ATTEMPTS;
   }
 
   /** Begin an attempt, in the place of another one. */
   #connect(member, connection) {
     const room = this;
+    this.#queue.delete(member);
     const before = member.peer;
     const times = Math.min(4, (member.tries += 1)); // longer each time: it may be the machine that is slow
     const link = {
@@ -1840,7 +1876,7 @@ class Room extends EventTarget {
       tell: (name, fields) => this.#tell(name, fields),
       joined(peer) {
         member.tries = 0;
-        room.#attempts.delete(peer);
+        room.#attempts[link.leads].delete(peer);
         room.peers.set(member.id, peer);
         room.#tell("join", { peer });
         room.#begin();
@@ -1858,11 +1894,11 @@ class Room extends EventTarget {
       this.#tell("error", { error });
       this.#free();
       this.#paused = true;
-      this.#later(PAUSE_MS, () => (this.#paused = false));
+      this.#later(PAUSE_MS, () => (this.#paused = false), member);
       return;
     }
     if ((this.#made += 1) % MAX_ATTEMPTS === 0) this.#free();
-    this.#attempts.set(member.peer, link);
+    this.#attempts[link.leads].set(member.peer, link);
     this.#later(BESIDE_MS * times, () => (link.late = true));
     member.connection = connection;
     before?.giveUp();
@@ -1878,25 +1914,28 @@ class Room extends EventTarget {
   }
 
   /** Change something after a while; then another attempt may begin. */
-  #later(ms, change) {
+  #later(ms, change, member) {
     const begin = () => {
       change();
-      this.#begin();
+      this.#begin(member);
     };
     sleep(0, this.#stop.signal, ms).then(begin, () => {});
   }
 
   #ended(member, peer, joined) {
-    this.#attempts.delete(peer);
+    this.#attempts[this.id < member.id].delete(peer);
     if (joined) {
       this.peers.delete(member.id);
       this.#tell("leave", { peer });
     }
     if (member.peer !== peer) return;
     member.peer = undefined;
-    if (!member.code || !member.at) return this.#forget(member);
+    if (!member.code || !member.at) {
+      this.#remove(member);
+      return this.#begin();
+    }
     member.resting = true;
-    this.#later(PAUSE_MS * (0.5 + Math.random()), () => (member.resting = false));
+    this.#later(PAUSE_MS * (0.5 + Math.random()), () => (member.resting = false), member);
   }
 
   /** Send mail to a member; whether it was taken, or there is nothing more to be done about it. */
