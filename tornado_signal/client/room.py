@@ -362,7 +362,7 @@ class Room(Closable):
         return self.id < member.id and waits and not self._usurps(member)
 
     def _lead(self, member: Member | None = None) -> None:
-        """Begin connections to members that wait for it, to this one as well if it needs one."""
+        """Begin attempts with the members that wait, and with this one if it needs one."""
         if member is not None and self._needs_attempt(member):
             self._waiting.add(member)
         while not self._left and self._waiting.choose() is not None and self._admits(leads=True):

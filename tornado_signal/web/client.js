@@ -137,7 +137,7 @@ export class SignalClient {
     return this.#call("withdraw", { code, side, secret }, options);
   }
 
-  /** Withdraw without waiting for a response, also while the page goes away; repeated while the server is unavailable. */
+  /** Withdraw in the background, and again while the server is unavailable. Works while the page goes away. */
   leave(code, side, { secret } = {}) {
     const body = JSON.stringify({ code, side, secret });
     const send = () => globalThis.navigator?.sendBeacon?.(`${this.url}/withdraw`, body);
@@ -1904,7 +1904,7 @@ class Room extends EventTarget {
     before?.giveUp();
   }
 
-  /** Make Chromium free closed connections, which count for its limit of 500: it does when enough was allocated. */
+  /** Make Chromium free closed connections, which count for its limit of 500. It does after enough was allocated. */
   #free() {
     try {
       this.#garbage = new ArrayBuffer(2 ** 24).byteLength;
