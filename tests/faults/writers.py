@@ -56,7 +56,7 @@ class Writers:
         self.times_s = []  # of the acknowledged writes
         self.refused = 0
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
 
     async def _run(self):

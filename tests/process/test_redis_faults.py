@@ -5,9 +5,11 @@ import uuid
 
 import pytest
 from faults import trials
+from faults.writers import Writers
+from support.certificates import make_pair
 from support.command import Server
 from support.networks import dropping, own_network
-from support.redis_servers import RedisCluster
+from support.redis_servers import RedisCluster, RedisServer
 from support.redis_traffic import LosingProxy, Publishers, Waiters, ready, topic_in, until
 
 from tornado_signal.stores.redis import scripts
@@ -131,6 +133,30 @@ def test_nothing_acknowledged_is_lost_in_a_single_fault(shape, cluster, servers,
     assert outcome.refused > 0
 
 
+def test_two_servers_go_on_when_the_third_dies_in_a_failover(cluster, servers, primary, slots, waiters, serve):
+    third = serve(cluster)
+    writers = Writers([*servers[:2], third], slots)
+    writers.wait_for(60)
+    primary.kill()
+    third.end()
+    until(lambda: cluster.replaced(primary))
+    writers.wait_for(60)
+    primary.start()
+    assert writers.lost() == []
+
+
+def test_a_replica_that_took_over_has_on_its_disk_what_is_acknowledged_with_fsync(cluster, servers, primary, slots):
+    primary.kill()
+    until(lambda: cluster.replaced(primary))
+    writers = Writers(servers[2:], slots)
+    writers.wait_for(60)
+    cluster.kill()
+    for node in cluster.servers:
+        node.launch()
+    writers.wait_for(20)
+    assert writers.lost() == []
+
+
 def test_what_was_acknowledged_is_on_the_disks_of_stopped_nodes(cluster, servers, primary, slots, waiters):
     publishers = Publishers(servers)
     publishers.wait_for(60)
@@ -171,3 +197,83 @@ def test_a_change_whose_reply_is_lost_is_made_once(servers, redis_server, serve)
     assert server.codes() == []
     assert server.call("/withdraw", {"code": code, "side": "offerer"})[0] == 404
     proxy.close()
+
+
+def test_a_cluster_with_tls_fails_over(tmp_path, start):
+    pair = make_pair(tmp_path)
+    cluster = RedisCluster("redis", 3, 1, "--cluster-require-full-coverage", "no", tls=pair)
+    nodes = ",".join(f"127.0.0.1:{node.tls_port}" for node in cluster.servers)
+    options = ("--redis-tls", "--redis-ca", pair.certificate, "--durability", "os")
+    server = start("--store", "redis", "--redis-nodes", nodes, *options)
+    primary = cluster.primaries_now()[0]
+    writers = Writers([server], cluster.slots_of(primary))
+    writers.wait_for(20)
+    primary.kill()
+    until(lambda: cluster.replaced(primary))
+    writers.wait_for(20)
+    writers.stop()
+    assert server.stop() == 0
+    assert [line for line in server.log if "is a new primary" in line]
+    cluster.kill()
+
+
+@pytest.fixture
+def watched(tmp_path):
+    """A primary with two replicas, and three Sentinels, in a network of the tests', each with its own address."""
+
+    def start(number, *options, **more):
+        host = f"127.0.2.{number}"
+        own = ("--bind-source-addr", host, "--protected-mode", "no", "--repl-diskless-sync-delay", "0")
+        made.append(RedisServer("redis", *(own[:4] if "--sentinel" in options else own), *options, host=host, **more))
+        return made[-1]
+
+    made = []
+    with own_network():
+        primary = start(1)
+        replicas = [
+            start(number, "--replicaof", f"{primary.host} {primary.port}", "--replica-announce-ip", f"127.0.2.{number}")
+            for number in (2, 3)
+        ]
+        primary.wait(lambda: primary.replicas() == 2)
+        sentinels = []
+        for number in (4, 5, 6):
+            settings = tmp_path / f"sentinel-{number}.conf"
+            settings.write_text(
+                f"sentinel announce-ip 127.0.2.{number}\nsentinel monitor main {primary.host} {primary.port} 2\n"
+                "sentinel down-after-milliseconds main 2000\nsentinel failover-timeout main 4000\n"
+            )
+            sentinels.append(start(number, "--sentinel", settings=settings))
+        for sentinel in sentinels:
+            sentinel.wait(lambda each=sentinel: _knows_all(each.ask("SENTINEL MASTER", "main")))
+        yield primary, replicas, sentinels
+        for node in made:
+            print(node.evidence())  # shown if the test has failed
+            node.kill()
+
+
+def _knows_all(state):
+    return (state["num-slaves"], state["num-other-sentinels"]) == (2, 2)
+
+
+@pytest.mark.slow
+def test_servers_with_a_primary_that_most_sentinels_do_not_see_acknowledge_nothing_it_loses(watched, start):
+    primary, (near, far), sentinels = watched
+    nodes = ",".join(sentinel.address for sentinel in sentinels)
+    server = start("--store", "redis", "--redis-nodes", nodes, "--redis-sentinel", "main")
+    writers = Writers([server], range(16_384))
+    writers.wait_for(60)
+    far.kill()
+    writers.wait_for(60)  # most Sentinels confirm the primary
+    far.start()
+    primary.wait(lambda: primary.replicas() == 2)
+    writers.wait_for(60)
+    here = [SERVER, primary.host, near.host, sentinels[0].host]
+    with dropping(*trials.between(here, [far.host, *(sentinel.host for sentinel in sentinels[1:])])):
+        until(lambda: "MASTER MODE enabled" in far.log())
+        # The primary gives the other replica up, and continues with the near one: nothing stops it.
+        until(lambda: next(each["lag"] for each in primary.replicas_seen() if each["ip"] == far.host) > 6)
+        refused = writers.refused
+        until(lambda: writers.refused > refused)
+    primary.wait(lambda: primary.ask("INFO", "replication")["role"] == "slave")
+    writers.wait_for(60)
+    assert writers.lost() == []

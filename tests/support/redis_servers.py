@@ -97,6 +97,10 @@ class RedisServer:
     def address(self):
         return f"{self.host}:{self.port}"
 
+    @property
+    def tls_port(self):
+        return int(self.options[self.options.index("--tls-port") + 1])
+
     def start(self):
         self.launch()
         self.wait(lambda: self.ask("PING"))
@@ -175,9 +179,12 @@ class RedisServer:
 
 
 class RedisCluster:
-    """Primaries, each with a number of replicas; `apart` gives each node an address of its own."""
+    """Primaries, each with a number of replicas.
 
-    def __init__(self, kind, primaries=3, replicas=0, *options, clock=None, apart=False):
+    `apart` gives each node an address of its own. With `tls`, a certificate and its key, nodes listen for it as well.
+    """
+
+    def __init__(self, kind, primaries=3, replicas=0, *options, clock=None, apart=False, tls=None):
         timeout_ms = "2000" if clock is None else "86400000"
         options = ("--cluster-enabled", "yes", "--cluster-node-timeout", timeout_ms, *options)
         self.clock, self.servers = clock, []
@@ -185,6 +192,10 @@ class RedisCluster:
             host = f"127.0.1.{at + 1}" if apart else "127.0.0.1"
             # Redis 7 takes other addresses of the loopback network for those of other machines.
             own = ("--cluster-announce-ip", host, "--bind-source-addr", host, "--protected-mode", "no")
+            if tls is not None:
+                own += ("--tls-port", str(free_port()), "--tls-cluster", "yes", "--tls-replication", "yes")
+                own += ("--tls-cert-file", tls.certificate, "--tls-key-file", tls.key, "--tls-auth-clients", "no")
+                own += ("--tls-ca-cert-file", tls.certificate)
             self.servers.append(RedisServer(kind, *options, *own, clock=clock, host=host))
         self.primaries, self.replicas = self.servers[:primaries], self.servers[primaries:]
         first = self.servers[0]
@@ -192,7 +203,7 @@ class RedisCluster:
             server.ask("CLUSTER", "ADDSLOTSRANGE", 16384 * at // primaries, 16384 * (at + 1) // primaries - 1)
         for at, server in enumerate(self.servers[1:], 1):
             server.ask("CLUSTER", "SET-CONFIG-EPOCH", at + 1)
-            first.ask("CLUSTER", "MEET", server.host, server.port)
+            first.ask("CLUSTER", "MEET", server.host, server.port if tls is None else server.tls_port)
         self._all_say("cluster_known_nodes", str(len(self.servers)))
         for at, server in enumerate(self.replicas):
             primary = self.primaries[at % primaries].ask("CLUSTER", "MYID")

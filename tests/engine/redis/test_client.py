@@ -100,19 +100,18 @@ async def test_a_slot_that_two_nodes_pass_to_each_other_is_not_asked_for_without
 
 
 async def test_many_channels_are_subscribed_a_part_at_a_time(redis):
-    proxy = HoldingProxy(redis)
     count = 5 * wakes.IN_FLIGHT
-    async with opened(proxy.address, access=Access(timeout_s=30)) as store:
-        watches = [store.watch_topic("https://one.example", str(number)) for number in range(count)]
-        await asyncio.to_thread(until, lambda: proxy.subscribed >= wakes.IN_FLIGHT)
-        await asyncio.sleep(0.2)  # all would have come
-        assert proxy.subscribed == wakes.IN_FLIGHT
-        proxy.released.set()
-        await store.wakes.settled()
-        assert proxy.subscribed == count == redis.ask("INFO", "stats")["pubsubshard_channels"]
-        for watch in watches:
-            watch.close()
-    proxy.close()
+    with HoldingProxy(redis) as proxy:
+        async with opened(proxy.address, access=Access(timeout_s=30)) as store:
+            watches = [store.watch_topic("https://one.example", str(number)) for number in range(count)]
+            await asyncio.to_thread(until, lambda: proxy.subscribed >= wakes.IN_FLIGHT)
+            await asyncio.sleep(0.2)  # all would have come
+            assert proxy.subscribed == wakes.IN_FLIGHT
+            proxy.released.set()
+            await store.wakes.settled()
+            assert proxy.subscribed == count == redis.ask("INFO", "stats")["pubsubshard_channels"]
+            for watch in watches:
+                watch.close()
 
 
 class HoldingProxy(LocalServer):

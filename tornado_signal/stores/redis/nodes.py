@@ -371,7 +371,7 @@ class Node:
 def advised(problem: str) -> str:
     """Return what a node says, with what the operator can do about it."""
     advice = ADVICE.get(problem.partition(" ")[0])
-    return f"{problem}; {advice}" if advice else problem
+    return f"{problem.rstrip('.')}; {advice}" if advice else problem
 
 
 def reason_of(error: Exception) -> str:
