@@ -25,6 +25,7 @@ class Outcome(NamedTuple):
     lost: int
     longest_gap_s: float
     winner: str  # the replica that took over
+    found_s: float | None = None  # between the election and the first write
 
 
 def make_cluster(kind):
@@ -47,9 +48,26 @@ def minority(cluster, servers, primary, written_s=WRITTEN_S):
     try:
         time.sleep(written_s)
         with dropping(*between([*here, SERVER], others)):
-            until(lambda: "Failover election won" in far.new_log(), BOUND_S)
+            until(lambda: _has_won(far), BOUND_S)
             time.sleep(2 * written_s)
         return _end(cluster, writers, primary, written_s, far.address)
+    finally:
+        writers.stop()
+
+
+def cut_off(cluster, servers, primary, written_s=WRITTEN_S):
+    """Nothing reaches the primary any more, and nothing comes from it."""
+    cluster.mark_logs()
+    replicas = cluster.replicas_of(primary)
+    writers = Writers(servers, cluster.slots_of(primary))
+    try:
+        time.sleep(written_s)
+        with dropping(f"ip saddr {primary.host}", f"ip daddr {primary.host}"):
+            winner = until(lambda: next(filter(_has_won, replicas), None), BOUND_S, pause_s=0.002)
+            won_s = time.monotonic()
+            writers.wait_for(20)
+            found_s = next(time_s for time_s in writers.times_s if time_s > won_s) - won_s
+        return _end(cluster, writers, primary, written_s, winner.address)._replace(found_s=found_s)
     finally:
         writers.stop()
 
@@ -78,6 +96,10 @@ def late_replica(cluster, servers, primary, written_s=WRITTEN_S):
         writers.stop()
 
 
+def _has_won(node):
+    return "Failover election won" in node.new_log()
+
+
 def _end(cluster, writers, primary, written_s, winner):
     """Wait until the cluster is whole and written again, and count what is lost."""
     primary.wait(lambda: primary.ask("INFO", "replication")["role"] == "slave")
@@ -88,4 +110,4 @@ def _end(cluster, writers, primary, written_s, winner):
     return Outcome(writers.acknowledged, writers.refused, len(lost), writers.longest_gap_s(), winner)
 
 
-SHAPES = {"minority": minority, "late-replica": late_replica}
+SHAPES = {"cut-off": cut_off, "minority": minority, "late-replica": late_replica}

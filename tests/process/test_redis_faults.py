@@ -126,6 +126,16 @@ def test_a_primary_that_only_the_other_nodes_do_not_reach_is_left(cluster, serve
     publishers.end()
 
 
+def test_a_call_to_a_frozen_primary_goes_to_the_one_that_replaces_it(cluster, primary, slots, serve):
+    server = serve(cluster, "--redis-timeout-ms", "60000")
+    primary.freeze()
+    try:
+        server.offer(topic_in(slots))  # otherwise it would wait for the whole minute
+    finally:
+        primary.resume()
+    primary.wait(lambda: primary.ask("INFO", "replication")["role"] == "slave")
+
+
 @pytest.mark.parametrize("shape", trials.SHAPES.values(), ids=trials.SHAPES)
 def test_nothing_acknowledged_is_lost_in_a_single_fault(shape, cluster, servers, primary, waiters):
     outcome = shape(cluster, servers[:2], primary, written_s=0.3)

@@ -163,7 +163,7 @@ class Client:
                 looks = {self._loop.create_task(node.look()) for node in self.topology.primaries}
                 while looks:
                     _, looks = await asyncio.wait(looks, timeout=AWAY_LOOK_S)
-                    if not self.topology.available:
+                    if looks or not self.topology.available:  # a primary is slow, or does not respond
                         self.topology.refresh_soon()
 
 
