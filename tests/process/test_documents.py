@@ -45,8 +45,8 @@ NEEDS_CARE = {
     "tests/bench/run": ["tests/bench/run", "--help"],
     "tests/soak/run --minutes 30 --peers 2000 --plot soak.svg": ["tests/soak/run", "--help"],
     "tests/hostile/run": ["tests/hostile/run", "--help"],
-    "tests/faults/run": ["tests/faults/run", "--help"],
     "tests/hostile/fuzz --inputs 1000000": ["tests/hostile/fuzz", "--help"],
+    "tests/faults/run": ["tests/faults/run", "--help"],
     ".venv/bin/mkdocs build": [".venv/bin/mkdocs", "--version"],  # test_site.py does it
 }
 

@@ -44,6 +44,8 @@ VALUES = [
     ("redis_prefix", "a|b~:", '"a|b~:"', "a|b~:"),
     ("redis_user", "none", '"none"', ""),
     ("redis_user", "signal", '"signal"', "signal"),
+    ("redis_sentinel_user", "none", '"none"', ""),
+    ("redis_sentinel_user", "signal", '"signal"', "signal"),
     ("allowed_origins", "any", '"any"', None),
     ("allowed_origins", "https://B.example", '["https://B.example"]', Origins(frozenset({"https://B.example"}))),
     ("allowed_origins", "http://a:1, null", '["http://a:1", "null"]', Origins(frozenset({"http://a:1", "null"}))),
@@ -81,6 +83,7 @@ REFUSED_TEXT = {
     "redis_sentinel": ["", "a b", "a:1", "a" * 129],
     "redis_prefix": ["", "{a}", "a b", "a" * 65, "é"],
     "redis_user": ["", "a b"],
+    "redis_sentinel_user": ["", "a b"],
     "session_timeout_ms": ["5m", "off"],
     "hold_grace_ms": ["5s"],
     "allowed_origins": [
@@ -110,6 +113,7 @@ REFUSED_TOML = {
     "redis_sentinel": ["false"],
     "redis_prefix": ["1"],
     "redis_user": ["false"],
+    "redis_sentinel_user": ["false"],
     "session_timeout_ms": ["inf"],
     "allowed_origins": ["[]", "false", "[1]", '[["http://a"]]'],
     "trusted_proxies": ["[]", "[10]", "{a = 1}"],
@@ -128,7 +132,8 @@ def also(name, values=(), texts=(), toml=()):
     REFUSED_TOML[name] = [*toml, *REFUSED_TOML.get(name, [])]
 
 
-for name in ("tls_certificate", "tls_key", "redis_password_file", "redis_ca", "admin_token_file", "turn_secret_file"):
+PATHS = ["tls_certificate", "tls_key", "redis_password_file", "redis_sentinel_password_file", "redis_ca"]
+for name in (*PATHS, "admin_token_file", "turn_secret_file"):
     values = [("none", '"none"', None), ("/etc/a b.pem", '"/etc/a b.pem"', Path("/etc/a b.pem"))]
     also(name, values, ["", "a\0b"], ["1", "true", "['key.pem']"])
 for name in ("redis_tls", "demo", "start_empty_if_damaged", "access_log", "log_addresses"):

@@ -9,6 +9,7 @@ from ..metrics import SessionMetrics
 from ..session import ListedSession, ListingState, News, Position, SessionPosition, Side, TopicStep
 from ..settings.settings import Settings
 from ..system.clock import Clock
+from ..system.secrets import redis_passwords
 from .quotas import Quotas
 
 if TYPE_CHECKING:  # a command that looks at files starts faster without asyncio
@@ -293,7 +294,7 @@ def make_store(settings: Settings, clock: Clock) -> Store:
     if settings.store == "redis":
         with engine_of_redis():
             from .redis.store import make_redis_store
-        return make_redis_store(settings, quotas)
+        return make_redis_store(settings, quotas, *redis_passwords(settings))
 
     from .leveldb.space import Space
     from .leveldb.store import LevelDBStore

@@ -33,7 +33,6 @@ from ...session import (
     owns,
 )
 from ...settings.settings import Settings
-from ...system.secrets import redis_passwords
 from .. import position_text
 from ..quotas import UNLIMITED, Quotas
 from ..watches import Watch, Watches
@@ -771,13 +770,10 @@ class RedisStore:
                     break
 
 
-def make_redis_store(settings: Settings, quotas: Quotas) -> RedisStore:
-    """The store as configured.
-
-    Raises:
-        OperatorError: a file with a password cannot be read.
-    """
-    password, sentinel_password = redis_passwords(settings)
+def make_redis_store(
+    settings: Settings, quotas: Quotas, password: str | None, sentinel_password: str | None
+) -> RedisStore:
+    """Return the store as configured, with the passwords for Redis and for its Sentinels."""
     ca = str(settings.redis_ca) if settings.redis_ca else None
     timeout_s = settings.redis_timeout_ms / 1000
     return RedisStore(
