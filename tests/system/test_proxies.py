@@ -12,7 +12,7 @@ import time
 import pytest
 from support.certificates import client_context, make_pair
 from support.paths import SYSTEMD
-from support.proxies import PROXIES
+from support.proxies import PROXIES, put
 from support.redis_servers import free_port
 from support.rpc import RpcClient
 from support.service import ORIGIN, WHO, Connection, allowed_origin, head, invalid, refused, segment, with_origin
@@ -201,6 +201,42 @@ async def test_nul_and_dots_in_paths(start_through):
         await caddy.post(f"{path}/offer", **OFFER)
     assert nginx.runs == []
     assert await caddy.service.topics() == [("\0", 1), ("..", 2), ("a\0b", 1)]
+
+
+class Narrow(PROXIES["nginx"]):
+    """An nginx that allows each client two open requests."""
+
+    def command(self, site):
+        return super().command(
+            put(site, [("limit_conn tornado_signal_clients 1000;", "limit_conn tornado_signal_clients 2;")])
+        )
+
+
+async def test_nginx_limits_what_a_client_has_open(start_through, monkeypatch):
+    monkeypatch.setitem(PROXIES, Narrow, Narrow)
+    through = await start_through(Narrow)
+    address = {"local_addr": (ELSEWHERE, 0)}
+    async with open_socket(through, **address), open_socket(through, **address):
+        response = await through.call("GET", "/topics", source=ELSEWHERE)
+        assert refused(response) == (429, "Too many requests")
+        assert (allowed_origin(response), int(response.headers["Retry-After"])) == ("*", 5)
+        assert (await through.call("GET", "/topics")).status == 200
+    async with asyncio.timeout(BOUND_S):
+        while (await through.call("GET", "/topics", source=ELSEWHERE)).status != 200:
+            pass
+
+
+def test_nginx_counts_the_network_of_an_ipv6_client():
+    (rule,) = re.findall(r'^    "~(.*)" \$1;$', (SYSTEMD / "nginx.conf").read_text(), re.MULTILINE)
+    for one, other, together in (
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::9", True),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:3::9", False),
+        ("2001:db8::1", "2001:db8::a:b:c:d", True),
+        ("2001:db8:1::1", "2001:db8:1::a:b:c", True),
+        ("2001:db8:1::1", "2001:db8:2::1", False),
+    ):
+        assert (re.match(rule, one)[1] == re.match(rule, other)[1]) is together
+    assert not any(re.match(rule, each) for each in ("192.0.2.1", "::1", "unix:"))
 
 
 async def test_http_is_sent_to_https(start_through):
