@@ -385,6 +385,10 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
     tls, token = open_tls(settings), admin_token(settings)
     clock = Clock()
     store = await open_store(settings, clock)
+    try:
+        check_files(settings)
+    except OperatorError as error:  # a database is there as well: its sessions are worth more than order
+        log.warning("%s; serving the database beside it", error)
     public: list[socket.socket] = []
     try:
         public, admin = (inherited.public, inherited.admin) if inherited else open_all_sockets(settings)

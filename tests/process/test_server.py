@@ -118,7 +118,7 @@ def test_check_opens_what_serve_needs_and_says_what_that_is(tmp_path):
 def test_a_directory_with_foreign_files_is_refused_and_not_touched(start, tmp_path):
     """A directory with foreign files is refused, and nothing in it changes; what a database leaves is none.
 
-    One that holds a database as well is refused by `--check` only.
+    One that holds a database as well is refused by `--check`. A server serves it, and logs a warning.
     """
     data = tmp_path / "data"
     data.mkdir(mode=0o755)
@@ -144,7 +144,10 @@ def test_a_directory_with_foreign_files_is_refused_and_not_touched(start, tmp_pa
     assert "\nstore: data, 2 sessions listed in 1 topics\n" in done.stdout
     (data / "notes").touch()
     refused(run("serve", "--check", "--port", 0, cwd=tmp_path), "notes; choose another --data-dir")
-    assert len(start().codes()) == 2
+    server = start()
+    (warning,) = (line for line in server.log if " WARNING " in line)
+    assert "data holds what is not the server's: notes; choose another --data-dir" in warning
+    assert len(server.codes()) == 2
 
 
 @pytest.mark.parametrize("check", [["--check"], []])

@@ -64,7 +64,7 @@ def check_own(path: Path) -> None:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise OperatorError(
             f"{path} holds what is not the server's: {', '.join(foreign[:3])}{more}; "
-            "choose another --data-dir, or move that away"
+            "choose another --data-dir, or move these files away"
         )
 
 
