@@ -276,7 +276,6 @@ class Running:
             use_passwords(*passwords)
         site.limits.apply(settings)
         self._transport.unsent.most_bytes = settings.max_unsent_bytes
-        self._transport.max_read_ahead_bytes = settings.max_read_ahead_bytes
         self._transport.unfinished.most_bytes = settings.max_read_ahead_bytes
         self._application.endpoints = make_endpoints(settings, self._websocket_endpoints())
         logs.set_up(settings.log_level, settings.log_format, **self._common)

@@ -198,7 +198,7 @@ def test_a_body_behind_a_request_that_waits_stays_with_its_sender(running):
 
 
 def test_bytes_behind_requests_that_wait_are_bounded_for_all_together(running, monkeypatch):
-    monkeypatch.setattr(running.server.state, "max_read_ahead_bytes", 1_000_000)
+    monkeypatch.setattr(running.server.state.unfinished, "most_bytes", 1_000_000)
     much = WAIT + numbered(1) * 10_000
     little = WAIT + b"".join(map(numbered, range(10))) + numbered(10, CLOSE)
     with contextlib.ExitStack() as ends:
@@ -211,8 +211,8 @@ def test_bytes_behind_requests_that_wait_are_bounded_for_all_together(running, m
             client.settimeout(PATIENCE_S)
             clients.append(client)
             until(lambda number=number: len(running.application.waiting) == number)
-        settled(lambda: running.call(lambda: running.server.state.read_ahead_bytes))
-        assert 100_000 < running.call(lambda: running.server.state.read_ahead_bytes) <= 1_000_000
+        settled(lambda: running.call(lambda: running.server.state.unfinished.bytes))
+        assert 100_000 < running.call(lambda: running.server.state.unfinished.bytes) <= 1_000_000
         assert sum(there._refused == 503 for there in running.server.state.connections) > 10
         modest = ends.enter_context(running.connect())
         modest.sendall(little)
@@ -229,7 +229,7 @@ def test_bytes_behind_requests_that_wait_are_bounded_for_all_together(running, m
         assert last.status == 503
         assert last.json == {"error": "Service unavailable"}
     until(lambda: not running.server.state.connections)
-    assert running.call(lambda: running.server.state.read_ahead_bytes) == 0
+    assert running.call(lambda: running.server.state.unfinished.bytes) == 0
 
 
 def test_a_slow_reader_pauses_the_handler(running):

@@ -559,6 +559,21 @@ async def test_the_address_with_the_most_unfinished_messages_loses_its_connectio
     await until(lambda: not states[0].unfinished.bytes)
 
 
+async def test_what_http_and_websockets_send_ahead_is_bounded_together(service, states):
+    ahead = head("GET", "/lobby/sessions?wait=60", with_origin(ORIGIN)) + head("GET", "/", with_origin(ORIGIN)) * 1000
+    async with contextlib.AsyncExitStack() as stack:
+        sender = await stack.enter_async_context(open_socket(service, local_addr=("127.0.0.2", 0)))
+        unfinished = states[0].unfinished
+        while (before := unfinished.bytes) < 150_000:
+            await (await stack.enter_async_context(service.connect())).send(ahead)
+            await until(lambda before=before: unfinished.bytes > before)
+        unfinished.most_bytes = before + 50_000
+        sender.socket.transport.write(serialized(Opcode.TEXT, b" " * 100_000)[:-1])
+        await until(lambda: unfinished.ended)
+        assert unfinished.bytes <= unfinished.most_bytes
+    await until(lambda: not unfinished.bytes)
+
+
 async def test_control_frames_leave_nothing_unfinished(service, states):
     async with open_socket(service) as client:
         for number in range(20):

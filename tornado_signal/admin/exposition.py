@@ -75,8 +75,8 @@ class Exposition(Collector):
         yield gauge("connections", "Open connections of clients.", len(transport.connections))
         yield gauge("websockets", "Those of them that are WebSockets.", transport.websockets)
         yield gauge("unsent_bytes", "What clients that read too slowly have left unread.", transport.unsent.bytes)
-        read_ahead = transport.read_ahead_bytes + transport.unfinished.bytes
-        yield gauge("read_ahead_bytes", "What was read behind unanswered requests, or is not whole.", read_ahead)
+        meaning = "What was read behind unanswered requests, or is not whole."
+        yield gauge("read_ahead_bytes", meaning, transport.unfinished.bytes)
         ended: Values = {
             ("too many",): transport.turned_away,
             ("unsent",): transport.unsent.ended,

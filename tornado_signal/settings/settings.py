@@ -239,7 +239,7 @@ class Settings:
     max_read_ahead_bytes: int = setting(
         16_777_216,
         COUNT,
-        "how much is read behind requests that are not answered yet, of all clients together",
+        "how much is read ahead of what can be answered, of all clients together, over HTTP and WebSockets",
         "bytes",
         live=True,
     )

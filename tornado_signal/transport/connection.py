@@ -201,10 +201,19 @@ class Connection(asyncio.Protocol):
 
         A few small requests are kept whatever others have sent: they cost no more than the connection itself.
         """
-        self.state.read_ahead_bytes += len(data) - len(self._waiting)
+        unfinished = self.state.unfinished
         self._waiting = data
-        if self.state.read_ahead_bytes > self.state.max_read_ahead_bytes and len(data) > PIECE_BYTES:
+        if not data:
+            unfinished.forget(self)
+            return
+        unfinished.record(self, len(data))
+        if unfinished.bytes > unfinished.most_bytes and len(data) > PIECE_BYTES:
             self._refuse(http.HTTPStatus.SERVICE_UNAVAILABLE)
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """What has been read behind a request that is not finished."""
+        return len(self._waiting)
 
     # From the parser
 

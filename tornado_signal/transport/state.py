@@ -113,10 +113,14 @@ class Backlog:
 
     def grown(self, connection: OpenConnection, size: int) -> None:
         """A connection has so many bytes now."""
-        self.bytes += size - self._sizes.get(connection, 0)
-        self._sizes[connection] = size
+        self.record(connection, size)
         if self.bytes > self.most_bytes:
             self._shrink()
+
+    def record(self, connection: OpenConnection, size: int) -> None:
+        """Set the size of a connection, whatever the total is."""
+        self.bytes += size - self._sizes.get(connection, 0)
+        self._sizes[connection] = size
 
     def forget(self, connection: OpenConnection) -> None:
         """A connection has none any more, or is over."""
@@ -144,19 +148,18 @@ class ServerState:
     Args:
         limiter: counts connections, and says which are too many.
         max_unsent_bytes: what clients that read too slowly may leave unread, all together.
+        max_read_ahead_bytes: the limit of `unfinished`.
 
     Attributes:
         application: answers the requests.
         refusal: makes headers and body of an answer to what is refused here, from its status and the headers
             that were understood.
         tls: certificate and key, for HTTPS.
-        max_read_ahead_bytes: what is read behind requests that are not finished, of all clients together.
         protocol: `http` or `https`.
         connections: those that are open.
         all_closed: set when `stopping` is and no connection is left.
         unsent: the connections whose clients read too slowly.
-        unfinished: the WebSockets whose clients have sent what is not whole, or cannot be worked on yet.
-        read_ahead_bytes: what has been read behind requests that are not finished.
+        unfinished: the connections whose clients have sent what is not whole, or cannot be worked on yet.
         websockets: how many of the connections are WebSockets.
         turned_away: how many connections were closed as soon as they came.
         stopping: whether each response is the last of its connection.
@@ -181,8 +184,6 @@ class ServerState:
         self.all_closed = asyncio.Event()
         self.unsent = Backlog(max_unsent_bytes, attrgetter("unsent_bytes"))
         self.unfinished = Backlog(max_read_ahead_bytes, attrgetter("unfinished_bytes"))
-        self.max_read_ahead_bytes = max_read_ahead_bytes
-        self.read_ahead_bytes = 0
         self.websockets = 0
         self.turned_away = 0
         self.stopping = False
