@@ -88,3 +88,4 @@ def test_failures_are_counted_and_what_never_happened_is_named():
         "the run was too short to say anything",
     ]
     assert verdict.judge(make_stretch(lambda at_s: {}), done, []) == ["never: met"]
+    assert verdict.judge(make_stretch(lambda at_s: {}), ALL_DONE | {"taken over": 0}, [], restarted=False) == []

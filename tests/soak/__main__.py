@@ -161,7 +161,7 @@ def main() -> int:
             if soak.server is not None:
                 soak.server.__exit__()
     stretch = [sample for sample in soak.samples if soak.stretch_s[0] <= sample["at_s"] <= soak.stretch_s[1]]
-    against = verdict.judge(stretch, soak.world.done, soak.tally.wrong)
+    against = verdict.judge(stretch, soak.world.done, soak.tally.wrong, restarted=not options.no_restarts)
     report = {
         "minutes": options.minutes,
         "peers": options.peers,

@@ -33,8 +33,11 @@ def judges_memory(stretch: list[dict]) -> bool:
     return bool(stretch) and stretch[-1]["at_s"] - stretch[0]["at_s"] >= MEMORY_STRETCH_S
 
 
-def judge(stretch: list[dict], done: dict[str, int], wrong: list[str]) -> list[str]:
-    """What speaks against a run: samples of one warm process, how often all was done, and what went wrong."""
+def judge(stretch: list[dict], done: dict[str, int], wrong: list[str], *, restarted: bool = True) -> list[str]:
+    """What speaks against a run: samples of one warm process, how often all was done, and what went wrong.
+
+    Without restarts, no connection takes over what another one held.
+    """
     against = [f"{wrong.count(each)} times: {each}" for each in sorted(set(wrong))]
     if len(stretch) < 4:
         return [*against, "the run was too short to say anything"]
@@ -44,4 +47,5 @@ def judge(stretch: list[dict], done: dict[str, int], wrong: list[str]) -> list[s
         second, last = quarters(stretch, name)
         if last > factor * second + more:
             against.append(f"{name} grows: {second:.1f} in the second quarter, {last:.1f} in the last")
-    return against + [f"never: {name}" for name in sorted(MUST_HAVE) if not done.get(name)]
+    must_have = MUST_HAVE if restarted else MUST_HAVE - {"taken over"}
+    return against + [f"never: {name}" for name in sorted(must_have) if not done.get(name)]
