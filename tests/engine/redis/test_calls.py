@@ -114,6 +114,21 @@ async def test_many_channels_are_subscribed_a_part_at_a_time(redis):
                 watch.close()
 
 
+async def test_a_page_in_the_middle_of_the_topics_reads_few_more_than_the_first(redis, under):
+    async with opened((redis.host, redis.port), access=Access(timeout_s=30)) as store:
+        one = under(store)
+        names = [f"topic-{number:04}" for number in range(6000)]
+        for at in range(0, len(names), 500):
+            await asyncio.gather(*(one.create(topic=name) for name in names[at : at + 500]))
+        read = []
+        for offset in (0, 1000, 2000, 4000, 5000):
+            before = calls(redis, "hget")
+            page, count = await one.topics(offset, 100)
+            assert ([name for name, _ in page], count) == (names[offset : offset + 100], len(names))
+            read.append(calls(redis, "hget") - before)  # one for each topic, and those of the counts
+        assert max(read) < 2 * read[0]
+
+
 class HoldingProxy(LocalServer):
     """Lies between a store and a Redis, and holds the replies to subscriptions back until it is `released`."""
 

@@ -7,6 +7,7 @@ subscriptions and a few counts, so that any process answers as any other. The ti
 import asyncio
 import dataclasses
 import heapq
+import itertools
 import math
 import os
 import re
@@ -51,7 +52,8 @@ from .wakes import Wakes
 LISTING_STEP = 50  # sessions of a listing that are read together
 EVENTS_STEP = 50
 KEYS_STEP = 1000  # keys among which some are found
-TOPICS_DIRECT = 4096  # topics among which the beginning of a page is looked for by reading them
+TOPICS_DIRECT = 256  # topics before a page that are read rather than counted
+GUESSES = 8  # of the beginning of a page, before the rest is halved
 FULL_RETRY_S = 10
 LOOK_AGAIN_S = 0.005  # after something should have expired: clocks are not read at the same instant
 COUNTS_STEP = 8  # origins that are counted together
@@ -452,7 +454,7 @@ class RedisStore:
     async def topics(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
         partitions = self.partitions.all(origin)
         begins, ends = [0] * len(partitions), [0] * len(partitions)
-        if offset > TOPICS_DIRECT // 4:
+        if offset > TOPICS_DIRECT:
             ends = [topics for _, topics in await self._sizes(origin)]
             if offset >= sum(ends):
                 return [], sum(ends)
@@ -485,22 +487,34 @@ class RedisStore:
             many *= 2
 
     async def _find_rank(self, partitions: Sequence[Partition], ends: Sequence[int], offset: int) -> list[int]:
-        """Where to begin in each partition, so that no more than `offset` topics come before, and not many fewer."""
+        """Where to begin in each partition, so that no more than `offset` topics come before, and not many fewer.
+
+        Topics are spread evenly: the rank of a topic in one partition tells about how many topics precede it in all.
+        """
         low, high = [0] * len(partitions), list(ends)
-        while sum(high) - sum(low) > TOPICS_DIRECT and offset - sum(low) > TOPICS_DIRECT // 4:
+        for step in itertools.count():
+            left, width = offset - sum(low), sum(high) - sum(low)
             sizes = [above - below for below, above in zip(low, high, strict=True)]
             at = sizes.index(max(sizes))
-            middle = low[at] + sizes[at] // 2
-            _, _, some = await self._topics(partitions[at], middle, 1)
-            if not some:
+            if left <= TOPICS_DIRECT // 2 or width <= 0:
+                break
+            # As far below the page as a guess is usually wrong.
+            wanted = left - math.sqrt(left * len(partitions)) if step < GUESSES else width / 2
+            middle = low[at] + int(sizes[at] * wanted / width)
+            if middle <= low[at]:
+                break
+            topic = await self.client.call(
+                partitions[at].slot, (b"ZRANGE", partitions[at].topics, middle, middle), write=False
+            )
+            if not topic:
                 break
             ranks = await asyncio.gather(
                 *(
-                    self.client.call(each.slot, (b"ZLEXCOUNT", each.topics, b"-", b"(" + some[0][0]), write=False)
+                    self.client.call(each.slot, (b"ZLEXCOUNT", each.topics, b"-", b"(" + topic[0]), write=False)
                     for each in partitions
                 )
             )
-            if sum(ranks) <= offset:
+            if sum(map(max, zip(low, ranks, strict=True))) <= offset:
                 low = [max(pair) for pair in zip(low, ranks, strict=True)]
             else:
                 high = [min(pair) for pair in zip(high, ranks, strict=True)]
