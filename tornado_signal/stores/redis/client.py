@@ -104,7 +104,7 @@ class Client:
 
     async def _try(self, slot: int, command: Command, write: bool, unknown: Command | None, until_s: float) -> Any:
         node = self.topology.node(slot)
-        reply = await self._send(node.writes if write else node.reads, until_s, command)
+        reply = await (node.writes if write else node.reads).submit(command)
         if not isinstance(reply, Failure):
             self.read_ms = node.reads.now_ms
             return reply

@@ -11,7 +11,7 @@ import re
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from .connections import Access, Address, Command, Connection, Failure, Refused
 
@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 BATCH: Final = 500  # commands that leave together; more would hold up all others after a stall
 ROUND_S: Final = 0.25  # of one WAIT; after that the node is asked again which replicas it has
+LEAST_S: Final = 0.05  # that a node has for a batch, however long its commands have been in the queue
 HISTORY_S: Final = 1.0  # how long a history is trusted after the node has named it
 REPLACED: Final = "another node is the primary now"
 
@@ -88,32 +89,20 @@ class Acknowledgement:
         return None if have >= replicas else f"{have} of {replicas} replicas have a write"
 
 
-class Replication(NamedTuple):
-    """The state of a node's replication.
+def parse_replication(info: bytes, lag_s: int) -> tuple[bytes, int]:
+    """Return the id of a primary's history, or nothing for a replica, and how many replicas are in touch.
 
-    Attributes:
-        history: the id of its history if it is a primary, otherwise empty.
-        lags_s: for each replica that is online, the seconds since its last report.
+    These are online and have reported within `lag_s`. Runs for each batch: its time is a part of what a write costs.
     """
-
-    history: bytes
-    lags_s: tuple[int, ...]
-
-    @classmethod
-    def parse(cls, info: bytes) -> "Replication":
-        """Parse the reply to INFO replication."""
-        primary = _PRIMARY.search(info)
-        return cls(primary[1] if primary else b"", tuple(int(lag) for lag in _ONLINE.findall(info)))
-
-    def replicas(self, lag_s: int) -> int:
-        """Return how many replicas have reported within this time."""
-        return sum(lag <= lag_s for lag in self.lags_s)
+    history = _HISTORY.search(info) if b"role:master" in info else None
+    return history[1] if history else b"", sum([int(lag) <= lag_s for lag in _LAG.findall(info)])
 
 
-_PRIMARY = re.compile(rb"role:master\r\n.*^master_replid:([0-9a-f]+)", re.DOTALL | re.MULTILINE)
-_ONLINE = re.compile(rb"^slave[0-9]+:.*,state=online,offset=[0-9]+,lag=(-?[0-9]+)", re.MULTILINE)
+# No anchor at the beginning of a line: that would take four times as long.
+_HISTORY = re.compile(rb"\nmaster_replid:([0-9a-f]+)")
+_LAG = re.compile(rb",state=online,offset=[0-9]+,lag=(-?[0-9]+)")
 
-Entry = tuple[tuple[Command, ...], "asyncio.Future[Any]"]
+Entry = tuple[tuple[Command, ...], "asyncio.Future[Any]", float]  # with the time when it was submitted
 
 
 class Lane:
@@ -155,7 +144,7 @@ class Lane:
         self._expected = 0  # replies
         self._working = False
         self._loop = asyncio.get_running_loop()
-        self._sent_s = 0.0
+        self._sent_s = self._until_s = 0.0
         self._late: asyncio.TimerHandle | None = None
 
     def submit(self, *commands: Command) -> "asyncio.Future[Any]":
@@ -166,7 +155,7 @@ class Lane:
             or NotReplicated). If it is done before the commands leave, they are not sent.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._queue.append((commands, future))
+        self._queue.append((commands, future, self._loop.time()))
         if not self._working:
             self._working = True
             self._loop.call_soon(self._send)
@@ -186,8 +175,10 @@ class Lane:
             if not self._batch:
                 self._loop.call_soon(self._send)
                 return
-            commands = [command for each, _ in self._batch for command in each]
+            commands = [command for entry in self._batch for command in entry[0]]
             self._sent_s = self._loop.time()
+            # The queue is in order: so no command takes longer than its own time, including that in the queue.
+            self._until_s = max(self._batch[0][2] + self._access.timeout_s, self._sent_s + LEAST_S)
             if self._acknowledgement is None:
                 self._ask([(b"TIME",), *commands])
             else:
@@ -195,7 +186,7 @@ class Lane:
                 self._ask_to_write(
                     [(*each[:-1], history) if each[-1] is HISTORY else each for each in commands], self._acknowledgement
                 )
-            self._late = self._loop.call_later(self._access.timeout_s, self.lose, "no response in time")
+            self._late = self._loop.call_at(self._until_s, self.lose, "no response in time")
 
     def _ask(self, commands: list[Command]) -> None:
         assert self._connection is not None
@@ -204,11 +195,15 @@ class Lane:
 
     def _ask_to_write(self, commands: list[Command], acknowledgement: Acknowledgement) -> None:
         """Send writes, or none if they are only waited for."""
-        left_s = self._sent_s + 0.75 * self._access.timeout_s - self._loop.time()  # the rest is for the way
+        left_s = self._wait_until_s() - self._loop.time()
         self._wait = acknowledgement.command(
             max(self._replicas, acknowledgement.replicas), max(1, int(min(left_s, ROUND_S) * 1000))
         )
         self._ask([(b"INFO", b"replication"), *commands, *([] if self._wait is None else [self._wait])])
+
+    def _wait_until_s(self) -> float:
+        """When to stop waiting for replicas; the rest of the time is for the way."""
+        return self._sent_s + 0.75 * (self._until_s - self._sent_s)
 
     async def _connect(self) -> None:
         try:
@@ -238,15 +233,15 @@ class Lane:
         """Finish a batch of writes if they are as safe as configured; otherwise wait on, or give up."""
         info = replies.pop(0)
         if isinstance(info, bytes):
-            replication = Replication.parse(info)
-            self._history, self._history_s = replication.history, self._sent_s
-            self._count(replication.replicas(acknowledgement.lag_s))
+            self._history, replicas = parse_replication(info, acknowledgement.lag_s)
+            self._history_s = self._sent_s
+            self._count(replicas)
         if self._wait is not None:
             reply = replies.pop()
             if self._results is None:
                 self._results = replies
             missing = acknowledgement.missing(reply, max(self._replicas, acknowledgement.replicas))
-            in_time = self._loop.time() < self._sent_s + 0.75 * self._access.timeout_s
+            in_time = self._loop.time() < self._wait_until_s()
             if missing is not None and in_time and not isinstance(reply, Exception):
                 self._ask_to_write([], acknowledgement)
                 return
@@ -275,7 +270,7 @@ class Lane:
         if self._late is not None:
             self._late.cancel()
         at = -1
-        for commands, future in batch:
+        for commands, future, _ in batch:
             at += len(commands)
             if not future.done():
                 future.set_result(replies[at])
@@ -286,7 +281,7 @@ class Lane:
         self.disconnect()
         self._replies, self._expected, self._working, self._results = [], 0, False, None
         lost, self._batch, self._queue = self._batch + self._queue, [], []
-        for _, future in lost:
+        for _, future, _ in lost:
             if not future.done():
                 future.set_result(NodeLost(why))
 
@@ -305,7 +300,7 @@ class Lane:
 
     async def close(self) -> None:
         """Finish what was asked for, and disconnect."""
-        while pending := [future for _, future in self._batch + self._queue if not future.done()]:
+        while pending := [entry[1] for entry in self._batch + self._queue if not entry[1].done()]:
             await asyncio.wait(pending)
         self.disconnect()
 
