@@ -131,7 +131,7 @@ class Worker:
             pause_s = RESTART_S if await self.try_to_start() else min(2 * pause_s, MAX_RESTART_S)
 
     async def try_to_start(self) -> bool:
-        """Start the process; whether it serves."""
+        """Start the process and return whether it serves."""
         try:
             return await self.start() == 0
         except OSError as error:
@@ -140,7 +140,7 @@ class Worker:
             return False
 
     async def _watch(self) -> None:
-        """Wait until the process has exited; kill it when it is stuck."""
+        """Wait until the process has exited, and kill it when it is stuck."""
         assert self._ended is not None
         loop = asyncio.get_running_loop()
         answered_s = loop.time()

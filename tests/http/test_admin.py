@@ -43,6 +43,18 @@ async def test_a_server_that_works_is_alive_and_ready_and_its_store_as_before(pa
     assert [each["code"] for each in await service.sessions()] == [code]
 
 
+async def test_metrics_are_served_without_the_data_directory(service):
+    data = service.settings.data_dir
+    aside = data.rename(data.with_name("aside"))
+    data.touch()
+    response = await service.raw(head("GET", "/metrics", [("Host", "localhost")]), "GET", service.admin_port)
+    data.unlink()
+    aside.rename(data)
+    assert response.status == 200
+    assert b"\ntornado_signal_store_available 1.0\n" in response.body
+    assert b"store_size_bytes" not in response.body
+
+
 async def test_draining_or_without_its_store_a_server_is_alive_and_nothing_more(service, ask):
     async def reasons():
         assert await ask("GET", "/healthz") == (200, {"status": "ok"})

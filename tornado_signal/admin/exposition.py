@@ -1,5 +1,6 @@
 """What the server has counted, as Prometheus reads it: made when it is asked for, and by its own library."""
 
+import contextlib
 import itertools
 import os
 import resource
@@ -43,7 +44,7 @@ class Exposition(Collector):
         GCCollector(registry=self.registry)
 
     async def update(self) -> None:
-        """Count what the store holds, to be called before `collect`; without it the last counts are shown."""
+        """Count what the store holds. Without a new count `collect` shows the last one."""
         await self._site.counts.refresh()
 
     def collect(self) -> Iterator[Metric]:
@@ -139,7 +140,8 @@ class Exposition(Collector):
     def _of_leveldb(self, store: LevelDBStore) -> Iterator[Metric]:
         metrics = store.database_metrics
         yield gauge("store_available", "Whether the store can be read and written.", store.available)
-        yield gauge("store_size_bytes", "What the data directory holds.", store.database.size_bytes())
+        with contextlib.suppress(OSError):  # of a disk that fails: everything else is served
+            yield gauge("store_size_bytes", "What the data directory holds.", store.database.size_bytes())
         yield gauge("store_max_bytes", "What the data directory may hold.", store.space.most_bytes)
         yield gauge("store_free_bytes", "What is free on its disk.", store.space.free_bytes)
         yield gauge("store_full", "Whether nothing is published for want of room.", store.space.full)

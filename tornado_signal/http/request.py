@@ -74,7 +74,7 @@ class Request(ClientCall):
         if proxies or not client_address:
             client_address = forwarded.client_address(client_address, headers, proxies)
             connection.context.client_address = client_address
-        if not site.proxy_reported and "X-Forwarded-For" in headers and self.remote_ip in ("", client_address):
+        if not site.proxy_reported and self.remote_ip in ("", client_address) and "X-Forwarded-For" in headers:
             site.report_proxy(self.remote_ip)
         super().__init__(site, client_address, start_line.method, endpoint.pattern)
         self.connection = connection

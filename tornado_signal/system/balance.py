@@ -31,7 +31,7 @@ class Balance:
         self._now_s, self._cpu_s = time.monotonic(), time.process_time()
 
     def accepts(self, websockets: int) -> bool:
-        """Record the number of WebSockets of this process; return whether it is to accept connections."""
+        """Record the number of WebSockets of this process and return whether it is to accept connections."""
         before_s, before_cpu_s = self._now_s, self._cpu_s
         self._now_s, self._cpu_s = time.monotonic(), time.process_time()
         busy = self._cpu_s - before_cpu_s > BUSY * (self._now_s - before_s)
@@ -44,7 +44,7 @@ class Balance:
 
 
 def share(processes: int) -> int:
-    """Make the memory for some processes; return its descriptor."""
+    """Make the memory for some processes and return its descriptor."""
     descriptor = os.memfd_create("balance")
     os.truncate(descriptor, processes * _ROW.size)
     return descriptor

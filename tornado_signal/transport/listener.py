@@ -79,7 +79,7 @@ class Server:
             self._stop_accepting()
 
     def make_room(self) -> bool:
-        """Abort the replaceable connection with the nearest deadline; return whether there was one."""
+        """Abort the replaceable connection with the nearest deadline and return whether there was one."""
         found = [each for each in self.state.connections if isinstance(each, Connection) and each.replaceable]
         if found:
             min(found, key=lambda connection: connection.deadline_s).abort()
