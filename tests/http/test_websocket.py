@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import json
 import tracemalloc
@@ -28,6 +29,7 @@ from support.service import (
 )
 from websockets.exceptions import InvalidStatus
 from websockets.frames import Opcode
+from websockets.protocol import Protocol
 
 from tornado_signal.api.operations import declare
 from tornado_signal.settings.origins import Origins
@@ -35,7 +37,7 @@ from tornado_signal.settings.settings import Settings
 from tornado_signal.transport import listener, websocket
 from tornado_signal.transport.state import Backlog
 from tornado_signal.websocket.asyncapi import make_asyncapi
-from tornado_signal.websocket.connection import make_methods
+from tornado_signal.websocket.connection import Connection, RpcCall, make_methods
 
 SECRET = "a secret of the offerer"
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
@@ -767,3 +769,30 @@ async def test_every_message_of_a_session_is_as_the_document_says(secret, servic
             params = await asyncio.wait_for(client.events.get(), BOUND_S)
             assert payload("event").is_valid({"jsonrpc": "2.0", "method": "event", "params": params}), params
             kinds.add(params.get("type"))
+
+
+async def test_nothing_of_a_closed_connection_waits_for_the_garbage_collector(start_service):
+    service = await start_service(hold_grace_ms=50)
+
+    def living():
+        kinds = (Protocol, websocket.WebSocket, Connection, RpcCall)
+        return [each for each in gc.get_objects() if type(each) in kinds]
+
+    gc.collect()
+    gc.disable()
+    try:
+        for end in ("close", "abort", "break the rules"):
+            async with open_socket(service) as client:
+                code = (await client.call("offer", topic="lobby", info="i", offer="o", hold=True))["code"]
+                await client.call("subscribe", topic="lobby")
+                await client.call("subscribe", code=code, side="offerer")
+                client.send("poll", code=code, side="offerer", wait=60)
+                await until(lambda: service.site.limits.waiting == 3)
+                if end == "abort":
+                    client.socket.transport.abort()
+                elif end == "break the rules":
+                    client.socket.transport.write(b"\xff" * 20)
+                    assert await client.closed() == 1002
+            await until(lambda: not living())
+    finally:
+        gc.enable()

@@ -138,6 +138,9 @@ class WebSocket(asyncio.Protocol):
         self.resume_writing()
         self.receiver.client_gone()
         self._forget()
+        # The parser is a generator that refers to its protocol, directly and by the traceback of an error.
+        self._protocol.parser.close()
+        self._protocol.parser_exc = None
         del self.receiver, self._protocol  # which refer back, and to themselves
 
     def eof_received(self) -> bool:
