@@ -240,8 +240,8 @@ class Limits(ConnectionCounts):
         if address in self._outdated and client.idle:
             self._find_anew()
 
-    def hold(self, address: str) -> None:
-        """Count an offer that is to be held, which has to be `held` once it no longer is.
+    def acquire_hold(self, address: str) -> None:
+        """Count an offer that is about to be held, until `release_hold`.
 
         Raises:
             TooMany: the client holds as many offers as it may publish in the lifetime of a session.
@@ -251,7 +251,8 @@ class Limits(ConnectionCounts):
             raise TooMany("held offers of an address", 5)
         client.held += 1
 
-    def held(self, address: str) -> None:
+    def release_hold(self, address: str) -> None:
+        """Count an offer that is no longer held."""
         client = self._find(address)
         client.held -= 1
         if address in self._outdated and client.idle:
@@ -302,9 +303,9 @@ class Limits(ConnectionCounts):
             raise TooMany("connections of an address", 5)
 
     def count_forwarded(self, address: str, by: int) -> None:
-        """Count a connection that a proxy keeps open for a client (1), or no longer does (-1).
+        """Count a connection that a proxy opens (1) or closes (-1) for a client.
 
-        In all it has been counted as the proxy's.
+        The total of all clients does not change: it contains the connection of the proxy.
         """
         client = self._find(address)
         client.connections += by

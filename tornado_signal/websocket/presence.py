@@ -99,13 +99,13 @@ class Holds:
                     self._drop(hold)
         if self._is_full(holder):
             raise TooMany("held offers of a connection", 5)
-        self._site.limits.hold(holder.client_address)
+        self._site.limits.acquire_hold(holder.client_address)
         holder.reserved += 1
 
     def cancel(self, holder: Holder) -> None:
         """Give a reserved place back."""
         holder.reserved -= 1
-        self._site.limits.held(holder.client_address)
+        self._site.limits.release_hold(holder.client_address)
 
     def begin(self, holder: Holder, key: Key, secret_hash: bytes, expires_ms: int) -> None:
         """Hold an offer in the place that is reserved, with others that hold the same content."""
@@ -159,7 +159,7 @@ class Holds:
             del self._holds[hold.key]
         self._count -= 1
         self._site.log.metrics.held -= 1
-        self._site.limits.held(hold.client_address)
+        self._site.limits.release_hold(hold.client_address)
         if hold.holder is not None:
             hold.holder.held.remove(hold)
             hold.holder = None  # this may be kept until it is due
