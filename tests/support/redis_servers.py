@@ -186,6 +186,8 @@ class RedisCluster:
 
     def __init__(self, kind, primaries=3, replicas=0, *options, clock=None, apart=False, tls=None):
         timeout_ms = "2000" if clock is None else "86400000"
+        # Replicas stay with their primaries, so that the cluster is whole again after a fault.
+        options = ("--cluster-allow-replica-migration", "no", *options)
         options = ("--cluster-enabled", "yes", "--cluster-node-timeout", timeout_ms, *options)
         self.clock, self.servers = clock, []
         for at in range(primaries * (1 + replicas)):

@@ -164,7 +164,7 @@ def a_wrong_setting(machine):
 
 
 def the_log_and_the_numbers(machine):
-    with overridden(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=9100 TORNADO_SIGNAL_ACCESS_LOG=true"):
+    with overridden(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=3001 TORNADO_SIGNAL_ACCESS_LOG=true"):
         offer(machine, "hidden")
         line = "INFO tornado_signal.requests: request method=POST endpoint=/:topic/offer status=200 "
 
@@ -181,7 +181,7 @@ def the_log_and_the_numbers(machine):
         wrong = machine.do("journalctl -u tornado-signal -p warning --output cat")
         assert "TORNADO_SIGNAL_CODES = 'none'" in wrong
         assert "listening" not in wrong
-        numbers = machine.do("curl --silent --fail http://127.0.0.1:9100/metrics")
+        numbers = machine.do("curl --silent --fail http://127.0.0.1:3001/metrics")
         for name in ("tornado_signal_ready", "process_start_time_seconds", "process_open_fds", "process_max_fds"):
             assert re.search(f"^{name} [1-9]", numbers, re.MULTILINE), name
 
@@ -211,7 +211,7 @@ def watchdog(machine):
 
 def workers(machine):
     machine.do("systemd-run --quiet --unit redis redis-server --save '' --dir /run")
-    settings = {"STORE": "redis", "DURABILITY": "os", "WORKERS": "2", "ADMIN_PORT": "9100"}
+    settings = {"STORE": "redis", "DURABILITY": "os", "WORKERS": "2", "ADMIN_PORT": "3001"}
     environment = " ".join(f"TORNADO_SIGNAL_{name}={value}" for name, value in settings.items())
     override(machine, f"Environment={environment}\nWatchdogSec=6")
     machine.do(RESTART)
@@ -229,7 +229,7 @@ def workers(machine):
     assert code in codes(machine)
     numbers = ""
     while "tornado_signal_workers_serving 2.0" not in numbers:
-        numbers = machine.do("curl --silent --fail http://127.0.0.1:9100/metrics")
+        numbers = machine.do("curl --silent --fail http://127.0.0.1:3001/metrics")
     assert show(machine, "MainPID", "NRestarts") == before
     override(machine, "")
     machine.do(f"{RESTART} && systemctl stop redis")
@@ -322,7 +322,7 @@ def a_unix_socket(machine):
 
 def look_after_it(machine):
     running, stopped = (text.replace("sudo ", "") for text in blocks("maintenance", "Backup and repair", "sh"))
-    override(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=9100")
+    override(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=3001")
     machine.do(f"{RESTART} && mkdir -p /var/backups")
     code = offer(machine, "care")
     machine.do(running)
