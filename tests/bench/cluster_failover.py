@@ -83,6 +83,9 @@ async def _lose(cluster: RedisCluster, server: Server, lost: int) -> tuple[float
     writers = Writers(server, SHARDS)
     await writers.start()
     await asyncio.sleep(BEFORE_S)
+    async with asyncio.timeout(BOUND_S):
+        while not all(writers.written_s):  # noqa: ASYNC110 (a busy machine takes longer)
+            await asyncio.sleep(0.05)
     killed_s = time.perf_counter()
     cluster.primaries[lost].kill()
     while writers.longest_s(lost, killed_s) < AFTER_S or writers.written_s[lost][-1] < time.perf_counter() - 0.5:

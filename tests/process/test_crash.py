@@ -124,7 +124,7 @@ class Watcher:
 
 @pytest.mark.parametrize("engine", ["leveldb", "redis"])
 async def test_killed_under_held_offers(engine, moment, tmp_path, start, redis_server, serve):
-    """Clients that reconnect in time take over all they held. What others held is listed until then, and withdrawn later.
+    """Clients that reconnect in time take over all they held. What others held is withdrawn later.
 
     With Redis they reconnect to another server, which has been running all the time.
     """
