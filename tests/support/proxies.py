@@ -10,6 +10,7 @@ import time
 
 from .needs import require
 from .paths import SYSTEMD
+from .redis_servers import free_port
 
 BOUND_S = 20
 HOST = "127.0.0.1"
@@ -56,8 +57,7 @@ def put(text, pairs):
 
 
 def free_ports():
-    with socket.create_server((HOST, 0)) as one, socket.create_server((HOST, 0)) as other:
-        return one.getsockname()[1], other.getsockname()[1]
+    return free_port(), free_port()
 
 
 def uncomment(text, first, last):

@@ -6,6 +6,7 @@ import functools
 import mmap
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -51,15 +52,16 @@ def _preload():
 
 
 def free_port():
-    """Return a free port; the port of its cluster bus is free as well."""
+    """Return a free port; the port of its cluster bus is free as well.
+
+    Connections do not use these ports: the kernel chooses theirs from 32768 on.
+    """
     while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
-            if port < 55_000:
-                with contextlib.suppress(OSError):
-                    other.bind(("127.0.0.1", port + 10_000))
-                    return port
+        port = 10_000 + secrets.randbelow(12_000)
+        with socket.socket() as one, socket.socket() as other, contextlib.suppress(OSError):
+            one.bind(("", port))
+            other.bind(("", port + 10_000))
+            return port
 
 
 class WallClock:
