@@ -8,6 +8,8 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from tornado_signal.session import MIN_HELD_MS
+
 from .client import Broken, Peer, SocketPeer, Tally
 
 ORIGINS = ["https://one.example", "https://two.example"]
@@ -177,7 +179,7 @@ class World:
                 self.done["held beyond its lifetime"] += 1
         finally:
             client.close()
-            left_s, known.most_ms = time.monotonic(), now_ms() + self.timeout_ms + SLACK_MS
+            left_s, known.most_ms = time.monotonic(), self._latest_end_ms(hold=True)
         with contextlib.closing(Peer(self.tally, origin)) as other:
             while await self._poll(other, known, "answerer") is not None:
                 if known.answers or self.tally.away(began_s, time.monotonic()):
@@ -214,13 +216,17 @@ class World:
         try:
             status, found = await client.ask("POST", f"/{topic}/offer", {"info": "soak", "offer": offer, **more})
         finally:
-            known.most_ms = now_ms() + self.timeout_ms + SLACK_MS
+            known.most_ms = self._latest_end_ms(**more)
         if status != 200:
             self.tally.wrong.append(f"offer: {status} {found}")
             raise Broken
         known.code, known.least_ms = found["code"], sent_ms + self.timeout_ms
         self.done["offer"] += 1
         return known
+
+    def _latest_end_ms(self, *, hold: bool = False) -> float:
+        """Return when a session that was renewed just now has expired, also if the server is killed."""
+        return now_ms() + max(self.timeout_ms, MIN_HELD_MS if hold else 0) + SLACK_MS
 
     async def _refresh(self, client: Peer, known: Known) -> None:
         sent_ms = now_ms()
