@@ -4,7 +4,7 @@ import re
 
 
 class SignalError(Exception):
-    """Base of everything a request can fail with; `http` has the one table from these to statuses.
+    """Base of everything a call can fail with; `service/statuses.py` has the one table from these to statuses.
 
     Attributes:
         message: what the client is told.
@@ -96,9 +96,18 @@ class Passing(SignalError):
 
 
 class TooMany(Passing):
-    """A rate or a quota is used up (contract B15)."""
+    """A rate or a quota is used up (contract B15).
+
+    Args:
+        reason: as `Passing`; so is `retry_after_s`.
+        persists: whether the client goes on all the same, and is to lose its connection.
+    """
 
     message = "Too many requests"
+
+    def __init__(self, reason: str, retry_after_s: int = 1, *, persists: bool = False) -> None:
+        super().__init__(reason, retry_after_s)
+        self.persists = persists
 
 
 class Unavailable(Passing):

@@ -21,17 +21,14 @@ from tornado import web
 from tornado.ioloop import PeriodicCallback
 
 from . import COMMIT
-from .api.call import Service
-from .api.ice import open_ice_servers
-from .api.operations import declare
 from .errors import DamagedDatabase, OperatorError
 from .http.application import Application
 from .http.errors import make_refusal
-from .http.request import Endpoint
-from .http.routes import make_application, make_endpoints
-from .http.site import Site
 from .limits.per_address import AdminConnectionLimiter, Limits
 from .metrics import RequestMetrics
+from .service.ice import open_ice_servers
+from .service.request_log import RequestLog
+from .service.service import Service
 from .settings.settings import Settings, merge
 from .settings.sources import ConfigError
 from .stores import check_files, open_store, quotas_of, where
@@ -47,7 +44,7 @@ from .system.sockets import is_local, open_sockets, url
 from .system.tls import Tls
 from .transport import Server, ServerState
 from .transport.state import Refusal
-from .websocket.endpoint import websocket_endpoints
+from .websocket.endpoint import websocket_routes
 from .websocket.presence import Holds
 
 log = logging.getLogger(__name__)
@@ -205,15 +202,15 @@ def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[sock
 
 
 def load_admin_application(
-    site: Site, state: ServerState, sockets: list[socket.socket], token: bytes, tls: Tls | None
+    service: Service, state: ServerState, sockets: list[socket.socket], token: bytes, tls: Tls | None
 ) -> web.Application:
     """The application of the admin listener on some sockets; what it is made with takes a while to load."""
     from .admin.application import Access, make_admin_application
 
     local = all(map(is_local, sockets))
-    if not (local or token) and site.service.settings.store == "leveldb":
+    if not (local or token) and service.settings.store == "leveldb":
         log.info("the admin listener is for other machines, too: without --admin-token-file it makes no backups")
-    return make_admin_application(site, state, Access(token, local), tls)
+    return make_admin_application(service, state, Access(token, local), tls)
 
 
 def make_admin_server(application: web.Application, refusal: Refusal) -> Server:
@@ -250,12 +247,7 @@ class Running:
         self._transport = transport
         self._tls = tls
         self._common = common
-        self._holds_of = functools.cache(Holds)
-        self.settings = application.site.service.settings
-        application.endpoints |= self._websocket_endpoints()
-
-    def _websocket_endpoints(self) -> dict[str, Endpoint]:
-        return websocket_endpoints(declare(self.settings), self._holds_of)
+        self.settings = application.service.settings
 
     def apply(self, settings: Settings) -> None:
         """Apply what differs from the settings that count at present, and read certificate, key and secrets again.
@@ -268,16 +260,16 @@ class Running:
         if self._tls is not None and settings.tls_certificate is not None and settings.tls_key is not None:
             self._tls.reload(settings.tls_certificate, settings.tls_key)
         self.settings = settings
-        site = self._application.site
-        site.service.settings = site.log.settings = settings
-        site.service.ice = ice
-        site.service.store.allow(quotas_of(settings))
-        if use_passwords := getattr(site.service.store, "use_passwords", None):  # only Redis has any
+        service = self._application.service
+        service.settings = service.log.settings = settings
+        service.ice = ice
+        service.store.allow(quotas_of(settings))
+        if use_passwords := getattr(service.store, "use_passwords", None):  # only Redis has any
             use_passwords(*passwords)
-        site.limits.apply(settings)
+        service.limits.apply(settings)
         self._transport.unsent.most_bytes = settings.max_unsent_bytes
         self._transport.unfinished.most_bytes = settings.max_read_ahead_bytes
-        self._application.endpoints = make_endpoints(settings, self._websocket_endpoints())
+        self._application.make_routes()
         logs.set_up(settings.log_level, settings.log_format, **self._common)
 
 
@@ -333,23 +325,23 @@ class Signals:
         (self.force_stop if self.stop.is_set() else self.stop).set()
 
 
-async def drain(server: Server, admin_server: Server, site: Site) -> None:
+async def drain(server: Server, admin_server: Server, service: Service) -> None:
     """Accept no more connections, and answer those that are open.
 
     Before that, load balancers have the time that is set for them to send their clients elsewhere. A waiting request
     gets its normal response, and an open connection has time for one more request. New connections are for the next
     process, if the service manager keeps the sockets open.
     """
-    site.stopping = True
-    if delay_ms := site.service.settings.drain_delay_ms:
-        site.service.leaving = True
+    service.stopping = True
+    if delay_ms := service.settings.drain_delay_ms:
+        service.leaving = True
         await asyncio.sleep(delay_ms / 1000)
     await server.accept_no_more()
-    site.service.store.end_watches()
+    service.store.end_watches()
     server.close_websockets(CLOSE_WEBSOCKETS_S)
     await server.serve_the_rest(LAST_REQUEST_S)
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(site.drain(), DRAIN_LIMIT_S)
+        await asyncio.wait_for(service.drain(), DRAIN_LIMIT_S)
     await server.close(CLOSE_LIMIT_S)
     await admin_server.close(CLOSE_LIMIT_S)
 
@@ -393,10 +385,10 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         public, admin = (inherited.public, inherited.admin) if inherited else open_all_sockets(settings)
         limits = Limits(settings, max_connections, lambda: store.capacity_bytes // ADDRESSES_TO_FILL)
         metrics = RequestMetrics()
-        service = Service(store, settings, clock, open_ice_servers(settings), COMMIT)
-        application = make_application(service, limits, metrics)
-        site = application.site
-        refusal = make_refusal(site.log)
+        request_log = RequestLog(settings, metrics)
+        service = Service(store, settings, clock, open_ice_servers(settings), COMMIT, limits, request_log)
+        application = Application(service, functools.partial(websocket_routes, Holds(service)))
+        refusal = make_refusal(service.log)
         context = tls.context if tls else None
         state = ServerState(
             application, refusal, context, limits, settings.max_unsent_bytes, settings.max_read_ahead_bytes
@@ -404,7 +396,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         running = Running(application, state, tls, **({"worker": inherited.worker} if inherited else {}))
         server = Server(state)
         await server.start(public)
-        admin_application = load_admin_application(site, state, admin, token, tls) if admin else web.Application()
+        admin_application = load_admin_application(service, state, admin, token, tls) if admin else web.Application()
         admin_server = make_admin_server(admin_application, refusal)
         await admin_server.start(admin)
         lag = Lag(metrics.loop_lag)
@@ -415,13 +407,13 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         def status() -> str:
             if signals.stop.is_set():
                 return f"draining, {len(state.connections)} connections left"
-            listed = "" if site.counts.value is None else f", {site.counts.value[0]} sessions listed"
+            listed = "" if service.counts.value is None else f", {service.counts.value[0]} sessions listed"
             return f"listening on {', '.join(urls)}{listed}"
 
         async def report() -> None:
             notifier.alive(status())  # first: the watchdog does not wait for a count
             if notifier.listening:
-                await site.counts.refresh()
+                await service.counts.refresh()
 
         def on_reload() -> None:
             if not signals.stop.is_set():
@@ -446,20 +438,20 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         reports = PeriodicCallback(report, notifier.pause_s(STATUS_S) * 1000)
         reports.start()
         if notifier.listening:
-            await site.counts.refresh()
+            await service.counts.refresh()
         notifier.ready(status())
 
         await signals.stop.wait()
         log.info("stopping: draining")
         notifier.stopping(status())
         lag.stop()
-        await run_until(signals.force_stop, drain(server, admin_server, site))
+        await run_until(signals.force_stop, drain(server, admin_server, service))
         if signals.force_stop.is_set():
             log.info("stopping at once")
         await server.close(0)
         await admin_server.close(0)
         reports.stop()
-        site.counts.close()
+        service.counts.close()
         if inherited is not None:
             following.cancel()
             balancing.stop()

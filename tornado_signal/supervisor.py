@@ -14,10 +14,8 @@ from pathlib import Path
 from tornado.ioloop import PeriodicCallback
 
 from .admin.workers import WorkerListener, make_workers_application
-from .api.ice import open_ice_servers
 from .errors import OperatorError
 from .http.errors import make_refusal
-from .http.request_log import RequestLog
 from .metrics import RequestMetrics
 from .server import (
     CLOSE_LIMIT_S,
@@ -32,6 +30,8 @@ from .server import (
     run_until,
     tell_where,
 )
+from .service.ice import open_ice_servers
+from .service.request_log import RequestLog
 from .settings.settings import Settings
 from .system import logs
 from .system.balance import share

@@ -12,8 +12,8 @@ from support.browsers import until
 from support.command import run
 from support.service import NOW_MS
 
-from tornado_signal.api.ice import IceServers, open_ice_servers
 from tornado_signal.errors import OperatorError
+from tornado_signal.service.ice import IceServers, open_ice_servers
 from tornado_signal.settings.settings import Settings
 
 pytest_plugins = ["support.http_fixtures", "support.browser_fixtures"]

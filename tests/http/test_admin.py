@@ -62,9 +62,9 @@ async def test_draining_or_without_its_store_a_server_is_alive_and_nothing_more(
         assert {(status, fields["status"]) for status, fields in found} == {(503, "unavailable")}
         return {fields["reason"] for _, fields in found}
 
-    service.site.draining = True
+    service.shared.draining = True
     assert await reasons() == {"draining"}
-    service.site.draining = False
+    service.shared.draining = False
     await service.close_store()
     assert all("database" in reason for reason in await reasons())
 

@@ -27,7 +27,7 @@ def client(request, io_loop, service):
     io_loop.run_sync(lambda: made.sessions("none", wait_s=0))
     yield made
     io_loop.run_sync(made.close)
-    metrics = service.site.log.metrics
+    metrics = service.shared.log.metrics
     assert ("WS" in {method for _, method, _ in [*metrics.requests, *metrics.waits]}) == request.param
 
 

@@ -101,7 +101,7 @@ def url_of(service):
 
 
 def methods(service):
-    metrics = service.site.log.metrics
+    metrics = service.shared.log.metrics
     return {method for _, method, _ in [*metrics.requests, *metrics.waits]}
 
 
@@ -114,7 +114,7 @@ async def until(condition):
 
 def waiting(service, count):
     """A condition: so many calls wait at the server."""
-    return lambda: service.site.log.metrics.waiting.total() == count
+    return lambda: service.shared.log.metrics.waiting.total() == count
 
 
 def expires_in(service, lifetime_ms):
@@ -242,7 +242,7 @@ async def test_what_is_over_the_bounds_of_a_connection_goes_over_http(service, m
         for _ in range(3):
             await client.offer(*OFFER, hold=True)
         await asyncio.wait_for(asyncio.gather(*told), BOUND_S)
-        metrics = service.site.log.metrics
+        metrics = service.shared.log.metrics
         assert metrics.held == 1
         assert metrics.waiting == {"/:topic/events": 3}
         for each in topics:
@@ -263,7 +263,7 @@ async def test_a_slow_reader_gets_every_event_once(service, monkeypatch):
         while len(told) < 30:
             told.append(await asyncio.wait_for(anext(topic), BOUND_S))
         assert [event.data["code"] for event in told] == codes
-        assert sum(service.site.log.metrics.waits["/:topic/events", "WS", 200].counts) >= 1  # it has been ended
+        assert sum(service.shared.log.metrics.waits["/:topic/events", "WS", 200].counts) >= 1  # it has been ended
 
 
 async def test_the_websocket_uses_the_proxy_of_the_environment(service, monkeypatch):
@@ -312,7 +312,7 @@ async def test_a_held_offer_goes_soon_after_its_client(start_service):
         async with SignalClient(url_of(service), ORIGIN) as client:
             first = await client.offer(*OFFER, secret=SECRET, hold=True)
             answered = await client.offer(*OFFER, hold=True)
-            assert service.site.log.metrics.held == 2
+            assert service.shared.log.metrics.held == 2
             await other.answer(answered, "a")
             assert (await client.poll(answered, "offerer")).description == "a"
         told = [await asyncio.wait_for(anext(topic), BOUND_S)]
@@ -351,9 +351,9 @@ async def test_without_a_websocket_an_offer_is_refreshed_instead(service, monkey
         for _ in range(2):
             service.clock.ms += 1000
             await until(expires_in(service, TIMEOUT_MS))
-        assert service.site.log.metrics.held == 0
+        assert service.shared.log.metrics.held == 0
         wire.refuse = None
-        await until(lambda: service.site.log.metrics.held == 1)
+        await until(lambda: service.shared.log.metrics.held == 1)
         await client.withdraw(code, "offerer", secret=SECRET)
         assert await service.sessions() == []
 
@@ -362,7 +362,7 @@ async def test_an_offer_whose_caller_is_gone_is_withdrawn(service):
     async with Wire(service) as wire, SignalClient(wire.url, ORIGIN) as client:
         wire.open.clear()
         asked = asyncio.ensure_future(client.offer(*OFFER, secret=SECRET, hold=True))
-        await until(lambda: service.site.log.metrics.held == 1)
+        await until(lambda: service.shared.log.metrics.held == 1)
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asked

@@ -140,7 +140,7 @@ async def test_who_leaves_in_the_middle_of_a_listing_holds_up_no_stop(read, serv
         leaver.writer.transport.abort()
     for _ in range(3):
         assert len(await service.sessions()) == 400
-    await asyncio.wait_for(service.site.drain(), 20)
+    await asyncio.wait_for(service.shared.drain(), 20)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -161,7 +161,7 @@ async def test_a_listing_that_fails_half_way_ends_the_connection(service, monkey
         await connection.send(head("GET", "/lobby/sessions", with_origin(ORIGIN)))
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError, ValueError)):
             await connection.receive()
-    await asyncio.wait_for(service.site.drain(), 20)
+    await asyncio.wait_for(service.shared.drain(), 20)
 
 
 @pytest.mark.parametrize("cut", [1, 30, -20, -1])
@@ -171,7 +171,7 @@ async def test_who_leaves_before_the_request_is_whole_has_done_nothing(cut, serv
         async with service.connect() as leaver:
             await leaver.send(data[:cut])
     assert await service.sessions() == []
-    await asyncio.wait_for(service.site.drain(), 20)
+    await asyncio.wait_for(service.shared.drain(), 20)
 
 
 async def test_what_somebody_left_behind_is_done_all_the_same(service, monkeypatch):
@@ -183,11 +183,11 @@ async def test_what_somebody_left_behind_is_done_all_the_same(service, monkeypat
     gate.opened.set()
     assert await service.offer(info="next")
     assert [each["info"] for each in await service.sessions()] == ["next", "i"]
-    await asyncio.wait_for(service.site.drain(), 20)
+    await asyncio.wait_for(service.shared.drain(), 20)
 
 
 async def test_what_waits_holds_up_no_new_request(service):
-    turns = [service.site.turns.turn(number) for number in range(3000)]
+    turns = [service.shared.turns.turn(number) for number in range(3000)]
     assert (await service.get("/health"))["status"] == "ok"
     assert not turns[-1].done()
     await asyncio.wait_for(turns[-1], 30)
@@ -198,7 +198,7 @@ async def test_the_drain_waits_for_what_is_under_way(service, monkeypatch):
     gate = Gate(service.store, "answer", monkeypatch)
     answering = asyncio.create_task(service.call("POST", "/answer", {"code": code, "side": "answerer", "answer": "a"}))
     await gate.entered.wait()
-    draining = asyncio.create_task(service.site.drain())
+    draining = asyncio.create_task(service.shared.drain())
     for _ in range(10):
         await asyncio.sleep(0)
     late = await service.call("POST", "/poll", {"code": code, "side": "offerer"})

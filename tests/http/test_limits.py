@@ -410,12 +410,12 @@ async def test_one_waiting_request_too_many_is_refused(serving, kind, setting, s
         async with service.connect() as third:
             await third.send(request)
             await until(lambda: len(service.store.watches) == 2)
-    await until(lambda: len(service.store.watches) == service.site.limits.waiting == 0)
+    await until(lambda: len(service.store.watches) == service.shared.limits.waiting == 0)
     for _ in range(3):  # what has waited counts no more
         assert (await service.call("GET", "/empty/sessions?wait=0.001")).status == 200
     missing = {"code": NO_SUCH_CODE, "side": "offerer", "wait": 1}
     assert (await service.call("POST", "/poll", missing)).status == 404
-    await until(lambda: service.site.limits.waiting == 0)
+    await until(lambda: service.shared.limits.waiting == 0)
 
 
 @pytest.mark.parametrize(("setting", "status"), [("max_connections_per_address", 429), ("max_connections", 503)])
@@ -434,7 +434,7 @@ async def test_the_first_request_on_a_connection_too_many_is_refused_in_words(se
             assert await third.receive() is None
         await first.send(request)
         assert (await first.receive()).status == 200
-    limits = service.site.limits
+    limits = service.shared.limits
     await until(lambda: limits.connections == 0)
     assert (await service.call("GET", "/")).status == 200
 
@@ -446,7 +446,7 @@ async def connect_from(service, address):
 
 async def test_a_silent_connection_too_many_is_closed_within_a_second(serving):
     service = await serving(max_connections_per_address=1)
-    limits = service.site.limits
+    limits = service.shared.limits
     request = head("GET", "/", with_origin(ORIGIN))
     async with service.connect() as served:
         await until(lambda: limits.connections == 1)
@@ -465,7 +465,7 @@ async def test_a_silent_connection_too_many_is_closed_within_a_second(serving):
 
 async def test_a_connection_too_many_that_goes_on_is_closed_too(serving):
     service = await serving(max_connections_per_address=1)
-    limits = service.site.limits
+    limits = service.shared.limits
     request = head("GET", "/", with_origin(ORIGIN))
     async with service.connect(), service.connect() as refused_one, service.connect() as slow:
         await until(lambda: limits.refused == 2)
@@ -511,8 +511,8 @@ async def test_a_storm_of_connections_is_ended_as_it_is_accepted(serving):
     await other.send(request)
     assert (await other.receive()).status == 200
     other.close()
-    assert service.site.limits.refused == 0
-    await until(lambda: service.site.limits.connections == 0)
+    assert service.shared.limits.refused == 0
+    await until(lambda: service.shared.limits.connections == 0)
 
 
 async def test_clients_of_a_trusted_proxy_are_counted_by_the_address_that_it_names(serving):

@@ -45,7 +45,7 @@ async def test_the_offers_of_a_connection_that_ends_are_withdrawn(how, start_ser
         also = (await client.call("offer", **OFFER, hold=False))["code"]
         told = [(await watching.event())[1]["code"] for _ in range(5)]
         assert told == [kept, *codes, also]
-        assert service.site.log.metrics.held == 3
+        assert service.shared.log.metrics.held == 3
         began_s = time.monotonic()
         await client.socket.close() if how == "close" else client.socket.transport.abort()
         gone = [(await watching.event())[:2] for _ in codes]
@@ -53,7 +53,7 @@ async def test_the_offers_of_a_connection_that_ends_are_withdrawn(how, start_ser
         assert sorted(data["code"] for _, data in gone) == sorted(codes)
         assert {(kind, data["reason"]) for kind, data in gone} == {("gone", "withdrawn")}
         assert await listed(service) == [also, kept]
-        assert service.site.log.metrics.held == 0
+        assert service.shared.log.metrics.held == 0
 
 
 async def test_of_an_offer_taken_over_again_and_again_one_hold_is_kept(start_service, monkeypatch):
@@ -91,7 +91,7 @@ async def test_another_connection_with_the_secret_takes_an_offer_over(start_serv
             await second.socket.close()
             await asyncio.sleep(0.5)
             assert await listed(service) == [code]
-            assert service.site.log.metrics.held == 1
+            assert service.shared.log.metrics.held == 1
 
     await until_listed(service)
 
@@ -112,7 +112,7 @@ async def test_a_held_offer_outlives_its_lifetime_until_it_is_answered(start_ser
 
         await until_listed(service, held)
         async with asyncio.timeout(BOUND_S):
-            while service.site.log.metrics.held > 1:  # noqa: ASYNC110
+            while service.shared.log.metrics.held > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         until_s = time.monotonic() + 2
         while time.monotonic() < until_s:
@@ -126,7 +126,7 @@ async def test_the_end_of_a_connection_ends_no_answered_session(start_service):
     async with open_socket(service) as client:
         answered, withdrawn = [await hold(client) for _ in range(2)]
         assert await client.call("withdraw", code=withdrawn, side="offerer") == {"success": True}
-        assert service.site.log.metrics.held == 1
+        assert service.shared.log.metrics.held == 1
     await service.post("/answer", code=answered, side="answerer", answer="a")
 
     await until_none_is_held(service)
@@ -136,7 +136,7 @@ async def test_the_end_of_a_connection_ends_no_answered_session(start_service):
 
 async def until_none_is_held(service):
     async with asyncio.timeout(BOUND_S):
-        while service.site.log.metrics.held:  # noqa: ASYNC110
+        while service.shared.log.metrics.held:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -151,7 +151,7 @@ async def test_an_offer_that_is_refreshed_is_held_as_before(start_service, short
         while time.monotonic() < until_s:
             assert await listed(service) == codes[::-1]
             await asyncio.sleep(0.05)
-        assert service.site.log.metrics.held == 3
+        assert service.shared.log.metrics.held == 3
     await until_listed(service)
 
 
@@ -179,9 +179,9 @@ async def test_the_same_content_is_listed_as_long_as_one_connection_holds_it(sta
         async with open_socket(service) as second:
             code = await hold(first)
             assert await hold(second) == await hold(second) == code
-            assert service.site.log.metrics.held == 2
+            assert service.shared.log.metrics.held == 2
         async with asyncio.timeout(BOUND_S):
-            while service.site.log.metrics.held > 1:  # noqa: ASYNC110
+            while service.shared.log.metrics.held > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert await listed(service) == [code]
     await until_listed(service)
@@ -199,14 +199,14 @@ async def test_an_address_holds_as_many_offers_as_it_may_publish(start_service, 
         await first.call("withdraw", code=codes[0], side="offerer")
         await hold(second)
     await until_none_is_held(service)
-    assert service.site.limits.client("127.0.0.1").held == 0
+    assert service.shared.limits.client("127.0.0.1").held == 0
 
 
 async def test_a_server_that_stops_withdraws_nothing(start_service):
     service = await start_service(hold_grace_ms=50)
     async with open_socket(service) as client:
         code = await hold(client)
-        service.site.stopping = True
+        service.shared.stopping = True
     await asyncio.sleep(0.2)
     assert await listed(service) == [code]
 
@@ -217,7 +217,7 @@ async def test_offers_that_are_published_together_are_held_up_to_the_limit(servi
         asked = [client.send("offer", **OFFER, hold=True) for _ in range(10)]
         responses = await asyncio.wait_for(asyncio.gather(*asked), BOUND_S)
         assert sum("result" in each for each in responses) == 3
-        assert len(await listed(service)) == service.site.log.metrics.held == 3
+        assert len(await listed(service)) == service.shared.log.metrics.held == 3
 
 
 async def test_a_connection_holds_so_many_that_are_not_answered(service, monkeypatch):

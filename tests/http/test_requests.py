@@ -17,9 +17,9 @@ from support.rpc import RpcClient
 from support.service import NO_SUCH_CODE, ORIGIN, head, refused, with_origin
 
 from tornado_signal import errors
-from tornado_signal.api import wire
-from tornado_signal.http.base import Handler
-from tornado_signal.http.request import Request
+from tornado_signal.http.call import HttpCall
+from tornado_signal.http.handlers import Handler
+from tornado_signal.service import wire
 from tornado_signal.transport import connection, exchange
 
 BOUND_S = 20
@@ -32,14 +32,14 @@ def handle(service):
     """A function that has GET / answered by a coroutine function of a test."""
 
     def replace(get):
-        fixed = service.application.endpoints
-        fixed["/"] = dataclasses.replace(fixed["/"], answer=get)
+        async def perform(call):
+            return wire.encode(await get(call))
+
+        routes = service.application.routes
+        operation = dataclasses.replace(routes["/"].arguments["operation"], perform=perform)
+        routes["/"] = dataclasses.replace(routes["/"], arguments={"operation": operation})
 
     return replace
-
-
-def reply(request, fields):
-    request.respond(wire.encode(fields))
 
 
 @pytest.fixture
@@ -64,24 +64,24 @@ async def reaches(found, expected):
 
 
 async def test_a_timeout_works_in_a_handler(service, handle):
-    async def get(request):
+    async def get(call):
         async with asyncio.timeout(BOUND_S):
             await asyncio.sleep(0)
         try:
             async with asyncio.timeout(0.01):
                 await asyncio.sleep(BOUND_S)
         except TimeoutError:
-            reply(request, {"task": asyncio.current_task() is not None})
+            return {"task": asyncio.current_task() is not None}
 
     handle(get)
     assert await service.get("/") == {"task": True}
 
 
 async def test_what_fails_in_a_task_group_of_a_handler_is_one_defect(service, handle, defects):
-    async def get(request):
+    async def get(call):
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(asyncio.sleep(0, number)) for number in range(3)]
-        reply(request, {"sum": sum(task.result() for task in tasks)})
+        return {"sum": sum(task.result() for task in tasks)}
 
     handle(get)
     assert await service.get("/") == {"sum": 3}
@@ -89,7 +89,7 @@ async def test_what_fails_in_a_task_group_of_a_handler_is_one_defect(service, ha
     async def fail():
         raise ZeroDivisionError
 
-    async def failing(request):
+    async def failing(call):
         async with asyncio.TaskGroup() as group:
             group.create_task(asyncio.sleep(BOUND_S))
             group.create_task(fail())
@@ -104,7 +104,7 @@ async def test_a_handler_whose_future_is_cancelled_answers_500(when, service, ha
     awaited = asyncio.get_running_loop().create_future()
     begun = asyncio.Event()
 
-    async def get(request):
+    async def get(call):
         begun.set()
         await awaited
 
@@ -119,32 +119,32 @@ async def test_a_handler_whose_future_is_cancelled_answers_500(when, service, ha
             assert refused(await client.receive()) == DEFECT
         await client.send(head("GET", "/health", with_origin(ORIGIN)))
         assert (await client.receive()).status == 200
-    assert service.site.running == 0
-    assert defects() == [asyncio.CancelledError]
+    assert service.shared.running == 0
+    assert defects() == [RuntimeError]
 
 
 async def test_draining_waits_for_nobody_who_was_cancelled(service, handle, defects):
-    async def get(request):
+    async def get(call):
         asyncio.current_task().cancel()
         await asyncio.sleep(BOUND_S)
 
     handle(get)
     assert refused(await service.call("GET", "/")) == DEFECT
     async with asyncio.timeout(BOUND_S):
-        await service.site.drain()
-    assert defects() == [asyncio.CancelledError]
+        await service.shared.drain()
+    assert defects() == [RuntimeError]
 
 
 @pytest.mark.parametrize("count", [1, 3, 20])
 async def test_a_defect_drops_nobody_else(count, service, handle, defects):
     asked = 0
 
-    async def get(request):
+    async def get(call):
         nonlocal asked
         asked += 1
         if asked % 2:
             raise ZeroDivisionError
-        reply(request, {"asked": asked})
+        return {"asked": asked}
 
     handle(get)
     async with contextlib.AsyncExitStack() as ends:
@@ -158,24 +158,26 @@ async def test_a_defect_drops_nobody_else(count, service, handle, defects):
 
 
 async def test_a_defect_before_the_first_step(service, monkeypatch, defects):
-    def begin(request):
+    def admit(call, find_origin):
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(Request, "begin", begin)
+        patched.setattr(HttpCall, "admit", admit)
         assert refused(await service.call("GET", "/")) == DEFECT
     assert (await service.call("GET", "/")).status == 200
     assert defects() == [ZeroDivisionError]
 
 
 async def test_a_refusal_that_cannot_be_sent(service, handle, defects):
-    async def get(request):
+    async def get(call):
         raise errors.MethodNotAllowed(("GET\r\nHeader: of-the-client",))
 
     handle(get)
-    assert await service.raw(ASK) is None
+    response = await service.raw(ASK)
+    assert (response.status, response.body) == (405, b"")
+    assert "Header" not in response.headers
     async with asyncio.timeout(BOUND_S):
-        await service.site.drain()
+        await service.shared.drain()
     assert defects() == [ValueError]
 
 
@@ -185,15 +187,15 @@ KEPT = contextvars.ContextVar("KEPT", default="nothing")
 async def test_what_a_request_sets_in_its_context_no_other_sees(service, handle):
     met = asyncio.Event()
 
-    async def get(request):
+    async def get(call):
         before = KEPT.get()
-        said = request.query
+        said = call.request.query
         KEPT.set(said)
         if said == "first":
             await met.wait()
         met.set()
         await asyncio.sleep(0)
-        reply(request, {"before": before, "after": KEPT.get()})
+        return {"before": before, "after": KEPT.get()}
 
     handle(get)
     async with service.connect() as one, service.connect() as other:
@@ -224,7 +226,7 @@ def without_garbage_collection():
     gc.collect()
 
 
-KINDS = (connection.Connection, exchange.Exchange, Request, Handler)
+KINDS = (connection.Connection, exchange.Exchange, HttpCall, Handler)
 
 
 def left():
@@ -264,14 +266,14 @@ async def test_nothing_stays_in_memory_of_an_answer_that_nobody_reads(
     service = await start_service(max_sessions_per_origin=1000)
     for number in range(60):
         await service.offer(offer=chr(97 + number % 26) * 255_000)
-    await reaches(lambda: len(service.site._tasks), 0)
+    await reaches(lambda: len(service.shared._tasks), 0)
     before, before_bytes = left(), rss_bytes()
     for _ in range(12):
         await leave_in_the_middle(service, target, goodbye)
     await reaches(lambda: left() - before, collections.Counter())
-    assert len(service.store.watches) == service.site.limits.waiting == 0
+    assert len(service.store.watches) == service.shared.limits.waiting == 0
     assert rss_bytes() - before_bytes < 40_000_000
-    assert service.site.running == 0
+    assert service.shared.running == 0
 
 
 @pytest.mark.parametrize("goodbye", [socket.socket.close, reset], ids=["close", "reset"])
@@ -293,7 +295,7 @@ async def test_the_listing_that_a_client_has_left_is_closed_at_once(goodbye, ser
     try:
         for _ in range(5):
             await leave_in_the_middle(service, "/lobby/sessions", goodbye)
-        await reaches(lambda: service.site.running, 0)
+        await reaches(lambda: service.shared.running, 0)
         gc.collect()
     finally:
         sys.set_asyncgen_hooks(*hooks)
@@ -308,7 +310,7 @@ async def test_nothing_is_left_of_a_refusal(target, service):
         for _ in range(count):
             assert (await service.call("GET", target)).status in (400, 404, 405)
         gc.collect()
-        return left()["Request"]
+        return left()["HttpCall"]
 
     few = await refuse(3)
     assert await refuse(20) <= few + 3
@@ -336,7 +338,7 @@ def garbage():
 async def settled(service):
     """Wait for the end of all requests, and of the connections' own."""
     async with asyncio.timeout(30):
-        while service.site.running or service.site.limits.waiting or service.site.limits.connections:  # noqa: ASYNC110
+        while service.shared.running or service.shared.limits.waiting or service.shared.limits.connections:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
 
@@ -351,7 +353,7 @@ async def test_requests_leave_no_garbage(service, garbage):
         async with service.connect() as connection:
             await connection.send(head("GET", target, with_origin(ORIGIN)))
             async with asyncio.timeout(30):
-                while not service.site.limits.waiting:  # noqa: ASYNC110
+                while not service.shared.limits.waiting:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
     await settled(service)
     assert garbage() == []

@@ -175,7 +175,7 @@ async def test_streams_of_a_server_that_drains_end_with_different_times_to_come_
         for stream in opened:
             await stream.take()
             assert stream.retry_ms == streams.RETRY_MS
-        await service.site.drain()
+        await service.shared.drain()
         for stream in opened:
             assert await stream.rest() == []
         told_ms = {stream.retry_ms for stream in opened}
@@ -186,7 +186,7 @@ async def test_streams_of_a_server_that_drains_end_with_different_times_to_come_
 
 
 async def test_while_the_server_drains_an_event_source_is_cut_off_and_others_get_503(service):
-    await service.site.drain()
+    await service.shared.drain()
     request = head("GET", "/lobby/events", with_origin(ORIGIN, [("Accept", "text/event-stream")]))
     assert await service.raw(request, "GET") is None
     assert (await service.call("GET", "/lobby/events")).status == 503

@@ -276,7 +276,7 @@ async def test_when_the_server_drains_waits_are_answered_with_good_cursors(servi
     listed = await look(wait=0).found()
     waiters = [poll(code, wait=LONG_S), look(wait=LONG_S, since=listed["cursor"])]
     await waiting(service, 2)
-    await service.site.drain()
+    await service.shared.drain()
     assert (await waiters[0].found())["answer"] is None
     assert await waiters[1].found() == listed
     response = await poll(code, wait=LONG_S).response()

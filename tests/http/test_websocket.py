@@ -31,7 +31,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.frames import Opcode
 from websockets.protocol import Protocol
 
-from tornado_signal.api.operations import declare
+from tornado_signal.service.operations import declare
 from tornado_signal.settings.origins import Origins
 from tornado_signal.settings.settings import Settings
 from tornado_signal.transport import listener, websocket
@@ -103,7 +103,7 @@ async def test_the_origin_of_a_handshake_is_checked_and_other_methods_refused(st
     async with open_socket(service) as client:
         assert (await client.call("health"))["status"] == "ok"
     counted = {("/ws", 405): 1, ("/ws", 101): 1, ("/health", 200): 1}
-    assert service.site.log.metrics.by_origin == {(ORIGIN, *kind): number for kind, number in counted.items()}
+    assert service.shared.log.metrics.by_origin == {(ORIGIN, *kind): number for kind, number in counted.items()}
 
 
 async def test_our_subprotocol_is_chosen_when_it_is_offered(service):
@@ -252,7 +252,7 @@ async def test_a_request_that_waits_keeps_nothing_of_its_message_but_what_it_nee
                 client.send("poll", code=code, side="offerer", wait=60, **unused)
                 batch = [request("poll", f"b{number}", code=code, side="offerer", wait=60, **unused)]
                 client.send_raw(batch, json.dumps([f"b{number}"]))
-                await until(lambda number=number: service.site.limits.waiting == 2 * number + 2)
+                await until(lambda number=number: service.shared.limits.waiting == 2 * number + 2)
             after, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -355,8 +355,8 @@ async def test_a_connection_has_a_hundred_subscriptions(service):
         assert (error["code"], error["data"]) == (429, {"retryAfter": 1})
         await client.call("unsubscribe", subscription=numbers[0])
         await client.call("subscribe", topic="more")
-    await until(lambda: not service.site.limits.waiting)
-    assert service.site.log.metrics.waiting["/:topic/events"] == 0
+    await until(lambda: not service.shared.limits.waiting)
+    assert service.shared.log.metrics.waiting["/:topic/events"] == 0
 
 
 async def test_subscriptions_that_begin_together_are_no_more_than_a_hundred(service, monkeypatch):
@@ -374,7 +374,7 @@ async def test_subscriptions_that_begin_together_are_no_more_than_a_hundred(serv
         responses = await asyncio.wait_for(asyncio.gather(*asked), BOUND_S)
         assert sum("result" in each for each in responses) == 100
         await service.post("/withdraw", code=code, side="offerer")
-        await until(lambda: not service.site.limits.waiting)  # they have ended, and leave room for others
+        await until(lambda: not service.shared.limits.waiting)  # they have ended, and leave room for others
         await client.call("subscribe", topic="lobby")
 
 
@@ -387,20 +387,20 @@ async def test_with_a_connection_its_subscriptions_end_begun_or_not(service):
             await client.socket.send(json.dumps([one] * 20))
             await client.socket.send(json.dumps(one))
             assert (await client.event())[0] == "session"
-    await until(lambda: not service.site.limits.waiting)
-    await until(lambda: not service.site.running)
+    await until(lambda: not service.shared.limits.waiting)
+    await until(lambda: not service.shared.running)
     async with open_socket(service) as client:
         client.socket.transport.pause_reading()
         await client.socket.send(json.dumps([request("sessions", 1, topic="lobby")] * 9))
-        await until(lambda: service.site.running)
+        await until(lambda: service.shared.running)
         client.socket.transport.abort()
-    await until(lambda: not service.site.running)
+    await until(lambda: not service.shared.running)
 
 
 async def test_between_the_requests_of_a_batch_others_have_their_turns(service):
     async with open_socket(service) as client, open_socket(service) as other:
         asked = ask_at_once(client, "topics", 100)
-        turns, queue = [], service.site.queue
+        turns, queue = [], service.shared.queue
         begun, submit = asyncio.Event(), queue.submit
 
         def counting(key, begin, **how):
@@ -431,7 +431,7 @@ async def test_a_frame_that_breaks_the_rules_closes_with_the_code_that_says_so(s
         async with open_socket(service) as client:
             client.socket.transport.write(data)
             assert await client.closed() == code, (data[:20], code)
-    assert service.site.running == 0
+    assert service.shared.running == 0
 
 
 def serialized(opcode, data, *, fin=True, rsv1=False, mask=True):
@@ -478,9 +478,9 @@ async def test_the_drain_waits_for_the_message_with_all_responses_of_a_batch(ser
     async with open_socket(service) as client:
         ask_at_once(client, "health", 100)
         async with asyncio.timeout(BOUND_S):
-            while not service.site.running:  # noqa: ASYNC110
+            while not service.shared.running:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            await service.site.drain()
+            await service.shared.drain()
         assert len(json.loads(sent[-1])) == 100
 
 
@@ -519,7 +519,7 @@ async def test_behind_a_proxy_each_client_has_its_connections_and_its_part_of_th
             await stack.enter_async_context(open_socket(service, **forwarded[1]))
         other = await stack.enter_async_context(open_socket(service, **forwarded[2]))
         await opened.pop().socket.close()
-        await until(lambda: service.site.limits.client("192.0.2.1").connections == 2)
+        await until(lambda: service.shared.limits.client("192.0.2.1").connections == 2)
         opened.append(await stack.enter_async_context(open_socket(service, **forwarded[1])))
         states[0].unfinished = Backlog(500_000, attrgetter("unfinished_bytes"))
         other.socket.transport.write(serialized(Opcode.TEXT, b" " * 200_000)[:-1])
@@ -529,7 +529,7 @@ async def test_behind_a_proxy_each_client_has_its_connections_and_its_part_of_th
         await until(lambda: states[0].unfinished.ended)
         await until(lambda: any(each.socket.close_code == 1006 for each in opened))
         assert other.socket.close_code is None
-    await until(lambda: service.site.limits.client("192.0.2.1").idle)
+    await until(lambda: service.shared.limits.client("192.0.2.1").idle)
 
 
 @pytest.fixture
@@ -614,15 +614,15 @@ async def test_nothing_is_begun_of_what_came_after_a_client_was_closed(start_ser
         for _ in range(10):
             await client.socket.send(json.dumps([request("health", number) for number in range(100)]))
         assert await client.closed() == 1008
-    await until(lambda: not service.site.running)
-    assert sum(service.site.log.metrics.requests.by_pattern()["/health"].counts) < 30
+    await until(lambda: not service.shared.running)
+    assert sum(service.shared.log.metrics.requests.by_pattern()["/health"].counts) < 30
 
 
 async def test_who_waits_again_at_a_server_that_stops_is_sent_away(service):
     code = await service.offer()
     async with open_socket(service) as client:
         waiting = client.send("poll", code=code, side="offerer", wait=60)
-        await until(lambda: service.site.limits.waiting)
+        await until(lambda: service.shared.limits.waiting)
         service.store.end_watches()
         assert "result" in await asyncio.wait_for(waiting, BOUND_S)
         assert (await client.call("health"))["status"] == "ok"
@@ -642,7 +642,7 @@ async def test_a_client_that_stops_reading_a_megabyte_is_closed_and_no_other_mes
         client.send_raw(polls, json.dumps([*range(100)]))
         await until(lambda: states[0].unsent.bytes > websocket.MAX_UNSENT_BYTES)
         offered = client.send("offer", topic="other", info="i", offer="o")
-        await until(lambda: not service.site.limits.waiting)
+        await until(lambda: not service.shared.limits.waiting)
         client.socket.transport.resume_reading()
         assert await client.closed() in (1008, 1006)
         with pytest.raises(ConnectionError):
@@ -695,9 +695,9 @@ async def test_a_client_that_asks_and_reads_nothing_is_gone_in_time(service, mon
     async with open_socket(service) as client:
         client.socket.transport.pause_reading()
         await client.socket.send(json.dumps(request("subscribe", topic="lobby")))
-        await until(lambda: service.site.limits.waiting == 1)
+        await until(lambda: service.shared.limits.waiting == 1)
         async with asyncio.timeout(BOUND_S):
-            while service.site.limits.waiting:
+            while service.shared.limits.waiting:
                 await client.socket.send(json.dumps(request("health")))
                 await asyncio.sleep(0.2)
         client.socket.transport.abort()
@@ -711,7 +711,7 @@ async def test_a_silent_client_is_gone_and_one_that_answers_pings_stays(service,
         for client in (lively, silent):
             await client.call("subscribe", topic="lobby")
         silent.socket.transport.pause_reading()
-        await until(lambda: service.site.limits.waiting == 1)
+        await until(lambda: service.shared.limits.waiting == 1)
         assert (await lively.call("health"))["status"] == "ok"
         silent.socket.transport.abort()
 
@@ -787,7 +787,7 @@ async def test_nothing_of_a_closed_connection_waits_for_the_garbage_collector(st
                 await client.call("subscribe", topic="lobby")
                 await client.call("subscribe", code=code, side="offerer")
                 client.send("poll", code=code, side="offerer", wait=60)
-                await until(lambda: service.site.limits.waiting == 3)
+                await until(lambda: service.shared.limits.waiting == 3)
                 if end == "abort":
                     client.socket.transport.abort()
                 elif end == "break the rules":

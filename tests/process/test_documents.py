@@ -21,7 +21,7 @@ from websockets.sync.client import connect
 import tornado_signal
 from tornado_signal import errors
 from tornado_signal.http import assets
-from tornado_signal.http.errors import STATUS
+from tornado_signal.service.statuses import STATUS
 from tornado_signal.stores.leveldb import layout
 
 pytest_plugins = ["support.networks"]

@@ -231,7 +231,7 @@ async def test_a_server_that_is_not_ready_shows_why(part, service):
     if part == "store":
         await service.close_store()
     else:
-        setattr(service.site, part, True)
+        setattr(service.shared, part, True)
     status = (await service.call("GET", "/topics")).status
     found = await scraped(service)
     assert (found.one("ready"), found.one("store_available")) == (0, part != "store")

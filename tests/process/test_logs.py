@@ -261,7 +261,7 @@ def test_each_line_of_the_journal_has_its_priority(start, tmp_path):
     assert server.stop() == 0
     assert all(re.match("<[36]>", line) for line in server.log)
     wrong = [line for line in server.log if line.startswith("<3>")]
-    assert wrong[0].startswith("<3>ERROR tornado_signal.http.call: POST /poll failed: request ")
+    assert wrong[0].startswith("<3>ERROR tornado_signal.service.call: POST /poll failed: request ")
     assert wrong[1] == "<3>Traceback (most recent call last):\n"
     assert wrong[-1] == "<3>ValueError\n"
     assert next(line for line in server.log if "tornado_signal.requests" in line).startswith("<6>INFO ")
@@ -312,7 +312,7 @@ async def test_each_answer_names_its_request_once(start_service):
 
 
 async def test_names_of_requests_say_nothing_of_other_requests(service):
-    one = service.site.log
+    one = service.shared.log
     names = [one.request_id({}, "") for _ in range(10_000)]
     assert len(set(names)) == 10_000
     assert all(len({name[place] for name in names}) == 16 for place in range(16))

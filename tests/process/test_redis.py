@@ -111,7 +111,9 @@ def test_a_full_redis_is_one_line_of_the_log_with_what_to_set(redis_server, serv
 
 
 def test_a_node_that_stops_responding_and_its_return_are_logged_with_the_reason(redis_server, serve, tmp_path):
-    redis = redis_server("--requirepass", "old", "--appendonly", "yes", password="old")
+    # Otherwise Redis puts off writing while the disk is busy, for up to two seconds, and loses that when it is killed.
+    always = ("--appendonly", "yes", "--appendfsync", "always")
+    redis = redis_server("--requirepass", "old", *always, password="old")
     password = tmp_path / "password"
     password.write_text("old\n")
     server = serve(redis, "--durability", "os", "--redis-password-file", password, "--admin-port", "0")

@@ -266,8 +266,8 @@ async def test_what_is_said_of_the_client_counts_only_with_unix_among_the_truste
     trusted, client, own, start_service, open_one, connect
 ):
     service = await start_service(trusted_proxies=trusted)
-    service.application.endpoints["/who"] = WHO
-    listener = Listener(ServerState(service.application, make_refusal(service.site.log)))
+    service.application.routes["/who"] = WHO
+    listener = Listener(ServerState(service.application, make_refusal(service.shared.log)))
     await listener.start([open_one()])
     said = {
         "X-Forwarded-For": "192.0.2.1, 198.51.100.7",

@@ -15,8 +15,8 @@ from tornado import web
 from tornado.netutil import bind_sockets
 
 from tornado_signal.http.errors import make_refusal
-from tornado_signal.http.request_log import RequestLog
 from tornado_signal.metrics import RequestMetrics
+from tornado_signal.service.request_log import RequestLog
 from tornado_signal.settings.settings import Settings
 from tornado_signal.transport import connection, listener
 

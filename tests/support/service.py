@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 from typing import NamedTuple
 from urllib.parse import quote
@@ -12,18 +13,20 @@ from tornado.netutil import bind_sockets
 
 from tornado_signal import transport
 from tornado_signal.admin.application import make_admin_application
-from tornado_signal.api import wire
-from tornado_signal.api.call import Service as Shared
-from tornado_signal.api.ice import open_ice_servers
-from tornado_signal.api.operations import SUBSCRIPTIONS, declare
+from tornado_signal.http.application import Application, Route
 from tornado_signal.http.errors import make_refusal
-from tornado_signal.http.request import Endpoint
-from tornado_signal.http.routes import make_application
+from tornado_signal.http.handlers import Handler
 from tornado_signal.limits.per_address import Limits
 from tornado_signal.metrics import RequestMetrics
+from tornado_signal.service import wire
+from tornado_signal.service.ice import open_ice_servers
+from tornado_signal.service.operations import SUBSCRIPTIONS, declare
+from tornado_signal.service.request_log import RequestLog
+from tornado_signal.service.service import Service as Shared
 from tornado_signal.settings.settings import Settings
 from tornado_signal.stores import open_store
-from tornado_signal.websocket.endpoint import websocket_endpoints
+from tornado_signal.websocket.endpoint import websocket_routes
+from tornado_signal.websocket.presence import Holds
 
 from .stores import HandClock
 
@@ -152,12 +155,14 @@ def segment(topic):
     return quote(topic, safe="")
 
 
-async def who(asked):
-    """Answer with the client that the request is counted for."""
-    asked.respond(wire.encode({"client": asked.client_address}))
+class Who(Handler):
+    """Answers with the client that the request is counted for."""
+
+    def get(self):
+        self.write(wire.encode({"client": self.call.client_address}))
 
 
-WHO = Endpoint("/who", ("GET", "HEAD", "OPTIONS"), who)
+WHO = Route("/who", Who)
 
 
 def declared():
@@ -166,8 +171,9 @@ def declared():
 
 
 def applying(store, clock, settings):
-    shared = Shared(store, settings, clock, open_ice_servers(settings), VERSION)
-    return make_application(shared, Limits(settings), RequestMetrics(), websocket_endpoints(declare(settings)))
+    request_log = RequestLog(settings, RequestMetrics())
+    shared = Shared(store, settings, clock, open_ice_servers(settings), VERSION, Limits(settings), request_log)
+    return Application(shared, functools.partial(websocket_routes, Holds(shared)))
 
 
 class Service:
@@ -185,20 +191,20 @@ class Service:
     async def start(self):
         self.store = await open_store(self.settings, self.clock)
         self.application = applying(self.store, self.clock, self.settings)
-        self.site = self.application.site
-        refusal = make_refusal(self.site.log)
+        self.shared = self.application.service
+        refusal = make_refusal(self.shared.log)
         ports = []
-        for application in (self.application, make_admin_application(self.site)):
+        for application in (self.application, make_admin_application(self.shared)):
             listening = bind_sockets(0, "127.0.0.1")
             ports.append(listening[0].getsockname()[1])
-            limiter = getattr(getattr(application, "site", None), "limits", None)
+            limiter = getattr(getattr(application, "service", None), "limits", None)
             await self._stack.enter_async_context(self._transport(application, listening, refusal, limiter=limiter))
         self.port, self.admin_port = ports
 
     async def stop(self):
         """Stop listening, check the store, and close it."""
         await self._stack.aclose()
-        await asyncio.wait_for(self.site.drain(), 30)
+        await asyncio.wait_for(self.shared.drain(), 30)
         if not self.store_closed:
             self.store.check()
         await self.store.close()

@@ -15,8 +15,8 @@ from support.command import Server
 from support.needs import require
 from support.paths import TESTS
 
-from tornado_signal.api.operations import declare
 from tornado_signal.http import openapi
+from tornado_signal.service.operations import declare
 from tornado_signal.settings.settings import Settings
 from tornado_signal.websocket.asyncapi import make_asyncapi
 

@@ -124,11 +124,11 @@ def start_through(io_loop, start_service, start_proxy, pair, tmp_path):
 
     async def start(kind, hop="tcp", idle_s=None, **settings):
         service = await start_service(**{"trusted_proxies": TRUSTED, **settings})
-        service.application.endpoints["/who"] = WHO
+        service.application.routes["/who"] = WHO
         upstream = service.port
         if hop == "unix":
             upstream = tmp_path / "signal.sock"
-            listener = Listener(ServerState(service.application, make_refusal(service.site.log)))
+            listener = Listener(ServerState(service.application, make_refusal(service.shared.log)))
             sockets = open_sockets(f"unix:{upstream}", 0, "--port", 0o600)
             await listener.start(sockets)
             listeners.append((listener, *sockets))
@@ -542,7 +542,7 @@ async def test_the_python_client_uses_what_a_proxy_lets_through(kind, method, st
         assert (await asyncio.wait_for(anext(topic), BOUND_S)).name == "gone"
         await topic.aclose()
         await news.aclose()
-        metrics = through.service.site.log.metrics
+        metrics = through.service.shared.log.metrics
         await until(lambda: not metrics.waiting.total())
         assert {found for pattern, found, _ in metrics.waits if pattern == "/:topic/events"} == {method}
         assert through.runs.count("/ws") == 1

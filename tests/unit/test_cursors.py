@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_signal.api.cursors import format_cursor, parse_cursor
 from tornado_signal.errors import InvalidParameter
+from tornado_signal.service.cursors import format_cursor, parse_cursor
 from tornado_signal.stores.position_text import format_numbers, parse_numbers
 
 STORE = "0123456789ab"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_signal.api import parameters, schemas, wire
 from tornado_signal.errors import InvalidParameter
 from tornado_signal.http.fields import query_fields, topic_of
+from tornado_signal.service import parameters, schemas, wire
 from tornado_signal.session import Side, hash_secret
 from tornado_signal.settings.settings import Settings
 
@@ -43,7 +43,8 @@ def from_path(segment):
 
 
 def from_query(parameter, *texts):
-    return query_fields(urllib.parse.urlencode([(parameter.name, text) for text in texts]), [parameter])
+    query = {parameter.name: [text.encode() for text in texts]} if texts else {}
+    return query_fields(query, [parameter])
 
 
 def test_a_lone_surrogate_is_refused_under_its_parameter_only():

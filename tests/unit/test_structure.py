@@ -28,19 +28,22 @@ MAY_IMPORT = {
     ),
     "stores.redis": "errors metrics session settings stores.position_text stores.quotas stores.watches hiredis",
     "limits": "errors settings",
-    "api": "errors session settings stores stores.watches system orjson",
-    "http": "api errors limits metrics settings stores.latest_counts stores.watches tornado",
-    "websocket": "api errors http session stores.watches transport websockets",
-    "admin": "api errors http maintenance metrics stores.leveldb system transport httpx prometheus_client tornado",
+    "service": (
+        "errors limits metrics session settings stores stores.latest_counts stores.watches system orjson tornado"
+    ),
+    "http": "errors limits service settings stores.watches tornado",
+    "websocket": "errors service session stores.watches transport websockets",
+    "websocket.endpoint": "errors http service transport websocket",
+    "admin": "errors maintenance metrics stores.leveldb service system transport httpx prometheus_client tornado",
     "transport": "httptools tornado websockets",
     "maintenance": "errors session settings stores stores.leveldb stores.redis system",
     "settings": "",
     "system": "errors metrics settings tornado",
     "server": (
-        "admin api errors http limits metrics settings stores stores.latest_counts system transport websocket package "
-        "tornado"
+        "admin errors http limits metrics service settings stores stores.latest_counts system transport "
+        "websocket.endpoint websocket package tornado"
     ),
-    "supervisor": "admin api errors http metrics server settings system tornado",
+    "supervisor": "admin errors http metrics server service settings system tornado",
     "worker": "__main__ server settings stores.redis system uvloop",
     "client": "aiortc cryptography httpx httpx_sse websockets",
     "cli": "client errors settings system shtab",
@@ -49,7 +52,7 @@ MAY_IMPORT = {
 }
 # What these use of the standard library reads or writes nothing.
 PURE = {"errors", "session", "metrics", "limits.forwarded", "limits.per_address"}
-PURE |= {"api.parameters", "api.wire", "api.schemas", "stores.leveldb.layout", "stores.leveldb.changes"}
+PURE |= {"service.parameters", "service.wire", "service.schemas", "stores.leveldb.layout", "stores.leveldb.changes"}
 PURE_MODULES = {"array", "base64", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq"}
 PURE_MODULES |= {"hmac", "ipaddress", "itertools", "json", "math", "re", "struct", "typing", "urllib", "zlib"}
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_signal.api import wire
-from tornado_signal.api.topic_steps import Event
 from tornado_signal.errors import InvalidParameter, SessionNotFound
 from tornado_signal.http.streams import encode
+from tornado_signal.service import wire
+from tornado_signal.service.topic_steps import Event
 from tornado_signal.session import ListedSession, News, Reason, Session, Side
 
 encodable = st.text(st.characters(exclude_categories=["Cs"]))

@@ -18,10 +18,10 @@ from prometheus_client.registry import Collector
 from tornado import web
 from tornado.iostream import StreamClosedError
 
-from ..api import wire
 from ..errors import Unavailable
-from ..http.site import Site
 from ..maintenance.backup import Packer
+from ..service import wire
+from ..service.service import Service
 from ..stores.leveldb.store import LevelDBStore
 from ..system.tls import Tls
 from ..transport import ServerState
@@ -71,16 +71,16 @@ class AdminHandler(web.RequestHandler):
             super().log_exception(typ, value, tb)
 
 
-class SiteHandler(AdminHandler):
+class ServiceHandler(AdminHandler):
     """A handler that knows what all requests share."""
 
-    def initialize(self, site: Site, exposition: Exposition, access: Access) -> None:
-        self.site = site
+    def initialize(self, service: Service, exposition: Exposition, access: Access) -> None:
+        self.service = service
         self.access = access
         self.exposition = exposition
 
 
-class Alive(SiteHandler):
+class Alive(ServiceHandler):
     """GET /healthz: the event loop turns."""
 
     def get(self) -> None:
@@ -89,19 +89,19 @@ class Alive(SiteHandler):
     head = get
 
 
-class Ready(SiteHandler):
+class Ready(ServiceHandler):
     """GET /readyz: the store can be written and read, and the server is not stopping."""
 
     async def get(self) -> None:
-        if self.site.stopping or self.site.draining:
+        if self.service.stopping or self.service.draining:
             raise Unavailable("draining")
-        await self.site.service.store.probe()
+        await self.service.store.probe()
         answer(self, 200, {"status": "ok"})
 
     head = get
 
 
-class Maintenance(SiteHandler):
+class Maintenance(ServiceHandler):
     """What is done to the directory of the embedded engine.
 
     Only programs on the operator's machine may ask for that, or with a token those that show it, and no page in a
@@ -126,13 +126,13 @@ class Maintenance(SiteHandler):
             here = is_loopback(headers.get("Host", "")) and ipaddress.ip_address(remote_ip).is_loopback
             if not (self.access.local and here):
                 raise web.HTTPError(403)
-        if self.site.draining:
+        if self.service.draining:
             raise Unavailable("draining")
 
     @property
     def store(self) -> LevelDBStore:
         """The embedded engine."""
-        store = self.site.service.store
+        store = self.service.store
         assert isinstance(store, LevelDBStore)
         return store
 
@@ -191,7 +191,7 @@ class One(Collector):
         return [self._family]
 
 
-class Metrics(SiteHandler):
+class Metrics(ServiceHandler):
     """GET /metrics: what the server has counted, for Prometheus."""
 
     async def get(self) -> None:
@@ -237,12 +237,12 @@ def answer(handler: web.RequestHandler, status: int, fields: dict[str, Any]) -> 
 
 
 def make_admin_application(
-    site: Site, transport: ServerState | None = None, access: Access = Access(), tls: Tls | None = None
+    service: Service, transport: ServerState | None = None, access: Access = Access(), tls: Tls | None = None
 ) -> web.Application:
     """The application of the admin listener, for what is served by a transport, with this certificate."""
-    handlers: dict[str, type[SiteHandler]] = {"/healthz": Alive, "/readyz": Ready, "/metrics": Metrics}
-    if isinstance(site.service.store, LevelDBStore):
+    handlers: dict[str, type[ServiceHandler]] = {"/healthz": Alive, "/readyz": Ready, "/metrics": Metrics}
+    if isinstance(service.store, LevelDBStore):
         handlers |= {"/backup": Backup, "/compact": Compact}
-    common = {"site": site, "exposition": Exposition(site, transport, tls), "access": access}
+    common = {"service": service, "exposition": Exposition(service, transport, tls), "access": access}
     routes: list[Any] = [(path, handler, common) for path, handler in handlers.items()]
     return web.Application(routes, default_handler_class=Unknown, log_function=lambda handler: None)

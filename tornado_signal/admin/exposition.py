@@ -16,8 +16,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from ..http.site import Site
 from ..metrics import Histogram, RedisMetrics
+from ..service.service import Service
 from ..stores.leveldb.store import LevelDBStore
 from ..system.tls import Tls
 from ..transport import ServerState
@@ -33,8 +33,8 @@ class Exposition(Collector):
         registry: everything that `/metrics` shows.
     """
 
-    def __init__(self, site: Site, transport: ServerState | None, tls: Tls | None) -> None:
-        self._site = site
+    def __init__(self, service: Service, transport: ServerState | None, tls: Tls | None) -> None:
+        self._service = service
         self._tls = tls
         self._transport = transport
         self.registry = CollectorRegistry()
@@ -45,22 +45,22 @@ class Exposition(Collector):
 
     async def update(self) -> None:
         """Count what the store holds. Without a new count `collect` shows the last one."""
-        await self._site.counts.refresh()
+        await self._service.counts.refresh()
 
     def collect(self) -> Iterator[Metric]:
         """Every number, as it is now."""
         yield from self._of_requests()
         yield from self._of_sessions()
-        if isinstance(self._site.service.store, LevelDBStore):
-            yield from self._of_leveldb(self._site.service.store)
-        elif metrics := getattr(self._site.service.store, "redis_metrics", None):
-            yield gauge("store_available", "Whether all primaries answer.", self._site.service.store.available)
+        if isinstance(self._service.store, LevelDBStore):
+            yield from self._of_leveldb(self._service.store)
+        elif metrics := getattr(self._service.store, "redis_metrics", None):
+            yield gauge("store_available", "Whether all primaries answer.", self._service.store.available)
             yield from self._of_redis(metrics)
         yield gauge(
-            "build_info", "The commit that the server was built from.", {(self._site.service.version,): 1}, "version"
+            "build_info", "The commit that the server was built from.", {(self._service.version,): 1}, "version"
         )
-        ending = self._site.stopping or self._site.draining
-        ready = self._site.service.store.available and not ending
+        ending = self._service.stopping or self._service.draining
+        ready = self._service.store.available and not ending
         yield gauge(
             "ready", "Whether the server serves: not while it stops, nor while its store cannot be used.", ready
         )
@@ -69,7 +69,7 @@ class Exposition(Collector):
             yield gauge("certificate_expiry_timestamp_seconds", meaning, self._tls.expires_s)
         if self._transport is not None:
             yield from self._of_connections(self._transport)
-        lag = self._site.log.metrics.loop_lag
+        lag = self._service.log.metrics.loop_lag
         yield histogram("event_loop_lag_seconds", "How late what is due gets its turn.", lag)
 
     def _of_connections(self, transport: ServerState) -> Iterator[Metric]:
@@ -86,7 +86,7 @@ class Exposition(Collector):
         yield counter("connections_ended", "Connections that were ended without a word, and why.", ended, "reason")
 
     def _of_requests(self) -> Iterator[Metric]:
-        metrics = self._site.log.metrics
+        metrics = self._service.log.metrics
         numbers: Counter[tuple[str, ...]] = Counter()
         for requests in (metrics.requests, metrics.waits):
             for (pattern, method, status), seconds in requests.items():
@@ -101,8 +101,8 @@ class Exposition(Collector):
             yield histogram(f"{name}_duration_seconds", meaning, by_pattern, "endpoint")
         waiting: Values = {(pattern,): number for pattern, number in metrics.waiting.items()}
         yield gauge("waiting_requests", "Requests that wait for news now, streams among them.", waiting, "endpoint")
-        yield gauge("running_requests", "Requests that are being worked on now, or wait.", self._site.running)
-        if (allowed := self._site.service.settings.allowed_origins) is not None:
+        yield gauge("running_requests", "Requests that are being worked on now, or wait.", self._service.running)
+        if (allowed := self._service.settings.allowed_origins) is not None:
             meaning = "Requests of the origins that are listed as allowed."
             # What a reload has taken off the list is not shown any more.
             listed: Values = {
@@ -117,9 +117,9 @@ class Exposition(Collector):
         yield counter("defects", "Requests that failed through a defect of the server.", metrics.defects)
 
     def _of_sessions(self) -> Iterator[Metric]:
-        metrics = self._site.service.store.metrics
-        if self._site.counts.value is not None:
-            listed, topics = self._site.counts.value
+        metrics = self._service.store.metrics
+        if self._service.counts.value is not None:
+            listed, topics = self._service.counts.value
             yield gauge("sessions_unanswered", "Sessions that are listed.", listed)
             yield gauge("topics", "Topics that have such sessions.", topics)
         yield counter("sessions_created", "Sessions that were published.", metrics.created)

@@ -1,116 +1,125 @@
-"""From what comes on connections to the endpoints: each request is received, routed, and worked on in its turn."""
+"""The public application: routes to Tornado's handlers, each run at its client's turn with its body received."""
 
-import asyncio
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, cast
 
-from tornado import httputil
+from tornado import httputil, routing, web
 
 from .. import errors
-from .request import Endpoint, Request
-from .site import Site
+from ..service import wire
+from ..service.operations import SUBSCRIPTIONS, Operation, declare
+from ..service.service import Service
+from . import assets
+from .call import HttpCall
+from .files import File
+from .handlers import Command, Document, Handler, Query, Unknown
+from .openapi import make_document
+from .streams import Stream
 
-MAX_UNFINISHED_BYTES: Final = 64 * 1024 * 1024  # of all bodies together that have not come whole
-PREFLIGHT_MAX_AGE_S: Final = 7200
+MAX_UNFINISHED_BYTES: Final = 64 * 1024 * 1024  # of all bodies together that are being received
 
 
-class Application(httputil.HTTPServerConnectionDelegate):
-    """The routes, and the requests that are being worked on. Needs a running event loop.
-
-    Args:
-        site: what all requests share.
-        endpoints: by their paths, in which `{topic}` stands for any first segment of two.
-        unknown: the endpoint of every other path.
+@dataclass(frozen=True)
+class Route:
+    """Where the requests of one path go.
 
     Attributes:
-        unfinished_bytes: what is kept of bodies that have not come whole.
+        pattern: of the path, as logs and metrics name it.
+        handler: the class of the handler.
+        arguments: of its `initialize`, beside the call.
     """
 
-    def __init__(self, site: Site, endpoints: dict[str, Endpoint], unknown: Endpoint) -> None:
-        self.site = site
-        self.endpoints = endpoints
-        self.unknown = unknown
+    pattern: str
+    handler: type[Handler]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+MakeRoutes = Callable[[tuple[Operation, ...]], Mapping[str, Route]]
+
+UNKNOWN: Final = Route("unknown", Unknown)
+
+
+class Application(routing.Router):
+    """The routes, and the bodies that are being received. Needs a running event loop.
+
+    Args:
+        service: what all calls share.
+        make_others: returns more routes by their paths, for the operations as they are declared.
+
+    Attributes:
+        service: as given.
+        routes: by their paths, in which `{topic}` stands for any first segment of two.
+        unfinished_bytes: the size of all bodies that are being received.
+    """
+
+    def __init__(self, service: Service, make_others: MakeRoutes | None = None) -> None:
+        self.service = service
         self.unfinished_bytes = 0
+        self._make_others = make_others or (lambda operations: {})
+        self._tornado = web.Application(log_function=lambda handler: None)
+        self.make_routes()
 
-    def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> "Reception":
-        return Reception(self, request_conn)
+    def make_routes(self) -> None:
+        """Make the routes for the settings in force: operations, subscriptions, files, documents, and others."""
+        settings = self.service.settings
+        files = assets.load(assets.CLIENT | (assets.DEMO if settings.demo else {}))
+        operations = declare(settings)
+        routes = {
+            each.path: Route(each.pattern, Command if each.method == "POST" else Query, {"operation": each})
+            for each in operations
+        }
+        if settings.demo:
+            version = routes["/"]
+            routes["/"] = replace(version, arguments={**version.arguments, "door": assets.DEMO_PAGE})
+        routes |= {each.path: Route(each.pattern, Stream, {"subscription": each}) for each in SUBSCRIPTIONS}
+        routes |= dict.fromkeys(files, Route("files", File, {"assets": files}))
+        document = make_document(operations, {path: asset.media_type for path, asset in files.items()})
+        routes["/openapi.json"] = document_route("/openapi.json", document)
+        self.routes = {**routes, **self._make_others(operations)}
 
-    def find(self, path: str) -> Endpoint:
-        endpoint = self.endpoints.get(path)
-        if endpoint is None and path.count("/") == 2:
-            endpoint = self.endpoints.get("/{topic}/" + path.rpartition("/")[2])
-        return endpoint or self.unknown
+    def find_handler(self, request: httputil.HTTPServerRequest, **kwargs: Any) -> "Reception":
+        return Reception(self, request)
 
-    def submit(self, request: Request) -> None:
-        """Start the work for a request, when it is its client's turn.
+    def run(self, call: HttpCall, route: Route, topic: str | None) -> None:
+        """Have the handler of a route answer a request whose body has come."""
+        request = call.request
+        delegate = self._tornado.get_handler_delegate(
+            request, route.handler, {**route.arguments, "call": call}, cast(Any, [] if topic is None else [topic])
+        )
+        if request.body:
+            delegate.data_received(request.body)
+        delegate.finish()
 
-        What is refused for its body is answered at once, before the client is told to go on sending that.
-        """
-        if request.refusal is not None:
-            self.site.start(serve(request))
-        else:
-            self.site.queue.submit(request.client, lambda: self.site.start(serve(request)))
-
-
-async def serve(request: Request) -> None:
-    """Answer a request, whatever comes.
-
-    It is never left without an answer: nothing but the end of the process cancels this task, so a cancellation in it is
-    of what it waited for.
-    """
-    endpoint = request.endpoint
-    try:
-        request.begin()
-        if endpoint.door and request.navigates:
-            request.admit_page()
-            request.redirect(endpoint.door)
-            return
-        if endpoint.page:
-            request.admit_page()
-        else:
-            request.admit()
-        if request.method == "OPTIONS":
-            preflight(request)
-        elif request.method in endpoint.methods:
-            await endpoint.answer(request)
-        else:
-            raise errors.PathNotFound if endpoint.unknown else errors.MethodNotAllowed(endpoint.methods)
-    except (Exception, asyncio.CancelledError) as error:
-        try:
-            request.fail(error)
-        except Exception as second:
-            request.cut_off(second)
-
-
-def preflight(request: Request) -> None:
-    """Answer OPTIONS, on every path (contract B14)."""
-    methods = ", ".join(request.endpoint.methods)
-    headers = request.response_headers()
-    del headers["Content-Type"]
-    headers["Allow"] = methods
-    headers["Access-Control-Allow-Methods"] = methods
-    headers["Access-Control-Allow-Headers"] = request.headers.get("Access-Control-Request-Headers") or "Content-Type"
-    headers["Access-Control-Max-Age"] = str(PREFLIGHT_MAX_AGE_S)
-    request.respond(b"", headers, 204)
+    def find_route(self, path: str) -> tuple[Route, str | None]:
+        """Return the route of a path, and the segment that is the topic, percent-encoded, if there is one."""
+        route = self.routes.get(path)
+        if route is not None:
+            return route, None
+        if path.count("/") == 2:
+            _, topic, last = path.split("/")
+            route = self.routes.get("/{topic}/" + last)
+            if route is not None:
+                return route, topic
+        return UNKNOWN, None
 
 
 class Reception(httputil.HTTPMessageDelegate):
     """A request that is being received."""
 
-    def __init__(self, application: Application, connection: httputil.HTTPConnection) -> None:
+    def __init__(self, application: Application, request: httputil.HTTPServerRequest) -> None:
         self._application = application
-        self._connection = connection
-        self._max_bytes = application.site.service.settings.max_body_bytes
+        self._request = request
+        self._max_bytes = application.service.settings.max_body_bytes
         self._body: bytes | bytearray = b""
-        self._unfinished_bytes = 0  # of the body, as long as it is not whole
+        self._unfinished_bytes = 0  # of the body, as long as it is not complete
+        self._length = 0
         self._submitted = False
 
     def headers_received(
         self, start_line: httputil.RequestStartLine | httputil.ResponseStartLine, headers: httputil.HTTPHeaders
     ) -> None:
-        """Request line and headers have come; of what says that it is too large the body need not."""
-        assert isinstance(start_line, httputil.RequestStartLine)
-        self._start_line = start_line
-        self._headers = headers
+        """Refuse a body that is announced to be too large before the client is told to send it."""
         self._length = int(headers.get("Content-Length", "0"))
         if self._length > self._max_bytes:
             self._submit(errors.BodyTooLarge())
@@ -140,15 +149,27 @@ class Reception(httputil.HTTPMessageDelegate):
         self._body = b""
 
     def _submit(self, refusal: errors.SignalError | None) -> None:
+        """Have the request answered at its client's turn, or at once if its body is refused."""
         self._submitted = True
         self._count(0)
         body, self._body = b"" if refusal else self._body, b""
-        application = self._application
-        endpoint = application.find(self._start_line.path.partition("?")[0])
-        application.submit(
-            Request(application.site, self._connection, self._start_line, self._headers, body, endpoint, refusal)
-        )
+        application, request = self._application, self._request
+        route, topic = application.find_route(request.path)
+        call = HttpCall(application.service, request, route.pattern)
+        if "Content-Type" in request.headers:  # a body is JSON whatever it says, and no form for Tornado to parse
+            del request.headers["Content-Type"]
+        if refusal is not None:
+            call.refusal = refusal
+            application.run(call, route, topic)
+        else:
+            request.body = bytes(body)
+            application.service.queue.submit(call.client, lambda: application.run(call, route, topic))
 
     def _count(self, unfinished_bytes: int) -> None:
         self._application.unfinished_bytes += unfinished_bytes - self._unfinished_bytes
         self._unfinished_bytes = unfinished_bytes
+
+
+def document_route(path: str, document: dict[str, Any]) -> Route:
+    """The route of a document that describes the interface."""
+    return Route(path, Document, {"body": wire.encode(document)})

@@ -1,119 +1,102 @@
-"""One call of a client, over any protocol: what it may ask for, and what is counted of it."""
+"""A call that came as an HTTP request."""
 
-import logging
-from time import perf_counter
+from typing import Any, Final
 
-from tornado.iostream import StreamClosedError
+from tornado import httputil
 
 from .. import errors
+from ..limits import forwarded
+from ..service import wire
+from ..service.call import Call
+from ..service.schemas import MAX_ORIGIN
+from ..service.service import Service
 from ..stores.watches import Watch
-from .errors import STATUS
-from .site import Site
 
-log = logging.getLogger(__name__)
+NO_HEADERS: Final = httputil.HTTPHeaders()
 
 
-class ClientCall:
-    """One call. It is the `Call` of its operation; see there.
+class HttpCall(Call):
+    """A call that came as an HTTP request.
 
     Args:
-        site: what all calls share.
-        client_address: of the client that it is from.
-        method: how it came, as logs and metrics name it.
-        pattern: what it is for, as logs and metrics name it.
+        service: what all calls share.
+        request: Tornado's.
+        pattern: of the path, as logs and metrics name it.
 
     Attributes:
-        client: stands for the client that it is from.
-        request_id: its name.
-        status: of its response, as HTTP has it.
-        sent_bytes: how much was sent of that.
-        refused_for: why it was refused, if it was.
-        waited: whether it has waited for news.
+        request: as given.
+        refusal: why its body was not kept, if it was not.
+        begun: whether a part of the response has been sent.
     """
 
-    origin = ""
-    now_ms = 0
-    request_id = ""
-    status = 0
-    sent_bytes = 0
-    refused_for = ""
-    waited = False
-    _ended = False
-    _watch: Watch | None = None
+    refusal: errors.SignalError | None = None
+    begun = False
 
-    def __init__(self, site: Site, client_address: str, method: str, pattern: str) -> None:
-        self.site = site
-        self.service = site.service
-        self.client_address = client_address
-        self.method = method
-        self.pattern = pattern
-        self.client = site.limits.client(client_address)
-        self.began_s = perf_counter()
-        site.running += 1
+    def __init__(self, service: Service, request: httputil.HTTPServerRequest, pattern: str) -> None:
+        self.request = request
+        self.remote_ip: str = request.remote_ip or ""
+        headers = request.headers
+        client_address, proxies = self.remote_ip, service.settings.trusted_proxies
+        if proxies or not client_address:
+            client_address = forwarded.client_address(client_address, headers, proxies)
+            request.connection.context.client_address = client_address  # type: ignore[union-attr]
+        if not service.proxy_reported and self.remote_ip in ("", client_address) and "X-Forwarded-For" in headers:
+            service.report_proxy(self.remote_ip)
+        super().__init__(service, client_address, request.method or "", pattern)
 
-    # What it may ask for
+    def find_origin(self) -> str:
+        """Return the Origin (contract B1).
 
-    def admit_session(self) -> None:
-        self.site.limits.publish(self.client_address, self.now_ms)
+        Raises:
+            InvalidParameter: there is none, or it is too long.
+        """
+        headers = self.request.headers
+        values = headers.get_list("Origin")
+        if not values and headers.get("Sec-Fetch-Site") == "same-origin":
+            own = forwarded.own_origin(
+                self.request.protocol, self.remote_ip, headers, self.service.settings.trusted_proxies
+            )
+            values = [own] if own else []
+        if len(values) != 1 or not 0 < len(values[0]) <= MAX_ORIGIN:
+            raise errors.InvalidParameter("Origin")
+        return values[0]
 
-    def admit_bytes(self, size: int) -> None:
-        self.site.limits.store(self.client_address, size, self.now_ms)
+    def find_page_origin(self) -> str:
+        """Return the Origin of what a browser also opens by itself, and then without one: empty for none.
+
+        Raises:
+            InvalidParameter: as `find_origin`.
+        """
+        headers = self.request.headers
+        if "Origin" not in headers or headers.get("Sec-Fetch-Site") == "same-origin":
+            return ""
+        return self.find_origin()
+
+    def json_body(self) -> dict[str, Any]:
+        """Return the JSON object in the body.
+
+        Raises:
+            BodyTooLarge: it is over the limit.
+            Unavailable: the bodies that are being received take too much memory together.
+            InvalidParameter: `body`.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        return wire.parse_body(self.request.body)
 
     def waiting(self, watch: Watch) -> Watch:
-        """Tie a watch to the client's connection."""
-        try:
-            self.site.limits.wait(self.client_address)
-        except errors.SignalError:
-            watch.close()
-            raise
-        watch.on_close = self._wait_over
-        self._watch = watch
-        self.waited = True
-        self.site.log.metrics.waiting[self.pattern] += 1
+        """Tie a watch to the connection, and drop what the request came with: thousands may wait."""
+        super().waiting(watch)
+        self.request.headers, self.request.body = NO_HEADERS, b""
         return watch
 
-    def _wait_over(self) -> None:
-        self.site.limits.waited(self.client_address)
-
-    def client_gone(self) -> None:
-        """The client has left: what waits for it need not."""
-        if self._watch is not None:
-            self._watch.close()
-
-    async def turn(self) -> None:
-        await self.site.turns.turn(self.client)
-        self.now_ms = self.service.clock.now_ms()
-
-    # What is counted of it
-
-    def count_error(self, error: BaseException) -> None:
-        """Count an error and, if it is a defect, log it; without what the call carries: it is people's addresses."""
-        if isinstance(error, errors.SignalError):
-            self.refused_for = error.reason
-            self.site.log.refused(STATUS[type(error)], error.reason)
-        elif not isinstance(error, StreamClosedError):
-            self.site.log.failed()
-            log.error("%s %s failed: request %s", self.method, self.pattern, self.request_id, exc_info=error)
-
-    def ended(self) -> None:
-        """It has come to its end, and its response with it."""
-        if self._ended:  # as by an error behind the response
-            return
-        self._ended = True
-        log, seconds = self.site.log, perf_counter() - self.began_s
-        kind = (self.pattern, self.method, self.status)
-        if self.waited:
-            log.metrics.waiting[self.pattern] -= 1
-            log.metrics.waits[kind].observe(seconds)
-        else:
-            log.metrics.requests[kind].observe(seconds)
-        allowed = self.service.settings.allowed_origins
-        if allowed is not None and (entry := allowed.find(self.origin)) is not None:
-            log.metrics.by_origin[entry, self.pattern, self.status] += 1
-        if log.written:
-            line = {"method": self.method, "endpoint": self.pattern, "status": self.status}
-            line |= {"ms": round(seconds * 1000, 3), "bytes": self.sent_bytes, "id": self.request_id}
-            log.finished(line, self.refused_for, self.client_address)
-        self.site.running -= 1
-        if self.site.draining and not self.site.running:
-            self.site.idle.set()
+    @property
+    def navigates(self) -> bool:
+        """Whether a browser shows the response by itself, in a window of its own (contract C11)."""
+        headers = self.request.headers
+        return (
+            self.method in ("GET", "HEAD")
+            and "Origin" not in headers
+            and headers.get("Sec-Fetch-Mode") == "navigate"
+            and headers.get("Sec-Fetch-Dest", "document") == "document"
+        )

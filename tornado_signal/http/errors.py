@@ -1,4 +1,4 @@
-"""Errors over HTTP: the one table from them to statuses, and the responses that they become."""
+"""Errors over HTTP: the responses that they become."""
 
 import http
 from collections.abc import Callable
@@ -7,22 +7,12 @@ from typing import Final
 from tornado import httputil
 
 from .. import errors
-from ..api import wire
-from ..api.schemas import MAX_ORIGIN
+from ..service import wire
+from ..service.request_log import RequestLog
+from ..service.schemas import MAX_ORIGIN
+from ..service.statuses import STATUS
 from ..settings.origins import Origins
-from .request_log import RequestLog
 
-STATUS: Final[dict[type[BaseException], int]] = {
-    errors.InvalidParameter: 400,
-    errors.OriginNotAllowed: 403,
-    errors.SessionNotFound: 404,
-    errors.PathNotFound: 404,
-    errors.MethodNotAllowed: 405,
-    errors.AlreadyAnswered: 409,
-    errors.BodyTooLarge: 413,
-    errors.TooMany: 429,
-    errors.Unavailable: 503,
-}
 REFUSED_RETRY_AFTER_S: Final = 5  # for a connection too many
 
 Response = tuple[httputil.HTTPHeaders, bytes]

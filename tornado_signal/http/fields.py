@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import parse_qs, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
-from ..api.parameters import Parameter
+from ..service.parameters import Parameter
 
 _DECIMAL: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _WHOLE: Final = re.compile("[0-9]{1,30}")
@@ -21,16 +21,15 @@ def topic_of(segment: str) -> str | None:
         return None
 
 
-def query_fields(query: str, parameters: Sequence[Parameter]) -> dict[str, Any]:
+def query_fields(query: Mapping[str, list[bytes]], parameters: Sequence[Parameter]) -> dict[str, Any]:
     """The values that a query has for parameters; what comes more than once is a list, which no parameter takes."""
-    values = parse_qs(query, keep_blank_values=True)
-    return {each.name: _value(each.schema, values[each.name]) for each in parameters if each.name in values}
+    return {each.name: _value(each.schema, query[each.name]) for each in parameters if each.name in query}
 
 
-def _value(schema: Mapping[str, Any], texts: list[str]) -> Any:
+def _value(schema: Mapping[str, Any], texts: list[bytes]) -> Any:
     if len(texts) > 1:
         return texts
-    text = texts[0]
+    text = texts[0].decode(errors="replace")
     if schema.get("type") == "integer" and _WHOLE.fullmatch(text):
         return int(text)
     if schema.get("type") == "number" and _DECIMAL.fullmatch(text):

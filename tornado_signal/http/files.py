@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from .assets import HTML, Asset
-from .base import Handler
+from .call import HttpCall
+from .handlers import Handler
 
 # Nothing from elsewhere, nothing written into the page itself, and no other page around it.
 POLICY: Final = (
@@ -16,7 +17,10 @@ POLICY: Final = (
 class File(Handler):
     """GET a file."""
 
-    def initialize(self, assets: Mapping[str, Asset]) -> None:
+    anonymous = True
+
+    def initialize(self, call: HttpCall, assets: Mapping[str, Asset]) -> None:  # type: ignore[override]
+        super().initialize(call)
         self.assets = assets
 
     def get(self) -> None:

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ..api import schemas
-from ..api.operations import SUBSCRIPTIONS, Operation
-from ..api.parameters import TOPIC, Parameter
-from ..api.schemas import EVENT_STREAM, TEXT, Schema, ref
-from ..api.wire import JSON
+from ..service import schemas
+from ..service.documents import describe_bodies
+from ..service.operations import SUBSCRIPTIONS, Operation
+from ..service.parameters import Parameter
+from ..service.schemas import EVENT_STREAM, TEXT, Schema, ref
+from ..service.wire import JSON
 from .assets import DEMO_PAGE
 
 DESCRIPTION: Final = f"""\
@@ -25,9 +26,9 @@ def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> 
     bodies: Schema = {}
     paths: Schema = {}
     for each in operations:
-        has_body = each.method == "POST"
-        in_body = [parameter for parameter in each.parameters if has_body and parameter is not TOPIC]
-        parameters = [describe(parameter) for parameter in each.parameters if parameter not in in_body]
+        in_body = each.fields if each.method == "POST" else ()
+        in_query = () if in_body else each.fields
+        parameters = [describe(parameter) for parameter in (*each.in_path, *in_query)]
         found = operation(each.name, each.tag, each.summary, each.result, parameters=parameters, refusals=each.refusals)
         if in_body:
             named = describe_bodies(each.body, in_body)
@@ -80,32 +81,10 @@ def make_document(operations: Iterable[Operation], files: Mapping[str, str]) -> 
 
 def describe(parameter: Parameter) -> Schema:
     """A parameter of path or query."""
-    if parameter is TOPIC:
+    if parameter.place == "path":
         return ref(parameter.name.title(), "parameters")
     found: Schema = {"name": parameter.name, "in": "query", "required": parameter.required, "schema": parameter.schema}
     return {**found, "description": parameter.description} if parameter.description else found
-
-
-def describe_bodies(name: str, parameters: list[Parameter]) -> Schema:
-    """The objects that a body may be, by name: one for each alternative, if there are some."""
-    alternatives = next((each.alternatives for each in parameters if each.alternatives), ())
-    if not alternatives:
-        return {name: describe_body(parameters)}
-    common = [each for each in parameters if not each.alternatives]
-    return {
-        f"{alternative.name.title()}Request": describe_body([*common, alternative], alternative.narrows)
-        for alternative in alternatives
-    }
-
-
-def describe_body(parameters: list[Parameter], narrows: Mapping[str, Schema] = {}) -> Schema:
-    """One object; what may be absent may be null, too."""
-    properties = {
-        each.name: each.schema if each.required else {**each.schema, "type": [each.schema["type"], "null"]}
-        for each in parameters
-    }
-    required = [each.name for each in parameters if each.required]
-    return schemas.object_of({**properties, **narrows}, required, closed=False)
 
 
 def operation(

@@ -1,14 +1,16 @@
 """Server-Sent Events: the subscriptions over HTTP (contract C3)."""
 
+import asyncio
 import random
-from typing import Final
+from typing import Any, Final
 
-from ..api.operations import Subscription, check
-from ..api.schemas import EVENT_STREAM
-from ..api.topic_steps import Event
 from ..errors import InvalidParameter
-from .base import Handler
+from ..service.operations import Subscription, check
+from ..service.schemas import EVENT_STREAM
+from ..service.topic_steps import Event
+from .call import HttpCall
 from .fields import query_fields, topic_of
+from .handlers import Handler
 
 HEARTBEAT_S: Final = 15.0
 RETRY_MS: Final = 2000  # after which a client whose stream broke off comes back
@@ -19,18 +21,28 @@ LAST_EVENT_ID: Final = "Last-Event-ID"
 class Stream(Handler):
     """A response that goes on until the client leaves, the server stops, or there is nothing more to tell."""
 
-    def initialize(self, subscription: Subscription) -> None:
+    def initialize(self, call: HttpCall, subscription: Subscription) -> None:  # type: ignore[override]
+        super().initialize(call)
         self.subscription = subscription
 
-    async def get(self) -> None:
+    async def get(self, segment: str = "") -> None:
         """Send events as they happen, with a comment when there was none for long."""
-        call = self.call
-        if "Upgrade" in call.headers:  # a client that asks for a WebSocket would wait for the answer without end
+        try:
+            await self._send_events(segment)
+        except asyncio.CancelledError as error:  # of what it waited for: nothing cancels a handler
+            raise RuntimeError("cancelled") from error
+
+    head = get
+
+    async def _send_events(self, segment: str) -> None:
+        call, headers = self.admitted, self.request.headers
+        if "Upgrade" in headers:  # a client that asks for a WebSocket would wait for the answer without end
             raise InvalidParameter("Upgrade")
         parameters = self.subscription.parameters
-        fields = query_fields(call.query, parameters) | {"topic": topic_of(call.path.split("/")[1])}
+        fields = query_fields(self.request.query_arguments, parameters) | {"topic": topic_of(segment)}
         values = check(parameters, fields, call)
-        cursor = call.headers.get(LAST_EVENT_ID)
+        cursor = headers.get(LAST_EVENT_ID)
+        del headers
         feed = self.subscription.feed(call, **values, cursor=cursor, parameter=LAST_EVENT_ID, encode=encode)
         with call.waiting(feed.watch) as watch:
             await feed.start()
@@ -50,7 +62,11 @@ class Stream(Handler):
             if not (feed.finished or watch.closed):
                 self.write(b"retry: %d\n\n" % random.randint(*RETURN_MS))
 
-    head = get
+    def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
+        """Cut an EventSource off while the server drains: one that is refused never comes back."""
+        call = self.admitted
+        call.begun |= call.service.draining and self.request.headers.get("Accept") == EVENT_STREAM
+        super().send_error(status_code, **kwargs)
 
 
 def encode(event: Event) -> bytes:

@@ -1,6 +1,7 @@
 """Work of many clients, started a few items in each turn of the event loop, one client after the other. No I/O."""
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Callable, Hashable
 from time import perf_counter
@@ -19,6 +20,7 @@ class FairQueue:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()  # so that no client's work inherits that of another one
         self._waiting: dict[Hashable, deque[Callable[[], object]]] = {}  # the next client is the first
         self._most = MOST
         self._begun_s = 0.0  # when the work of the last turn began
@@ -40,7 +42,7 @@ class FairQueue:
             self._running = True
             self._most = MOST
             self._begun_s = 0.0
-            self._loop.call_soon(self._begin_some)
+            self._loop.call_soon(self._begin_some, context=self._context)
 
     def turn(self, client: Hashable, *, next_: bool = False) -> "asyncio.Future[None]":
         """A future that is done when it is the client's turn; see `submit`."""
@@ -73,4 +75,4 @@ class FairQueue:
             self._begun_s = now_s
             self._running = bool(waiting)
             if waiting:
-                self._loop.call_soon(self._begin_some)
+                self._loop.call_soon(self._begin_some, context=self._context)

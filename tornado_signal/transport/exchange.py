@@ -2,7 +2,7 @@
 
 import asyncio
 import http
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import cast
 
 from tornado import httputil
@@ -27,6 +27,7 @@ class Exchange(httputil.HTTPConnection):
     _begun = False
     _gone = False
     _chunked = False
+    _switching = b""  # the head of a 101, which is sent when the connection is handed over
     _unwritten_bytes: int | None = None  # of the length that was announced
     _delegate: httputil.HTTPMessageDelegate | None = None
     _close_callback: Callable[[], None] | None = None
@@ -114,6 +115,10 @@ class Exchange(httputil.HTTPConnection):
         assert isinstance(start_line, httputil.ResponseStartLine)
         code, asked = start_line.code, self.start_line
         values = list(headers.get_all())
+        if code == http.HTTPStatus.SWITCHING_PROTOCOLS:
+            self.started = True
+            self._switching = format_head(code, start_line.reason, values)
+            return self.context.state.done
         if "Connection" in headers or "Transfer-Encoding" in headers:  # which are not for a handler to say, but one
             values = [pair for pair in values if pair[0] not in ("Connection", "Transfer-Encoding")]
             if headers.get("Connection", "").lower() == "close":
@@ -165,17 +170,19 @@ class Exchange(httputil.HTTPConnection):
             self.context.send(b"0\r\n\r\n")
         self.context.exchange_finished(self)
 
-    def upgrade(
-        self, headers: Iterable[tuple[str, str]], make: Callable[[ServerState, str, int | None], asyncio.Protocol]
-    ) -> None:
-        """Answer 101, and give the connection to another protocol.
+    def detach(self) -> "Exchange":
+        """Return what can give the connection to another protocol, after a 101 has been written."""
+        return self
+
+    def upgrade(self, make: Callable[[ServerState, str, int | None], asyncio.Protocol]) -> None:
+        """Send the head that was written, and give the connection to another protocol.
 
         Raises:
             StreamClosedError: it is over.
         """
-        self.finished = self.started = True
+        self.finished = True
         self._close_callback = self._delegate = None
-        if not self.context.hand_over(format_head(http.HTTPStatus.SWITCHING_PROTOCOLS, "", headers), make):
+        if not self.context.hand_over(self._switching, make):
             raise StreamClosedError
 
     def close(self) -> None:

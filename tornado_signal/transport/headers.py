@@ -48,6 +48,10 @@ class Headers(Mapping[str, str]):
             raise KeyError(name)
         return value
 
+    def __delitem__(self, name: str) -> None:
+        del self.sent[_key(name)]
+        self._repeated.pop(_key(name), None)
+
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and _key(name) in self.sent
 

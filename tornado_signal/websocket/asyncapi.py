@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from ..api import schemas
-from ..api.operations import SUBSCRIPTIONS, Operation
-from ..api.parameters import CODE, SECRET, Parameter
-from ..api.schemas import SINCE, TEXT, Schema, object_of, ref
-from ..api.wire import JSON
-from ..http.openapi import describe_bodies
+from ..service import schemas
+from ..service.documents import describe_bodies
+from ..service.operations import SUBSCRIPTIONS, Operation
+from ..service.parameters import CODE, SECRET, Parameter
+from ..service.schemas import SINCE, TEXT, Schema, object_of, ref
+from ..service.wire import JSON
 from .connection import MAX_SUBSCRIPTIONS
 from .presence import MAX_HELD
 from .rpc import MAX_BATCH
@@ -30,10 +30,6 @@ ID: Final[Schema] = {
     "description": "Chosen by the client; the answer has it, too.",
 }
 NUMBER: Final[Schema] = {"type": "integer", "minimum": 1, "description": "The number of a subscription."}
-HOLD: Final[Schema] = {
-    "type": ["boolean", "null"],
-    "description": "Whether the offer lives as long as the connection, and `--hold-grace-ms` longer.",
-}
 EVENTS: Final[dict[str, Schema]] = {
     "session": ref("Session"),
     "offer": object_of({"offer": TEXT}),
@@ -68,9 +64,7 @@ def make_asyncapi(operations: Iterable[Operation]) -> Schema:
 
     for operation in found.values():
         name = operation.name[0].upper() + operation.name[1:]
-        named = describe_bodies(f"{name}Params", list(operation.parameters))
-        if operation.name == "offer":
-            named[f"{name}Params"]["properties"]["hold"] = HOLD
+        named = describe_bodies(f"{name}Params", operation.parameters)
         bodies |= named
         params = [ref(each) for each in named]
         method(operation.name, operation.tag, operation.summary, params, operation.result)

@@ -8,15 +8,14 @@ from typing import Any, Final, NamedTuple
 from websockets.frames import CloseCode
 
 from .. import errors
-from ..api import wire
-from ..api.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, check, encode_published, publish
-from ..api.parameters import CODE, SECRET, check_optional_string
-from ..api.topic_steps import Event
-from ..api.waiting import Feed
-from ..http.call import ClientCall
-from ..http.errors import STATUS
-from ..http.routes import pattern_of
-from ..http.site import Site
+from ..service import wire
+from ..service.call import Call
+from ..service.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, check, encode_published, publish
+from ..service.parameters import CODE, SECRET, check_optional_string
+from ..service.service import Service
+from ..service.statuses import STATUS
+from ..service.topic_steps import Event
+from ..service.waiting import Feed
 from ..stores.watches import Watch
 from ..transport.websocket import WebSocket
 from . import rpc
@@ -60,7 +59,7 @@ class Slot:
             socket.message_done(self._size)
 
 
-class RpcCall(ClientCall):
+class RpcCall(Call):
     """One request of a client.
 
     Attributes:
@@ -74,25 +73,11 @@ class RpcCall(ClientCall):
     then: Callable[[], object] | None = None
 
     def __init__(self, connection: "Connection", pattern: str, slot: Slot) -> None:
-        super().__init__(connection.site, connection.client_address, METHOD, pattern)
+        super().__init__(connection.service, connection.client_address, METHOD, pattern)
         self.connection = connection
         self.origin = connection.origin
         self.request_id = connection.next_request_id()
         self.slot = slot
-
-    def admit(self) -> None:
-        """Check what comes before everything else.
-
-        Raises:
-            SignalError: why it is refused.
-        """
-        self.now_ms = self.service.clock.now_ms()
-        if retry_after_s := self.site.limits.request(self.client_address, self.now_ms):
-            if self.site.limits.goes_on(self.client_address, self.now_ms):
-                self.connection.socket.close(CloseCode.POLICY_VIOLATION, "too many requests")
-            raise errors.TooMany("requests of an address", retry_after_s)
-        if self.site.draining:
-            raise errors.Unavailable("draining")
 
     def waiting(self, watch: Watch) -> Watch:
         super().waiting(watch)
@@ -115,7 +100,7 @@ class Connection:
     """One client's WebSocket.
 
     Args:
-        site: what all calls share.
+        service: what all calls share.
         methods: by their names.
         holds: the offers that are held.
         origin: the isolation scope.
@@ -151,14 +136,14 @@ class Connection:
         "origin",
         "over",
         "reserved",
-        "site",
+        "service",
         "socket",
         "waiting",
     )
 
     def __init__(
         self,
-        site: Site,
+        service: Service,
         methods: Mapping[str, Method],
         holds: Holds,
         origin: str,
@@ -168,7 +153,7 @@ class Connection:
         *,
         forwarded: bool,
     ) -> None:
-        self.site = site
+        self.service = service
         self.origin = origin
         self.client_address = client_address
         self.socket = socket
@@ -179,7 +164,7 @@ class Connection:
         self.over = False
         self._forwarded = forwarded
         if forwarded:
-            site.limits.count_forwarded(client_address, 1)
+            service.limits.count_forwarded(client_address, 1)
         self._methods = methods
         self._holds = holds
         self._come: list[bytes] = []  # messages that are not begun
@@ -207,8 +192,8 @@ class Connection:
             self._begin_next()
 
     def frame_received(self) -> None:
-        now_ms = self.site.service.clock.now_ms()
-        limits = self.site.limits
+        now_ms = self.service.clock.now_ms()
+        limits = self.service.limits
         if limits.request(self.client_address, now_ms) and limits.goes_on(self.client_address, now_ms):
             self.socket.close(CloseCode.POLICY_VIOLATION, "too many frames")
 
@@ -218,7 +203,7 @@ class Connection:
             call.client_gone()
         self._holds.end(self)
         if self._forwarded:
-            self.site.limits.count_forwarded(self.client_address, -1)
+            self.service.limits.count_forwarded(self.client_address, -1)
 
     # Requests
 
@@ -236,11 +221,11 @@ class Connection:
                 room.add_done_callback(self._submit)
 
     def _submit(self, _: object = None) -> None:
-        self.site.queue.submit(self.site.limits.client(self.client_address), self._begin)
+        self.service.queue.submit(self.service.limits.client(self.client_address), self._begin)
 
     def _begin(self) -> None:
         message = self._come.pop(0)
-        self.site.start(self._answer(message, Slot(self.socket, len(message))))
+        self.service.start(self._answer(message, Slot(self.socket, len(message))))
 
     async def _answer(self, message: bytes, slot: Slot) -> None:
         """Answer a message. What changes sessions takes its place in their order before anything else is read."""
@@ -268,7 +253,7 @@ class Connection:
 
     async def _turn(self) -> bool:
         """Wait for the client's next turn; whether it is not refused by then."""
-        await self.site.queue.turn(self.site.limits.client(self.client_address), next_=True)
+        await self.service.queue.turn(self.service.limits.client(self.client_address), next_=True)
         return not self.socket.refused
 
     async def _keep(self, answer: "Awaitable[Response]") -> "Response":
@@ -319,6 +304,8 @@ class Connection:
             parts = None if isinstance(found, bytes) else found
             first, last = (found, True) if isinstance(found, bytes) else await anext(found)
         except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, errors.TooMany) and error.persists:
+                self.socket.close(CloseCode.POLICY_VIOLATION, "too many requests")
             call.count_error(error)
             call.status, text = failure(id_, error)
             call.ended()
@@ -415,11 +402,8 @@ class Connection:
 
     async def offer(self, call: RpcCall, params: dict[str, Any], offer: Operation) -> bytes | Pieces:
         """Publish an offer, which is held if that is asked for."""
-        wanted = params.get("hold")
-        if type(wanted) not in (bool, type(None)):
-            raise errors.InvalidParameter("hold")
         values = check(offer.parameters, params, call)
-        if not wanted:
+        if not values.pop("hold"):
             return await offer.perform(call, **values)
         await self._holds.reserve(self)
         try:
@@ -442,10 +426,10 @@ class Connection:
             raise
         return wire.encode({"expiresAt": expires_ms})
 
-    async def withdraw(self, call: RpcCall, params: dict[str, Any], withdraw: Perform) -> bytes | Pieces:
-        """Withdraw a session, which is not held any more then."""
-        found = await withdraw(call, params)
-        self._holds.forget((self.origin, wire.parse_code(params["code"])))
+    async def end_hold(self, code: str, work: Awaitable[bytes | Pieces]) -> bytes | Pieces:
+        """Do work after which a session is not held any more."""
+        found = await work
+        self._holds.forget((self.origin, wire.parse_code(code)))
         return found
 
     # Subscriptions
@@ -458,7 +442,7 @@ class Connection:
         if self._subscriptions >= MAX_SUBSCRIPTIONS:
             raise errors.TooMany("subscriptions of a connection")
         self._subscriptions += 1
-        told = RpcCall(self, pattern_of(declared.path), call.slot)
+        told = RpcCall(self, declared.pattern, call.slot)
         try:
             feed = declared.feed(told, **values, cursor=cursor, parameter="since", encode=encode)
             told.waiting(feed.watch)
@@ -470,7 +454,7 @@ class Connection:
             raise
         self._last_subscription += 1
         told.subscription = self._last_subscription
-        call.then = lambda: self.site.start(self._tell(told, feed))
+        call.then = lambda: self.service.start(self._tell(told, feed))
         return wire.encode({"subscription": told.subscription})
 
     async def unsubscribe(self, call: RpcCall, params: dict[str, Any]) -> bytes:
@@ -544,18 +528,14 @@ def make_methods(operations: Sequence[Operation]) -> dict[str, Method]:
 
     def method(operation: Operation) -> Method:
         def perform(call: RpcCall, params: dict[str, Any]) -> Awaitable[bytes | Pieces]:
-            return operation.perform(call, **check(operation.parameters, params, call))
+            if operation.holdable:
+                return call.connection.offer(call, params, operation)
+            work = operation.perform(call, **check(operation.parameters, params, call))
+            return call.connection.end_hold(params["code"], work) if operation.ends_hold else work
 
-        names = {parameter.name for parameter in operation.parameters}
-        return Method(pattern_of(operation.path), perform, writes="code" in names and operation.name != "poll")
+        return Method(operation.pattern, perform, operation.writes)
 
     methods = {operation.name: method(operation) for operation in operations}
-    offer, withdraw = methods["offer"], methods["withdraw"]
-    offer_operation = next(operation for operation in operations if operation.name == "offer")
-    methods["offer"] = offer._replace(perform=lambda call, params: call.connection.offer(call, params, offer_operation))
-    methods["withdraw"] = withdraw._replace(
-        perform=lambda call, params: call.connection.withdraw(call, params, withdraw.perform)
-    )
     methods["hold"] = Method("hold", lambda call, params: call.connection.hold(call, params), writes=True)
     methods["subscribe"] = Method("subscribe", lambda call, params: call.connection.subscribe(call, params))
     methods["unsubscribe"] = Method("unsubscribe", lambda call, params: call.connection.unsubscribe(call, params))

@@ -1,62 +1,68 @@
 """GET /ws: the handshake, an HTTP request like any other."""
 
 import asyncio
-import functools
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final, cast
 
-from ..api.operations import Operation
 from ..errors import InvalidParameter
-from ..http.request import Endpoint, Request
-from ..http.routes import document_endpoint
-from ..http.site import Site
+from ..http.application import Route, document_route
+from ..http.call import HttpCall
+from ..http.handlers import Handler
+from ..service.operations import Operation
 from ..transport import ServerState
+from ..transport.exchange import Exchange
 from ..transport.websocket import WebSocket, accept
 from .asyncapi import make_asyncapi
-from .connection import Connection, make_methods
+from .connection import Connection, Method, make_methods
 from .presence import Holds
 
 PATH: Final = "/ws"
 SUBPROTOCOL: Final = "signal.v1"
 
 
-def websocket_endpoints(
-    operations: tuple[Operation, ...], holds_of: Callable[[Site], Holds] | None = None
-) -> dict[str, Endpoint]:
-    """What answers GET /ws, and the document that describes it, by their paths.
+class Handshake(Handler):
+    """GET /ws."""
 
-    `holds_of` returns the held offers of a site, always the same: endpoints that take the place of others share them.
-    """
-    document = document_endpoint("/asyncapi.json", make_asyncapi(operations))
-    return {PATH: websocket_endpoint(operations, holds_of or functools.cache(Holds)), document.pattern: document}
+    methods = ("GET", "OPTIONS")
 
+    def initialize(self, call: HttpCall, methods: Mapping[str, Method], holds: Holds) -> None:  # type: ignore[override]
+        super().initialize(call)
+        self.rpc_methods = methods
+        self.holds = holds
 
-def websocket_endpoint(operations: Sequence[Operation], holds_of: Callable[[Site], Holds]) -> Endpoint:
-    """What answers GET /ws."""
-    methods = make_methods(operations)
-
-    async def answer(request: Request) -> None:
-        accepted = accept(request.headers, request.start_line.version, SUBPROTOCOL)
+    def get(self) -> None:
+        """Answer 101 and hand the connection over."""
+        call, service = self.admitted, self.admitted.service
+        accepted = accept(cast(Any, self.request.headers), self.request.version, SUBPROTOCOL)
         if accepted is None:
             raise InvalidParameter("Upgrade")
-        headers = request.response_headers()
-        del headers["Content-Type"]
-        for name, value in accepted:
-            headers[name] = value
-
-        holds = holds_of(request.site)
-        site, origin, address, name = request.site, request.origin, request.client_address, request.request_id
-        forwarded = site.limits.client(address) is not site.limits.client(request.remote_ip)
+        methods, holds, limits = self.rpc_methods, self.holds, service.limits
+        origin, address, request_id = call.origin, call.client_address, call.request_id
+        forwarded = limits.client(address) is not limits.client(call.remote_ip)
         if forwarded:
-            site.limits.admit_forwarded(address)
+            limits.admit_forwarded(address)
 
         def make(state: ServerState, remote_ip: str, refusal: int | None) -> asyncio.Protocol:
-            socket = WebSocket(state, remote_ip, refusal, site.service.settings.max_body_bytes, address)
-            socket.receiver = Connection(site, methods, holds, origin, address, name, socket, forwarded=forwarded)
+            socket = WebSocket(state, remote_ip, refusal, service.settings.max_body_bytes, address)
+            socket.receiver = Connection(
+                service, methods, holds, origin, address, request_id, socket, forwarded=forwarded
+            )
             return socket
 
-        request.status, request.begun = 101, True
-        request.connection.upgrade(headers.get_all(), make)
-        request.ended()
+        self.set_status(HTTPStatus.SWITCHING_PROTOCOLS)
+        self.clear_header("Content-Type")
+        for name, value in accepted:
+            self.set_header(name, value)
+        self.flush()
+        try:
+            cast(Exchange, self.detach()).upgrade(make)
+        finally:
+            call.ended()
 
-    return Endpoint(PATH, ("GET", "OPTIONS"), answer)
+
+def websocket_routes(holds: Holds, operations: tuple[Operation, ...]) -> dict[str, Route]:
+    """The routes of GET /ws, and of the document that describes it, by their paths."""
+    handshake = Route(PATH, Handshake, {"methods": make_methods(operations), "holds": holds})
+    document = document_route("/asyncapi.json", make_asyncapi(operations))
+    return {PATH: handshake, document.pattern: document}

@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from typing import Final, Protocol
 
 from ..errors import SessionNotFound, TooMany, Unavailable
-from ..http.site import Site
+from ..service.service import Service
 from ..session import LEASE_BYTES, Side
 
 MAX_HELD: Final = 1000  # of a connection
@@ -69,10 +69,10 @@ class Hold:
 class Holds:
     """The offers that are held by the connections of this process, or were until a moment ago."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._store = site.service.store
-        self._grace_s = site.service.settings.hold_grace_ms / 1000
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._store = service.store
+        self._grace_s = service.settings.hold_grace_ms / 1000
         self._holds: dict[Key, list[Hold]] = {}  # several only of the same content
         self._count = 0
         self._numbers = itertools.count(1)
@@ -99,13 +99,13 @@ class Holds:
                     self._drop(hold)
         if self._is_full(holder):
             raise TooMany("held offers of a connection", 5)
-        self._site.limits.acquire_hold(holder.client_address)
+        self._service.limits.acquire_hold(holder.client_address)
         holder.reserved += 1
 
     def cancel(self, holder: Holder) -> None:
         """Give a reserved place back."""
         holder.reserved -= 1
-        self._site.limits.release_hold(holder.client_address)
+        self._service.limits.release_hold(holder.client_address)
 
     def begin(self, holder: Holder, key: Key, secret_hash: bytes, expires_ms: int) -> None:
         """Hold an offer in the place that is reserved, with others that hold the same content."""
@@ -113,10 +113,10 @@ class Holds:
             if hold.holder is holder:
                 self._drop(hold)
         holder.reserved -= 1
-        hold = Hold(key, secret_hash, holder, self._site.limits.client(holder.client_address))
+        hold = Hold(key, secret_hash, holder, self._service.limits.client(holder.client_address))
         self._holds.setdefault(key, []).append(hold)
         self._count += 1
-        self._site.log.metrics.held += 1
+        self._service.log.metrics.held += 1
         holder.held.append(hold)
         if holder.over:
             self._let_go(hold)
@@ -158,8 +158,8 @@ class Holds:
         if not holds:
             del self._holds[hold.key]
         self._count -= 1
-        self._site.log.metrics.held -= 1
-        self._site.limits.release_hold(hold.client_address)
+        self._service.log.metrics.held -= 1
+        self._service.limits.release_hold(hold.client_address)
         if hold.holder is not None:
             hold.holder.held.remove(hold)
             hold.holder = None  # this may be kept until it is due
@@ -210,13 +210,13 @@ class Holds:
             self._entries -= len(entries)
             for hold in entries:
                 if hold.due == self._tick and self._is_kept(hold):
-                    self._site.turns.submit(hold.client, functools.partial(self._begin, hold))
+                    self._service.turns.submit(hold.client, functools.partial(self._begin, hold))
         self._ticking = bool(self._due)
         if self._ticking:
             self._loop.call_later(TICK_S, self._next_tick)
 
     def _begin(self, hold: Hold) -> None:
-        self._site.start(self._look(hold))
+        self._service.start(self._look(hold))
 
     async def _look(self, hold: Hold) -> None:
         if not self._is_kept(hold):
@@ -228,7 +228,7 @@ class Holds:
                 if hold.holder is not None and self._is_kept(hold):
                     self._renew_later(hold, expires_ms)
                 return
-            if self._site.stopping:
+            if self._service.stopping:
                 return
             await self._store.release(*hold.key, hold.lease)
         except SessionNotFound:  # answered, withdrawn, expired, or held elsewhere

@@ -5,7 +5,7 @@ Source: https://www.jsonrpc.org/specification
 
 from typing import Any, Final, NamedTuple
 
-from ..api import wire
+from ..service import wire
 
 MAX_BATCH: Final = 100
 MAX_ID_BYTES: Final = 128  # as JSON; an id is kept for as long as its request waits

@@ -6,8 +6,8 @@ import pytest
 from support.redis_servers import RedisCluster
 from support.service import ORIGIN
 
-from tornado_signal.api.waiting import next_look_s
 from tornado_signal.errors import SessionNotFound
+from tornado_signal.service.waiting import next_look_s
 from tornado_signal.session import Side
 from tornado_signal.stores.redis.checks import check_clocks
 from tornado_signal.stores.redis.nodes import Acknowledgement

@@ -1,11 +1,12 @@
 """Every operation of the service: name, parameters in the order of their checks, result, and its call on the store.
 
-Routes, the OpenAPI document and every other form of the interface are made from these declarations.
+Routes, methods, and the documents that describe them are made from these declarations.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 from ..errors import InvalidParameter, Unavailable
@@ -16,6 +17,7 @@ from .call import Call
 from .cursors import cursor_scope, format_cursor, parse_cursor
 from .parameters import (
     CODE,
+    HOLD,
     SECRET,
     TOPIC,
     WAIT,
@@ -59,6 +61,8 @@ class Operation:
         refusals: HTTP statuses that it may be refused with, beside those that every operation may.
         body: what the documents call the object of its body's parameters.
         secret: whether its result is for this client alone, and nothing may keep it.
+        writes: whether it changes the session of its parameter `code`.
+        ends_hold: whether the session is not held any more after it.
     """
 
     name: str
@@ -72,6 +76,33 @@ class Operation:
     refusals: tuple[int, ...] = ()
     body: str = ""
     secret: bool = False
+    writes: bool = False
+    ends_hold: bool = False
+
+    @cached_property
+    def pattern(self) -> str:
+        """Its path, as logs and metrics name it."""
+        return pattern_of(self.path)
+
+    @cached_property
+    def in_path(self) -> tuple[Parameter, ...]:
+        """The parameters that HTTP has in the path."""
+        return tuple(each for each in self.parameters if each.place == "path")
+
+    @cached_property
+    def fields(self) -> tuple[Parameter, ...]:
+        """The parameters that HTTP has in the query or in the body."""
+        return tuple(each for each in self.parameters if each.place == "fields")
+
+    @cached_property
+    def holdable(self) -> bool:
+        """Whether what it publishes can be held over a WebSocket."""
+        return HOLD in self.parameters
+
+
+def pattern_of(path: str) -> str:
+    """A path as logs and metrics name it."""
+    return path.replace("{topic}", ":topic")
 
 
 @dataclass(frozen=True)
@@ -91,6 +122,11 @@ class Subscription:
     feed: Callable[..., Feed]
     parameters: tuple[Parameter, ...]
     refusals: tuple[int, ...] = ()
+
+    @cached_property
+    def pattern(self) -> str:
+        """Its path, as logs and metrics name it."""
+        return pattern_of(self.path)
 
 
 def check(declared: tuple[Parameter, ...], fields: Fields, call: Call) -> dict[str, Any]:
@@ -354,6 +390,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
                 string("offer", settings.max_offer),
                 Parameter("ttl", check_ttl, {**ttl_schema, "description": "In ms."}),
                 SECRET,
+                HOLD,
             ),
             refusals=(404,),
             body="OfferRequest",
@@ -378,6 +415,7 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
                 SECRET,
             ),
             refusals=(404, 409),
+            writes=True,
         ),
         Operation(
             "poll",
@@ -403,6 +441,8 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             (CODE, SIDE, SECRET),
             refusals=(404,),
             body="OwnerRequest",
+            writes=True,
+            ends_hold=True,
         ),
         Operation(
             "refresh",
@@ -415,5 +455,6 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
             (CODE, SIDE, SECRET),
             refusals=(404,),
             body="OwnerRequest",
+            writes=True,
         ),
     )

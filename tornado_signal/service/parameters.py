@@ -1,11 +1,11 @@
-"""Parameters of operations: how a value is checked, and how the documents describe it. No I/O.
+"""Parameters of operations: how a value is checked, where it travels, and how the documents describe it. No I/O.
 
-A value comes as JSON has it. HTTP makes that of path and query, where everything is text; see `http.fields`.
+A value comes as JSON has it. HTTP makes that of path and query, where everything is text; see `http/fields.py`.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from ..errors import InvalidParameter
 from ..session import Side, hash_secret
@@ -27,12 +27,13 @@ class Parameter:
     """One parameter of an operation.
 
     Attributes:
-        name: as clients send it. HTTP has the topic in the path, all others in the query of a GET or the body of a
-            POST.
+        name: as clients send it.
         check: takes its value from the fields.
         schema: what it may be, in JSON.
         required: whether it must be there.
         description: where the name is not enough.
+        place: where it is over HTTP: in the path, or in the query of a GET or the body of a POST (`fields`). One of
+            `websocket` is only over a WebSocket, which has all of them in `params`.
         alternatives: for one that comes under one of several names, those.
         narrows: for an alternative, what it makes of the schemas of other parameters.
     """
@@ -42,6 +43,7 @@ class Parameter:
     schema: Schema
     required: bool = False
     description: str = ""
+    place: Literal["path", "fields", "websocket"] = "fields"
     alternatives: tuple["Parameter", ...] = ()
     narrows: Mapping[str, Schema] = field(default_factory=dict)
 
@@ -173,8 +175,16 @@ def _check_topic(fields: Fields, call: Call) -> str:
     return check_string(fields.get("topic"), "topic", 1, schemas.MAX_TOPIC)
 
 
+def _check_hold(fields: Fields, call: Call) -> bool:
+    value = fields.get("hold")
+    if type(value) not in (bool, type(None)):
+        raise InvalidParameter("hold")
+    return bool(value)
+
+
 # A session's, in whatever form: what is no UUID is no session's (contract B7).
 CODE: Final = Parameter("code", _check_code, schemas.ref("Code"), required=True)
 SECRET: Final = Parameter("secret", check_secret, schemas.SECRET)
-TOPIC: Final = Parameter("topic", _check_topic, schemas.TOPIC, required=True)
+TOPIC: Final = Parameter("topic", _check_topic, schemas.TOPIC, required=True, place="path")
+HOLD: Final = Parameter("hold", _check_hold, schemas.HOLD, place="websocket")
 WAIT: Final = Parameter("wait", check_wait, schemas.WAIT)

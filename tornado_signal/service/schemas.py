@@ -63,6 +63,10 @@ SECRET: Final[Schema] = {
     "description": "Shown in a side's first offer or answer, it must be shown in all that the side does.",
     "type": "string",
 }
+HOLD: Final[Schema] = {
+    "description": "Whether the offer lives as long as the connection, and `--hold-grace-ms` longer.",
+    "type": "boolean",
+}
 TOPIC: Final = {**FILLED, "maxLength": MAX_TOPIC}
 CURSOR: Final[Schema] = {
     "type": "string",

@@ -1,0 +1,241 @@
+"""Tornado's request handlers: what all of them share, the operations, and the documents."""
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Final
+
+from tornado import web
+
+from .. import errors
+from ..service import wire
+from ..service.operations import Operation, check
+from .call import HttpCall
+from .errors import cors, error_response
+from .fields import query_fields, topic_of
+
+PREFLIGHT_MAX_AGE_S: Final = 7200
+READING: Final = ("GET", "HEAD", "OPTIONS")
+
+
+class Handler(web.RequestHandler):
+    """A handler whose requests are admitted first, and whose responses, errors included, are JSON unless it says more.
+
+    Attributes:
+        methods: those that it has.
+        anonymous: whether browsers load it without an Origin (docs/decisions.md).
+        call: the request as a call of the service.
+    """
+
+    methods: tuple[str, ...] = READING
+    anonymous = False
+    call: HttpCall | None = None
+
+    def initialize(self, call: HttpCall) -> None:
+        """Take the call that the request is."""
+        self.call = call
+        self.ui.clear()  # of templates; it refers back here, and would wait for the garbage collector
+
+    @property
+    def admitted(self) -> HttpCall:
+        """The call."""
+        assert self.call is not None
+        return self.call
+
+    def prepare(self) -> None:
+        """Admit the request.
+
+        Raises:
+            SignalError: why it is refused.
+        """
+        call = self.admitted
+        call.request_id = call.service.log.request_id(self.request.headers, call.remote_ip)
+        call.admit(call.find_page_origin if self.anonymous else call.find_origin)
+        self._set_common_headers(call)
+
+    def options(self, *path_args: str) -> None:
+        """Answer a preflight, on every path (contract B14)."""
+        methods = ", ".join(self.methods)
+        asked = self.request.headers.get("Access-Control-Request-Headers")
+        self.set_status(204)
+        self.clear_header("Content-Type")
+        self.set_header("Allow", methods)
+        self.set_header("Access-Control-Allow-Methods", methods)
+        self.set_header("Access-Control-Allow-Headers", asked or "Content-Type")
+        self.set_header("Access-Control-Max-Age", PREFLIGHT_MAX_AGE_S)
+
+    def set_default_headers(self) -> None:
+        self.clear_header("Server")
+        if self.call is not None:  # after an error
+            self._set_common_headers(self.call)
+
+    def _set_common_headers(self, call: HttpCall) -> None:
+        self.set_header("Content-Type", wire.JSON)
+        self.set_header("Vary", "Origin")
+        self.set_header("X-Request-Id", call.request_id)
+        if call.origin:
+            for name, value in cors(call.origin, call.service.settings.allowed_origins):
+                self.set_header(name, value)
+
+    def decode_argument(self, value: bytes, name: str | None = None) -> Any:
+        """Leave a part of the path as it is: the Origin is checked before it."""
+        return value
+
+    def compute_etag(self) -> None:
+        """What has an ETag sets it itself."""
+
+    def write(self, chunk: bytes) -> None:  # type: ignore[override]
+        if self.request.method != "HEAD":
+            self.admitted.sent_bytes += len(chunk)
+        super().write(chunk)
+
+    def flush(self, include_footers: bool = False) -> "Awaitable[None]":  # type: ignore[override]
+        call = self.admitted
+        if not call.begun:
+            call.begun = True
+            call.status = self.get_status()
+            self.set_header("Date", call.service.clock.http_date(call.now_ms))  # after a wait that of its end
+        return super().flush(include_footers)
+
+    def on_connection_close(self) -> None:
+        self.admitted.client_gone()
+
+    def on_finish(self) -> None:
+        self.admitted.ended()
+
+    # Errors
+
+    def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
+        """Answer an error; after a part of the response only the end of the connection can tell it."""
+        error = self._translate(kwargs["exc_info"][1])
+        self.admitted.count_error(error)
+        if self.admitted.begun:
+            self.cut_off()
+        else:
+            super().send_error(status_code, exc_info=(type(error), error, None))
+
+    def cut_off(self) -> None:
+        """End the response with its connection."""
+        self.request.connection.close()  # type: ignore[union-attr]
+        self.admitted.ended()
+
+    def _translate(self, error: BaseException) -> BaseException:
+        """Return our error for the one that Tornado raises, which may come before the request is admitted."""
+        if not isinstance(error, web.HTTPError):
+            return error
+        try:
+            if not self.admitted.request_id:
+                self.prepare()
+        except errors.SignalError as refusal:
+            return refusal
+        return errors.MethodNotAllowed(self.methods)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Say what went wrong (specification 7)."""
+        error = kwargs["exc_info"][1]
+        status, headers, body = error_response(error)
+        self.set_status(status)
+        for name, value in headers:
+            self.set_header(name, value)
+        if getattr(error, "persists", False):
+            self.set_header("Connection", "close")
+        self.write(body)
+
+    def log_exception(
+        self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        """`send_error` counts and logs it."""
+
+
+class Unknown(Handler):
+    """Every path that no other handler has (contract B13)."""
+
+    methods = ("OPTIONS",)
+
+    def prepare(self) -> None:
+        super().prepare()
+        if self.request.method != "OPTIONS":
+            raise errors.PathNotFound
+
+
+class Document(Handler):
+    """A document that describes the interface (contract C8, C9)."""
+
+    anonymous = True
+
+    def initialize(self, call: HttpCall, body: bytes) -> None:  # type: ignore[override]
+        super().initialize(call)
+        self.body = body
+
+    def get(self) -> None:
+        self.write(self.body)
+
+    head = get
+
+
+class OperationHandler(Handler):
+    """An operation over HTTP, with the topic if it has one in its path."""
+
+    def initialize(self, call: HttpCall, operation: Operation, door: str = "") -> None:  # type: ignore[override]
+        super().initialize(call)
+        self.operation = operation
+        self.door = door
+
+    async def answer(self, segment: str | None = None) -> None:
+        """Check the parameters and answer with the result, as fast as the client reads it if it is long."""
+        call, operation = self.admitted, self.operation
+        try:
+            work = operation.perform(call, **self._find_values(segment))
+            del segment
+            result = await work
+            if operation.secret:
+                self.set_header("Cache-Control", "no-store")
+            if isinstance(result, bytes):
+                self.write(result)
+                return
+            async with aclosing(result):
+                async for piece, last in result:
+                    self.write(piece)
+                    if last:
+                        return
+                    del piece  # many clients may read slowly: nothing is kept here while they do
+                    await self.flush()
+                    if self.request.method == "HEAD":  # that it has no length is all that HEAD tells
+                        return
+                    await call.turn()
+        except asyncio.CancelledError as error:  # of what it waited for: nothing cancels a handler
+            raise RuntimeError("cancelled") from error
+
+    def _find_values(self, segment: str | None) -> dict[str, Any]:
+        call, operation = self.admitted, self.operation
+        values = {} if segment is None else check(operation.in_path, {"topic": topic_of(segment)}, call)
+        if operation.method == "POST":
+            fields = call.json_body()
+        else:
+            fields = query_fields(self.request.query_arguments, operation.fields)
+        return values | check(operation.fields, fields, call)
+
+
+class Query(OperationHandler):
+    """An operation that is asked for with GET."""
+
+    def prepare(self) -> None:
+        """Send a browser that navigates here without an Origin to a page (contract C11)."""
+        if not (self.door and self.admitted.navigates):
+            super().prepare()
+            return
+        self.anonymous = True
+        super().prepare()
+        self.clear_header("Content-Type")
+        self.set_header("Vary", "Origin, Sec-Fetch-Mode, Sec-Fetch-Dest")
+        self.redirect(self.door, status=303)
+
+    get = head = OperationHandler.answer
+
+
+class Command(OperationHandler):
+    """An operation that is asked for with POST."""
+
+    methods = ("POST", "OPTIONS")
+    post = OperationHandler.answer

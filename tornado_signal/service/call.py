@@ -1,0 +1,164 @@
+"""One call of a client, over any protocol: its admission, its quotas, its waits, and what is counted of it."""
+
+import logging
+from collections.abc import Callable
+from time import perf_counter
+
+from tornado.iostream import StreamClosedError
+
+from ..errors import OriginNotAllowed, SignalError, TooMany, Unavailable
+from ..stores.watches import Watch
+from .service import Service
+from .statuses import STATUS
+
+log = logging.getLogger(__name__)
+
+
+class Call:
+    """One call.
+
+    Args:
+        service: what all calls share.
+        client_address: of the client that it is from.
+        method: how it came, as logs and metrics name it.
+        pattern: what it is for, as logs and metrics name it.
+
+    Attributes:
+        service: as given.
+        client_address: as given.
+        client: stands for the client in queues.
+        origin: the isolation scope; empty until the call is admitted, and for anonymous calls.
+        now_ms: the time of the call, Unix milliseconds; after a wait that of its end.
+        request_id: its name in the log.
+        status: of its response, as HTTP has it.
+        sent_bytes: the size of its response so far.
+        refused_for: why it was refused, if it was.
+        waited: whether it has waited for news.
+    """
+
+    origin = ""
+    now_ms = 0
+    request_id = ""
+    status = 0
+    sent_bytes = 0
+    refused_for = ""
+    waited = False
+    _ended = False
+    _watch: Watch | None = None
+
+    def __init__(self, service: Service, client_address: str, method: str, pattern: str) -> None:
+        self.service = service
+        self.client_address = client_address
+        self.method = method
+        self.pattern = pattern
+        self.client = service.limits.client(client_address)
+        self.began_s = perf_counter()
+        service.running += 1
+
+    # What it may ask for
+
+    def admit(self, find_origin: Callable[[], str] | None = None) -> None:
+        """Check what comes before everything else: the Origin, the client's rate, whether there is service at all.
+
+        Args:
+            find_origin: returns the Origin, empty for an anonymous call; None if the connection has been admitted
+                with it.
+
+        Raises:
+            SignalError: why the call is refused.
+        """
+        service = self.service
+        self.now_ms = service.clock.now_ms()
+        retry_after_s = service.limits.request(self.client_address, self.now_ms)
+        if find_origin is not None:
+            origin = find_origin()
+            allowed = service.settings.allowed_origins
+            if allowed is not None and origin and origin not in allowed:
+                raise OriginNotAllowed
+            self.origin = origin
+        if retry_after_s:
+            persists = service.limits.goes_on(self.client_address, self.now_ms)
+            raise TooMany("requests of an address", retry_after_s, persists=persists)
+        if service.draining:
+            raise Unavailable("draining")
+
+    def admit_session(self) -> None:
+        """Count a session that is to be published.
+
+        Raises:
+            TooMany: the client has published as many as it may.
+        """
+        self.service.limits.publish(self.client_address, self.now_ms)
+
+    def admit_bytes(self, size: int) -> None:
+        """Charge `size` bytes that are about to be stored to the client's quota.
+
+        Raises:
+            TooMany: the client has stored as many as it may.
+        """
+        self.service.limits.store(self.client_address, size, self.now_ms)
+
+    def waiting(self, watch: Watch) -> Watch:
+        """Tie a watch to the call, which ends it when its client is gone; to be used as a context manager.
+
+        Raises:
+            TooMany, Unavailable: too many wait already.
+        """
+        try:
+            self.service.limits.wait(self.client_address)
+        except SignalError:
+            watch.close()
+            raise
+        watch.on_close = self._wait_over
+        self._watch = watch
+        self.waited = True
+        self.service.log.metrics.waiting[self.pattern] += 1
+        return watch
+
+    def _wait_over(self) -> None:
+        self.service.limits.waited(self.client_address)
+
+    def client_gone(self) -> None:
+        """The client has left: what waits for it need not."""
+        if self._watch is not None:
+            self._watch.close()
+
+    async def turn(self) -> None:
+        """Let other clients be served first; then the time of the call is a new one."""
+        await self.service.turns.turn(self.client)
+        self.now_ms = self.service.clock.now_ms()
+
+    # What is counted of it
+
+    def count_error(self, error: BaseException) -> None:
+        """Count an error and, if it is a defect, log it; without what the call carries: it is people's addresses."""
+        if isinstance(error, SignalError):
+            self.refused_for = error.reason
+            self.service.log.refused(STATUS[type(error)], error.reason)
+        elif not isinstance(error, StreamClosedError):
+            self.service.log.failed()
+            log.error("%s %s failed: request %s", self.method, self.pattern, self.request_id, exc_info=error)
+
+    def ended(self) -> None:
+        """Count the call, which has come to its end with its response."""
+        if self._ended:  # as by an error behind the response
+            return
+        self._ended = True
+        service, seconds = self.service, perf_counter() - self.began_s
+        log = service.log
+        kind = (self.pattern, self.method, self.status)
+        if self.waited:
+            log.metrics.waiting[self.pattern] -= 1
+            log.metrics.waits[kind].observe(seconds)
+        else:
+            log.metrics.requests[kind].observe(seconds)
+        allowed = service.settings.allowed_origins
+        if allowed is not None and (entry := allowed.find(self.origin)) is not None:
+            log.metrics.by_origin[entry, self.pattern, self.status] += 1
+        if log.written:
+            line = {"method": self.method, "endpoint": self.pattern, "status": self.status}
+            line |= {"ms": round(seconds * 1000, 3), "bytes": self.sent_bytes, "id": self.request_id}
+            log.finished(line, self.refused_for, self.client_address)
+        service.running -= 1
+        if service.draining and not service.running:
+            service.idle.set()

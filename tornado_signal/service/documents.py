@@ -1,0 +1,28 @@
+"""What the documents of all protocols share: objects made of parameters."""
+
+from collections.abc import Mapping, Sequence
+
+from .parameters import Parameter
+from .schemas import Schema, object_of
+
+
+def describe_bodies(name: str, parameters: Sequence[Parameter]) -> Schema:
+    """The objects that a body may be, by name: one for each alternative, if there are some."""
+    alternatives = next((each.alternatives for each in parameters if each.alternatives), ())
+    if not alternatives:
+        return {name: describe_body(parameters)}
+    common = [each for each in parameters if not each.alternatives]
+    return {
+        f"{alternative.name.title()}Request": describe_body([*common, alternative], alternative.narrows)
+        for alternative in alternatives
+    }
+
+
+def describe_body(parameters: Sequence[Parameter], narrows: Mapping[str, Schema] = {}) -> Schema:
+    """One object; what may be absent may be null, too."""
+    properties = {
+        each.name: each.schema if each.required else {**each.schema, "type": [each.schema["type"], "null"]}
+        for each in parameters
+    }
+    required = [each.name for each in parameters if each.required]
+    return object_of({**properties, **narrows}, required, closed=False)

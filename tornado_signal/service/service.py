@@ -1,0 +1,96 @@
+"""What all calls share: the store, the limits, the queues, and how far the service is."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ..limits.fair_queue import FairQueue
+from ..limits.forwarded import trusted
+from ..limits.per_address import Limits
+from ..settings.settings import Settings
+from ..stores import Store
+from ..stores.latest_counts import LatestCounts
+from ..system.clock import Clock
+from .ice import IceServers
+from .request_log import RequestLog
+from .topic_steps import TopicSteps
+
+log = logging.getLogger(__name__)
+
+# A task starts its work when it is created, where Python can do that.
+EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+
+
+@dataclass(eq=False)
+class Service:
+    """What all calls share. Needs a running event loop.
+
+    Attributes:
+        store: the sessions.
+        settings: those in force.
+        clock: tells the time of a call.
+        ice: the servers that peers are told of.
+        version: the commit that the server was built from.
+        limits: what clients may ask for.
+        log: the request log and its counters.
+        leaving: whether health checks are to send clients elsewhere.
+        stopping: whether the process is not ready for new clients. Those that are here are served as before.
+        draining: whether every further call is refused.
+        running: how many calls are being worked on, or wait for their turn.
+        idle: set when none is, once the service drains.
+        topic_steps: the latest events of topics.
+        queue: starts calls, one client after the other.
+        turns: resumes calls that have waited, so that thousands of them do not delay a new one.
+        counts: what the store holds, for the operator.
+        proxy_reported: whether a proxy whose clients have no limits has been logged.
+    """
+
+    store: Store
+    settings: Settings
+    clock: Clock
+    ice: IceServers
+    version: str
+    limits: Limits
+    log: RequestLog
+    leaving: bool = False
+    stopping: bool = False
+    draining: bool = False
+    running: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    topic_steps: TopicSteps = field(default_factory=TopicSteps)
+    queue: FairQueue = field(default_factory=FairQueue)
+    turns: FairQueue = field(default_factory=FairQueue)
+    counts: LatestCounts = field(init=False)
+    proxy_reported: bool = False
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+    def __post_init__(self) -> None:
+        self.counts = LatestCounts(self.store)
+
+    def report_proxy(self, address: str) -> None:
+        """Log once that a proxy, at an address without limits of its own, is not a trusted one."""
+        if not (self.limits.limits_address(address) or trusted(address, self.settings.trusted_proxies)):
+            self.proxy_reported = True
+            log.warning(
+                "a proxy that --trusted-proxies does not name forwards requests; "
+                "its clients have no limits per address, because its own address has none"
+            )
+
+    def start(self, work: Coroutine[None, None, None]) -> None:
+        """Start work for a client."""
+        task = asyncio.Task(work, loop=self._loop, **EAGER)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def drain(self) -> None:
+        """Refuse further calls (503) and wait for the responses to those that are being worked on."""
+        self.draining = True
+        self.store.end_watches()
+        if self.running:
+            await self.idle.wait()
+        if self._tasks:  # several responses may go in one message, after the last of them
+            await asyncio.wait(self._tasks)
