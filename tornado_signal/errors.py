@@ -128,10 +128,6 @@ class DamagedDatabase(DatabaseError):
     """It was ours, and is damaged."""
 
 
-class DamagedBackup(Exception):
-    """A file is no backup, or not the whole of one; says what is wrong with it."""
-
-
 class DamagedListing(Exception):
     """The listings do not hold as many entries as they should."""
 

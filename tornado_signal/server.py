@@ -209,7 +209,7 @@ def load_admin_application(
 
     local = all(map(is_local, sockets))
     if not (local or token) and service.settings.store == "leveldb":
-        log.info("the admin listener is for other machines, too: without --admin-token-file it makes no backups")
+        log.info("the admin listener is for other machines, too: without --admin-token-file it does no maintenance")
     return make_admin_application(service, state, Access(token, local), tls)
 
 

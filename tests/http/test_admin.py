@@ -2,24 +2,21 @@
 
 import asyncio
 import contextlib
-import io
 import itertools
 import logging
 import os
-import random
 import socket
 
 import pytest
 from support.command import BOUND_S
 from support.service import head
 
+from tornado_signal.errors import Unavailable
 from tornado_signal.limits.per_address import ADMIN_CONNECTIONS
-from tornado_signal.maintenance.backup import unpack
-from tornado_signal.stores.leveldb import layout
 from tornado_signal.stores.leveldb.binding import plyvel
 
 GETS = ("/healthz", "/readyz", "/metrics")
-CARE = ("/backup", "/compact")
+CARE = ("/inspect", "/compact")
 
 
 @pytest.fixture
@@ -105,20 +102,20 @@ async def post(service, path, headers=(("Host", "127.0.0.1"),)):
     return await service.raw(head("POST", path, headers), "POST", service.admin_port)
 
 
-def entries(response):
-    """What a backup holds, and that it is whole."""
-    assert response.status == 200
-    assert response.headers["Content-Type"] == "application/octet-stream"
-    return dict(unpack(io.BytesIO(response.body).read))
-
-
-async def test_a_backup_is_all_that_is_committed(service):
-    codes = [await service.offer(offer=str(number) + "x" * 3000) for number in range(200)]
+async def test_inspection_counts_all_that_is_committed(service):
+    codes = [await service.offer(f"topic {number % 3}", offer=str(number) + "x" * 3000) for number in range(600)]
     held = dict(service.store.database.view.iterator())
-    response = await post(service, "/backup")
-    assert entries(response) == held
-    assert len(held) == 3 * len(codes) + 203
-    assert int(response.headers["Store-Bytes"]) == service.store.database.size_bytes()
+    response = await post(service, "/inspect")
+    assert response.status == 200
+    counted = {"sessions": len(codes), "unanswered": len(codes), "entries": len(held), "topics": 3, "origins": 1}
+    assert response.json.items() >= counted.items()
+    assert response.json["total_bytes"] == sum(len(key) + len(value) for key, value in held.items())
+    assert response.json["size_bytes"] == service.store.database.size_bytes()
+    assert not service.store.database._pinned
+    assert (len(response.json["largest_origins"]), len(response.json["largest_topics"])) == (1, 3)
+    assert len((await post(service, "/inspect?most=2")).json["largest_topics"]) == 2
+    for most in ("1001", "-1", "", "x", "%C2%B2"):
+        assert (await post(service, f"/inspect?most={most}")).status == 400
 
 
 @pytest.mark.parametrize("path", CARE)
@@ -136,58 +133,24 @@ async def test_what_a_browser_sends_for_a_page_is_refused(path, service):
         assert "Access-Control-Allow-Origin" not in response.headers
 
 
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 (nobody tells)
-            await asyncio.sleep(0.01)
-
-
-async def begun(service, connection):
-    """Ask for a backup that is larger than what the connection holds, and read its beginning alone."""
-    rng = random.Random(1)
-    await asyncio.gather(*[service.offer(offer=rng.randbytes(30_000).hex()) for _ in range(400)])
-    await connection.send(head("POST", "/backup", [("Host", "localhost")]))
-    assert b"200 OK" in await connection.reader.readuntil(b"\r\n\r\n")
-
-
 @pytest.mark.parametrize("end", ["closed", "failed"])
-async def test_the_store_goes_in_the_middle_of_a_backup(end, service, caplog):
-    async with service.connect(service.admin_port) as connection:
-        await begun(service, connection)
-        if end == "closed":
-            await service.close_store()
-        else:
-            service.store.database.failed(plyvel.CorruptionError(b"bad block"))
-        with contextlib.suppress(ConnectionError):
-            assert not (await connection.reader.read()).endswith(b"0\r\n\r\n")
-    await until(lambda: end == "closed" or service.store.database._snapshot)
-    (record,) = [each for each in caplog.records if each.name == "tornado_signal.admin.application"]
-    assert "a backup was not finished: the database was closed or reopened meanwhile" in record.getMessage()
-    assert not any(each.exc_info for each in caplog.records)
+async def test_the_store_goes_in_the_middle_of_an_inspection(end, service, caplog):
+    await asyncio.gather(*[service.offer() for _ in range(400)])
+    inspecting = asyncio.create_task(service.store.maintenance.inspect(1))
+    await asyncio.sleep(0)
+    assert len(service.store.database._pinned) == 1
+    assert not inspecting.done()
+    if end == "closed":
+        await service.close_store()
+    else:
+        service.store.database.failed(plyvel.CorruptionError(b"bad block"))
+    with pytest.raises(Unavailable) as refused:
+        await inspecting
+    assert refused.value.reason == "the database was closed or reopened meanwhile"
+    async with asyncio.timeout(BOUND_S):
+        while end == "failed" and not service.store.available:  # noqa: ASYNC110 (nobody tells)
+            await asyncio.sleep(0.01)
     caplog.clear()
-
-
-async def test_a_client_that_leaves_in_the_middle_of_a_backup(service, caplog):
-    async with service.connect(service.admin_port) as connection:
-        await begun(service, connection)
-        assert len(service.store.database._pinned) == 1
-    await until(lambda: not service.store.database._pinned)
-    assert not any(each.levelno >= logging.ERROR for each in caplog.records)
-    assert (await post(service, "/backup")).status == 200
-
-
-async def test_a_backup_waits_for_its_reader_and_is_whole_in_the_end(service):
-    async with service.connect(service.admin_port) as connection:
-        await begun(service, connection)
-        steps = []
-        for _ in range(50):
-            steps.append(len(await service.sessions("elsewhere")))
-            await service.offer("elsewhere")
-        assert steps == list(range(50))
-        body = await connection._body("POST", 200, {"Transfer-Encoding": "chunked"})
-    held = dict(unpack(io.BytesIO(body).read))
-    assert sum(key.endswith(layout.HEAD) and key.startswith(layout.SESSIONS) for key in held) >= 400
-    assert not any(b"elsewhere" in key for key in held)
 
 
 async def test_a_compaction_loses_nothing(service):

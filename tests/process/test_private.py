@@ -4,7 +4,7 @@ import os
 import stat
 
 import pytest
-from support.caring import done, fill
+from support.caring import done
 
 
 @pytest.fixture(autouse=True)
@@ -60,20 +60,13 @@ def test_the_mode_that_an_operator_gave_to_a_database_stays(served, tmp_path):
     assert set(found.values()) == {0o600}
 
 
-def test_backups_and_what_is_restored_repaired_or_kept_aside_are_private(served, tmp_path):
-    saved, restored = tmp_path / "saved", tmp_path / "restored"
-    served("--admin-port", 0, meanwhile=lambda server: done("backup", saved, "--admin-url", server.admin_url))
-    assert stat.S_IMODE(saved.stat().st_mode) == 0o600
-    done("restore", saved, "--data-dir", restored)
-    assert_private(restored)
-    done("compact", "--data-dir", restored)
-    assert_private(restored)
-    path = tmp_path / "harmed"
-    os.umask(0o077)
-    fill(path, 20)
-    os.umask(0o022)
+def test_what_is_compacted_or_kept_aside_is_private(served, tmp_path):
+    path = tmp_path / "data"
+    served()
+    done("compact", "--data-dir", path)
+    assert_private(path)
     (path / "CURRENT").write_bytes(b"nonsense")
-    done("repair", "--data-dir", path)
-    for each in tmp_path.iterdir():
-        if each.name.startswith("harmed"):
-            assert_private(each)
+    served("--start-empty-if-damaged")
+    assert len(list(tmp_path.glob("data*"))) == 2
+    for each in tmp_path.glob("data*"):
+        assert_private(each)

@@ -7,7 +7,6 @@ import time
 
 from support.stores import HandClock, open_leveldb
 from tornado_signal.session import Side
-from tornado_signal.stores.leveldb import directory, layout
 
 from .command import ORIGIN, run
 
@@ -59,15 +58,5 @@ def noise(size):
     return lambda: rng.randbytes(size // 2).hex()
 
 
-def entries(path):
-    with directory.opened(path) as db:
-        return {key: value for key, value in db.iterator() if key not in (layout.COUNTERS_KEY, layout.IDENTITY_KEY)}
-
-
 def names(path):
     return sorted(each.name for each in path.iterdir())
-
-
-def data_files(path):
-    """Return the files of a directory with their content, except LevelDB's log."""
-    return {file.name: file.read_bytes() for file in path.iterdir() if not file.name.startswith("LOG")}

@@ -86,7 +86,7 @@ def test_a_full_store_is_whole_and_full_after_a_restart(number, small_disk, serv
     publisher = Publisher(server)
     publisher.until(503)
     server.stop(number)
-    for command in ("check", "compact", "repair"):
+    for command in ("check", "compact"):
         done(command, "--data-dir", small_disk / "data")
     server = serve()
     assert sorted(server.codes()) == sorted(publisher.codes)
@@ -94,7 +94,7 @@ def test_a_full_store_is_whole_and_full_after_a_restart(number, small_disk, serv
     assert failures(server) == []
 
 
-@pytest.mark.parametrize("command", ["serve", "check", "compact", "repair"])
+@pytest.mark.parametrize("command", ["serve", "check", "compact"])
 def test_the_ballast_is_given_up_on_a_disk_without_a_free_byte(command, small_disk, serve):
     server = serve("--session-timeout-ms", 3000)
     publisher = Publisher(server)

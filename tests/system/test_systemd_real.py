@@ -322,29 +322,27 @@ def a_unix_socket(machine):
 
 
 def look_after_it(machine):
-    running, stopped = (text.replace("sudo ", "") for text in blocks("maintenance", "Backup and repair", "sh"))
+    running, stopped = (text.replace("sudo ", "") for text in blocks("maintenance", "Maintenance", "sh"))
     override(machine, "Environment=TORNADO_SIGNAL_ADMIN_PORT=3001")
-    machine.do(f"{RESTART} && mkdir -p /var/backups")
+    machine.do(RESTART)
     code = offer(machine, "care")
     machine.do(running)
-    later = offer(machine, "care")
     said = machine.do(stopped)
     assert "/var/lib/tornado-signal/data is sound\n" in said
     assert codes(machine, "care") == [code]
-    assert later not in codes(machine, "care")
     owners = "find /var/lib/tornado-signal/ -printf '%U %G\\n' | sort -u"
     assert len(machine.do(owners).splitlines()) == 1
 
+    # The copy takes the place of a directory that is damaged.
     machine.do(f"systemctl stop {SOCKET} && echo nonsense >/var/lib/tornado-signal/data/CURRENT")
     assert machine.run(f"systemctl start {SERVICE}").returncode != 0
-    (repair,) = set(re.findall(r"`tornado-signal (repair --data-dir /\S+/data)`", machine.do(LOG)))
+    assert "move the directory away" in machine.do(LOG)
     machine.do(f"systemctl stop {SOCKET} {SERVICE} && systemctl reset-failed {SERVICE}")
-    said = machine.do(f"/opt/tornado-signal/bin/tornado-signal {repair}")
-    assert "sessions saved, 0 that were not whole left out" in said
+    machine.do("cd /var/lib/tornado-signal && mv data data.damaged && mv data.copy data")
     machine.do(f"systemctl start {SOCKET} {SERVICE}")
     assert codes(machine, "care") == [code]
     assert len(machine.do(owners).splitlines()) == 1
-    machine.do("rm -r /var/backups/tornado-signal.backup /var/lib/tornado-signal/data.*")
+    machine.do("rm -r /var/lib/tornado-signal/data.damaged")
     override(machine, "")
     machine.do(RESTART)
 

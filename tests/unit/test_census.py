@@ -6,9 +6,9 @@ import random
 import pytest
 from support.service import NOW_MS
 
-from tornado_signal.maintenance.census import Census
 from tornado_signal.session import Answer, Reason, Session, Side
 from tornado_signal.stores.leveldb import changes, layout
+from tornado_signal.stores.leveldb.census import Census
 from tornado_signal.stores.leveldb.changes import Leaving
 
 TIMEOUT_MS = 1000
@@ -40,8 +40,7 @@ class Held:
 
     def census(self, most=20):
         census = Census(NOW_MS, most)
-        for key, value in sorted(self.entries.items()):
-            census.add(key, value)
+        census.count(sorted(self.entries.items()))
         return census.end()
 
 
@@ -109,9 +108,9 @@ def test_memory_does_not_grow_with_origins_and_topics():
     census = Census(NOW_MS, 5)
     for number in range(3000):
         held.add(f"https://{number}", f"topic {number}")
-    for key, value in sorted(held.entries.items()):
-        census.add(key, value)
+    for entry in sorted(held.entries.items()):
+        census.count([entry])
         kept = [each for each in vars(census).values() if isinstance(each, list)]
         assert sum(map(len, kept)) <= 10
-    assert census.sessions == 3000
-    assert census.end()["topics"] == 3000
+    numbers = census.end()
+    assert (numbers["sessions"], numbers["topics"]) == (3000, 3000)

@@ -18,15 +18,18 @@ MAY_IMPORT = {
     "session": "errors",
     "metrics": "",
     "stores": "errors metrics session settings stores.leveldb stores.quotas stores.redis stores.watches system",
+    "stores.census": "",
     "stores.latest_counts": "errors stores",
     "stores.position_text": "",
     "stores.quotas": "",
     "stores.watches": "",
     "stores.leveldb": (
-        "errors metrics session stores.position_text stores.quotas stores.watches system "
+        "errors metrics session stores.census stores.position_text stores.quotas stores.watches system "
         "plyvel plyvel_next sortedcontainers"
     ),
-    "stores.redis": "errors metrics session settings stores.position_text stores.quotas stores.watches hiredis",
+    "stores.redis": (
+        "errors metrics session settings stores.census stores.position_text stores.quotas stores.watches hiredis"
+    ),
     "limits": "errors settings",
     "service": (
         "errors limits metrics session settings stores stores.latest_counts stores.watches system orjson tornado"
@@ -34,9 +37,9 @@ MAY_IMPORT = {
     "http": "errors limits service settings stores.watches tornado",
     "websocket": "errors service session stores.watches transport websockets",
     "websocket.endpoint": "errors http service transport websocket",
-    "admin": "errors maintenance metrics stores.leveldb service system transport httpx prometheus_client tornado",
+    "admin": "errors metrics stores.leveldb service system transport httpx prometheus_client tornado",
     "transport": "httptools tornado websockets",
-    "maintenance": "errors session settings stores stores.leveldb stores.redis system",
+    "maintenance": "errors settings stores stores.leveldb stores.redis system",
     "settings": "",
     "system": "errors metrics settings tornado",
     "server": (

@@ -1,33 +1,26 @@
-"""The operator's own listener: is it alive, can it serve, what has it counted; a backup, a compaction."""
+"""The operator's own listener: is it alive, can it serve, what has it counted; maintenance of the store."""
 
 import asyncio
-import contextlib
 import hmac
 import http
 import ipaddress
-import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from tornado import web
-from tornado.iostream import StreamClosedError
 
 from ..errors import Unavailable
-from ..maintenance.backup import Packer
 from ..service import wire
 from ..service.service import Service
-from ..stores.leveldb.store import LevelDBStore
 from ..system.tls import Tls
 from ..transport import ServerState
 from .exposition import Exposition
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,14 +94,20 @@ class Ready(ServiceHandler):
     head = get
 
 
-class Maintenance(ServiceHandler):
-    """What is done to the directory of the embedded engine.
+class MaintenanceHandler(ServiceHandler):
+    """Maintenance of the store.
 
     Only programs on the operator's machine may ask for that, or with a token those that show it, and no page in a
     browser.
     """
 
     methods = "POST"
+
+    def initialize(self, service: Service, exposition: Exposition, access: Access) -> None:
+        super().initialize(service, exposition, access)
+        maintenance = service.store.maintenance
+        assert maintenance is not None
+        self.maintenance = maintenance
 
     def prepare(self) -> None:
         """Refuse what a browser sends for a page, by the headers that it adds."""
@@ -129,56 +128,26 @@ class Maintenance(ServiceHandler):
         if self.service.draining:
             raise Unavailable("draining")
 
-    @property
-    def store(self) -> LevelDBStore:
-        """The embedded engine."""
-        store = self.service.store
-        assert isinstance(store, LevelDBStore)
-        return store
 
-
-class Backup(Maintenance):
-    """POST /backup: all that is committed now, in the form of `backup`. An answer that is not whole has no end."""
-
-    begun = False
+class Inspect(MaintenanceHandler):
+    """POST /inspect: what the store holds, in numbers, and the `most` largest origins and topics."""
 
     async def post(self) -> None:
-        """Send it in steps, as fast as the client reads."""
-        packer = Packer()
-        async with contextlib.aclosing(self.store.entries()) as steps:
-            self.set_header("Content-Type", "application/octet-stream")
-            self.set_header("Store-Bytes", str(self.store.database.size_bytes()))
-            self.write(packer.begin())
-            async for step in steps:
-                self.write(packer.pack(step))
-                self.begun = True
-                await self.flush()
-            self.finish(packer.end())
-
-    def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
-        """After a part has been sent, only the end of the connection can tell that there is no more."""
-        if not self.begun:
-            super().send_error(status_code, **kwargs)
-            return
-        log.warning("a backup was not finished: %s", getattr(kwargs["exc_info"][1], "reason", "see above"))
-        cast(Any, self.request.connection).close()  # the transport's can be closed
-
-    def log_exception(
-        self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        """A client that leaves is no defect."""
-        if not isinstance(value, StreamClosedError):
-            super().log_exception(typ, value, tb)
+        """Count it."""
+        most = self.get_query_argument("most", "20")
+        if not re.fullmatch("[0-9]{1,3}|1000", most):
+            raise web.HTTPError(400)
+        answer(self, 200, await self.maintenance.inspect(int(most)))
 
 
-class Compact(Maintenance):
+class Compact(MaintenanceHandler):
     """POST /compact: the space of what was deleted is given back to the disk."""
 
     async def post(self) -> None:
         """Answer when it is done, with the sizes before and after."""
-        before = self.store.database.size_bytes()
-        await self.store.compact()
-        answer(self, 200, {"before_bytes": before, "after_bytes": self.store.database.size_bytes()})
+        before = self.maintenance.size_bytes()
+        await self.maintenance.compact()
+        answer(self, 200, {"before_bytes": before, "after_bytes": self.maintenance.size_bytes()})
 
 
 class One(Collector):
@@ -241,8 +210,8 @@ def make_admin_application(
 ) -> web.Application:
     """The application of the admin listener, for what is served by a transport, with this certificate."""
     handlers: dict[str, type[ServiceHandler]] = {"/healthz": Alive, "/readyz": Ready, "/metrics": Metrics}
-    if isinstance(service.store, LevelDBStore):
-        handlers |= {"/backup": Backup, "/compact": Compact}
+    if service.store.maintenance is not None:
+        handlers |= {"/inspect": Inspect, "/compact": Compact}
     common = {"service": service, "exposition": Exposition(service, transport, tls), "access": access}
     routes: list[Any] = [(path, handler, common) for path, handler in handlers.items()]
     return web.Application(routes, default_handler_class=Unknown, log_function=lambda handler: None)

@@ -1,11 +1,10 @@
-"""Backup, restore, inspect, check, compact, repair and health: the operator's commands.
+"""Inspect, check, compact and health: the operator's commands.
 
 Their modules are imported when one of them runs: other commands start fast.
 """
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 
 from ..settings.command_line import CommandLine, add_settings, flag_reader
 from ..settings.settings import SETTINGS
@@ -18,20 +17,7 @@ REDIS = ("store", *(each.name for each in SETTINGS if each.name.startswith("redi
 
 def add_commands(commands: CommandLine) -> None:
     """Add these commands to those of the command line."""
-    parser = _add(commands, "backup", "save all that a running server holds to a file", *LISTENER, "store")
-    parser.add_argument("dest", type=Path, metavar="DEST", help="the file")
-    parser.add_argument("--force", action="store_true", help="overwrite DEST")
-    _add_url(parser)
-    parser = _add(commands, "restore", "make the data directory of a stopped server from a backup", "data_dir", "store")
-    parser.add_argument("source", type=Path, metavar="SOURCE", help="the backup")
     parser = _add(commands, "inspect", "count what is there, by origin and topic", "data_dir", *LISTENER, *REDIS)
-    parser.add_argument(
-        "source",
-        type=Path,
-        metavar="SOURCE",
-        nargs="?",
-        help="a backup; without it the data, of a server that runs or not",
-    )
     parser.add_argument("--json", action="store_true", help="JSON also on a terminal")
     parser.add_argument(
         "--most",
@@ -45,7 +31,6 @@ def add_commands(commands: CommandLine) -> None:
     meaning = "give the space of deleted sessions back to the disk"
     parser = _add(commands, "compact", meaning, "data_dir", *LISTENER, "store")
     _add_url(parser)
-    _add(commands, "repair", "save what can be saved of a damaged database", "data_dir", "store")
     health = "ask the server of these settings whether it is healthy"
     _add(
         commands, "health", health, "address", "port", "tls_certificate", "tls_key", "allowed_origins", run=_run_health

@@ -1,48 +1,41 @@
-"""What lies on Redis, in numbers and proved sound; backups and all other care for it are Redis' own (contract E6)."""
+"""`inspect` and `check` of what is stored on Redis."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from ..errors import OperatorError, Unavailable
 from ..settings.settings import Settings
-from ..stores import make_store
-from ..stores.redis import records
+from ..stores import quotas_of
+from ..stores.redis.census import count
 from ..stores.redis.check import flaws
-from ..stores.redis.nodes import parse_info
-from ..stores.redis.partitions import key_slot, parse_key
-from ..stores.redis.store import RedisStore
-from ..system.clock import Clock
-from .census import make_numbers, zeros
+from ..stores.redis.store import RedisStore, make_redis_store
+from ..system.secrets import redis_passwords
 
 T = TypeVar("T")
 
 
-def count(settings: Settings, most: int) -> dict[str, Any]:
-    """The numbers of the store as configured, as `Census` has them, of which so many origins and topics are named.
-
-    Bytes are those of Redis' memory, with its own for each key. What servers write meanwhile may be counted or not.
+def inspect(settings: Settings, most: int) -> dict[str, Any]:
+    """Return the numbers of the store as configured.
 
     Raises:
         OperatorError: it cannot be read.
     """
-    return _look(settings, lambda store: _count(store, most))
+    return _read(settings, lambda store: count(store, most))
 
 
 def check(settings: Settings) -> list[str]:
-    """Everything that is wrong with the store as configured.
+    """Return everything that is wrong with the store as configured.
 
     Raises:
         OperatorError: it cannot be read.
     """
-    return _look(settings, flaws)
+    return _read(settings, flaws)
 
 
-def _look(settings: Settings, work: Callable[[RedisStore], Awaitable[T]]) -> T:
+def _read(settings: Settings, work: Callable[[RedisStore], Awaitable[T]]) -> T:
     async def run() -> T:
-        store = make_store(settings, Clock())
-        assert isinstance(store, RedisStore)
+        store = make_redis_store(settings, quotas_of(settings), *redis_passwords(settings))
         try:
             await store.open_to_read()
             return await work(store)
@@ -52,57 +45,3 @@ def _look(settings: Settings, work: Callable[[RedisStore], Awaitable[T]]) -> T:
             await store.close()
 
     return asyncio.run(run())
-
-
-async def _count(store: RedisStore, most: int) -> dict[str, Any]:
-    origins = {store.partitions.all(origin)[0].name: origin for origin in await store.origins()}
-    held: dict[str, Counter[str]] = {}
-    topics: Counter[tuple[str, str]] = Counter()
-    entries = total_bytes = 0
-
-    async def count_key(key: bytes) -> None:
-        nonlocal entries, total_bytes
-        call, slot = store.client.call, key_slot(key)
-        size, parts = await call(slot, (b"MEMORY", b"USAGE", key), write=False), parse_key(key)
-        if size is None:  # it has gone meanwhile
-            return
-        entries += 1
-        total_bytes += size
-        if parts is None:
-            return
-        name, code = parts
-        # An origin that is not known for lack of sessions may have one that has just come.
-        origin = origins.get(name, f"(hashed) {name.decode()}")
-        its = held.setdefault(origin, zeros())
-        if not code:
-            listed = await call(slot, (b"HGET", key, b"n"), write=False)
-            its["expired"] += int(listed or 0)
-            return
-        fixed, expires, kept, skipped = await call(slot, (b"HMGET", key, b"h", b"e", b"k", b"b"), write=False)
-        if fixed is None or int(expires) <= store.client.read_ms:
-            return
-        sent = records.unpack_sent(kept)
-        its["sessions"] += 1
-        its["bytes"] += size
-        its["candidates"] += records.count_candidates(kept, skipped)
-        its["answered" if sent.answered else "unanswered"] += 1
-        if not sent.answered:
-            topics[origin, records.unpack_session(code, fixed, expires).topic] += 1
-
-    async for keys in store.all_keys():
-        await asyncio.gather(*map(count_key, keys))
-    for its in held.values():  # listed, and gone: the next that looks there has them leave
-        its["expired"] = max(0, its["expired"] - its["unanswered"])
-        its["sessions"] += its["expired"]
-    held = {origin: its for origin, its in held.items() if its["sessions"]}
-    total = zeros()
-    for its in held.values():
-        total.update(its)
-    size_bytes = 0
-    for node in store.topology.primaries:
-        info = await node.reads.submit((b"INFO", b"memory"))
-        size_bytes += 0 if isinstance(info, Exception) else int(parse_info(info)["used_memory"])
-    by_size = sorted(((its["sessions"], origin, its) for origin, its in held.items()), key=lambda each: -each[0])
-    largest_topics = [(number, *topic) for topic, number in topics.most_common(most)]
-    numbers = make_numbers(total, len(held), len(topics), entries, total_bytes, by_size[:most], largest_topics)
-    return {"size_bytes": size_bytes, **numbers}

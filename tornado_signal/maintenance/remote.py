@@ -2,18 +2,16 @@
 
 import contextlib
 import http.client
-import io
 import json
-from collections.abc import Callable, Iterator
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import OperatorError
 from ..settings.settings import Settings
 from .health import reachable
 
-SILENCE_S = 60.0  # for which the server may say nothing in the middle of a backup
-COMPACTION_S = 3600.0
+LIMIT_S = 3600.0  # for the work of the server
 
 
 def admin_url(settings: Settings, url: str | None) -> str | None:
@@ -29,30 +27,13 @@ def admin_url(settings: Settings, url: str | None) -> str | None:
     return f"http://{reachable(settings.admin_address)}:{settings.admin_port}"
 
 
-@contextlib.contextmanager
-def backup(url: str, token: bytes) -> Iterator[tuple[Callable[[int], bytes], int]]:
-    """A backup, as the server sends it.
-
-    Yields:
-        A function that reads so many of the next bytes, or fewer at the end, and the size of the server's directory
-        in bytes. Reading raises OperatorError if the server does not send all of it.
+def inspect(url: str, token: bytes, most: int) -> dict[str, Any]:
+    """Return the numbers of a server's database, with the `most` largest origins and topics.
 
     Raises:
         OperatorError: the server cannot be asked, or refuses.
     """
-    with _post(url, "/backup", token, SILENCE_S) as response:
-        stream = io.BufferedReader(response, 1 << 16)
-
-        def read(size: int) -> bytes:
-            try:
-                return stream.read(size)
-            except http.client.HTTPException as error:
-                said = "the server ended it; its log says why"
-                raise OperatorError(f"the backup from {url} is not whole: {said}") from error
-            except OSError as error:
-                raise OperatorError(f"the backup from {url} is not whole: {error}") from error
-
-        yield read, int(response.headers["Store-Bytes"])
+    return _post(url, f"/inspect?most={most}", token)
 
 
 def compact(url: str, token: bytes) -> tuple[int, int]:
@@ -61,19 +42,20 @@ def compact(url: str, token: bytes) -> tuple[int, int]:
     Raises:
         OperatorError: the server cannot be asked, or refuses.
     """
-    with _post(url, "/compact", token, COMPACTION_S) as response:
-        sizes = json.load(response)
-        return sizes["before_bytes"], sizes["after_bytes"]
+    sizes = _post(url, "/compact", token)
+    return sizes["before_bytes"], sizes["after_bytes"]
 
 
-@contextlib.contextmanager
-def _post(url: str, path: str, token: bytes, silence_s: float) -> Iterator[http.client.HTTPResponse]:
-    with contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=silence_s)) as connection:
+def _post(url: str, path: str, token: bytes) -> dict[str, Any]:
+    with contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=LIMIT_S)) as connection:
         try:
             connection.request("POST", path, headers={"Authorization": b"Bearer " + token} if token else {})
             response = connection.getresponse()
             status = response.status
-            reason = json.load(response)["reason"] if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+            fields: dict[str, Any] = (
+                json.load(response) if status in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE) else {}
+            )
+            reason = fields["reason"] if status == HTTPStatus.SERVICE_UNAVAILABLE else None
         except OSError as error:
             raise OperatorError(
                 f"no server answers at {url} ({error.strerror or error}); start it, or say where its admin listener "
@@ -97,4 +79,4 @@ def _post(url: str, path: str, token: bytes, silence_s: float) -> Iterator[http.
                 f"what answers at {url} is not the admin listener of a tornado-signal; say where that is, with "
                 "--admin-port or --admin-url"
             )
-        yield response
+        return fields

@@ -30,7 +30,7 @@ def parse_cursor(parse: Callable[[str], P | None], scope: bytes, cursor: str, pa
     """Inverse of `format_cursor`, with the store's `parse_position` or `parse_session_position`.
 
     Returns:
-        The position; None if it is another store's, such as the one before a backup was restored: it means nothing
+        The position; None if it is another store's, such as one with an earlier data directory: it means nothing
         in this one, and the reader begins anew.
 
     Raises:

@@ -260,15 +260,17 @@ class Settings:
     admin_port: int | None = setting(
         "off",
         keyword_or("off", None, PORT),
-        "port of a second listener for /metrics, /healthz, /readyz and backups; 0 picks a free one",
+        "port of a second listener for /metrics, /healthz, /readyz and maintenance; 0 picks a free one",
     )
     admin_address: str = setting(
-        "127.0.0.1", HOST, "address of that listener; beyond loopback backups need --admin-token-file, all else is open"
+        "127.0.0.1",
+        HOST,
+        "address of that listener; beyond loopback maintenance needs --admin-token-file, all else is open",
     )
     admin_token_file: Path | None = setting(
         "none",
         OPTIONAL_PATH,
-        "the file that holds the token which backups and compactions over that listener then need, as Authorization: "
+        "the file that holds the token which maintenance over that listener then needs, as Authorization: "
         "Bearer; also what the commands show",
     )
     drain_delay_ms: int = setting(

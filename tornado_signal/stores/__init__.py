@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import OperatorError
 from ..metrics import SessionMetrics
@@ -14,6 +14,22 @@ from .quotas import Quotas
 
 if TYPE_CHECKING:  # a command that looks at files starts faster without asyncio
     from .watches import Watch
+
+
+class Maintenance(Protocol):
+    """What an operator can do with the files of a store while it is in use.
+
+    Coroutines raise `Unavailable` if that does not work now.
+    """
+
+    def size_bytes(self) -> int:
+        """Return the size of the files."""
+
+    async def inspect(self, most: int) -> dict[str, Any]:
+        """Return the numbers of `census` and the size, with the `most` largest origins and topics by name."""
+
+    async def compact(self) -> None:
+        """Return the space of what was deleted to the disk."""
 
 
 class Store(Protocol):
@@ -33,6 +49,10 @@ class Store(Protocol):
 
     metrics: SessionMetrics
     process_id: bytes
+
+    @property
+    def maintenance(self) -> Maintenance | None:
+        """What an operator can do with the files of the store; None if the engine has none of its own."""
 
     async def open(self) -> None:
         """Make ready, and begin the work in the background.
@@ -248,7 +268,7 @@ class Store(Protocol):
         """Inverse of `format_position`, for topics and listings.
 
         Returns:
-            The position; None for another store's, such as the one before a backup was restored.
+            The position; None for another store's.
 
         Raises:
             ValueError: it is no position.

@@ -15,8 +15,7 @@ def parse_numbers(store: str, text: str) -> tuple[int, int] | None:
     """Inverse of `format_numbers`.
 
     Returns:
-        The numbers; None if they are another store's, such as the one before a backup was restored: they mean nothing
-        in this one, and the reader begins anew.
+        The numbers; None if they are another store's. They mean nothing in this one, and the reader starts over.
 
     Raises:
         ValueError: it is no position.

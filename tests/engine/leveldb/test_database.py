@@ -558,7 +558,7 @@ def under_a_file(path):
 
 
 OTHER_DIR = "choose another --data-dir"
-REPAIR = "`tornado-signal repair --data-dir "
+AWAY = "move the directory away, or serve with --start-empty-if-damaged"
 
 
 @pytest.mark.parametrize(
@@ -568,19 +568,19 @@ REPAIR = "`tornado-signal repair --data-dir "
         (newer, f"format {layout.FORMAT + 1}", OTHER_DIR),
         (a_file, "File exists", OTHER_DIR),
         (under_a_file, "Not a directory", OTHER_DIR),
-        (lambda path: (path / "CURRENT").unlink(), "tables or logs, but no CURRENT", REPAIR),
-        (lambda path: (path / "CURRENT").write_bytes(b"nonsense"), "damaged", REPAIR),
-        (lambda path: (path / "CURRENT").write_bytes(b""), "damaged", REPAIR),
-        (lambda path: (path / "CURRENT").write_bytes(b"MANIFEST-999999\n"), "MANIFEST-999999", REPAIR),
-        (lambda path: only(path, "MANIFEST-*").unlink(), "No such file", REPAIR),
-        (lambda path: only(path, "MANIFEST-*").write_bytes(b""), "damaged", REPAIR),
-        (lambda path: spoil(only(path, "MANIFEST-*")), "damaged", REPAIR),
-        (lambda path: spoil(only(path, "*.log"), 0.1), "damaged", REPAIR),
-        (lambda path: spoil(only(path, "*.log"), 0.9), "damaged", REPAIR),
-        (lambda path: only(path, "*.ldb").unlink(), "missing files", REPAIR),
-        (lambda path: only(path, "*.ldb").write_bytes(b""), "Invalid argument", REPAIR),
-        (lambda path: spoil(only(path, "*.ldb"), 0.99), "damaged", REPAIR),
-        (lambda path: spoil(only(path, "*.ldb"), 0.1), "damaged", REPAIR),
+        (lambda path: (path / "CURRENT").unlink(), "tables or logs, but no CURRENT", AWAY),
+        (lambda path: (path / "CURRENT").write_bytes(b"nonsense"), "damaged", AWAY),
+        (lambda path: (path / "CURRENT").write_bytes(b""), "damaged", AWAY),
+        (lambda path: (path / "CURRENT").write_bytes(b"MANIFEST-999999\n"), "MANIFEST-999999", AWAY),
+        (lambda path: only(path, "MANIFEST-*").unlink(), "No such file", AWAY),
+        (lambda path: only(path, "MANIFEST-*").write_bytes(b""), "damaged", AWAY),
+        (lambda path: spoil(only(path, "MANIFEST-*")), "damaged", AWAY),
+        (lambda path: spoil(only(path, "*.log"), 0.1), "damaged", AWAY),
+        (lambda path: spoil(only(path, "*.log"), 0.9), "damaged", AWAY),
+        (lambda path: only(path, "*.ldb").unlink(), "missing files", AWAY),
+        (lambda path: only(path, "*.ldb").write_bytes(b""), "Invalid argument", AWAY),
+        (lambda path: spoil(only(path, "*.ldb"), 0.99), "damaged", AWAY),
+        (lambda path: spoil(only(path, "*.ldb"), 0.1), "damaged", AWAY),
     ],
 )
 async def test_unusable_directories_are_refused_with_advice(io_loop, tmp_path, harm, said, advice):
@@ -643,7 +643,7 @@ async def test_damage_found_by_the_load_is_reported(io_loop, tmp_path, damaged):
         raise DamagedListing(3, 5) if damaged else plyvel.CorruptionError(b"bad block")
 
     reason = "3 sessions are listed, there should be 5" if damaged else "bad block"
-    with pytest.raises(DatabaseError, match=rf"is damaged \({reason}\); .*tornado-signal repair"):
+    with pytest.raises(DatabaseError, match=rf"is damaged \({reason}\); .*move the directory away"):
         await Held.open(tmp_path / "data", load=load)
     assert await stored(tmp_path / "data") == []
 

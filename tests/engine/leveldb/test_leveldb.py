@@ -181,7 +181,7 @@ async def fill(store, count):
     codes = await asyncio.gather(*[one.create(f"topic {number % 7}", offer=f"{number}") for number in range(count)])
     await asyncio.gather(*[one.add(code, OFFERER, "a", "b") for code in codes])
     await asyncio.gather(*[one.answer(code) for code in codes[::3]])
-    await store.compact()
+    await store.maintenance.compact()
     await one.create("in no table")
 
 
@@ -369,7 +369,7 @@ async def test_states_only_go_on_when_those_who_left_are_forgotten(store, one, c
 @pytest.mark.parametrize(
     "error", [plyvel.CorruptionError(b"bad block"), ZeroDivisionError()], ids=["leveldb", "defect"]
 )
-@pytest.mark.parametrize("question", ["read", "sessions", "state", "events", "answer", "entries"])
+@pytest.mark.parametrize("question", ["read", "sessions", "state", "events", "answer", "inspect"])
 async def test_errors_of_leveldb_are_unavailable_and_defects_pass(
     store, one, monkeypatch, caplog, question, error, until
 ):
@@ -378,9 +378,6 @@ async def test_errors_of_leveldb_are_unavailable_and_defects_pass(
 
     def failing(*arguments, **options):
         raise error
-
-    async def all_entries():
-        return [step async for step in store.entries()]
 
     with monkeypatch.context() as patch:
         for name in ("news", "listing_step", "newest_serial", "departures", "find", "entries_step"):
@@ -391,7 +388,7 @@ async def test_errors_of_leveldb_are_unavailable_and_defects_pass(
             "state": one.state,
             "events": lambda: one.events(position),
             "answer": lambda: one.answer(code),
-            "entries": all_entries,
+            "inspect": lambda: store.maintenance.inspect(1),
         }[question]
         with pytest.raises((Unavailable, ZeroDivisionError)) as raised:
             await asked()

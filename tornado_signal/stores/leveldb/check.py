@@ -1,11 +1,23 @@
 """Proof that the tables of a store agree with each other and with what is kept in memory. Reads everything."""
 
+import time
 from collections import Counter
 from typing import Any
 
+from ...errors import DamagedListing
 from ...session import Session, Side
-from . import layout, records
+from . import directory, layout, records
+from .binding import plyvel
 from .topic_index import TopicIndex
+
+
+def flaws(db: Any) -> list[str]:
+    """Return everything that is wrong with a database that nobody else uses."""
+    try:
+        loaded = records.load(db)
+    except (DamagedListing, plyvel.Error) as error:
+        return [directory.reason(error)]
+    return problems(db, loaded.topics, max(time.time_ns() // 1_000_000, loaded.counters.created_ms))
 
 
 def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:

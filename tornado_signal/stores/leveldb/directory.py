@@ -66,7 +66,7 @@ def open_leveldb(path: Path) -> Any:
             db.put(layout.FORMAT_KEY, layout.pack_number(layout.FORMAT), sync=True)
         layout.check_format(db.get(layout.FORMAT_KEY, verify_checksums=True), str(path))
         if db.get(layout.IDENTITY_KEY, verify_checksums=True) is None:
-            become_another(db)
+            db.put(layout.IDENTITY_KEY, os.urandom(layout.IDENTITY_BYTES), sync=True)
     except (DatabaseError, plyvel.Error) as error:
         db.close()
         if isinstance(error, plyvel.Error):
@@ -144,8 +144,8 @@ def unusable(path: Path, error: Exception) -> DatabaseError:
     emptied = isinstance(error, plyvel.IOError) and ".ldb: Invalid argument" in said
     if emptied or isinstance(error, plyvel.CorruptionError | DamagedListing):
         return DamagedDatabase(
-            f"the database in {path} is damaged ({said}); stop the server and save what can be saved with "
-            f"`tornado-signal repair --data-dir {path.absolute()}`, or serve with --start-empty-if-damaged"
+            f"the database in {path} is damaged ({said}); stop the server and move the directory away, or serve with "
+            "--start-empty-if-damaged"
         )
     return DatabaseError(f"cannot open the database in {path}: {said}; mend that, or choose another --data-dir")
 
@@ -221,15 +221,6 @@ def set_aside(path: Path) -> Path:
     files.remove_ballast(aside)
     files.sync(path.parent)
     return aside
-
-
-def become_another(db: Any) -> None:
-    """Give a database an identity of its own.
-
-    For a new one, and for one whose state is another than clients have been told of: numbers that they keep would
-    make them miss what comes now.
-    """
-    db.put(layout.IDENTITY_KEY, os.urandom(layout.IDENTITY_BYTES), sync=True)
 
 
 def compact(db: Any) -> None:

@@ -1,10 +1,8 @@
-"""Files and directories, whatever is in them: made beside others, handed over, on the disk, measured."""
+"""Files of a data directory: whose they are, on the disk, measured."""
 
 import contextlib
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -19,35 +17,16 @@ BALLAST: Final = "ballast"
 
 
 @contextlib.contextmanager
-def scratch(path: Path) -> Iterator[Path]:
-    """A directory for work that will replace another one by a rename: beside it, gone when the block ends.
+def owned(path: Path) -> Iterator[None]:
+    """Give everything in a directory to the directory's owner when the block ends.
 
-    Raises:
-        OperatorError: it cannot be made.
-    """
-    path = path.resolve()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    except OSError as error:
-        raise OperatorError(f"cannot write beside {path}: {error.strerror}; mend that, or choose another") from error
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def owned(path: Path, owner: Path | None = None) -> Iterator[None]:
-    """When the block ends, all that is in a directory belongs to whom the directory, or another one, belongs.
-
-    For root, who looks after the directory of a service that runs as another user.
+    For root, who maintains the directory of a service that runs as another user.
     """
     try:
         yield
     finally:
         if os.geteuid() == 0:
-            of = (owner or path).stat()
+            of = path.stat()
             for each in [path, *path.rglob("*")]:
                 with contextlib.suppress(FileNotFoundError):
                     os.chown(each, of.st_uid, of.st_gid, follow_symlinks=False)
@@ -77,14 +56,8 @@ def remove_ballast(path: Path) -> bool:
     return True
 
 
-def sync_all(path: Path) -> None:
-    """Have everything in a directory on the disk."""
-    for each in [*path.rglob("*"), path]:
-        sync(each)
-
-
 def sync(path: Path) -> None:
-    """Have a file or a directory on the disk."""
+    """Sync a file or a directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

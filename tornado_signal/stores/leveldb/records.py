@@ -20,7 +20,7 @@ LISTING_STEP = 50  # sessions
 LISTING_STEP_BYTES = 256 * 1024  # of them; the last one may go beyond
 PASSING_STEP = 2000  # expired entries passed over
 DEPARTURES_STEP = 1000
-ENTRIES_STEP = 500  # entries of a backup
+ENTRIES_STEP = 500  # entries of any kind
 ENTRIES_STEP_BYTES = 64 * 1024
 
 

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import functools
 import os
-import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -53,6 +52,7 @@ from .committer import Committer
 from .database import Database
 from .expiry import Expiry
 from .locks import SessionLocks
+from .maintenance import DirectoryMaintenance
 from .memory import Memory
 from .positions import TopicPosition
 from .reservations import Reservations
@@ -108,6 +108,7 @@ class LevelDBStore:
         locks: the sessions that are being changed.
         watches: what waits for a session or a topic.
         expiry: what ends by itself.
+        maintenance: see `Store`.
         sweeper: its work in the background.
     """
 
@@ -150,6 +151,7 @@ class LevelDBStore:
         )
         self._committer = Committer(self.database, self.memory, self.locks)
         self.expiry = Expiry(self._committer, self.metrics, timeout_ms)
+        self.maintenance = DirectoryMaintenance(self.database, clock)
         self.sweeper = Sweeper(self.expiry, self.database, clock, sweep_interval_ms)
 
     async def open(self) -> None:
@@ -484,42 +486,8 @@ class LevelDBStore:
         numbers = position_text.parse_numbers(self.memory.identity, text)
         return None if numbers is None else SessionPosition(*numbers)
 
-    # LevelDB's own
-
-    async def entries(self) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
-        """Every key and value that is committed when the first step is asked for, in the order of the keys.
-
-        Yields:
-            Steps, each the work of one turn of the event loop, with a pause longer than the step after each:
-            requests come first.
-
-        Raises:
-            Unavailable: the database is closed or reopened, also in the middle.
-        """
-        try:
-            with self.database.pinned_snapshot() as view:
-                began_s = time.monotonic()
-                step = records.entries_step(view(), layout.BEFORE_ALL)
-                while step:
-                    pause_s = 2 * (time.monotonic() - began_s)
-                    yield step
-                    await asyncio.sleep(pause_s)
-                    began_s = time.monotonic()
-                    step = records.entries_step(view(), step[-1][0])
-        except plyvel.Error as error:
-            raise self.database.failed(error) from error
-
-    @_refusing
-    async def compact(self) -> None:
-        """Give the space of what was swept back to the disk; requests go on meanwhile.
-
-        Raises:
-            Unavailable: that does not work now.
-        """
-        await self.database.compact()
-
     def check(self) -> None:
-        """Prove that every index agrees with the records. Reads the whole store; for tests and for repair.
+        """Prove that every index agrees with the records. Reads the whole store; for tests.
 
         Raises:
             AssertionError: lists what does not agree.

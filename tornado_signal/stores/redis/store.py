@@ -112,6 +112,7 @@ class RedisStore:
         self.watches = Watches()
         self.process_id = os.urandom(8)
         self.capacity_bytes = 0
+        self.maintenance = None
         self.prefix = prefix
         self._access = access = access or Access()
         self._sentinel_access = sentinel_access or Access(timeout_s=access.timeout_s)

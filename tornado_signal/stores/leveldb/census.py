@@ -1,7 +1,6 @@
-"""What a database holds, in numbers: origins, topics, counts and sizes, and nothing of what the peers say.
+"""What a database holds, in numbers.
 
-Counted entry by entry, in the order of the keys, of a directory or of a backup as it is read. Only the largest few
-origins and topics are kept in memory.
+Entries are counted one by one, in the order of their keys. Only the largest few origins and topics are kept in memory.
 """
 
 import heapq
@@ -9,17 +8,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from ..stores.leveldb import layout
-from .backup import Entry
+from ..census import make_numbers, zeros
+from . import layout
 
-COUNTS = (
-    "sessions",  # expired or not
-    "unanswered",  # live ones without an answer
-    "answered",  # live ones with an answer
-    "expired",  # those that the next sweep deletes
-    "candidates",  # of both sides of all sessions
-    "bytes",  # of all of that, with its keys
-)
+Entry = tuple[bytes, bytes]
 
 
 class Census:
@@ -44,24 +36,15 @@ class Census:
         self._topic, self._listed = ("", ""), 0
         self._live = False
 
-    @property
-    def sessions(self) -> int:
-        """How many sessions there are, expired ones included."""
-        return self._total["sessions"] + self._held["sessions"]
-
     def count(self, entries: Iterable[Entry]) -> None:
-        """Count all entries."""
+        """Count the next entries."""
         for key, value in entries:
-            self.add(key, value)
-
-    def add(self, key: bytes, value: bytes) -> None:
-        """Count the next entry."""
-        self._entries += 1
-        self._bytes += len(key) + len(value)
-        if key.startswith(layout.LISTING):
-            self._add_listed(key, value)
-        elif key.startswith(layout.SESSIONS):
-            self._add_part(key, value)
+            self._entries += 1
+            self._bytes += len(key) + len(value)
+            if key.startswith(layout.LISTING):
+                self._add_listed(key, value)
+            elif key.startswith(layout.SESSIONS):
+                self._add_part(key, value)
 
     def end(self) -> dict[str, Any]:
         """All numbers, once the last entry has been counted, as an object of JSON."""
@@ -107,48 +90,6 @@ class Census:
             self._origins += 1
             self._total.update(held)
             _keep(self._largest_origins, (held["sessions"], self._origin, held), self._most)
-
-
-def make_numbers(
-    total: Counter[str],
-    origins: int,
-    topics: int,
-    entries: int,
-    total_bytes: int,
-    largest_origins: Iterable[tuple[int, str, Counter[str]]],
-    largest_topics: Iterable[tuple[int, str, str]],
-) -> dict[str, Any]:
-    """The numbers as an object of JSON.
-
-    Args:
-        total: the `COUNTS` of all sessions.
-        origins: how many there are.
-        topics: how many with unanswered sessions.
-        entries: how many keys.
-        total_bytes: of these, with their values.
-        largest_origins: their sessions, names and `COUNTS`.
-        largest_topics: their unanswered sessions, origins and names.
-    """
-    return {
-        **total,
-        "origins": origins,
-        "topics": topics,
-        "entries": entries,
-        "total_bytes": total_bytes,
-        "largest_origins": [
-            {"origin": origin, **held}
-            for _, origin, held in sorted(largest_origins, key=lambda each: (-each[0], each[1]))
-        ],
-        "largest_topics": [
-            {"origin": origin, "topic": topic, "unanswered": count}
-            for count, origin, topic in sorted(largest_topics, key=lambda each: (-each[0], *each[1:]))
-        ],
-    }
-
-
-def zeros() -> Counter[str]:
-    """The `COUNTS` of nothing."""
-    return Counter(dict.fromkeys(COUNTS, 0))
 
 
 def _keep(largest: list[Any], one: tuple[Any, ...], most: int) -> None:

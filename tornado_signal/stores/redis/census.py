@@ -1,0 +1,72 @@
+"""What is stored on Redis, in numbers."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from ..census import make_numbers, zeros
+from . import records
+from .nodes import parse_info
+from .partitions import key_slot, parse_key
+from .store import RedisStore
+
+
+async def count(store: RedisStore, most: int) -> dict[str, Any]:
+    """Return the numbers of a store, with the `most` largest origins and topics by name.
+
+    Bytes are those of Redis' memory, with its own for each key. Concurrent writes may be counted or not.
+
+    Raises:
+        Unavailable: not everything can be read.
+    """
+    origins = {store.partitions.all(origin)[0].name: origin for origin in await store.origins()}
+    held: dict[str, Counter[str]] = {}
+    topics: Counter[tuple[str, str]] = Counter()
+    entries = total_bytes = 0
+
+    async def count_key(key: bytes) -> None:
+        nonlocal entries, total_bytes
+        call, slot = store.client.call, key_slot(key)
+        size, parts = await call(slot, (b"MEMORY", b"USAGE", key), write=False), parse_key(key)
+        if size is None:  # it has gone meanwhile
+            return
+        entries += 1
+        total_bytes += size
+        if parts is None:
+            return
+        name, code = parts
+        # An origin that is not known for lack of sessions may have one that has just come.
+        origin = origins.get(name, f"(hashed) {name.decode()}")
+        its = held.setdefault(origin, zeros())
+        if not code:
+            listed = await call(slot, (b"HGET", key, b"n"), write=False)
+            its["expired"] += int(listed or 0)
+            return
+        fixed, expires, kept, skipped = await call(slot, (b"HMGET", key, b"h", b"e", b"k", b"b"), write=False)
+        if fixed is None or int(expires) <= store.client.read_ms:
+            return
+        sent = records.unpack_sent(kept)
+        its["sessions"] += 1
+        its["bytes"] += size
+        its["candidates"] += records.count_candidates(kept, skipped)
+        its["answered" if sent.answered else "unanswered"] += 1
+        if not sent.answered:
+            topics[origin, records.unpack_session(code, fixed, expires).topic] += 1
+
+    async for keys in store.all_keys():
+        await asyncio.gather(*map(count_key, keys))
+    for its in held.values():  # listed, and gone: the next that looks there has them leave
+        its["expired"] = max(0, its["expired"] - its["unanswered"])
+        its["sessions"] += its["expired"]
+    held = {origin: its for origin, its in held.items() if its["sessions"]}
+    total = zeros()
+    for its in held.values():
+        total.update(its)
+    size_bytes = 0
+    for node in store.topology.primaries:
+        info = await node.reads.submit((b"INFO", b"memory"))
+        size_bytes += 0 if isinstance(info, Exception) else int(parse_info(info)["used_memory"])
+    by_size = sorted(((its["sessions"], origin, its) for origin, its in held.items()), key=lambda each: -each[0])
+    largest_topics = [(number, *topic) for topic, number in topics.most_common(most)]
+    numbers = make_numbers(total, len(held), len(topics), entries, total_bytes, by_size[:most], largest_topics)
+    return {"size_bytes": size_bytes, **numbers}
