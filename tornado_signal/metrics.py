@@ -6,14 +6,14 @@ kept for ever, and read by many.
 
 from bisect import bisect_left
 from collections import Counter
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
 
+WORK_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0, 20.0)
 _REQUEST_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _WAIT_S: Final = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
 _OFFER_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
-_WORK_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0, 20.0)
 _LAG_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-_CHANGES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 
 
 class Histogram:
@@ -37,6 +37,24 @@ class Histogram:
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
+
+
+class Family(NamedTuple):
+    """A family of metrics, as an engine describes it.
+
+    Attributes:
+        kind: of its values.
+        name: without the prefix of the package.
+        meaning: a sentence for `HELP`.
+        values: one value, or one for each combination of values of the labels.
+        labels: names of the labels.
+    """
+
+    kind: Literal["counter", "gauge", "histogram"]
+    name: str
+    meaning: str
+    values: float | Histogram | Mapping[tuple[str, ...], float]
+    labels: tuple[str, ...] = ()
 
 
 Kind = tuple[str, str, int]
@@ -63,46 +81,6 @@ class Durations(dict[Kind, Histogram]):
             together.counts = [mine + its for mine, its in zip(together.counts, seconds.counts, strict=True)]
             together.sum += seconds.sum
         return found
-
-
-class DatabaseMetrics:
-    """What the LevelDB engine has done.
-
-    Attributes:
-        writes: how many seconds its writes took, each with its sync.
-        changes: how many changes shared each of them.
-        failed: how many did not work.
-        reopened: how often the database has been opened again.
-        sweeps: seconds.
-        compactions: seconds.
-    """
-
-    def __init__(self) -> None:
-        self.writes = Histogram(_WORK_S)
-        self.changes = Histogram(_CHANGES)
-        self.failed = 0
-        self.reopened = 0
-        self.sweeps = Histogram(_WORK_S)
-        self.compactions = Histogram(_WORK_S)
-
-
-class RedisMetrics:
-    """What the engine on Redis has done.
-
-    Attributes:
-        seconds: how long calls took, with all repetitions.
-        retries: how many were repeated, by why.
-        failed: how many were given up.
-        failovers: how often slots were found to have other primaries.
-        subscribed: how many channels are.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = Histogram(_WORK_S)
-        self.retries: Counter[str] = Counter()
-        self.failed = 0
-        self.failovers = 0
-        self.subscribed = 0
 
 
 class SessionMetrics:

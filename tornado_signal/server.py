@@ -264,8 +264,7 @@ class Running:
         service.settings = service.log.settings = settings
         service.ice = ice
         service.store.allow(quotas_of(settings))
-        if use_passwords := getattr(service.store, "use_passwords", None):  # only Redis has any
-            use_passwords(*passwords)
+        service.store.use_passwords(*passwords)
         service.limits.apply(settings)
         self._transport.unsent.most_bytes = settings.max_unsent_bytes
         self._transport.unfinished.most_bytes = settings.max_read_ahead_bytes

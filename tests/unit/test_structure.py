@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 import sys
 from pathlib import Path
 
@@ -37,7 +38,7 @@ MAY_IMPORT = {
     "http": "errors limits service settings stores.watches tornado",
     "websocket": "errors service session stores.watches transport websockets",
     "websocket.endpoint": "errors http service transport websocket",
-    "admin": "errors metrics stores.leveldb service system transport httpx prometheus_client tornado",
+    "admin": "errors metrics service system transport httpx prometheus_client tornado",
     "transport": "httptools tornado websockets",
     "maintenance": "errors settings stores stores.leveldb stores.redis system",
     "settings": "",
@@ -127,6 +128,43 @@ def test_every_file_imports_only_what_the_table_allows(path):
         assert {each for each in imports(path) if each in sys.stdlib_module_names} <= PURE_MODULES
         called = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
         assert not called & {"open", "print", "input"}
+
+
+def engine_checks(path):
+    """Yield the lines where a file asks which engine a store is, or what else it may have."""
+    tree = ast.parse(path.read_text())
+    engines = {"LevelDBStore", "RedisStore"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            words = {word for each in node.args for word in re.findall(r"\w+", ast.unparse(each))}
+            if node.func.id in ("isinstance", "issubclass") and words & engines:
+                yield node.lineno
+            if node.func.id in ("getattr", "hasattr") and "store" in ast.unparse(node.args[0]).split("."):
+                yield node.lineno
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "isinstance(service.store, LevelDBStore)",
+        "assert isinstance(store, redis.RedisStore | None)",
+        "getattr(site.service.store, 'use_passwords', None)",
+        "hasattr(store, 'compact')",
+    ],
+)
+def test_a_check_of_the_engine_is_found(source, tmp_path):
+    (tmp_path / "module.py").write_text(f"x = 1\n{source}\n")
+    assert list(engine_checks(tmp_path / "module.py")) == [2]
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if not module(path).startswith("stores")], ids=module)
+def test_nobody_outside_the_stores_tells_engines_apart(path):
+    assert list(engine_checks(path)) == []
+
+
+def test_only_maintenance_and_the_setup_of_workers_know_engines():
+    know = {name for name in MAY_IMPORT if allowed(name) & {".stores.leveldb", ".stores.redis"}}
+    assert {name.partition(".")[0] for name in know} <= {"stores", "maintenance", "process", "worker"}
 
 
 def test_the_table_has_no_superfluous_line():

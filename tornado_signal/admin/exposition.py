@@ -1,12 +1,11 @@
 """What the server has counted, as Prometheus reads it: made when it is asked for, and by its own library."""
 
-import contextlib
 import itertools
 import os
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +15,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from ..metrics import Histogram, RedisMetrics
+from ..metrics import Histogram
 from ..service.service import Service
-from ..stores.leveldb.store import LevelDBStore
 from ..system.tls import Tls
 from ..transport import ServerState
 
@@ -51,11 +49,8 @@ class Exposition(Collector):
         """Every number, as it is now."""
         yield from self._of_requests()
         yield from self._of_sessions()
-        if isinstance(self._service.store, LevelDBStore):
-            yield from self._of_leveldb(self._service.store)
-        elif metrics := getattr(self._service.store, "redis_metrics", None):
-            yield gauge("store_available", "Whether all primaries answer.", self._service.store.available)
-            yield from self._of_redis(metrics)
+        for kind, name, meaning, values, labels in self._service.store.metric_families():
+            yield KINDS[kind](name, meaning, values, *labels)
         yield gauge(
             "build_info", "The commit that the server was built from.", {(self._service.version,): 1}, "version"
         )
@@ -128,33 +123,6 @@ class Exposition(Collector):
         yield counter("sessions_swept", "Sessions that expired and were deleted.", metrics.swept)
         yield histogram("offer_wait_seconds", "How long offers waited that were answered.", metrics.offers_waited)
 
-    def _of_redis(self, metrics: RedisMetrics) -> Iterator[Metric]:
-        meaning = "How long calls of Redis took, all repetitions included."
-        yield histogram("redis_call_duration_seconds", meaning, metrics.seconds)
-        retries: Values = {(reason,): number for reason, number in metrics.retries.items()}
-        yield counter("redis_retries", "Calls of Redis that were repeated, and why.", retries, "reason")
-        yield counter("redis_failed_calls", "Calls of Redis that did not work in time.", metrics.failed)
-        yield counter("redis_failovers", "How often slots were found to have other primaries.", metrics.failovers)
-        yield gauge("redis_subscriptions", "Channels that are subscribed.", metrics.subscribed)
-
-    def _of_leveldb(self, store: LevelDBStore) -> Iterator[Metric]:
-        metrics = store.database_metrics
-        yield gauge("store_available", "Whether the store can be read and written.", store.available)
-        with contextlib.suppress(OSError):  # of a disk that fails: everything else is served
-            yield gauge("store_size_bytes", "What the data directory holds.", store.database.size_bytes())
-        yield gauge("store_max_bytes", "What the data directory may hold.", store.space.most_bytes)
-        yield gauge("store_free_bytes", "What is free on its disk.", store.space.free_bytes)
-        yield gauge("store_full", "Whether nothing is published for want of room.", store.space.full)
-        yield gauge("store_cache_bytes", "What LevelDB keeps of it in memory.", store.database.cache_bytes())
-        meaning = "How long writes took, each with its sync if there is one."
-        yield histogram("store_write_duration_seconds", meaning, metrics.writes)
-        yield histogram("store_write_changes", "How many changes shared a write.", metrics.changes)
-        yield counter("store_failed_writes", "Writes that did not work.", metrics.failed)
-        yield counter("store_reopenings", "How often the store was opened again.", metrics.reopened)
-        meaning = "How long it took to look for what has expired, and to delete it."
-        yield histogram("sweep_duration_seconds", meaning, metrics.sweeps)
-        yield histogram("compaction_duration_seconds", "How long compactions took.", metrics.compactions)
-
 
 class Process(Collector):
     """The standard numbers of a process, also where /proc shows processes alone (ProcSubset=pid in the unit).
@@ -214,3 +182,6 @@ def histogram(name: str, meaning: str, values: Histograms | Histogram, *labels: 
         names = [*map(floatToGoString, value.bounds), "+Inf"]
         family.add_metric(found, list(zip(names, itertools.accumulate(value.counts), strict=True)), value.sum)
     return family
+
+
+KINDS: Final[dict[str, Callable[..., Metric]]] = {each.__name__: each for each in (counter, gauge, histogram)}

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import OperatorError
-from ..metrics import SessionMetrics
+from ..metrics import Family, SessionMetrics
 from ..session import ListedSession, ListingState, News, Position, SessionPosition, Side, TopicStep
 from ..settings.settings import Settings
 from ..system.clock import Clock
@@ -72,6 +72,12 @@ class Store(Protocol):
 
     def allow(self, quotas: Quotas) -> None:
         """Apply other quotas from now on; what there is already stays."""
+
+    def use_passwords(self, password: str | None, sentinel_password: str | None) -> None:
+        """Use these passwords of the engine and of its Sentinels for new connections, if it has any."""
+
+    def metric_families(self) -> Iterator[Family]:
+        """Yield the engine's own metrics."""
 
     @property
     def available(self) -> bool:

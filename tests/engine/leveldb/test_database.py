@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from tornado_signal.errors import DamagedListing, DatabaseError, Unavailable
-from tornado_signal.metrics import DatabaseMetrics
 from tornado_signal.stores.leveldb import database, layout
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.changes import Change
 from tornado_signal.stores.leveldb.database import Database
 from tornado_signal.stores.leveldb.groups import Group
+from tornado_signal.stores.leveldb.metrics import DatabaseMetrics
 from tornado_signal.stores.leveldb.space import Space
 
 OWN = [layout.FORMAT_KEY, layout.IDENTITY_KEY]

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import Unavailable
-from ...metrics import DatabaseMetrics
 from . import directory, files, layout
 from .changes import Change
 from .directory import View, reason
 from .groups import Group, Settled
+from .metrics import DatabaseMetrics
 from .space import Space
 
 log = logging.getLogger(__name__)

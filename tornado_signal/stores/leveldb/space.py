@@ -3,10 +3,12 @@
 import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from ...errors import Unavailable
+from ...metrics import Family
 from . import files
 
 UNLIMITED: Final = 2**53
@@ -55,6 +57,12 @@ class Space:
     def full(self) -> bool:
         """Whether not everything that comes can be published."""
         return not self._fits(MEASURE_BYTES)
+
+    def families(self) -> Iterator[Family]:
+        """Yield the bounds and what is free."""
+        yield Family("gauge", "store_max_bytes", "What the data directory may hold.", self.most_bytes)
+        yield Family("gauge", "store_free_bytes", "What is free on its disk.", self.free_bytes)
+        yield Family("gauge", "store_full", "Whether nothing is published for want of room.", self.full)
 
     def admit(self, size: int) -> None:
         """Let something be published.

@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import functools
 import os
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from ...errors import OtherSession, SessionNotFound, TooMany, Unavailable
-from ...metrics import DatabaseMetrics, SessionMetrics
+from ...metrics import Family, SessionMetrics
 from ...session import (
     MIN_HELD_MS,
     Answer,
@@ -54,6 +54,7 @@ from .expiry import Expiry
 from .locks import SessionLocks
 from .maintenance import DirectoryMaintenance
 from .memory import Memory
+from .metrics import DatabaseMetrics
 from .positions import TopicPosition
 from .reservations import Reservations
 from .space import Space
@@ -178,6 +179,18 @@ class LevelDBStore:
     @property
     def available(self) -> bool:
         return self.database.available
+
+    def metric_families(self) -> Iterator[Family]:
+        yield Family("gauge", "store_available", "Whether the store can be read and written.", self.available)
+        with contextlib.suppress(OSError):  # of a disk that fails: everything else is served
+            yield Family("gauge", "store_size_bytes", "What the data directory holds.", self.database.size_bytes())
+        yield from self.space.families()
+        meaning = "What LevelDB keeps of it in memory."
+        yield Family("gauge", "store_cache_bytes", meaning, self.database.cache_bytes())
+        yield from self.database_metrics.families()
+
+    def use_passwords(self, password: str | None, sentinel_password: str | None) -> None:
+        """Do nothing: a directory has no password."""
 
     @property
     def capacity_bytes(self) -> int:

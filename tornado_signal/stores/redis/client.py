@@ -7,8 +7,8 @@ from collections import Counter
 from typing import Any, Final
 
 from ...errors import Unavailable
-from ...metrics import RedisMetrics
 from .connections import Address, Command, Failure, Refused
+from .metrics import RedisMetrics
 from .nodes import HISTORY, Lane, NodeLost, NotReplicated, advised
 from .scripts import Script
 from .topology import Topology

@@ -11,11 +11,11 @@ import itertools
 import math
 import os
 import re
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from typing import Any, Literal
 
 from ...errors import AlreadyAnswered, OperatorError, OtherSession, SessionNotFound, TooMany, Unavailable
-from ...metrics import RedisMetrics, SessionMetrics
+from ...metrics import Family, SessionMetrics
 from ...session import (
     MAX_LEASES,
     MIN_HELD_MS,
@@ -43,6 +43,7 @@ from .client import Client
 from .connections import Access, Address
 from .counts import OriginCounts
 from .leases import Leases
+from .metrics import RedisMetrics
 from .nodes import Acknowledgement, Node
 from .partitions import MAX_PARTITIONS, Partition, Partitions, key_slot
 from .positions import TopicPosition, is_of, make_identity, nothing_of
@@ -214,8 +215,11 @@ class RedisStore:
         self._quotas = quotas
         self._counts.allow(quotas)
 
+    def metric_families(self) -> Iterator[Family]:
+        yield Family("gauge", "store_available", "Whether all primaries answer.", self.available)
+        yield from self.redis_metrics.families()
+
     def use_passwords(self, password: str | None, sentinel_password: str | None) -> None:
-        """Open connections with these passwords from now on."""
         self._access.password = password
         self._sentinel_access.password = sentinel_password
 

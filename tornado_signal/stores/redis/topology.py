@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ...errors import OperatorError
-from ...metrics import RedisMetrics
 from .connections import Access, Address
+from .metrics import RedisMetrics
 from .nodes import REPLACED, Acknowledgement, Lane, Node, parse_info, text_of
 from .partitions import SLOTS
 

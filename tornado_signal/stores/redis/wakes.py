@@ -9,9 +9,9 @@ import contextlib
 from collections import deque
 from typing import Final
 
-from ...metrics import RedisMetrics
 from ..watches import Watches
 from .connections import Access, Address, Connection, Refused
+from .metrics import RedisMetrics
 from .nodes import Node
 from .topology import Topology
 

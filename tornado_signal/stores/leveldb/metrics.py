@@ -1,0 +1,39 @@
+"""What the LevelDB engine counts."""
+
+from collections.abc import Iterator
+
+from ...metrics import WORK_S, Family, Histogram
+
+_CHANGES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
+
+
+class DatabaseMetrics:
+    """What the LevelDB engine has done.
+
+    Attributes:
+        writes: how many seconds its writes took, each with its sync.
+        changes: how many changes shared each of them.
+        failed: how many did not work.
+        reopened: how often the database has been opened again.
+        sweeps: seconds.
+        compactions: seconds.
+    """
+
+    def __init__(self) -> None:
+        self.writes = Histogram(WORK_S)
+        self.changes = Histogram(_CHANGES)
+        self.failed = 0
+        self.reopened = 0
+        self.sweeps = Histogram(WORK_S)
+        self.compactions = Histogram(WORK_S)
+
+    def families(self) -> Iterator[Family]:
+        """Yield everything that was counted."""
+        meaning = "How long writes took, each with its sync if there is one."
+        yield Family("histogram", "store_write_duration_seconds", meaning, self.writes)
+        yield Family("histogram", "store_write_changes", "How many changes shared a write.", self.changes)
+        yield Family("counter", "store_failed_writes", "Writes that did not work.", self.failed)
+        yield Family("counter", "store_reopenings", "How often the store was opened again.", self.reopened)
+        meaning = "How long it took to look for what has expired, and to delete it."
+        yield Family("histogram", "sweep_duration_seconds", meaning, self.sweeps)
+        yield Family("histogram", "compaction_duration_seconds", "How long compactions took.", self.compactions)
