@@ -138,11 +138,11 @@ class Fuzzer:
         service = Service(self._room / "data")
         await service.start()
         application = service.application
-        refusal = make_refusal(application.site.log)
+        refusal = make_refusal(application.service.log)
         public = transport.Server(
             transport.ServerState(application, refusal, limiter=getattr(application, "limits", None))
         )
-        admin = transport.Server(transport.ServerState(make_admin_application(application.site), refusal))
+        admin = transport.Server(transport.ServerState(make_admin_application(application.service), refusal))
         for name, server in (("public", public), ("admin", admin)):
             listening = socket.socket(socket.AF_UNIX)
             listening.bind(str(self._room / name))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
-from tornado import httputil, routing, web
+from tornado import httputil, web
 
 from .. import errors
 from ..service import wire
@@ -40,7 +40,7 @@ MakeRoutes = Callable[[tuple[Operation, ...]], Mapping[str, Route]]
 UNKNOWN: Final = Route("unknown", Unknown)
 
 
-class Application(routing.Router):
+class Application(httputil.HTTPServerConnectionDelegate):
     """The routes, and the bodies that are being received. Needs a running event loop.
 
     Args:
@@ -78,11 +78,19 @@ class Application(routing.Router):
         routes["/openapi.json"] = document_route("/openapi.json", document)
         self.routes = {**routes, **self._make_others(operations)}
 
-    def find_handler(self, request: httputil.HTTPServerRequest, **kwargs: Any) -> "Reception":
-        return Reception(self, request)
+    def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> "Reception":
+        return Reception(self, request_conn)
 
     def run(self, call: HttpCall, route: Route, topic: str | None) -> None:
         """Have the handler of a route answer a request whose body has come."""
+        try:
+            self._run(call, route, topic)
+        except Exception as error:  # a defect of the handler's constructor: Tornado answers only what comes later
+            call.count_error(error)
+            call.request.connection.close()  # type: ignore[union-attr]
+            call.ended()
+
+    def _run(self, call: HttpCall, route: Route, topic: str | None) -> None:
         request = call.request
         delegate = self._tornado.get_handler_delegate(
             request, route.handler, {**route.arguments, "call": call}, cast(Any, [] if topic is None else [topic])
@@ -107,9 +115,11 @@ class Application(routing.Router):
 class Reception(httputil.HTTPMessageDelegate):
     """A request that is being received."""
 
-    def __init__(self, application: Application, request: httputil.HTTPServerRequest) -> None:
+    _request: httputil.HTTPServerRequest
+
+    def __init__(self, application: Application, connection: httputil.HTTPConnection) -> None:
         self._application = application
-        self._request = request
+        self._connection = connection
         self._max_bytes = application.service.settings.max_body_bytes
         self._body: bytes | bytearray = b""
         self._unfinished_bytes = 0  # of the body, as long as it is not complete
@@ -120,6 +130,8 @@ class Reception(httputil.HTTPMessageDelegate):
         self, start_line: httputil.RequestStartLine | httputil.ResponseStartLine, headers: httputil.HTTPHeaders
     ) -> None:
         """Refuse a body that is announced to be too large before the client is told to send it."""
+        assert isinstance(start_line, httputil.RequestStartLine)
+        self._request = httputil.HTTPServerRequest(connection=self._connection, start_line=start_line, headers=headers)
         self._length = int(headers.get("Content-Length", "0"))
         if self._length > self._max_bytes:
             self._submit(errors.BodyTooLarge())

@@ -30,18 +30,15 @@ class Handler(web.RequestHandler):
 
     methods: tuple[str, ...] = READING
     anonymous = False
-    call: HttpCall | None = None
+    call: HttpCall
+    client_left = False
 
     def initialize(self, call: HttpCall) -> None:
         """Take the call that the request is."""
         self.call = call
+        if self.client_left:
+            call.client_gone()
         self.ui.clear()  # of templates; it refers back here, and would wait for the garbage collector
-
-    @property
-    def admitted(self) -> HttpCall:
-        """The call."""
-        assert self.call is not None
-        return self.call
 
     def prepare(self) -> None:
         """Admit the request.
@@ -49,7 +46,7 @@ class Handler(web.RequestHandler):
         Raises:
             SignalError: why it is refused.
         """
-        call = self.admitted
+        call = self.call
         call.request_id = call.service.log.request_id(self.request.headers, call.remote_ip)
         call.admit(call.find_page_origin if self.anonymous else call.find_origin)
         self._set_common_headers(call)
@@ -67,7 +64,7 @@ class Handler(web.RequestHandler):
 
     def set_default_headers(self) -> None:
         self.clear_header("Server")
-        if self.call is not None:  # after an error
+        if hasattr(self, "call"):  # after an error, and not in Tornado's constructor
             self._set_common_headers(self.call)
 
     def _set_common_headers(self, call: HttpCall) -> None:
@@ -87,30 +84,34 @@ class Handler(web.RequestHandler):
 
     def write(self, chunk: bytes) -> None:  # type: ignore[override]
         if self.request.method != "HEAD":
-            self.admitted.sent_bytes += len(chunk)
+            self.call.sent_bytes += len(chunk)
         super().write(chunk)
 
     def flush(self, include_footers: bool = False) -> "Awaitable[None]":  # type: ignore[override]
-        call = self.admitted
+        call = self.call
         if not call.begun:
             call.begun = True
             call.status = self.get_status()
-            self.set_header("Date", call.service.clock.http_date(call.now_ms))  # after a wait that of its end
+            if call.waited:  # Tornado has set the time of the request
+                self.set_header("Date", call.service.clock.http_date(call.now_ms))
         return super().flush(include_footers)
 
     def on_connection_close(self) -> None:
-        self.admitted.client_gone()
+        if hasattr(self, "call"):
+            self.call.client_gone()
+        else:  # Tornado's constructor tells it before `initialize`
+            self.client_left = True
 
     def on_finish(self) -> None:
-        self.admitted.ended()
+        self.call.ended()
 
     # Errors
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         """Answer an error; after a part of the response only the end of the connection can tell it."""
         error = self._translate(kwargs["exc_info"][1])
-        self.admitted.count_error(error)
-        if self.admitted.begun:
+        self.call.count_error(error)
+        if self.call.begun:
             self.cut_off()
         else:
             super().send_error(status_code, exc_info=(type(error), error, None))
@@ -118,14 +119,14 @@ class Handler(web.RequestHandler):
     def cut_off(self) -> None:
         """End the response with its connection."""
         self.request.connection.close()  # type: ignore[union-attr]
-        self.admitted.ended()
+        self.call.ended()
 
     def _translate(self, error: BaseException) -> BaseException:
         """Return our error for the one that Tornado raises, which may come before the request is admitted."""
         if not isinstance(error, web.HTTPError):
             return error
         try:
-            if not self.admitted.request_id:
+            if not self.call.request_id:
                 self.prepare()
         except errors.SignalError as refusal:
             return refusal
@@ -184,7 +185,7 @@ class OperationHandler(Handler):
 
     async def answer(self, segment: str | None = None) -> None:
         """Check the parameters and answer with the result, as fast as the client reads it if it is long."""
-        call, operation = self.admitted, self.operation
+        call, operation = self.call, self.operation
         try:
             work = operation.perform(call, **self._find_values(segment))
             del segment
@@ -208,7 +209,7 @@ class OperationHandler(Handler):
             raise RuntimeError("cancelled") from error
 
     def _find_values(self, segment: str | None) -> dict[str, Any]:
-        call, operation = self.admitted, self.operation
+        call, operation = self.call, self.operation
         values = {} if segment is None else check(operation.in_path, {"topic": topic_of(segment)}, call)
         if operation.method == "POST":
             fields = call.json_body()
@@ -222,7 +223,7 @@ class Query(OperationHandler):
 
     def prepare(self) -> None:
         """Send a browser that navigates here without an Origin to a page (contract C11)."""
-        if not (self.door and self.admitted.navigates):
+        if not (self.door and self.call.navigates):
             super().prepare()
             return
         self.anonymous = True

@@ -35,7 +35,7 @@ class Stream(Handler):
     head = get
 
     async def _send_events(self, segment: str) -> None:
-        call, headers = self.admitted, self.request.headers
+        call, headers = self.call, self.request.headers
         if "Upgrade" in headers:  # a client that asks for a WebSocket would wait for the answer without end
             raise InvalidParameter("Upgrade")
         parameters = self.subscription.parameters
@@ -64,7 +64,7 @@ class Stream(Handler):
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         """Cut an EventSource off while the server drains: one that is refused never comes back."""
-        call = self.admitted
+        call = self.call
         call.begun |= call.service.draining and self.request.headers.get("Accept") == EVENT_STREAM
         super().send_error(status_code, **kwargs)
 

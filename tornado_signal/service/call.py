@@ -34,6 +34,7 @@ class Call:
         sent_bytes: the size of its response so far.
         refused_for: why it was refused, if it was.
         waited: whether it has waited for news.
+        gone: whether the client has left.
     """
 
     origin = ""
@@ -43,6 +44,7 @@ class Call:
     sent_bytes = 0
     refused_for = ""
     waited = False
+    gone = False
     _ended = False
     _watch: Watch | None = None
 
@@ -113,6 +115,8 @@ class Call:
         self._watch = watch
         self.waited = True
         self.service.log.metrics.waiting[self.pattern] += 1
+        if self.gone:
+            watch.close()
         return watch
 
     def _wait_over(self) -> None:
@@ -120,6 +124,7 @@ class Call:
 
     def client_gone(self) -> None:
         """The client has left: what waits for it need not."""
+        self.gone = True
         if self._watch is not None:
             self._watch.close()
 

@@ -28,6 +28,13 @@ class Headers(Mapping[str, str]):
             self._repeated = {name: values for name, values in every.items() if len(values) > 1}
             self.sent |= {name: b",".join(values) for name, values in self._repeated.items()}
 
+    def copy(self) -> "Headers":
+        """The same headers, which can be changed."""
+        copied = Headers([])
+        copied.sent = self.sent.copy()
+        copied._repeated = self._repeated
+        return copied
+
     def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
         value = self.sent.get(_key(name))
         return default if value is None else value.strip().decode("latin-1")  # llhttp leaves blanks behind it
@@ -50,7 +57,6 @@ class Headers(Mapping[str, str]):
 
     def __delitem__(self, name: str) -> None:
         del self.sent[_key(name)]
-        self._repeated.pop(_key(name), None)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and _key(name) in self.sent

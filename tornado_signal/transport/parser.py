@@ -1,7 +1,8 @@
 """Bytes into requests: what llhttp reports, checked and limited. Does no I/O."""
 
 import http
-from typing import Final, Protocol
+import re
+from typing import Final, NamedTuple, Protocol
 
 import httptools
 from tornado import httputil
@@ -12,6 +13,28 @@ from .syntax import Refused, check_headers, check_target
 MAX_HEAD_BYTES: Final = 32 * 1024  # request line and headers, or whatever else comes between two pieces of a body
 MAX_HEADERS: Final = 128  # each takes much more in memory than on the wire; browsers send fifteen, proxies add some
 PIECE_BYTES: Final = 8 * 1024  # parsed at a time: what is counted and what waits is known to this precision
+
+
+# What is parsed without llhttp if a known header block follows: there is one way to read it.
+_LINE: Final = re.compile(rb"(GET|POST|HEAD|OPTIONS) (/[A-Za-z0-9/._~%?=&+:-]*) HTTP/1\.1(?=\r\n)")
+_LENGTH: Final = re.compile(rb"[0-9]{1,9}(?=\r\n)")
+_LENGTH_HEADER: Final = re.compile(rb"\r\ncontent-length: *([0-9]{1,9})(?=\r\n)", re.IGNORECASE)
+_SPECIAL: Final = ("Upgrade", "Transfer-Encoding", "Expect", "Trailer")
+_METHODS: Final = {name.encode(): name for name in ("GET", "POST", "HEAD", "OPTIONS")}
+
+
+class _Block(NamedTuple):
+    """A header block that has been parsed and checked: clients send the same one with each request of a connection.
+
+    Attributes:
+        before: what follows the request line, up to the value of Content-Length.
+        behind: what follows that value; empty if there is none.
+        headers: what was made of it.
+    """
+
+    before: bytes
+    behind: bytes
+    headers: Headers
 
 
 class RequestSink(Protocol):
@@ -37,6 +60,8 @@ class RequestParser:
 
     __slots__ = (
         "_begin_at",
+        "_block",
+        "_body_left",
         "_chunked",
         "_complete",
         "_fields",
@@ -62,6 +87,8 @@ class RequestParser:
         # Taken since the parser last reported anything. How much of that piece came behind it is not known.
         self._silent_bytes = 0
         self._framing = b""  # while an upgrade is declined: says where its body ends
+        self._block: _Block | None = None  # of the latest request, if it can come again
+        self._body_left = 0  # bytes of the body of a request whose header block was known
         self.in_head = False
         self.progressed = False
 
@@ -82,6 +109,8 @@ class RequestParser:
         Raises:
             Refused: what has come cannot be understood.
         """
+        if not self.in_head and (taken := self._feed_known(piece)):
+            return taken
         taken = len(piece)
         if self.in_head:
             self._read += piece
@@ -103,6 +132,49 @@ class RequestParser:
         if self._silent_bytes > MAX_HEAD_BYTES:
             raise Refused(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         return taken
+
+    def _feed_known(self, piece: bytes) -> int:
+        """Take a request with the latest header block, or its body; return how many bytes that was."""
+        at = 0
+        if not self._body_left:
+            block, line = self._block, _LINE.match(piece)
+            if block is None or line is None or not self._complete or not piece.startswith(block.before, line.end()):
+                return 0
+            at = line.end() + len(block.before)
+            headers = block.headers.copy()
+            if block.behind:
+                length = _LENGTH.match(piece, at)
+                if length is None or not piece.startswith(block.behind, length.end()):
+                    return 0
+                at = length.end() + len(block.behind)
+                headers.sent[b"content-length"] = length[0]
+                self._body_left = int(length[0])
+            self.in_head = self.progressed = True
+            start_line = httputil.RequestStartLine(_METHODS[line[1]], line[2].decode(), "HTTP/1.1")
+            self._sink.request_received(start_line, headers, True)
+            self._complete = self.in_head = False
+        body = piece[at : at + self._body_left]
+        self._body_left -= len(body)
+        if body:
+            self._sink.body_received(body)
+        if not self._body_left:
+            self.progressed = self._complete = True
+            self._sink.request_complete()
+        return at + len(body)
+
+    def _learn(self, line: bytes, begin_at: int, headers: Headers) -> None:
+        """Keep the header block of a request that has been checked, if it can come again."""
+        self._block = None
+        at = begin_at + len(line)
+        if not self._read.startswith(b"1.1\r\n", at) or any(name in headers for name in _SPECIAL):
+            return
+        if not self._parser.should_keep_alive():
+            return
+        block = self._read[at + 3 : self._begin_at]
+        if "Content-Length" not in headers:
+            self._block = _Block(block, b"", headers)
+        elif len(lengths := list(_LENGTH_HEADER.finditer(block))) == 1:
+            self._block = _Block(block[: lengths[0].start(1)], block[lengths[0].end(1) :], headers)
 
     def close(self) -> None:
         """There is nothing more to parse: nothing here need wait for the garbage collector."""
@@ -150,7 +222,8 @@ class RequestParser:
         parser, headers = self._parser, Headers(self._fields)
         method = parser.get_method()
         # llhttp also accepts several spaces, and RTSP.
-        at = self._find_line(b"%b %b HTTP/" % (method, self._target))
+        line = b"%b %b HTTP/" % (method, self._target)
+        at = self._find_line(line)
         if at is None:
             raise Refused(http.HTTPStatus.BAD_REQUEST)
         self._begin_at = self._read.find(b"\r\n\r\n", at) + 4
@@ -162,8 +235,9 @@ class RequestParser:
             for name in ("Content-Length", "Transfer-Encoding"):
                 if name in headers:
                     self._framing = f"POST / HTTP/1.1\r\n{name}: {headers[name]}\r\n\r\n".encode("latin-1")
-        line = httputil.RequestStartLine(method.decode("latin-1"), target, version)
-        self._sink.request_received(line, headers, parser.should_keep_alive())
+        self._learn(line, at, headers.copy())
+        start_line = httputil.RequestStartLine(method.decode("latin-1"), target, version)
+        self._sink.request_received(start_line, headers, parser.should_keep_alive())
         self.in_head = False  # not before: if the request is refused there, it is with its headers
 
     def _find_line(self, line: bytes) -> int | None:

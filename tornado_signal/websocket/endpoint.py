@@ -33,7 +33,7 @@ class Handshake(Handler):
 
     def get(self) -> None:
         """Answer 101 and hand the connection over."""
-        call, service = self.admitted, self.admitted.service
+        call, service = self.call, self.call.service
         accepted = accept(cast(Any, self.request.headers), self.request.version, SUBPROTOCOL)
         if accepted is None:
             raise InvalidParameter("Upgrade")

@@ -1,0 +1,102 @@
+"""A header block that comes again is understood as if it were new, however the bytes are split."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tornado_signal.transport.parser import PIECE_BYTES, RequestParser
+from tornado_signal.transport.syntax import Refused
+
+
+class Sink:
+    """Logs what it is told of; pieces of one body are one."""
+
+    def __init__(self):
+        self.told = []
+
+    def request_received(self, start_line, headers, keep_alive):
+        self.told.append([*start_line, dict(headers), headers.get_list("Content-Length"), keep_alive, b"", False])
+
+    def body_received(self, chunk):
+        self.told[-1][-2] += chunk
+
+    def request_complete(self):
+        self.told[-1][-1] = True
+
+
+class Forgetful(RequestParser):
+    """Parses every header block anew."""
+
+    def _feed_known(self, piece):
+        return 0
+
+
+def understood(kind, pieces):
+    """What a parser understands of pieces, up to what it refuses."""
+    sink = Sink()
+    parser = kind(sink)
+    try:
+        for piece in pieces:
+            while piece:
+                piece = piece[parser.feed(piece[:PIECE_BYTES]) :]
+    except Refused as refused:
+        sink.told.append(refused.status)
+    return sink.told, parser.in_head
+
+
+METHODS = ["GET", "POST", "OPTIONS", "DELETE", "RTSP", "get"]
+TARGETS = ["/", "/poll", "/a%20b/offer?x=1", "*", "http://other/x", "/#", "/\xe4", "", "/x y"]
+VERSIONS = ["HTTP/1.1", "HTTP/1.0", "HTTP/1.2", "HTTP/1.1 "]
+LENGTHS = ["{}", " {}", "{} ", "+{}", "0{}", "{}, {}", "x", ""]
+BLOCKS = [
+    "Host: h\r\nOrigin: https://one.example\r\n",
+    "Host: h\r\nContent-Length: @\r\nOrigin: https://one.example\r\n",
+    "Host: h\r\nContent-Length: @\r\ncontent-length: @\r\n",
+    "Host: h\r\nX: Content-Length: @\r\nContent-Length: @\r\n",
+    "Host: h\r\nContent-Length: @\r\nConnection: close\r\n",
+    "Host: h\r\nTransfer-Encoding: chunked\r\n",
+    "Host: h\r\nContent-Length: @\r\nExpect: 100-continue\r\n",
+    "Host: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nContent-Length: @\r\n",
+    "Origin: https://one.example\r\n",
+]
+
+
+def weighted(usual, strange):
+    """Draw the usual value most of the time."""
+    return st.integers(0, 9).flatmap(lambda number: st.sampled_from(strange) if number == 0 else st.just(usual))
+
+
+@st.composite
+def requests(draw, block):
+    body = draw(st.binary(max_size=20))
+    length = draw(weighted("{}", LENGTHS)).format(len(body), len(body))
+    line = (
+        f"{draw(weighted('POST', METHODS))} {draw(weighted('/poll', TARGETS))} {draw(weighted('HTTP/1.1', VERSIONS))}"
+    )
+    block = draw(weighted(block, BLOCKS))
+    if "chunked" in block:
+        body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
+    elif "@" not in block:
+        body = b""
+    return f"{line}\r\n{block.replace('@', length)}\r\n".encode("latin-1") + body
+
+
+@given(st.data())
+def test_a_known_block_is_understood_as_a_new_one(data):
+    block = data.draw(st.sampled_from(BLOCKS))
+    sent = b"".join(data.draw(st.lists(requests(block), min_size=1, max_size=6)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=8)))
+    pieces = [sent[one:other] for one, other in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
+    assert understood(RequestParser, pieces) == understood(Forgetful, pieces)
+
+
+def test_a_repeated_block_does_not_reach_llhttp():
+    class Counting(RequestParser):
+        def on_header(self, name, value):
+            counted.append(name)
+            super().on_header(name, value)
+
+    counted = []
+    request = b"POST /poll HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nOrigin: https://one.example\r\n\r\n{}"
+    told, _ = understood(Counting, [request, request.replace(b"2", b"3") + b"x", request])
+    assert len(counted) == 3
+    assert [each[-2:] for each in told] == [[b"{}", True], [b"{}x", True], [b"{}", True]]
