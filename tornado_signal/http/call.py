@@ -13,6 +13,7 @@ from ..service.service import Service
 from ..stores.watches import Watch
 
 NO_HEADERS: Final = httputil.HTTPHeaders()
+NO_ARGUMENTS: Final[dict[str, list[bytes]]] = {}
 
 
 class HttpCall(Call):
@@ -29,8 +30,7 @@ class HttpCall(Call):
         begun: whether a part of the response has been sent.
     """
 
-    refusal: errors.SignalError | None = None
-    begun = False
+    __slots__ = ("begun", "refusal", "remote_ip", "request")
 
     def __init__(self, service: Service, request: httputil.HTTPServerRequest, pattern: str) -> None:
         self.request = request
@@ -43,6 +43,8 @@ class HttpCall(Call):
         if not service.proxy_reported and self.remote_ip in ("", client_address) and "X-Forwarded-For" in headers:
             service.report_proxy(self.remote_ip)
         super().__init__(service, client_address, request.method or "", pattern)
+        self.refusal: errors.SignalError | None = None
+        self.begun = False
 
     def find_origin(self) -> str:
         """Return the Origin (contract B1).
@@ -87,7 +89,9 @@ class HttpCall(Call):
     def waiting(self, watch: Watch) -> Watch:
         """Tie a watch to the connection, and drop what the request came with: thousands may wait."""
         super().waiting(watch)
-        self.request.headers, self.request.body = NO_HEADERS, b""
+        request = self.request
+        request.headers, request.body = NO_HEADERS, b""
+        request.arguments = request.query_arguments = request.body_arguments = NO_ARGUMENTS
         return watch
 
     @property

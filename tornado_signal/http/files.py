@@ -18,6 +18,7 @@ class File(Handler):
     """GET a file."""
 
     anonymous = True
+    vary = "Origin, Accept-Encoding"
 
     def initialize(self, call: HttpCall, assets: Mapping[str, Asset]) -> None:  # type: ignore[override]
         super().initialize(call)
@@ -29,7 +30,6 @@ class File(Handler):
         headers = self.request.headers
         self.set_header("ETag", asset.etag)
         self.set_header("Cache-Control", "no-cache")  # ask each time, so that an upgrade is seen at once
-        self.set_header("Vary", "Origin, Accept-Encoding")
         self.set_header("X-Content-Type-Options", "nosniff")
         if asset.media_type == HTML:
             self.set_header("Content-Security-Policy", POLICY)

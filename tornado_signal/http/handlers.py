@@ -25,11 +25,13 @@ class Handler(web.RequestHandler):
     Attributes:
         methods: those that it has.
         anonymous: whether browsers load it without an Origin (docs/decisions.md).
+        vary: the request headers that the response depends on.
         call: the request as a call of the service.
     """
 
     methods: tuple[str, ...] = READING
     anonymous = False
+    vary = "Origin"
     call: HttpCall
     client_left = False
 
@@ -49,7 +51,6 @@ class Handler(web.RequestHandler):
         call = self.call
         call.request_id = call.service.log.request_id(self.request.headers, call.remote_ip)
         call.admit(call.find_page_origin if self.anonymous else call.find_origin)
-        self._set_common_headers(call)
 
     def options(self, *path_args: str) -> None:
         """Answer a preflight, on every path (contract B14)."""
@@ -64,16 +65,7 @@ class Handler(web.RequestHandler):
 
     def set_default_headers(self) -> None:
         self.clear_header("Server")
-        if hasattr(self, "call"):  # after an error, and not in Tornado's constructor
-            self._set_common_headers(self.call)
-
-    def _set_common_headers(self, call: HttpCall) -> None:
         self.set_header("Content-Type", wire.JSON)
-        self.set_header("Vary", "Origin")
-        self.set_header("X-Request-Id", call.request_id)
-        if call.origin:
-            for name, value in cors(call.origin, call.service.settings.allowed_origins):
-                self.set_header(name, value)
 
     def decode_argument(self, value: bytes, name: str | None = None) -> Any:
         """Leave a part of the path as it is: the Origin is checked before it."""
@@ -88,13 +80,21 @@ class Handler(web.RequestHandler):
         super().write(chunk)
 
     def flush(self, include_footers: bool = False) -> "Awaitable[None]":  # type: ignore[override]
-        call = self.call
-        if not call.begun:
-            call.begun = True
-            call.status = self.get_status()
-            if call.waited:  # Tornado has set the time of the request
-                self.set_header("Date", call.service.clock.http_date(call.now_ms))
+        if not self.call.begun:
+            self.call.begun = True
+            self._set_common_headers(self.call)
         return super().flush(include_footers)
+
+    def _set_common_headers(self, call: HttpCall) -> None:
+        """Set what every response has; only now, since thousands of requests may wait with their headers."""
+        call.status = self.get_status()
+        if call.waited:  # Tornado has set the time of the request
+            self.set_header("Date", call.service.clock.http_date(call.now_ms))
+        self.set_header("Vary", self.vary)
+        self.set_header("X-Request-Id", call.request_id)
+        if call.origin:
+            for name, value in cors(call.origin, call.service.settings.allowed_origins):
+                self.set_header(name, value)
 
     def on_connection_close(self) -> None:
         if hasattr(self, "call"):
@@ -136,6 +136,7 @@ class Handler(web.RequestHandler):
         """Say what went wrong (specification 7)."""
         error = kwargs["exc_info"][1]
         status, headers, body = error_response(error)
+        self.vary = "Origin"
         self.set_status(status)
         for name, value in headers:
             self.set_header(name, value)
@@ -229,7 +230,7 @@ class Query(OperationHandler):
         self.anonymous = True
         super().prepare()
         self.clear_header("Content-Type")
-        self.set_header("Vary", "Origin, Sec-Fetch-Mode, Sec-Fetch-Dest")
+        self.vary = "Origin, Sec-Fetch-Mode, Sec-Fetch-Dest"
         self.redirect(self.door, status=303)
 
     get = head = OperationHandler.answer

@@ -37,16 +37,24 @@ class Call:
         gone: whether the client has left.
     """
 
-    origin = ""
-    now_ms = 0
-    request_id = ""
-    status = 0
-    sent_bytes = 0
-    refused_for = ""
-    waited = False
-    gone = False
-    _ended = False
-    _watch: Watch | None = None
+    __slots__ = (  # thousands may wait
+        "_ended",
+        "_watch",
+        "began_s",
+        "client",
+        "client_address",
+        "gone",
+        "method",
+        "now_ms",
+        "origin",
+        "pattern",
+        "refused_for",
+        "request_id",
+        "sent_bytes",
+        "service",
+        "status",
+        "waited",
+    )
 
     def __init__(self, service: Service, client_address: str, method: str, pattern: str) -> None:
         self.service = service
@@ -54,6 +62,10 @@ class Call:
         self.method = method
         self.pattern = pattern
         self.client = service.limits.client(client_address)
+        self.origin = self.request_id = self.refused_for = ""
+        self.now_ms = self.status = self.sent_bytes = 0
+        self.waited = self.gone = self._ended = False
+        self._watch: Watch | None = None
         self.began_s = perf_counter()
         service.running += 1
 

@@ -23,6 +23,34 @@ _SPECIAL: Final = ("Upgrade", "Transfer-Encoding", "Expect", "Trailer")
 _METHODS: Final = {name.encode(): name for name in ("GET", "POST", "HEAD", "OPTIONS")}
 
 
+# Names that browsers send, once for all connections.
+_LOWER_CASE: Final = {
+    name: lower
+    for lower in (
+        b"accept",
+        b"accept-encoding",
+        b"accept-language",
+        b"cache-control",
+        b"connection",
+        b"content-length",
+        b"content-type",
+        b"host",
+        b"origin",
+        b"pragma",
+        b"priority",
+        b"referer",
+        b"sec-ch-ua",
+        b"sec-ch-ua-mobile",
+        b"sec-ch-ua-platform",
+        b"sec-fetch-dest",
+        b"sec-fetch-mode",
+        b"sec-fetch-site",
+        b"user-agent",
+    )
+    for name in (lower, lower.title())
+}
+
+
 class _Block(NamedTuple):
     """A header block that has been parsed and checked: clients send the same one with each request of a connection.
 
@@ -209,7 +237,7 @@ class RequestParser:
         fields = self._fields
         if len(fields) == MAX_HEADERS:
             raise Refused(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        fields.append((name.lower(), value))
+        fields.append((_LOWER_CASE.get(name) or name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Request line and headers have come: everything that says how the message goes on is checked."""
@@ -239,6 +267,7 @@ class RequestParser:
         start_line = httputil.RequestStartLine(method.decode("latin-1"), target, version)
         self._sink.request_received(start_line, headers, parser.should_keep_alive())
         self.in_head = False  # not before: if the request is refused there, it is with its headers
+        self._fields = []
 
     def _find_line(self, line: bytes) -> int | None:
         """Return where the current request begins; None if it does not begin with this part of its request line."""

@@ -69,8 +69,7 @@ class RpcCall(Call):
         then: called when its response has been sent.
     """
 
-    subscription = 0
-    then: Callable[[], object] | None = None
+    __slots__ = ("connection", "slot", "subscription", "then")
 
     def __init__(self, connection: "Connection", pattern: str, slot: Slot) -> None:
         super().__init__(connection.service, connection.client_address, METHOD, pattern)
@@ -78,6 +77,8 @@ class RpcCall(Call):
         self.origin = connection.origin
         self.request_id = connection.next_request_id()
         self.slot = slot
+        self.subscription = 0
+        self.then: Callable[[], object] | None = None
 
     def waiting(self, watch: Watch) -> Watch:
         super().waiting(watch)
