@@ -18,7 +18,6 @@ class File(Handler):
     """GET a file."""
 
     anonymous = True
-    vary = "Origin, Accept-Encoding"
 
     def initialize(self, call: HttpCall, assets: Mapping[str, Asset]) -> None:  # type: ignore[override]
         super().initialize(call)
@@ -28,6 +27,7 @@ class File(Handler):
         """The file, compressed if that is understood, or 304 if the client has it already."""
         asset = self.assets[self.request.path]
         headers = self.request.headers
+        self.vary = "Origin, Accept-Encoding"
         self.set_header("ETag", asset.etag)
         self.set_header("Cache-Control", "no-cache")  # ask each time, so that an upgrade is seen at once
         self.set_header("X-Content-Type-Options", "nosniff")
