@@ -12,7 +12,7 @@ from support.networks import dropping, own_network
 from support.redis_servers import RedisCluster, RedisServer
 from support.redis_traffic import LosingProxy, Publishers, Waiters, ready, topic_in, until
 
-from tornado_signal.stores.redis import scripts
+from tornado_signal.stores.redis.scripts import SCRIPTS
 
 pytestmark = pytest.mark.needs("root")
 pytest_plugins = ["support.redis_traffic"]
@@ -184,26 +184,26 @@ def test_a_change_whose_reply_is_lost_is_made_once(servers, redis_server, serve)
 
     def change(path, body, script):
         lost = proxy.lost
-        proxy.lose_reply_to(script.sha)
+        proxy.lose_reply_to(SCRIPTS[script].sha)
         status, found = server.call(path, body)
         assert (status, proxy.lost) == (200, lost + 1)
         return found
 
     offer = {"info": "i", "offer": "o"}
-    code = change("/lobby/offer", offer, scripts.CREATE)["code"]
+    code = change("/lobby/offer", offer, "create")["code"]
     assert server.codes() == [code]
-    assert change("/refresh", {"code": code, "side": "offerer"}, scripts.REFRESH)["expiresAt"] > 0
+    assert change("/refresh", {"code": code, "side": "offerer"}, "refresh")["expiresAt"] > 0
     sent = {"code": code, "side": "answerer"}
-    change("/answer", sent | {"candidate": "c"}, scripts.CANDIDATES)
+    change("/answer", sent | {"candidate": "c"}, "add_candidates")
     waiters = Waiters(server, "lobby", code)
-    change("/answer", sent | {"answer": "at last"}, scripts.ANSWER)
+    change("/answer", sent | {"answer": "at last"}, "answer")
     assert server.call("/answer", sent | {"answer": "another"})[0] == 409
     found = server.call("/poll", {"code": code, "side": "offerer"})[1]
     assert (found["answer"], found["answerCandidates"]) == ("at last", ["c"])
     waiters.end(server)
-    code = change("/lobby/offer", offer, scripts.CREATE)["code"]
+    code = change("/lobby/offer", offer, "create")["code"]
     assert server.codes() == [code]
-    change("/withdraw", {"code": code, "side": "offerer"}, scripts.WITHDRAW)
+    change("/withdraw", {"code": code, "side": "offerer"}, "withdraw")
     assert server.codes() == []
     assert server.call("/withdraw", {"code": code, "side": "offerer"})[0] == 404
     proxy.close()

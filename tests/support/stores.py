@@ -9,8 +9,8 @@ from tornado_signal.session import Side, content_code
 from tornado_signal.stores.leveldb import expiry, layout, records
 from tornado_signal.stores.leveldb import store as store_module
 from tornado_signal.stores.leveldb.store import LevelDBStore
-from tornado_signal.stores.redis import store as redis_module
-from tornado_signal.stores.redis.check import problems
+from tornado_signal.stores.redis import discovery
+from tornado_signal.stores.redis.check import all_keys, problems
 from tornado_signal.stores.redis.nodes import Acknowledgement
 from tornado_signal.stores.redis.partitions import Partitions
 from tornado_signal.stores.redis.store import RedisStore
@@ -120,7 +120,7 @@ class Redis:
 
     async def settled(self, store):
         for each in store.stores:
-            await each.wakes.settled()
+            await each.watching.wakes.settled()
         await turns()
 
     async def sweep_some(self, store):
@@ -129,14 +129,14 @@ class Redis:
     async def holds_nothing(self, store):
         """Tell whether nothing is left after a moment but the store's own keys."""
         self._clock.ms += 20_000
-        found = [key async for keys in store.all_keys() for key in keys]
+        found = [key async for keys in all_keys(store.stores[0]) for key in keys]
         return all(key.endswith((b":store", b":origins")) for key in found)
 
     @staticmethod
     def take_small_steps(monkeypatch):
-        monkeypatch.setattr(redis_module, "LISTING_STEP", 3)
-        monkeypatch.setattr(redis_module, "EVENTS_STEP", 2)
-        monkeypatch.setattr(redis_module, "TOPICS_DIRECT", 2)
+        monkeypatch.setattr(discovery, "LISTING_STEP", 3)
+        monkeypatch.setattr(discovery, "EVENTS_STEP", 2)
+        monkeypatch.setattr(discovery, "TOPICS_DIRECT", 2)
 
 
 class Alternating:
@@ -147,7 +147,7 @@ class Alternating:
         self._turn = itertools.cycle(stores)
 
     def __getattr__(self, name):
-        if name in ("allow", "wake_expired", "end_watches"):  # for all of them
+        if name in ("allow", "end_watches"):  # for all of them
             return lambda *arguments: [getattr(store, name)(*arguments) for store in self.stores]
         return getattr(next(self._turn), name)
 
@@ -252,7 +252,8 @@ class Under:
 async def sweep(store):
     """Sweep until nothing is left to do; return the number of keys deleted in each step."""
     if isinstance(store, Alternating):  # the watches of a topic sweep it: as if their time had come
-        store.wake_expired()
+        for each in store.stores:
+            each.watching.wake_expired()
         return []
     steps = []
     while deleted := await store.expiry.sweep(store.now_ms()):

@@ -3,9 +3,10 @@
 from support.redis_servers import RedisServer
 
 from tornado_signal.stores.latest_counts import LatestCounts
-from tornado_signal.stores.redis import store as engine
+from tornado_signal.stores.redis import origins
 from tornado_signal.stores.redis.nodes import Acknowledgement
-from tornado_signal.stores.redis.store import COUNTS_STEP, RedisStore
+from tornado_signal.stores.redis.origins import COUNTS_STEP
+from tornado_signal.stores.redis.store import RedisStore
 
 
 async def test_a_long_count_pauses_and_the_last_counts_stay(under, monkeypatch):
@@ -18,8 +19,8 @@ async def test_a_long_count_pauses_and_the_last_counts_stay(under, monkeypatch):
         counts = LatestCounts(store)
         await counts.refresh()
         assert counts.value == (COUNTS_STEP, COUNTS_STEP)
-        monkeypatch.setattr(engine, "COUNTS_WORK_S", 0)  # as if a step took long
-        monkeypatch.setattr(engine, "COUNTS_PAUSES", 1e9)
+        monkeypatch.setattr(origins, "COUNTS_WORK_S", 0)  # as if a step took long
+        monkeypatch.setattr(origins, "COUNTS_PAUSES", 1e9)
         for number in range(COUNTS_STEP, 10 * COUNTS_STEP):
             await under(store, f"https://{number}.example").create()
         calls = sum(store.redis_metrics.seconds.counts)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..census import make_numbers, zeros
 from . import records
+from .check import all_keys
 from .nodes import parse_info
 from .partitions import key_slot, parse_key
 from .store import RedisStore
@@ -19,7 +20,7 @@ async def count(store: RedisStore, most: int) -> dict[str, Any]:
     Raises:
         Unavailable: not everything can be read.
     """
-    origins = {store.partitions.all(origin)[0].name: origin for origin in await store.origins()}
+    origins = {store.partitions.all(origin)[0].name: origin for origin in await store.origins.all()}
     held: dict[str, Counter[str]] = {}
     topics: Counter[tuple[str, str]] = Counter()
     entries = total_bytes = 0
@@ -53,7 +54,7 @@ async def count(store: RedisStore, most: int) -> dict[str, Any]:
         if not sent.answered:
             topics[origin, records.unpack_session(code, fixed, expires).topic] += 1
 
-    async for keys in store.all_keys():
+    async for keys in all_keys(store):
         await asyncio.gather(*map(count_key, keys))
     for its in held.values():  # listed, and gone: the next that looks there has them leave
         its["expired"] = max(0, its["expired"] - its["unanswered"])

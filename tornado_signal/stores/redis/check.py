@@ -1,7 +1,9 @@
 """Whether every index agrees with the sessions (contract E6). Reads the whole store, also while it is written."""
 
 import asyncio
+import re
 from collections import Counter
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from ...errors import Unavailable
@@ -11,6 +13,7 @@ from .store import RedisStore
 
 LOOKS = 3  # a session that changes while it is looked at seems wrong, and does not the next time
 STEP = 500  # sessions that are read together
+KEYS_STEP = 1000  # keys among which some are found
 
 
 async def flaws(store: RedisStore) -> list[str]:
@@ -27,10 +30,25 @@ async def flaws(store: RedisStore) -> list[str]:
     return found
 
 
+async def all_keys(store: RedisStore) -> AsyncGenerator[list[bytes], None]:
+    """Yield all keys in steps; what is written meanwhile may be missing."""
+    pattern = re.sub(r"([\[\]*?\\])", r"\\\1", store.prefix) + "*"
+    for node in store.topology.primaries:
+        cursor = b"0"
+        while True:
+            reply = await node.reads.submit((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", KEYS_STEP))
+            if isinstance(reply, Exception):
+                raise Unavailable("Redis at {}:{}: {}".format(*node.address, reply))
+            cursor, keys = reply
+            yield keys
+            if cursor == b"0":
+                break
+
+
 async def problems(store: RedisStore) -> list[str]:
     """What of the listings does not agree, or seems so because it is being changed."""
     found: list[str] = []
-    for origin in await store.origins():
+    for origin in await store.origins.all():
         for partition in store.partitions.all(origin):
             found += [f"{origin!r}: {each}" for each in await _check_partition(store, partition)]
     return found
@@ -39,8 +57,8 @@ async def problems(store: RedisStore) -> list[str]:
 async def _unlisted(store: RedisStore) -> list[str]:
     """Sessions without an answer that no listing has."""
     found = []
-    origins = {store.partitions.all(origin)[0].name: origin for origin in await store.origins()}
-    async for keys in store.all_keys():
+    origins = {store.partitions.all(origin)[0].name: origin for origin in await store.origins.all()}
+    async for keys in all_keys(store):
         sessions = [(key, *parts) for key in keys if (parts := parse_key(key)) and parts[1]]
         commands = (
             store.client.call(key_slot(key), (b"HMGET", key, b"h", b"e", b"k"), write=False) for key, _, _ in sessions

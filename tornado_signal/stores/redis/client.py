@@ -10,7 +10,7 @@ from ...errors import Unavailable
 from .connections import Address, Command, Failure, Refused
 from .metrics import RedisMetrics
 from .nodes import HISTORY, Lane, NodeLost, NotReplicated, advised
-from .scripts import Script
+from .scripts import SCRIPTS, Call, Script
 from .topology import Topology
 
 log = logging.getLogger(__name__)
@@ -68,16 +68,18 @@ class Client:
         ahead_s = [node.clock_ahead_s for node in nodes if node.clock_ahead_s is not None]
         return int((self._loop.time() + max(ahead_s, default=0.0)) * 1000)
 
-    async def run(self, slot: int, script: Script, keys: tuple[bytes, ...], *arguments: Any, write: bool = True) -> Any:
-        """Run a script.
+    async def run(self, slot: int, keys: tuple[bytes, ...], script_call: Call, *more: bytes, write: bool = True) -> Any:
+        """Run a script; `more` follows its arguments.
 
         Raises:
             Unavailable: as `call`.
         """
-        tail = (len(keys), *keys, *arguments, HISTORY if write else b"")
-        return await self.call(slot, (b"EVALSHA", script.sha, *tail), write, (b"EVAL", script.text, *tail))
+        name, arguments = script_call
+        script = SCRIPTS[name]
+        command = (b"EVALSHA", script.sha, len(keys), *keys, *arguments, *more, HISTORY if write else b"")
+        return await self.call(slot, command, write, script)
 
-    async def call(self, slot: int, command: Command, write: bool, unknown: Command | None = None) -> Any:
+    async def call(self, slot: int, command: Command, write: bool, script: Script | None = None) -> Any:
         """Send a command, and again as long as that can help.
 
         A command may be executed more than once.
@@ -86,7 +88,7 @@ class Client:
             slot: where its keys are.
             command: what to send.
             write: whether it is acknowledged only when it is as safe as configured.
-            unknown: what to send instead to a node that does not know a script.
+            script: the script that the command runs; its text is sent to a node that does not know it.
 
         Raises:
             Unavailable: it did not work in time; it may have been executed or not.
@@ -95,14 +97,14 @@ class Client:
             raise Unavailable("Redis: closed")
         began_s = self._loop.time()
         try:
-            return await self._try(slot, command, write, unknown, began_s + self._timeout_s)
+            return await self._try(slot, command, write, script, began_s + self._timeout_s)
         except Unavailable:
             self._metrics.failed += 1
             raise
         finally:
             self._metrics.seconds.observe(self._loop.time() - began_s)
 
-    async def _try(self, slot: int, command: Command, write: bool, unknown: Command | None, until_s: float) -> Any:
+    async def _try(self, slot: int, command: Command, write: bool, script: Script | None, until_s: float) -> Any:
         node = self.topology.node(slot)
         reply = await (node.writes if write else node.reads).submit(command)
         if not isinstance(reply, Failure):
@@ -123,8 +125,8 @@ class Client:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 node = self.topology.node(slot)
-            if kind == "NOSCRIPT" and unknown is not None:
-                command = unknown
+            if kind == "NOSCRIPT" and script is not None:
+                command = (b"EVAL", script.text, *command[2:])
             elif isinstance(reply, Refused) and kind == "MOVED":
                 redirected = True
                 self.topology.moved(*reply.elsewhere(asked))

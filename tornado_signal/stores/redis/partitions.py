@@ -15,6 +15,8 @@ from ...session import Session
 SLOTS = 16_384
 MAX_PARTITIONS = 1024
 ORIGINS_KEPT = 10_000
+# The keys of a script, in their order: a session, its tombstone, and what the sessions of a partition share.
+KEY_NAMES = ("session", "tomb", "meta", "listing", "expiries", "due", "topics", "departed", "forgetting")
 _KEY = re.compile(rb"\{([\w-]+)\.[0-9a-f]+\}:(?:m|s:([0-9a-f]{32}))$")
 
 
@@ -99,8 +101,13 @@ class Partitions:
         self.count = count
         name = prefix.encode()
         self._of_origin = lru_cache(ORIGINS_KEPT)(
-            lambda origin: tuple(Partition(name, origin, number) for number in range(count))
+            lambda origin: tuple(Partition(name, origin, number) for number in range(self.count))
         )
+
+    def use(self, count: int) -> None:
+        """Use another number of partitions."""
+        self.count = count
+        self._of_origin.cache_clear()
 
     def all(self, origin: str) -> tuple[Partition, ...]:
         """Those of an origin."""

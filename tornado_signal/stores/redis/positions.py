@@ -20,16 +20,24 @@ class TopicPosition(NamedTuple):
     listed: int
 
 
-def make_identity(store: str) -> str:
-    """A new one for a partition of a store, whose own is given."""
-    return store[:STORE_DIGITS] + os.urandom(4).hex()
+class StoreIdentity:
+    """The identity of a store, from which those of its partitions are made.
 
+    Attributes:
+        name: 12 hexadecimal digits; empty until the store is open.
+    """
 
-def nothing_of(store: str) -> str:
-    """That of all partitions of a store that hold nothing yet."""
-    return store[:STORE_DIGITS].ljust(12, "0")
+    name = ""
 
+    def make(self) -> str:
+        """Make the identity of a partition."""
+        return self.name[:STORE_DIGITS] + os.urandom(4).hex()
 
-def is_of(identity: str, store: str) -> bool:
-    """Whether an identity may be one of a store's."""
-    return identity[:STORE_DIGITS] == store[:STORE_DIGITS]
+    @property
+    def nothing(self) -> str:
+        """Identity of the partitions that have never held anything."""
+        return self.name[:STORE_DIGITS].ljust(12, "0")
+
+    def covers(self, identity: str) -> bool:
+        """Return whether an identity may be a partition's of this store."""
+        return identity[:STORE_DIGITS] == self.name[:STORE_DIGITS]

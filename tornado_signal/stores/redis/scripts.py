@@ -1,10 +1,154 @@
-"""The scripts that change sessions, each atomic for one partition. They are known by their content (contract E7)."""
+"""The scripts that read and change sessions, each atomic for one partition, and their arguments by name.
+
+The text of a script begins with local variables that are written when it is loaded: the constants that it shares with
+Python, its keys and its arguments. Servers know a script by the hash of its text.
+"""
 
 import hashlib
+import inspect
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ...session import LEASE_BYTES, MAX_LEASES, MIN_HELD_MS, Reason
+from .partitions import KEY_NAMES
+from .records import CHUNK, SPREAD_MS
+
 FOLDER: Final = Path(__file__).parent / "scripts"
+CONSTANTS: Final = {
+    "CHUNK": CHUNK,
+    "SPREAD_MS": SPREAD_MS,
+    "LEASE_BYTES": LEASE_BYTES,
+    "MAX_LEASES": MAX_LEASES,
+    "MIN_HELD_MS": MIN_HELD_MS,
+    **{reason.name: reason.value for reason in Reason},
+}
+
+
+Call = tuple[str, tuple[bytes | str | int, ...]]
+"""The name of a script, and its arguments in their order."""
+
+
+def create(
+    *,
+    code: bytes,
+    topic: bytes,
+    head: bytes,
+    offer: bytes,
+    lifetime_ms: int,
+    remember_ms: int,
+    secret_hash: bytes,
+    max_in_topic: int,
+    max_sessions: int,
+    max_topics: int,
+    identity: str,
+    by_content: int,
+    lease: bytes,
+) -> Call:
+    """Publish an offer.
+
+    Args:
+        code: of the session.
+        topic: its topic.
+        head: what is fixed, without times and serial.
+        offer: the offer.
+        lifetime_ms: how long the session lives.
+        remember_ms: how long departures are remembered.
+        secret_hash: of the offerer's secret.
+        max_in_topic: sessions of the topic.
+        max_sessions: sessions of this partition.
+        max_topics: topics of this partition.
+        identity: of the partition, if it is new.
+        by_content: 1 if the code is made from the content, else 0.
+        lease: the holder's; empty for none.
+    """
+    return "create", (
+        code,
+        topic,
+        head,
+        offer,
+        lifetime_ms,
+        remember_ms,
+        secret_hash,
+        max_in_topic,
+        max_sessions,
+        max_topics,
+        identity,
+        by_content,
+        lease,
+    )
+
+
+def answer(*, code: bytes, answer: bytes, secret_hash: bytes, remember_ms: int) -> Call:
+    """Answer a session."""
+    return "answer", (code, answer, secret_hash, remember_ms)
+
+
+def add_candidates(*, side: bytes, secret_hash: bytes, token: bytes, max_candidates: int, max_bytes: int) -> Call:
+    """Append candidates of one side, all or none. The candidates follow these arguments.
+
+    Args:
+        side: `o` or `a`.
+        secret_hash: of the side's secret.
+        token: identifies this call, if it is repeated.
+        max_candidates: of the side.
+        max_bytes: of what the side has sent.
+    """
+    return "add_candidates", (side, secret_hash, token, max_candidates, max_bytes)
+
+
+def withdraw(*, code: bytes, side: bytes, secret_hash: bytes, token: bytes, remember_ms: int) -> Call:
+    """Withdraw a session; `token` identifies this call, if it is repeated."""
+    return "withdraw", (code, side, secret_hash, token, remember_ms)
+
+
+def refresh(*, code: bytes, side: bytes, secret_hash: bytes, remember_ms: int) -> Call:
+    """Move a session's expiry to now and its lifetime."""
+    return "refresh", (code, side, secret_hash, remember_ms)
+
+
+def hold(*, code: bytes, secret_hash: bytes, lease: bytes, remember_ms: int) -> Call:
+    """Give an offer this lease instead of all others, and refresh it."""
+    return "hold", (code, secret_hash, lease, remember_ms)
+
+
+def renew(*, code: bytes, lease: bytes, remember_ms: int) -> Call:
+    """Refresh an offer that has a lease."""
+    return "renew", (code, lease, remember_ms)
+
+
+def release(*, code: bytes, lease: bytes, token: bytes, remember_ms: int) -> Call:
+    """Give leases of an offer back; `lease` is a lease or a process identifier, `token` identifies this call."""
+    return "release", (code, lease, token, remember_ms)
+
+
+def topic_step(*, topic: bytes, departed_serial: int, listed_serial: int, most: int, remember_ms: int) -> Call:
+    """Read what has happened to a topic since a position.
+
+    Args:
+        topic: the topic.
+        departed_serial: of the last departure that the reader knows.
+        listed_serial: of the last session that it knows.
+        most: departures, and arrivals.
+        remember_ms: how long departures are remembered.
+    """
+    return "topic_step", (topic, departed_serial, listed_serial, most, remember_ms)
+
+
+def listing_state(*, topic: bytes, remember_ms: int) -> Call:
+    """Read the state of a topic's listing."""
+    return "listing_state", (topic, remember_ms)
+
+
+def topics(*, first: int, many: int, remember_ms: int) -> Call:
+    """Read the counts of a partition, and `many` of its topics in their order from the rank `first` on."""
+    return "topics", (first, many, remember_ms)
+
+
+def heal(*, code: bytes, topic: bytes, serial: int, remember_ms: int) -> Call:
+    """Remove a session from its listing that does not exist any more."""
+    return "heal", (code, topic, serial, remember_ms)
 
 
 class Script(NamedTuple):
@@ -12,31 +156,54 @@ class Script(NamedTuple):
 
     Attributes:
         text: what the server runs.
-        sha: how it knows that, in hexadecimal digits.
+        sha: its hash, by which the server knows it, in hexadecimal digits.
     """
 
     text: bytes
     sha: bytes
 
 
-def _read(name: str) -> Script:
-    text = (FOLDER / "common.lua").read_bytes() + (FOLDER / f"{name}.lua").read_bytes()
+def _load(call: Callable[..., Call]) -> Script:
+    """Load the script that a function calls."""
+    parameters = inspect.signature(call).parameters
+    if call(**{each: each for each in parameters}) != (call.__name__, tuple(parameters)):
+        raise TypeError(f"{call.__name__} changes the order of its arguments")
+    common, body = (FOLDER / "common.lua").read_text(), (FOLDER / f"{call.__name__}.lua").read_text()
+    constants = {**CONSTANTS, "ARGUMENTS": len(parameters)}
+    used = {each: value for each, value in constants.items() if re.search(rf"\b{each}\b", common + body)}
+    values = [
+        f"tonumber(ARGV[{at}])" if each.annotation is int else f"ARGV[{at}]"
+        for at, each in enumerate(parameters.values(), 1)
+    ]
+    lines = (
+        _locals(used, map(str, used.values())),
+        _locals(KEY_NAMES, ["unpack(KEYS)"]),
+        common,
+        _locals(parameters, values),
+        body,
+    )
+    text = "".join(lines).encode()
     return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
-CREATE: Final = _read("create")
-ANSWER: Final = _read("answer")
-CANDIDATES: Final = _read("candidates")
-WITHDRAW: Final = _read("withdraw")
-REFRESH: Final = _read("refresh")
-HOLD: Final = _read("hold")
-RENEW: Final = _read("renew")
-RELEASE: Final = _read("release")
-TOPIC_STEP: Final = _read("topic_step")
-LISTING_STATE: Final = _read("listing_state")
-TOPICS: Final = _read("topics")
-HEAL: Final = _read("heal")
-ALL: Final = (
-    *(CREATE, ANSWER, CANDIDATES, WITHDRAW, REFRESH, HOLD, RENEW, RELEASE),
-    *(TOPIC_STEP, LISTING_STATE, TOPICS, HEAL),
-)
+def _locals(names: Iterable[str], values: Iterable[str]) -> str:
+    return f"local {', '.join(names)} = {', '.join(values)}\n"
+
+
+SCRIPTS: Final = {
+    call.__name__: _load(call)
+    for call in (
+        create,
+        answer,
+        add_candidates,
+        withdraw,
+        refresh,
+        hold,
+        renew,
+        release,
+        topic_step,
+        listing_state,
+        topics,
+        heal,
+    )
+}

@@ -174,6 +174,7 @@ class Wakes:
         metrics: where subscribed channels are counted.
 
     Attributes:
+        watches: what is woken.
         pending: channels that are not subscribed yet, with a future for those that must not look before.
     """
 
@@ -181,7 +182,7 @@ class Wakes:
         self.topology = topology
         self.pending: dict[bytes, asyncio.Future[None]] = {}
         self._access = access
-        self._watches = watches
+        self.watches = watches
         self._metrics = metrics
         self._slots: dict[bytes, int] = {}
         self._missed: set[bytes] = set()  # those of `pending` that were subscribed before
@@ -213,7 +214,7 @@ class Wakes:
     def _tidy(self) -> None:
         now_s = self.loop.time()
         for channel, slot in list(self._slots.items()):
-            if self._watches.watched(channel):
+            if self.watches.watched(channel):
                 self._unwatched.pop(channel, None)
             elif now_s - self._unwatched.setdefault(channel, now_s) >= KEPT_S:
                 del self._slots[channel], self._unwatched[channel]
@@ -234,14 +235,14 @@ class Wakes:
 
     def changed(self, channel: bytes) -> None:
         """A message has come."""
-        self._watches.changed(channel)
+        self.watches.changed(channel)
 
     def confirmed(self, channel: bytes) -> None:
         """A channel is subscribed; what was published while it was not may have been missed."""
         self._settle(channel)
         if channel in self._missed:
             self._missed.discard(channel)
-            self._watches.changed(channel)
+            self.watches.changed(channel)
 
     def moved(self, channel: bytes) -> None:
         """A channel is another node's."""

@@ -1,9 +1,7 @@
--- What the scripts share. Every script declares all keys of its partition that it may touch: one that finds others in
--- the middle of a slot's migration would stop halfway.
-local session, tomb, meta, listing, expiries, due, topics, departed, forgetting = unpack(KEYS)
+-- What the scripts share. `scripts.py` puts constants and keys before it, and the arguments of a script after it.
+-- Every script declares all keys of its partition that it may touch: one that finds others in the middle of a slot's
+-- migration would stop halfway.
 local known_history = table.remove(ARGV) -- the last argument: the history that the node has named lately, or ''
-local EXPIRED = 2
-local SPREAD = 30000 -- ms over which the keys of sessions that expire together go, so that no node is busy with them alone
 local SKIP = 256 -- more than a side sends while a primary that is going to be replaced acknowledges nothing
 
 local function now_ms()
@@ -198,16 +196,14 @@ end
 -- A session is no more at its expiry, as its field says. Its key goes a while later, by the last digits of its code.
 local function expire(expires, lifetime)
     local digits = tonumber(string.sub(session, -4), 16) / 65536
-    redis.call('PEXPIREAT', session, text(expires + math.floor(digits * math.min(SPREAD, lifetime / 2))))
+    redis.call('PEXPIREAT', session, text(expires + math.floor(digits * math.min(SPREAD_MS, lifetime / 2))))
 end
-
-local LEASE = 12
 
 -- Leases but for those that begin with a prefix: a lease, or the identifier of a process.
 local function without(leases, prefix)
     local rest = {}
-    for at = 1, #leases, LEASE do
-        local lease = string.sub(leases, at, at + LEASE - 1)
+    for at = 1, #leases, LEASE_BYTES do
+        local lease = string.sub(leases, at, at + LEASE_BYTES - 1)
         if string.sub(lease, 1, #prefix) ~= prefix then
             rest[#rest + 1] = lease
         end
@@ -215,12 +211,12 @@ local function without(leases, prefix)
     return table.concat(rest)
 end
 
--- A session gets a lifetime of at least so many ms.
-local function prolong(it, lifetime)
-    if it.lifetime < lifetime then
-        it.lifetime = lifetime
+-- A held session has a lifetime of at least MIN_HELD_MS.
+local function prolong(it)
+    if it.lifetime < MIN_HELD_MS then
+        it.lifetime = MIN_HELD_MS
         local fixed = redis.call('HGET', session, 'h')
-        redis.call('HSET', session, 'h', string.sub(fixed, 1, 8) .. struct.pack('>I8', lifetime) .. string.sub(fixed, 17))
+        redis.call('HSET', session, 'h', string.sub(fixed, 1, 8) .. struct.pack('>I8', MIN_HELD_MS) .. string.sub(fixed, 17))
     end
 end
 
@@ -230,7 +226,7 @@ local function withdraw(it, code, token, now, now_us, remember)
     redis.call('SET', tomb, token, 'PX', 10000)
     if it.answered == 0 then
         local prefix = topic_prefix(it.topic)
-        local left = leave(it.topic, prefix, it.serial, it.expires, code, 3, now, now_us, remember)
+        local left = leave(it.topic, prefix, it.serial, it.expires, code, WITHDRAWN, now, now_us, remember)
         if left then
             note_topic(it.topic, prefix, left)
         end

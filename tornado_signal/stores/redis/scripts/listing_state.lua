@@ -1,10 +1,8 @@
 -- A topic's listing now.
--- ARGV: topic, remember in ms.
 -- Returns {whether to ask again, identity, serial of the newest, how many, the first expiry or ''}.
-local topic, remember = ARGV[1], tonumber(ARGV[2])
 local now, now_us = now_ms()
 local prefix = topic_prefix(topic)
-if settle_topic(topic, now, now_us, remember, 50) == 50 then
+if settle_topic(topic, now, now_us, remember_ms, 50) == 50 then
     return {1}
 end
 local newest = redis.call('ZRANGE', listing, '(' .. prefix .. '\255', '[' .. prefix, 'BYLEX', 'REV', 'LIMIT', 0, 1)[1]

@@ -1,11 +1,9 @@
 -- Some of a partition's topics, alphabetically, and its counts.
--- ARGV: rank of the first, how many, remember in ms.
 -- Returns {whether to ask again, sessions, topics, time, topic, its sessions, topic, …}.
 local now, now_us = now_ms()
-if settle(now, now_us, tonumber(ARGV[3]), 25) then
+if settle(now, now_us, remember_ms, 25) then
     return {1}
 end
-local first, many = tonumber(ARGV[1]), tonumber(ARGV[2])
 local found = {0, tonumber(redis.call('HGET', meta, 'n')) or 0, redis.call('ZCARD', topics), text(now)}
 if many > 0 then
     for _, topic in ipairs(redis.call('ZRANGE', topics, first, first + many - 1)) do

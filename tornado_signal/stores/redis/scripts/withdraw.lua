@@ -1,14 +1,13 @@
 -- End a session.
--- ARGV: code, side (o, a), secret hash, token of this call, remember in ms.
 -- Returns 'withdrawn', 'kept' (by this very call, whose answer was lost), 'not found'.
 local now, now_us = now_ms()
-local it = admitted(ARGV[2], ARGV[3], now)
+local it = admitted(side, secret_hash, now)
 if not it then
-    if redis.call('GET', tomb) ~= ARGV[4] then
+    if redis.call('GET', tomb) ~= token then
         return 'not found'
     end
     redis.call('PEXPIRE', tomb, 10000)
     return 'kept'
 end
-withdraw(it, ARGV[1], ARGV[4], now, now_us, tonumber(ARGV[5]))
+withdraw(it, code, token, now, now_us, remember_ms)
 return 'withdrawn'

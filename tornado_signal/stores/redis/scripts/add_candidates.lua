@@ -1,12 +1,8 @@
 -- Append candidates of one side, all or none.
--- ARGV: side (o, a), secret hash, token of this call, how many candidates and how many bytes that side may send,
--- candidates.
 -- Returns 'added', 'not found', 'too many', 'too large'.
-local side, secret, token = ARGV[1], ARGV[2], ARGV[3]
-local CHUNK = 16 -- so many numbers share a field
 local first = side .. '0'
 local now, now_us = now_ms()
-local it = admitted(side, secret, now, first)
+local it = admitted(side, secret_hash, now, first)
 if not it then
     return 'not found'
 end
@@ -18,17 +14,17 @@ for at = 1, #it.tokens, 8 do
 end
 skip_lost_numbers(it, now_us)
 local number, size = it[side][1], it[side][2]
-for at = 6, #ARGV do
+for at = ARGUMENTS + 1, #ARGV do
     size = size + #ARGV[at]
 end
 local described = (side == 'o' or it.answered > 0) and 1 or 0 -- the offer and the answer have numbers, too
-if number - it.skipped - described + #ARGV - 5 > tonumber(ARGV[4]) then
+if number - it.skipped - described + #ARGV - ARGUMENTS > max_candidates then
     return 'too many'
-elseif size > tonumber(ARGV[5]) then
+elseif size > max_bytes then
     return 'too large'
 end
 local fields = {} -- and what is in them now
-for at = 6, #ARGV do
+for at = ARGUMENTS + 1, #ARGV do
     number = number + 1
     local field = side .. math.floor(number / CHUNK)
     if field ~= fields[#fields - 1] then

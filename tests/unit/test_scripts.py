@@ -1,0 +1,39 @@
+"""The scripts for Redis: their constants and arguments are those of Python."""
+
+import pytest
+
+from tornado_signal.session import MIN_HELD_MS, Reason
+from tornado_signal.stores.redis import scripts
+from tornado_signal.stores.redis.partitions import KEY_NAMES
+
+
+@pytest.mark.parametrize("name", scripts.SCRIPTS)
+def test_no_script_counts_its_arguments(name):
+    text = scripts.SCRIPTS[name].text.decode()
+    declared = next(line for line in text.splitlines() if "ARGV[1]" in line)
+    body = text.partition(declared)[2]
+    assert "ARGV[" not in body.replace("ARGV[at]", "")
+    assert f"local {', '.join(KEY_NAMES)} = unpack(KEYS)\n" in text
+
+
+def test_arguments_are_named_in_their_order_and_numbers_are_numbers():
+    text = scripts.SCRIPTS["withdraw"].text.decode()
+    line = "local code, side, secret_hash, token, remember_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])\n"
+    assert line in text
+    call = scripts.withdraw(remember_ms=5, token=b"t", secret_hash=b"", side=b"o", code=b"c")
+    assert call == ("withdraw", (b"c", b"o", b"", b"t", 5))
+
+
+def test_constants_are_those_of_python():
+    constants, values = scripts.SCRIPTS["create"].text.decode().splitlines()[0].removeprefix("local ").split(" = ")
+    found = dict(zip(constants.split(", "), values.split(", "), strict=True))
+    assert (found["MIN_HELD_MS"], found["EXPIRED"]) == (str(MIN_HELD_MS), str(Reason.EXPIRED.value))
+    assert "CHUNK" not in found
+
+
+def test_a_helper_that_mixes_its_arguments_up_is_refused():
+    def refresh(*, code, side):
+        return "refresh", (side, code)
+
+    with pytest.raises(TypeError, match="refresh changes the order"):
+        scripts._load(refresh)

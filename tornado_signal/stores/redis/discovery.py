@@ -1,0 +1,251 @@
+"""What is listed on Redis: topics, sessions, the state of a listing and its events."""
+
+import asyncio
+import heapq
+import itertools
+import math
+from collections.abc import AsyncGenerator, Sequence
+
+from ...session import Arrival, Departure, ListedSession, ListingState, Position, Reason, Side, TopicStep
+from ..quotas import UNLIMITED
+from . import records, scripts
+from .client import Client
+from .partitions import Partition, Partitions
+from .positions import StoreIdentity, TopicPosition
+from .watching import Watching
+
+LISTING_STEP = 50  # sessions of a listing that are read together
+EVENTS_STEP = 50
+TOPICS_DIRECT = 256  # topics before a page that are read rather than counted
+GUESSES = 8  # of the beginning of a page, before the rest is halved
+
+
+class Discovery:
+    """The operations of `Store` that read listings.
+
+    Args:
+        client: calls of Redis.
+        partitions: of the store.
+        watching: what is subscribed.
+        identity: of the store.
+        timeout_ms: how long departures are remembered.
+    """
+
+    def __init__(
+        self, client: Client, partitions: Partitions, watching: Watching, identity: StoreIdentity, timeout_ms: int
+    ) -> None:
+        self._client = client
+        self._partitions = partitions
+        self._watching = watching
+        self._identity = identity
+        self._timeout_ms = timeout_ms
+        self._settling = asyncio.Lock()
+
+    async def topics(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
+        partitions = self._partitions.all(origin)
+        begins, ends = [0] * len(partitions), [0] * len(partitions)
+        if offset > TOPICS_DIRECT:
+            ends = [topics for _, topics in await self.sizes(origin)]
+            if offset >= sum(ends):
+                return [], sum(ends)
+            begins = await self._find_rank(partitions, ends, offset)
+        wanted = offset + limit - sum(begins)
+        found: list[list[tuple[bytes, int]]] = [[] for _ in partitions]
+        whole = [False] * len(partitions)
+        many = wanted // len(partitions) + 3 * math.isqrt(wanted // len(partitions) + 1) + 4
+        while True:
+            replies = await asyncio.gather(
+                *(
+                    self._topics(each, begin + len(some), many)
+                    for each, begin, some, done in zip(partitions, begins, found, whole, strict=True)
+                    if not done
+                )
+            )
+            left = iter(replies)
+            for at, done in enumerate(whole):
+                if not done:
+                    _, ends[at], some = next(left)
+                    found[at] += some
+                    whole[at] = len(some) < many
+            # What is beyond the last of a partition that is not read to its end is not known.
+            bound = min((some[-1][0] for some, done in zip(found, whole, strict=True) if not done), default=None)
+            merged = list(heapq.merge(*found))
+            known = len(merged) if bound is None else sum(topic <= bound for topic, _ in merged)
+            if bound is None or known >= wanted:
+                page = merged[offset - sum(begins) :][:limit]
+                return [(topic.decode(), count) for topic, count in page], sum(ends)
+            many *= 2
+
+    async def _find_rank(self, partitions: Sequence[Partition], ends: Sequence[int], offset: int) -> list[int]:
+        """Where to begin in each partition, so that no more than `offset` topics come before, and not many fewer.
+
+        Topics are spread evenly: the rank of a topic in one partition tells about how many topics precede it in all.
+        """
+        low, high = [0] * len(partitions), list(ends)
+        for step in itertools.count():
+            left, width = offset - sum(low), sum(high) - sum(low)
+            sizes = [above - below for below, above in zip(low, high, strict=True)]
+            at = sizes.index(max(sizes))
+            if left <= TOPICS_DIRECT // 2 or width <= 0:
+                break
+            # As far below the page as a guess is usually wrong.
+            wanted = left - math.sqrt(left * len(partitions)) if step < GUESSES else width / 2
+            middle = low[at] + int(sizes[at] * wanted / width)
+            if middle <= low[at]:
+                break
+            topic = await self._client.call(
+                partitions[at].slot, (b"ZRANGE", partitions[at].topics, middle, middle), write=False
+            )
+            if not topic:
+                break
+            ranks = await asyncio.gather(
+                *(
+                    self._client.call(each.slot, (b"ZLEXCOUNT", each.topics, b"-", b"(" + topic[0]), write=False)
+                    for each in partitions
+                )
+            )
+            if sum(map(max, zip(low, ranks, strict=True))) <= offset:
+                low = [max(pair) for pair in zip(low, ranks, strict=True)]
+            else:
+                high = [min(pair) for pair in zip(high, ranks, strict=True)]
+        return low
+
+    async def _topics(self, partition: Partition, first: int, many: int) -> tuple[int, int, list[tuple[bytes, int]]]:
+        """Counts of sessions and of topics of a partition, and some of its topics with theirs."""
+        call = scripts.topics(first=first, many=many, remember_ms=self._timeout_ms)
+        again, *found = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
+        if again:
+            # Many have expired: a few at a time, one partition after the other, and twice that time for others between.
+            loop = asyncio.get_running_loop()
+            async with self._settling:
+                while again:
+                    began_s = loop.time()
+                    again, *found = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
+                    await asyncio.sleep(2 * (loop.time() - began_s))
+        sessions, topics, _, *names = found
+        return sessions, topics, list(zip(names[::2], names[1::2], strict=True))
+
+    async def sizes(self, origin: str) -> list[tuple[int, int]]:
+        """Counts of sessions and topics of an origin, by partition."""
+        found = await asyncio.gather(*(self._topics(each, 0, 0) for each in self._partitions.all(origin)))
+        return [(sessions, topics) for sessions, topics, _ in found]
+
+    async def sessions(
+        self, origin: str, topic: str, limit: int | None = None
+    ) -> AsyncGenerator[list[ListedSession], None]:
+        partition = self._partitions.of_topic(origin, topic)
+        name = topic.encode()
+        prefix = len(name).to_bytes(2, "big") + name
+        stop = b"(" + prefix + b"\xff"
+        left = UNLIMITED if limit is None else limit
+        while left:
+            most = min(left, LISTING_STEP)
+            command = (b"ZRANGE", partition.listing, stop, b"[" + prefix, b"BYLEX", b"REV", b"LIMIT", 0, most)
+            members = await self._client.call(partition.slot, command, write=False)
+            step = [each for each in await self._listed(partition, [each[-16:] for each in members]) if each]
+            left -= len(step)
+            if step:
+                steps = [step]
+                del step  # a reader may be slow, and many: what it has got is not kept here
+                yield steps.pop()
+            if len(members) < most:
+                return
+            stop = b"(" + members[-1]
+
+    async def _listed(self, partition: Partition, codes: Sequence[bytes]) -> list[ListedSession | None]:
+        """Sessions as a listing has them; None for those that are not there or have been answered."""
+        return await asyncio.gather(*(self._one_listed(partition, code) for code in codes))
+
+    async def _one_listed(self, partition: Partition, code: bytes) -> ListedSession | None:
+        last = 1
+        while True:
+            fields = records.chunk_fields(Side.OFFERER, 1, last)
+            command = (b"HMGET", partition.session(code), b"h", b"e", b"k", b"o", *fields)
+            found = records.unpack_listed(code, await self._client.call(partition.slot, command, write=False))
+            if found is None or found[0].session.expires_ms <= self._client.read_ms:
+                return None
+            if found[1] // records.CHUNK <= last // records.CHUNK:
+                return found[0]
+            last = found[1]
+
+    async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
+        partition = self._partitions.of_topic(origin, topic)
+        await self._watching.subscribed(partition.topic_channel(topic))
+        call = scripts.listing_state(topic=topic.encode(), remember_ms=self._timeout_ms)
+        again = 1
+        while again:
+            again, *found = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
+        identity, serial, live, changes_ms = found
+        self._watching.expects(partition.topic_channel(topic), changes_ms)
+        position = TopicPosition(identity.decode() or self._identity.nothing, int(serial), live)
+        if not live:
+            position = TopicPosition(self._identity.nothing, 0, 0)
+        changed = live > 0 if since is None else position != since
+        return ListingState(changed, position, int(changes_ms) if changes_ms else None)
+
+    # Events of a topic
+
+    async def begin_topic(self, origin: str, topic: str, since: Position | None) -> tuple[Position, bool]:
+        partition = self._partitions.of_topic(origin, topic)
+        await self._watching.subscribed(partition.topic_channel(topic))
+        identity, serial, _, _ = await self._step(partition, topic, 0, 0, 1)
+        if since is not None:
+            assert isinstance(since, TopicPosition)
+            known = since.identity == identity and since.listed <= since.serial <= serial
+            if known or since == TopicPosition(self._identity.nothing, 0, 0):
+                return since, True
+        return TopicPosition(identity, serial, 0), False
+
+    async def topic_step(self, origin: str, topic: str, position: Position) -> TopicStep:
+        assert isinstance(position, TopicPosition)
+        partition = self._partitions.of_topic(origin, topic)
+        await self._watching.subscribed(partition.topic_channel(topic))
+        identity, serial, left, come = await self._step(partition, topic, position.serial, position.listed, EVENTS_STEP)
+        if identity != position.identity:  # nothing was there, or all of it was lost
+            position = TopicPosition(identity, 0, 0)
+            identity, serial, left, come = await self._step(partition, topic, 0, 0, EVENTS_STEP)
+            left = []
+        departures = []
+        for member in left:
+            at, of = int.from_bytes(member[:8], "big"), int.from_bytes(member[8:16], "big")
+            if of <= position.listed:
+                departed = TopicPosition(identity, at, position.listed)
+                departures.append(Departure(departed, member[17:], Reason(member[16])))
+        if len(left) == EVENTS_STEP:
+            end = TopicPosition(identity, int.from_bytes(left[-1][:8], "big"), position.listed)
+            return TopicStep(departures, [], end, more=True)
+        arrivals: list[Arrival] = []
+        listed = position.listed
+        for member, found in zip(come, await self._listed(partition, [each[8:] for each in come]), strict=True):
+            if found is None:
+                # It has left meanwhile. The next step begins with that, without this one.
+                await self._heal(partition, topic, member)
+                return TopicStep(departures, arrivals, TopicPosition(identity, serial, listed), more=True)
+            listed = found.session.serial
+            arrivals.append(Arrival(TopicPosition(identity, serial, listed), found))
+        more = len(come) == EVENTS_STEP
+        # A session that has left before a reader had it is not to be told of: those up to here count as known.
+        return TopicStep(departures, arrivals, TopicPosition(identity, serial, listed if more else serial), more)
+
+    async def _step(
+        self, partition: Partition, topic: str, serial: int, listed: int, most: int
+    ) -> tuple[str, int, list[bytes], list[bytes]]:
+        """Identity and newest serial of a partition, departures behind a serial, and listed sessions behind another."""
+        call = scripts.topic_step(
+            topic=topic.encode(),
+            departed_serial=serial,
+            listed_serial=listed,
+            most=most,
+            remember_ms=self._timeout_ms,
+        )
+        again = 1
+        while again:
+            again, *found = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
+        identity, newest, left, come, first = found
+        self._watching.expects(partition.topic_channel(topic), first)
+        return identity.decode() or self._identity.nothing, int(newest), left, come
+
+    async def _heal(self, partition: Partition, topic: str, member: bytes) -> None:
+        serial, code = int.from_bytes(member[:8], "big"), member[8:]
+        call = scripts.heal(code=code, topic=topic.encode(), serial=serial, remember_ms=self._timeout_ms)
+        await self._client.run(partition.slot, partition.keys(code), call)

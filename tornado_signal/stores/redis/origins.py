@@ -1,0 +1,87 @@
+"""Which origins have sessions, and how many sessions and topics there are in all."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from ...errors import Unavailable
+from .client import Client
+from .partitions import Partitions, key_slot
+
+COUNTS_STEP = 8  # origins that are counted together
+COUNTS_WORK_S = 0.05  # of counting, before a pause
+COUNTS_PAUSES = 20  # how many times longer than the work the pauses are
+REGISTERED_KEPT = 10_000
+
+
+class Origins:
+    """The registry of origins, which all processes share.
+
+    Args:
+        client: calls of Redis.
+        prefix: of all keys.
+        partitions: of the store.
+        sizes: reads the sessions and topics of an origin, by partition.
+        timeout_ms: how much longer than its sessions an origin stays registered.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        prefix: str,
+        partitions: Partitions,
+        sizes: Callable[[str], Awaitable[list[tuple[int, int]]]],
+        timeout_ms: int,
+    ) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._partitions = partitions
+        self._sizes = sizes
+        self._timeout_ms = timeout_ms
+        self._registered: dict[str, int] = {}  # by origin, until when others know of it
+
+    def registered(self, origin: str, until_ms: int) -> bool:
+        """Return whether an origin is registered until a time, as far as this process knows."""
+        return self._registered.get(origin, 0) >= until_ms
+
+    async def register(self, origin: str, until_ms: int) -> None:
+        """Register an origin. That is rare, because it stays registered for longer than asked for."""
+        noted_ms = self._registered[origin] = until_ms + self._timeout_ms
+        key, slot = self._registry(self._partitions.number(origin))
+        now_ms = self._client.now_ms()
+        try:
+            await self._client.call(slot, (b"ZREMRANGEBYSCORE", key, b"-inf", now_ms), write=False)
+            await self._client.call(slot, (b"ZADD", key, b"GT", noted_ms, origin.encode()), write=True)
+        except Unavailable:  # the next offer of the origin tries again
+            self._registered.pop(origin, None)
+        if len(self._registered) > REGISTERED_KEPT:
+            del self._registered[next(iter(self._registered))]
+
+    async def all(self) -> list[str]:
+        """Return the origins that may have sessions."""
+        found: list[bytes] = []
+        for number in range(self._partitions.count):
+            key, slot = self._registry(number)
+            command = (b"ZRANGE", key, self._client.now_ms(), b"+inf", b"BYSCORE")
+            found += await self._client.call(slot, command, write=False)
+        return [origin.decode() for origin in found]
+
+    async def counts(self) -> tuple[int, int]:
+        """Count the sessions and topics of all origins."""
+        loop = asyncio.get_running_loop()
+        sessions = topics = 0
+        began_s = loop.time()
+        origins = await self.all()
+        for first in range(0, len(origins), COUNTS_STEP):
+            # An origin costs one script for each partition, and one address can publish in thousands of origins.
+            worked_s = loop.time() - began_s
+            if worked_s > COUNTS_WORK_S:
+                await asyncio.sleep(COUNTS_PAUSES * worked_s)
+                began_s = loop.time()
+            for sizes in await asyncio.gather(*map(self._sizes, origins[first : first + COUNTS_STEP])):
+                sessions += sum(size[0] for size in sizes)
+                topics += sum(size[1] for size in sizes)
+        return sessions, topics
+
+    def _registry(self, number: int) -> tuple[bytes, int]:
+        key = f"{self._prefix}{{{number:x}}}:origins".encode()
+        return key, key_slot(key)

@@ -1,0 +1,73 @@
+"""Watches of sessions and topics: subscribed channels, and timers for what expires without a message."""
+
+import asyncio
+
+from ...errors import Unavailable
+from ..watches import Watch, Watches
+from .client import Client
+from .partitions import key_slot
+from .wakes import Wakes
+
+LOOK_AGAIN_S = 0.005  # after something should have expired: clocks are not read at the same instant
+
+
+class Watching:
+    """What is watched, by channel.
+
+    Args:
+        client: the clocks of the nodes.
+        wakes: subscriptions.
+        watches: what waits for a channel.
+        timeout_s: how long a subscription may take.
+    """
+
+    def __init__(self, client: Client, wakes: Wakes, watches: Watches, timeout_s: float) -> None:
+        self._client = client
+        self.wakes = wakes
+        self.watches = watches
+        self._timeout_s = timeout_s
+        self._expiring: dict[bytes, tuple[int, asyncio.TimerHandle]] = {}  # by channel, when something expires there
+
+    def close(self) -> None:
+        """Cancel all timers."""
+        for _, timer in self._expiring.values():
+            timer.cancel()
+        self._expiring.clear()
+
+    def watch(self, channel: bytes, slot: int) -> Watch:
+        self.wakes.want(channel, slot)
+        return self.watches.watch(channel)
+
+    def expects(self, channel: bytes, expires: bytes) -> None:
+        """Have what watches a topic look at it when something expires there: no other message tells of that."""
+        if not expires or not self.watches.watched(channel):
+            return
+        expires_ms = int(expires)
+        known = self._expiring.get(channel)
+        if known is not None:
+            if known[0] == expires_ms:
+                return
+            known[1].cancel()
+        wait_s = max(0, expires_ms - self._client.now_ms(key_slot(channel))) / 1000 + LOOK_AGAIN_S
+        timer = asyncio.get_running_loop().call_later(wait_s, self._expire, channel)
+        self._expiring[channel] = expires_ms, timer
+
+    def _expire(self, channel: bytes) -> None:
+        del self._expiring[channel]
+        self.watches.changed(channel)
+
+    def wake_expired(self) -> None:
+        """Have what watches topics look at them now."""
+        for channel, (_, timer) in list(self._expiring.items()):
+            timer.cancel()
+            self._expire(channel)
+
+    async def subscribed(self, channel: bytes) -> None:
+        """Wait until a channel that is watched is subscribed: what changes after that is told."""
+        pending = self.wakes.pending.get(channel)
+        if pending is not None:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await asyncio.shield(pending)
+            except TimeoutError as error:
+                raise Unavailable("Redis: no subscription") from error
