@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "stores.watches": "",
     "stores.leveldb": (
         "errors metrics session stores.census stores.position_text stores.quotas stores.watches system "
-        "plyvel plyvel_next sortedcontainers"
+        "plyvel plyvel_next sortedcontainers tornado"
     ),
     "stores.redis": (
         "errors metrics session settings stores.census stores.position_text stores.quotas stores.watches hiredis"

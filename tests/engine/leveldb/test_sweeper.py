@@ -172,7 +172,7 @@ async def test_settling_does_not_wait_for_a_sweep(store, one, clock):
     assert sum(store.database_metrics.sweeps.counts) == 0
 
 
-def sweepers():
+def sweeper_tasks():
     return [task for task in asyncio.all_tasks() if "Sweeper" in repr(task.get_coro())]
 
 
@@ -199,6 +199,8 @@ async def test_sweeps_go_on_after_a_failure_and_end_with_the_store(
     assert store.database_metrics.reopened == (failing in ("read", "database"))
     warned = [record for record in caplog.records if record.name == sweeper_module.__name__ and record.levelno > 20]
     assert ["work in the background failed" in each.getMessage() for each in warned] == [True] * (failing == "defect")
-    assert len(sweepers()) == 2
     await store.close()
-    assert not sweepers()
+    assert not sweeper_tasks()
+    swept = sum(store.database_metrics.sweeps.counts)
+    await asyncio.sleep(0.05)
+    assert sum(store.database_metrics.sweeps.counts) == swept

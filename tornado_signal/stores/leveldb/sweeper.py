@@ -1,9 +1,12 @@
 """The engine's work in the background: what has expired leaves its listing and is deleted, and the disk shrinks."""
 
 import asyncio
+import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+
+from tornado.ioloop import PeriodicCallback
 
 from ...errors import Unavailable
 from ...system.clock import Clock
@@ -20,37 +23,43 @@ COMPACT_SHARE = 20  # a compaction is followed by a pause of at least so many ti
 
 
 class Sweeper:
-    """Settles, sweeps and compacts, again and again, with a pause between two looks for what has expired."""
+    """Settles, sweeps and compacts, again and again, in two periodic callbacks, neither of which overlaps itself."""
 
     def __init__(self, expiry: Expiry, database: Database, clock: Clock, interval_ms: int) -> None:
         self._expiry = expiry
         self._database = database
         self._clock = clock
-        self._interval_s = interval_ms / 1000
         self._swept = 0
         self._next_compaction_s = 0.0
-        self._tasks: list[asyncio.Task[None]] = []
+        # Apart: what has expired leaves its listing in time, whatever a sweep or a compaction takes.
+        work = (self.settle, self.sweep)
+        self._callbacks = [PeriodicCallback(functools.partial(self._run, each), interval_ms) for each in work]
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        # Apart: what has expired leaves its listing in time, whatever a sweep or a compaction takes.
-        self._tasks = [asyncio.create_task(self._repeat(work)) for work in (self.settle, self.sweep)]
+        for callback in self._callbacks:
+            callback.start()
 
     async def stop(self) -> None:
+        for callback in self._callbacks:
+            callback.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await asyncio.sleep(self._interval_s)
-            try:
-                await work()
-            except Unavailable:
-                pass  # the database has said why; the next call goes on
-            except plyvel.Error as error:
-                self._database.failed(error)
-            except Exception:
-                log.exception("work in the background failed")
+    async def _run(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        task = asyncio.create_task(work())  # `stop` ends it in the middle
+        self._tasks.add(task)
+        try:
+            await task
+        except Unavailable:
+            pass  # the database has said why; the next call goes on
+        except plyvel.Error as error:
+            self._database.failed(error)
+        except Exception:
+            log.exception("work in the background failed")
+        finally:
+            self._tasks.discard(task)
 
     async def settle(self) -> None:
         await self._expiry.settle(self._clock.now_ms())
