@@ -13,8 +13,7 @@ from tornado_signal.errors import DamagedListing, DatabaseError, Unavailable
 from tornado_signal.stores.leveldb import database, layout
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.changes import Change
-from tornado_signal.stores.leveldb.database import Database
-from tornado_signal.stores.leveldb.groups import Group
+from tornado_signal.stores.leveldb.database import Database, Group
 from tornado_signal.stores.leveldb.metrics import DatabaseMetrics
 from tornado_signal.stores.leveldb.space import Space
 

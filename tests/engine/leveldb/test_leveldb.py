@@ -349,18 +349,19 @@ async def test_a_step_is_bounded_in_bytes(store, one):
 async def test_states_only_go_on_when_those_who_left_are_forgotten(store, one, clock):
     stays = await one.create(ttl_ms=TIMEOUT_MS * 10)
     newest = await one.create(ttl_ms=10)
-    serial, live = seen = (await one.state()).position
+    seen = (await one.state()).position
+    serial, live = seen.serial, seen.listed
     clock.ms += 10
     after = (await one.state()).position
-    assert after == (serial, live - 1)
+    assert after == TopicPosition(serial, live - 1)
     await sweep(store)
     clock.ms += TIMEOUT_MS
     await sweep(store)
     forgotten = (await one.state()).position
-    assert (forgotten[0] <= after[0], forgotten[1]) == (True, 1)
+    assert (forgotten.serial <= after.serial, forgotten.listed) == (True, 1)
     new = await one.create()
     await one.withdraw(stays)
-    assert (await one.state()).position[0] > serial
+    assert (await one.state()).position.serial > serial
     assert (await one.state(since=seen)).changed
     assert await one.codes() == [new]
     assert newest not in await one.codes()

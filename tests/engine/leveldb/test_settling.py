@@ -10,7 +10,7 @@ from support.stores import TIMEOUT_MS, sweep
 from tornado_signal.errors import SessionNotFound, Unavailable
 from tornado_signal.session import Reason, Side
 from tornado_signal.stores.leveldb import expiry, layout
-from tornado_signal.stores.leveldb.groups import Group
+from tornado_signal.stores.leveldb.database import Group
 from tornado_signal.stores.quotas import Quotas
 
 LONGEST_STEP_S = 0.25  # of a processor; a step is meant to take a few milliseconds

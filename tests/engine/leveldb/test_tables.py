@@ -1,4 +1,4 @@
-"""What of LevelDB's files is looked at before LevelDB gets them."""
+"""What is checked of LevelDB's files before LevelDB opens them."""
 
 import shutil
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_signal.stores.leveldb import tables
+from tornado_signal.stores.leveldb import directory
 from tornado_signal.stores.leveldb.binding import plyvel
 
 
@@ -22,15 +22,15 @@ def sound(tmp_path_factory):
 
 def test_sound_empty_missing_and_foreign_directories_are_not_damaged(sound, tmp_path):
     (tmp_path / "server.log").write_text("of somebody else")
-    assert [tables.damage(path) for path in (sound, tmp_path, tmp_path / "missing")] == [None, None, None]
+    assert [directory.damage(path) for path in (sound, tmp_path, tmp_path / "missing")] == [None, None, None]
 
 
 @pytest.mark.parametrize("name", ["000005.ldb", "000003.log"])
 def test_tables_or_logs_without_current_are_damage(tmp_path, name):
     (tmp_path / name).touch()
-    assert tables.damage(tmp_path) == "there are tables or logs, but no CURRENT"
+    assert directory.damage(tmp_path) == "there are tables or logs, but no CURRENT"
     (tmp_path / "CURRENT").touch()
-    assert tables.damage(tmp_path) is None
+    assert directory.damage(tmp_path) is None
 
 
 @pytest.mark.parametrize("left", [0, 1, 47, 48, 100, 1000])
@@ -39,7 +39,7 @@ def test_a_database_opens_with_an_unfinished_table(sound, tmp_path, left):
     shutil.copytree(sound, path)
     (table,) = path.glob("*.ldb")
     (path / "000999.ldb").write_bytes(table.read_bytes()[:left])
-    assert tables.damage(path) is None
+    assert directory.damage(path) is None
     with plyvel.DB(str(path)) as db:
         assert len(list(db.iterator())) == 3000
 
@@ -61,4 +61,4 @@ def test_a_footer_that_points_out_of_the_table_is_damage(sound, tmp_path_factory
             numbers.append(number)
             number = shift = 0
     fits = all(numbers[n] + numbers[n + 1] + 5 <= size - 48 for n in (0, 2) if n + 1 < len(numbers))
-    assert tables.damage(path) == (None if fits else "000007.ldb does not end as a table does")
+    assert directory.damage(path) == (None if fits else "000007.ldb does not end as a table does")

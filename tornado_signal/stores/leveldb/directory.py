@@ -9,10 +9,10 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ...errors import DamagedDatabase, DamagedListing, DatabaseError
-from . import files, layout, tables
+from . import files, layout
 from .binding import plyvel
 
 T = TypeVar("T")
@@ -22,6 +22,12 @@ MAX_WRITE_BUFFER = 16 << 20
 # LevelDB keeps the blocks of deleted tables until its cache is full, so the cache of every server fills up. The kernel
 # caches the tables, too. Reading a block from there takes a few microseconds.
 CACHE_BYTES = 4 << 20
+
+# The end of a table: two places (offset and length, as varints) of blocks, padded, and a magic number. It is the
+# only part without a checksum: LevelDB takes a length from there for the size of a buffer, and aborts if it is huge.
+_FOOTER_BYTES: Final = 48
+_MAGIC: Final = bytes.fromhex("57fb808b247547db")
+_TRAILER_BYTES: Final = 5  # behind each block
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +48,8 @@ def open_leveldb(path: Path) -> Any:
     """
     try:
         make_private(path)
-        if damage := tables.damage(path):
-            raise plyvel.CorruptionError(damage)
+        if found := damage(path):
+            raise plyvel.CorruptionError(found)
         try:
             db = _open(path)
         except plyvel.IOError as error:
@@ -178,7 +184,7 @@ def opened(path: Path) -> Iterator[Any]:
 
 def exists(path: Path) -> bool:
     """Whether there is a database in a directory, or the remains of one."""
-    return (path / "CURRENT").exists() or tables.damage(path) is not None
+    return (path / "CURRENT").exists() or damage(path) is not None
 
 
 def in_use(path: Path) -> bool:
@@ -229,3 +235,39 @@ def compact(db: Any) -> None:
     for key in (layout.BEFORE_ALL, layout.AFTER_ALL):
         db.delete(key)
     db.compact_range(start=layout.BEFORE_ALL, stop=layout.AFTER_ALL)
+
+
+def damage(path: Path) -> str | None:
+    """Return what is wrong with a directory that LevelDB must not open; None if nothing is, or without a database.
+
+    LevelDB would abort the process because of some damage, and delete files because of other.
+    """
+    if not (path / "CURRENT").exists() and [*path.glob("[0-9]*.ldb"), *path.glob("[0-9]*.log")]:
+        return "there are tables or logs, but no CURRENT"  # LevelDB would begin anew and delete them
+    wrong = next(filter(_footer_is_wrong, path.glob("[0-9]*.ldb")), None)
+    return None if wrong is None else f"{wrong.name} does not end as a table does"
+
+
+def _footer_is_wrong(table: Path) -> bool:
+    with table.open("rb") as file:
+        blocks_bytes = file.seek(0, 2) - _FOOTER_BYTES
+        file.seek(max(0, blocks_bytes))
+        footer = file.read()
+    if not footer.endswith(_MAGIC):
+        # It was not finished and is not in use, or LevelDB says what is wrong.
+        return False
+    numbers = _varints(footer[: -len(_MAGIC)])
+    places = zip(numbers[0:4:2], numbers[1:4:2], strict=False)
+    return any(offset + length + _TRAILER_BYTES > blocks_bytes for offset, length in places)
+
+
+def _varints(data: bytes) -> list[int]:
+    """Whole numbers of 7 bits a byte, the lowest first; the top bit says that there are more."""
+    numbers, number, shift = [], 0, 0
+    for byte in data:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            numbers.append(number)
+            number, shift = 0, 0
+    return numbers

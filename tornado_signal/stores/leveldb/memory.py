@@ -7,10 +7,9 @@ from typing import TypeVar
 from ...session import Reason, Session, Side
 from ..watches import Watches
 from . import layout
-from .access import SessionAccess
 from .changes import Leaving
 from .layout import StoreCounters
-from .records import Loaded
+from .records import Loaded, SessionAccess
 from .topic_index import TopicIndex
 
 ACCESSES_KEPT = 10_000  # sessions

@@ -1,27 +1,20 @@
-"""Where readers have come to, in this engine's numbers."""
+"""Where readers of a topic or of a listing are, in this engine's numbers."""
 
-from typing import NamedTuple
-
-
-class _Numbers(NamedTuple):
-    serial: int
-    listed: int
+from dataclasses import dataclass, field
 
 
-class TopicPosition(_Numbers):
-    """How far a reader of a topic has come: of all sessions up to one, it knows what had become of them by an event.
+@dataclass(frozen=True, slots=True)
+class TopicPosition:
+    """How far a reader knows a topic: of all sessions up to one, everything up to an event.
 
-    Sessions and events have their serials out of one order. A pair, so that the key makes no difference.
+    Sessions and events have serials of one sequence.
 
     Attributes:
-        serial: of that event.
-        listed: the serial of that session; as a rule the same, and less while the first listing is still being read.
-        key: where in the listing that is, which saves looking for it; None if it is not known.
+        serial: of that event; of a listing, of its newest change.
+        listed: the serial of that session. It is lower while the first listing is read. Of a listing, its length.
+        key: the place in the listing, if it is known. Without it the place is searched for.
     """
 
-    key: bytes | None = None
-
-    def at(self, key: bytes) -> "TopicPosition":
-        """The same with its key."""
-        self.key = key
-        return self
+    serial: int
+    listed: int
+    key: bytes | None = field(default=None, compare=False)

@@ -44,7 +44,6 @@ from .. import position_text
 from ..quotas import Quotas
 from ..watches import Watch, Watches
 from . import changes, layout, records
-from .access import SessionAccess
 from .binding import plyvel
 from .changes import Change, Leaving
 from .check import problems
@@ -56,9 +55,10 @@ from .maintenance import DirectoryMaintenance
 from .memory import Memory
 from .metrics import DatabaseMetrics
 from .positions import TopicPosition
-from .reservations import Reservations
+from .records import SessionAccess
 from .space import Space
 from .sweeper import Sweeper
+from .topic_index import Reservations
 
 # Topics whose counts are brought up to date: in one turn of the event loop, and by each session that comes.
 SETTLING_STEP = 500
@@ -414,11 +414,12 @@ class LevelDBStore:
         view = self.database.view
         serial = self.memory.newest_serial(prefix, lambda: records.newest_serial(view, origin, topic))
         live, changes_ms = self.memory.index.counted(origin, topic, self._clock.now_ms())
+        position = TopicPosition(serial, live)
         if since is None:
-            return ListingState(live > 0, (serial, live), changes_ms)
-        assert isinstance(since, tuple)
-        serial_then, live_then = since
-        return ListingState(serial > serial_then or live != live_then, (serial, live), changes_ms)
+            return ListingState(live > 0, position, changes_ms)
+        assert isinstance(since, TopicPosition)
+        changed = serial > since.serial or live != since.listed
+        return ListingState(changed, position, changes_ms)
 
     # Events of a topic
 
@@ -448,7 +449,7 @@ class LevelDBStore:
             if session_serial <= position.listed
         ]
         if more:
-            return TopicStep(departures, [], TopicPosition(found[-1][0], position.listed).at(at), more=True)
+            return TopicStep(departures, [], TopicPosition(found[-1][0], position.listed, at), more=True)
         arrived: list[ListedSession] = []
         behind = None
         if self.memory.index.sizes(origin, topic)[2]:
@@ -456,9 +457,9 @@ class LevelDBStore:
                 view, origin, prefix, at, now_ms, records.LISTING_STEP, self.memory.accesses, oldest_first=True
             )
         if behind is None:
-            end = TopicPosition(counters.serial, counters.serial).at(layout.pack_listing_position(prefix, counters))
+            end = TopicPosition(counters.serial, counters.serial, layout.pack_listing_position(prefix, counters))
         else:
-            end = TopicPosition(counters.serial, layout.unpack_listing_key(behind)[3]).at(behind)
+            end = TopicPosition(counters.serial, layout.unpack_listing_key(behind)[3], behind)
         arrivals = [Arrival(TopicPosition(counters.serial, each.session.serial), each) for each in arrived]
         return TopicStep(departures, arrivals, end, more=behind is not None)
 
@@ -488,7 +489,9 @@ class LevelDBStore:
     # Positions as text
 
     def format_position(self, position: Position | SessionPosition) -> str:
-        assert isinstance(position, tuple)
+        if isinstance(position, TopicPosition):
+            return position_text.format_numbers(self.memory.identity, position.serial, position.listed)
+        assert isinstance(position, SessionPosition)
         return position_text.format_numbers(self.memory.identity, *position)
 
     def parse_position(self, text: str) -> Position | None:
