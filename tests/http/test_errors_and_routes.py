@@ -136,6 +136,12 @@ async def test_a_query_changes_no_route(service):
     assert refused(await service.call("POST", "/poll?code=x", {})) == (400, invalid("code"))
 
 
+@pytest.mark.parametrize(("fields", "status"), [(32, 200), (33, 400), (10_000, 400)])
+async def test_a_query_has_at_most_32_fields(fields, status, service):
+    response = await service.raw(head("GET", "/topics?" + "&".join(["a"] * fields), with_origin(ORIGIN)))
+    assert (response.status, allowed_origin(response)) == (status, ORIGIN)
+
+
 # The Origin (contract B1, B14).
 
 GOOD = ("Origin", "https://a.example")

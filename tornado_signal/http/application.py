@@ -17,6 +17,7 @@ from .handlers import Command, Document, Handler, Query, Unknown
 from .openapi import make_document
 from .streams import Stream
 
+MAX_QUERY_FIELDS: Final = 32  # no operation has more than five
 MAX_UNFINISHED_BYTES: Final = 64 * 1024 * 1024  # of all bodies together that are being received
 
 
@@ -129,8 +130,14 @@ class Reception(httputil.HTTPMessageDelegate):
     def headers_received(
         self, start_line: httputil.RequestStartLine | httputil.ResponseStartLine, headers: httputil.HTTPHeaders
     ) -> None:
-        """Refuse a body that is announced to be too large before the client is told to send it."""
+        """Refuse a body that is announced to be too large before the client is told to send it.
+
+        Raises:
+            HTTPInputError: the query has very many fields, which Tornado would copy before the request is admitted.
+        """
         assert isinstance(start_line, httputil.RequestStartLine)
+        if start_line.path.count("&") >= MAX_QUERY_FIELDS:
+            raise httputil.HTTPInputError("too many fields in the query")
         self._request = httputil.HTTPServerRequest(connection=self._connection, start_line=start_line, headers=headers)
         self._length = int(headers.get("Content-Length", "0"))
         if self._length > self._max_bytes:
