@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from time import perf_counter
+from typing import Self
 
 from tornado.iostream import StreamClosedError
 
@@ -15,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Call:
-    """One call.
+    """One call, to be ended in any case: by `ended`, or as a context manager.
 
     Args:
         service: what all calls share.
@@ -68,6 +69,13 @@ class Call:
         self._watch: Watch | None = None
         self.began_s = perf_counter()
         service.running += 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.client_gone()
+        self.ended()
 
     # What it may ask for
 

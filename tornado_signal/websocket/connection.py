@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
@@ -443,16 +444,13 @@ class Connection:
         if self._subscriptions >= MAX_SUBSCRIPTIONS:
             raise errors.TooMany("subscriptions of a connection")
         self._subscriptions += 1
-        told = RpcCall(self, declared.pattern, call.slot)
-        try:
+        with ExitStack() as opened:
+            opened.callback(self._unsubscribed)
+            told = opened.enter_context(RpcCall(self, declared.pattern, call.slot))
             feed = declared.feed(told, **values, cursor=cursor, parameter="since", encode=encode)
             told.waiting(feed.watch)
             await feed.start()
-        except BaseException:
-            self._subscriptions -= 1
-            told.client_gone()
-            told.ended()
-            raise
+            opened.pop_all()  # from now on `_tell` ends it
         self._last_subscription += 1
         told.subscription = self._last_subscription
         call.then = lambda: self.service.start(self._tell(told, feed))
@@ -465,7 +463,7 @@ class Connection:
             for each in self.waiting:
                 if each.subscription == number:
                     each.subscription = 0
-                    self._subscriptions -= 1
+                    self._unsubscribed()
                     each.client_gone()
                     return SUCCESS
         raise errors.InvalidParameter("subscription")
@@ -473,20 +471,22 @@ class Connection:
     async def _tell(self, told: RpcCall, feed: Feed) -> None:
         end = b"%d}}" % told.subscription
         told.status = HTTPStatus.OK
-        try:
-            while not feed.watch.closed and (events := await feed.next(feed.watch.now_s() + LOOK_S)) is not None:
-                told.sent_bytes += len(events)
-                room = self._send(*[event + end for event in events.split(b"\n")[:-1]])
-                del events  # many clients may read slowly: nothing is kept here while they do
-                await room
-        except (Exception, asyncio.CancelledError) as error:
-            told.count_error(error)
-            told.status = STATUS.get(type(error), 500)
-            self.socket.close(CloseCode.TRY_AGAIN_LATER)  # the client comes back with the last cursor
-        finally:
-            self._subscriptions -= told.subscription > 0  # otherwise `unsubscribe` has counted it
-            told.client_gone()
-            told.ended()
+        with told:
+            try:
+                while not feed.watch.closed and (events := await feed.next(feed.watch.now_s() + LOOK_S)) is not None:
+                    told.sent_bytes += len(events)
+                    room = self._send(*[event + end for event in events.split(b"\n")[:-1]])
+                    del events  # many clients may read slowly: nothing is kept here while they do
+                    await room
+            except (Exception, asyncio.CancelledError) as error:
+                told.count_error(error)
+                told.status = STATUS.get(type(error), 500)
+                self.socket.close(CloseCode.TRY_AGAIN_LATER)  # the client comes back with the last cursor
+        if told.subscription:  # otherwise `unsubscribe` has counted it
+            self._unsubscribed()
+
+    def _unsubscribed(self) -> None:
+        self._subscriptions -= 1
 
 
 class Response(NamedTuple):

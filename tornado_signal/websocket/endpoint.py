@@ -55,10 +55,8 @@ class Handshake(Handler):
         for name, value in accepted:
             self.set_header(name, value)
         self.flush()
-        try:
+        with call:
             cast(Exchange, self.detach()).upgrade(make)
-        finally:
-            call.ended()
 
 
 def websocket_routes(holds: Holds, operations: tuple[Operation, ...]) -> dict[str, Route]:
