@@ -1,23 +1,17 @@
-"""The command line, and the one place where errors end."""
+"""The command line."""
 
 import argparse
-import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from . import COMMIT, __version__, cli, maintenance
-from .errors import OperatorError
 from .settings.command_line import CommandLine, add_all_settings
 from .settings.settings import Settings
-from .settings.sources import ConfigError, current_environment, load
+from .settings.sources import current_environment, load
 from .system import logs
-
-CLEAN = 0
-OPERATOR = 1
-USAGE = 2
-DEFECT = 3
+from .system.boundary import CLEAN, guarded
 
 
 def make_parser() -> CommandLine:
@@ -61,7 +55,9 @@ def run_server(arguments: argparse.Namespace) -> None:
     """Serve, or only check that it would work."""
     import uvloop  # here, so that other commands start fast
 
-    from . import server
+    from .process.check import check
+    from .process.server import serve
+    from .process.tuning import number_of_workers
 
     def read() -> Settings:
         return load(arguments, current_environment(os.environ))
@@ -69,29 +65,13 @@ def run_server(arguments: argparse.Namespace) -> None:
     settings = load(arguments, os.environ)
     logs.set_up(settings.log_level, settings.log_format)
     if arguments.check:
-        print("settings: can be used", *uvloop.run(server.check(settings)), sep="\n")
-    elif (workers := server.number_of_workers(settings)) > 1:
-        from .supervisor import supervise
+        print("settings: can be used", *uvloop.run(check(settings)), sep="\n")
+    elif (workers := number_of_workers(settings)) > 1:
+        from .process.supervisor import supervise
 
         uvloop.run(supervise(settings, read, workers))
     else:
-        uvloop.run(server.serve(settings, read))
-
-
-def guarded(command: Callable[[], None]) -> int:
-    """Run something; its exit status."""
-    try:
-        command()
-    except (ConfigError, OperatorError) as error:
-        logs.tell(error)
-        return USAGE if isinstance(error, ConfigError) else OPERATOR
-    except KeyboardInterrupt:
-        print("tornado-signal: interrupted", file=sys.stderr)
-        return OPERATOR
-    except Exception:
-        logging.getLogger(__name__).exception("this is a defect")
-        return DEFECT
-    return CLEAN
+        uvloop.run(serve(settings, read))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from support.command import BOUND_S, COMMAND, ORIGIN, environment
 from support.redis_traffic import until
 
 from tornado_signal.limits.per_address import SPARE_CONNECTIONS
-from tornado_signal.server import DESCRIPTORS_KEPT
+from tornado_signal.process.tuning import DESCRIPTORS_KEPT
 
 ROOM = 40
 OFFER = os.urandom(45_000).hex()

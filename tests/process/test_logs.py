@@ -109,7 +109,7 @@ def test_a_traceback_has_the_type_and_place_of_an_error_and_not_its_words(form):
     assert "5ec1e7" not in line
     assert "ValueError" in line
     assert "in record" in line
-    assert "5ec1e7" in formatter.format(record("it failed", error=ValueError("5ec1e7"), name="x.__main__"))
+    assert "5ec1e7" in formatter.format(record("it failed", error=ValueError("5ec1e7"), name="x.system.boundary"))
 
 
 def test_the_journal_is_known_by_device_and_inode(tmp_path):
@@ -256,7 +256,7 @@ TO_THE_JOURNAL = ("bash", "-c", 'export JOURNAL_STREAM=$(stat -L -c %d:%i /proc/
 def test_each_line_of_the_journal_has_its_priority(start, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(DEFECT)
     server = start("--access-log", prefix=TO_THE_JOURNAL, PYTHONPATH=str(tmp_path))
-    assert re.fullmatch(r"<6>INFO tornado_signal\.server: listening on \S+\n", server.log[0])
+    assert re.fullmatch(r"<6>INFO tornado_signal\.process\.listeners: listening on \S+\n", server.log[0])
     assert server.call("/poll", {"code": NO_SUCH_CODE, "side": "offerer"})[0] == 500
     assert server.stop() == 0
     assert all(re.match("<[36]>", line) for line in server.log)

@@ -8,9 +8,10 @@ import pytest
 from support.command import COMMAND, environment, run
 
 from tornado_signal import COMMIT, __version__, errors
-from tornado_signal.__main__ import guarded, make_parser
+from tornado_signal.__main__ import make_parser
 from tornado_signal.settings import settings
 from tornado_signal.settings import sources as config
+from tornado_signal.system.boundary import guarded
 
 
 @pytest.mark.parametrize("command", [[COMMAND], [sys.executable, "-m", "tornado_signal"]])
@@ -123,13 +124,13 @@ def test_what_somebody_can_mend_is_one_line_and_a_defect_has_a_traceback_in_the_
 
 def test_a_defect_of_the_installed_command_is_exit_status_3_with_a_traceback(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
-        "import tornado_signal.server\n"
+        "import tornado_signal.process.server\n"
         "async def serve(settings, read): raise ZeroDivisionError('unforeseen')\n"
-        "tornado_signal.server.serve = serve\n"
+        "tornado_signal.process.server.serve = serve\n"
     )
     done = run("serve", "--port", 0, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 3
-    assert "ERROR tornado_signal.__main__: this is a defect\nTraceback (most recent call last):" in done.stderr
+    assert "ERROR tornado_signal.system.boundary: this is a defect\nTraceback (most recent call last):" in done.stderr
     assert done.stderr.endswith("ZeroDivisionError: unforeseen\n")
 
 

@@ -66,11 +66,12 @@ def test_origins_limits_ice_servers_and_the_log_change_while_all_else_stays(conf
     )
     said, pending = reload(server, 2)
     assert said == (
-        "INFO tornado_signal.server: settings read again, applied: --allowed-origins, --max-body-bytes, --max-offer, "
-        "--max-sessions-per-topic, --demo, --stun-servers, --log-level, --access-log"
+        "INFO tornado_signal.process.reload: settings read again, applied: --allowed-origins, --max-body-bytes, "
+        "--max-offer, --max-sessions-per-topic, --demo, --stun-servers, --log-level, --access-log"
     )
     assert pending == (
-        "WARNING tornado_signal.server: settings that have changed and need a restart: --data-dir, --session-timeout-ms"
+        "WARNING tornado_signal.process.reload: settings that have changed and need a restart: --data-dir, "
+        "--session-timeout-ms"
     )
     assert status(server, origin=OTHER) == 200
     kept.request("GET", "/topics", headers={"Origin": OTHER})
@@ -108,13 +109,13 @@ def test_a_file_with_anything_wrong_changes_nothing(subtests, configured, tmp_pa
         with subtests.test(line):
             write(tmp_path, f"allowed_origins = '{OTHER}'", line)
             (said,) = reload(server)
-            assert said.startswith("ERROR tornado_signal.server: what is in use stays: ")
+            assert said.startswith("ERROR tornado_signal.process.reload: what is in use stays: ")
             assert reason in said
             assert [status(server), status(server, origin=OTHER)] == [200, 403]
     (tmp_path / "signal.toml").unlink()
     assert "expected a file that can be read (No such file or directory)" in reload(server)[0]
     write(tmp_path, f"allowed_origins = '{OTHER}'")
-    assert reload(server) == ["INFO tornado_signal.server: settings read again, applied: --allowed-origins"]
+    assert reload(server) == ["INFO tornado_signal.process.reload: settings read again, applied: --allowed-origins"]
     assert [status(server), status(server, origin=OTHER)] == [403, 200]
     assert reload(server)[0].endswith("applied: nothing new")
     assert server.stop() == 0

@@ -36,7 +36,7 @@ def refused(done, *reasons):
 def test_the_defaults(start, tmp_path):
     server = start()
     assert re.fullmatch(r"http://127\.0\.0\.1:[1-9][0-9]*", server.url)
-    assert server.log[-1].endswith(f"Z INFO tornado_signal.server: listening on {server.url}\n")
+    assert server.log[-1].endswith(f"Z INFO tornado_signal.process.listeners: listening on {server.url}\n")
     assert server.call("/") == (200, {"version": COMMIT})
     status, health = server.call("/health")
     assert (status, health["status"]) == (200, "ok")

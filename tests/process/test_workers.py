@@ -24,9 +24,9 @@ from support.redis_traffic import in_background, until
 from support.scraping import scrape
 from support.service_manager import told, until_told
 
-from tornado_signal import supervisor
+from tornado_signal.process import supervisor
+from tornado_signal.process.balance import share
 from tornado_signal.settings.settings import Settings
-from tornado_signal.system.balance import share
 
 pytest_plugins = ["support.service_manager"]
 

@@ -11,7 +11,7 @@ import pytest
 from support.documents import blocks
 from support.paths import SYSTEMD
 
-from tornado_signal import server
+from tornado_signal.process import lifecycle
 from tornado_signal.settings import settings
 from tornado_signal.settings import sources as config
 from tornado_signal.stores import watches
@@ -76,8 +76,8 @@ def test_the_service_reads_its_settings():
 
 def test_stopping_has_the_time_it_needs():
     (limit_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), re.MULTILINE)
-    takes_s = listener.HANDSHAKE_S + server.LAST_REQUEST_S + server.DRAIN_LIMIT_S + 2 * server.CLOSE_LIMIT_S
-    assert watches.END_S < server.DRAIN_LIMIT_S
+    takes_s = listener.HANDSHAKE_S + lifecycle.LAST_REQUEST_S + lifecycle.DRAIN_LIMIT_S + 2 * lifecycle.CLOSE_LIMIT_S
+    assert watches.END_S < lifecycle.DRAIN_LIMIT_S
     assert 1.5 * takes_s < int(limit_s)
 
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from tornado_signal.system import balance
-from tornado_signal.system.balance import SLACK, Balance, share
+from tornado_signal.process import balance
+from tornado_signal.process.balance import SLACK, Balance, share
 
 
 @pytest.fixture

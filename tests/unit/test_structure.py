@@ -43,15 +43,14 @@ MAY_IMPORT = {
     "maintenance": "errors settings stores stores.leveldb stores.redis system",
     "settings": "",
     "system": "errors metrics settings tornado",
-    "server": (
+    "process": (
         "admin errors http limits metrics service settings stores stores.latest_counts system transport "
         "websocket.endpoint websocket package tornado"
     ),
-    "supervisor": "admin errors http metrics server service settings system tornado",
-    "worker": "__main__ server settings stores.redis system uvloop",
+    "process.worker": "process settings stores.redis system uvloop",
     "client": "aiortc cryptography httpx httpx_sse websockets",
     "cli": "client errors settings system shtab",
-    "__main__": "cli errors maintenance server settings supervisor system package uvloop",
+    "__main__": "cli maintenance process settings system package uvloop",
     "__init__": "_version",
 }
 # What these use of the standard library reads or writes nothing.
@@ -59,6 +58,8 @@ PURE = {"errors", "session", "metrics", "limits.forwarded", "limits.per_address"
 PURE |= {"service.parameters", "service.wire", "service.schemas", "stores.leveldb.layout", "stores.leveldb.changes"}
 PURE_MODULES = {"array", "base64", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq"}
 PURE_MODULES |= {"hmac", "ipaddress", "itertools", "json", "math", "re", "struct", "typing", "urllib", "zlib"}
+
+ENTRY_POINTS = {"__main__", "process.worker"}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "_version.py")
 
@@ -130,6 +131,11 @@ def test_every_file_imports_only_what_the_table_allows(path):
         assert not called & {"open", "print", "input"}
 
 
+@pytest.mark.parametrize("path", FILES, ids=module)
+def test_nobody_imports_an_entry_point(path):
+    assert not {each[1:] for each in imports(path)} & ENTRY_POINTS
+
+
 def engine_checks(path):
     """Yield the lines where a file asks which engine a store is, or what else it may have."""
     tree = ast.parse(path.read_text())
@@ -164,7 +170,7 @@ def test_nobody_outside_the_stores_tells_engines_apart(path):
 
 def test_only_maintenance_and_the_setup_of_workers_know_engines():
     know = {name for name in MAY_IMPORT if allowed(name) & {".stores.leveldb", ".stores.redis"}}
-    assert {name.partition(".")[0] for name in know} <= {"stores", "maintenance", "process", "worker"}
+    assert {name.partition(".")[0] for name in know} <= {"stores", "maintenance", "process"}
 
 
 def test_the_table_has_no_superfluous_line():

@@ -77,7 +77,7 @@ def _trace(record: logging.LogRecord) -> str:
     typ, error, frames = record.exc_info or (None, None, None)
     if typ is None:
         return ""
-    if record.name.endswith("__main__"):
+    if record.name.endswith("system.boundary"):
         return "".join(traceback.format_exception(typ, error, frames)).rstrip("\n")
     return "Traceback (most recent call last):\n" + "".join(traceback.format_tb(frames)) + typ.__qualname__
 

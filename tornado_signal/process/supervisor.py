@@ -13,31 +13,24 @@ from pathlib import Path
 
 from tornado.ioloop import PeriodicCallback
 
-from .admin.workers import WorkerListener, make_workers_application
-from .errors import OperatorError
-from .http.errors import make_refusal
-from .metrics import RequestMetrics
-from .server import (
-    CLOSE_LIMIT_S,
-    STATUS_S,
-    Signals,
-    encode,
-    make_admin_server,
-    open_all_sockets,
-    open_tls,
-    raise_descriptor_limit,
-    reload,
-    run_until,
-    tell_where,
-)
-from .service.ice import open_ice_servers
-from .service.request_log import RequestLog
-from .settings.settings import Settings
-from .system import logs
-from .system.balance import share
-from .system.notify import Notifier
-from .system.secrets import redis_passwords
-from .system.sockets import UnixSocket, url
+from ..admin.workers import WorkerListener, make_workers_application
+from ..errors import OperatorError
+from ..http.errors import make_refusal
+from ..metrics import RequestMetrics
+from ..service.ice import open_ice_servers
+from ..service.request_log import RequestLog
+from ..settings.settings import Settings
+from ..system import logs
+from ..system.notify import Notifier
+from ..system.secrets import redis_passwords
+from ..system.sockets import UnixSocket, url
+from .balance import share
+from .handover import encode
+from .lifecycle import CLOSE_LIMIT_S, Signals, run_until
+from .listeners import log_addresses, make_admin_server, open_all_sockets, open_tls
+from .reload import reload
+from .server import STATUS_S
+from .tuning import raise_descriptor_limit
 
 log = logging.getLogger(__name__)
 
@@ -231,7 +224,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         admin_server = make_admin_server(workers_application, make_refusal(request_log))
         await admin_server.start(admin)
         urls = [url(listening, "https" if settings.tls_certificate else "http") for listening in public]
-        tell_where(urls, admin)
+        log_addresses(urls, admin)
 
         def status_line() -> str:
             if signals.stop.is_set():

@@ -7,12 +7,13 @@ import sys
 
 import uvloop
 
-from .__main__ import CLEAN, guarded
-from .server import Inherited, decode, serve
-from .settings.settings import Settings
-from .stores.redis import checks
-from .system import logs
-from .system.balance import Balance
+from ..settings.settings import Settings
+from ..stores.redis import checks
+from ..system import logs
+from ..system.boundary import CLEAN, guarded
+from .balance import Balance
+from .handover import Inherited, decode
+from .server import serve
 
 
 def main() -> int:

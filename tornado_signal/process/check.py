@@ -1,0 +1,58 @@
+"""`serve --check`: whether the process could serve."""
+
+import dataclasses
+import logging
+
+from ..errors import DamagedDatabase
+from ..service.ice import open_ice_servers
+from ..settings.settings import Settings
+from ..stores import check_files, open_store, where
+from ..stores.latest_counts import LatestCounts
+from ..system.clock import Clock
+from ..system.secrets import admin_token
+from ..system.sockets import url
+from .listeners import open_all_sockets, open_tls
+from .tuning import raise_descriptor_limit
+
+log = logging.getLogger(__name__)
+
+
+async def check(settings: Settings) -> list[str]:
+    """Open everything that `serve` needs and close it again.
+
+    Returns:
+        What can be used, a line for each.
+
+    Raises:
+        OperatorError: something cannot be used.
+    """
+    done = [f"open files: room for {raise_descriptor_limit()} connections"]
+    if open_tls(settings) is not None:
+        done.append(f"certificate and key: {settings.tls_certificate}, {settings.tls_key}")
+    if admin_token(settings):
+        done.append(f"admin token: {settings.admin_token_file}")
+    ice = open_ice_servers(settings)
+    if ice.stun or ice.turn_urls:
+        done.append(f"ICE servers: {', '.join((*ice.stun, *ice.turn_urls))}, not asked")
+    check_files(settings)
+    try:
+        # A check does not move a damaged database aside.
+        store = await open_store(dataclasses.replace(settings, start_empty_if_damaged=False), Clock())
+        counts = LatestCounts(store)
+        await counts.refresh()
+        counts.close()
+        await store.close()
+        found = "{} sessions listed in {} topics".format(*counts.value) if counts.value else "too much to count at once"
+        done.append(f"store: {where(settings)}, {found}")
+    except DamagedDatabase as error:
+        if not settings.start_empty_if_damaged:
+            raise
+        log.warning("%s; the server will move it aside and start empty", error)
+    public, admin = open_all_sockets(settings)
+    for name, sockets in (("listener", public), ("admin listener", admin)):
+        for listening in sockets:
+            done.append(
+                f"{name}: {url(listening, 'https' if settings.tls_certificate and sockets is public else 'http')}"
+            )
+            listening.close()
+    return done

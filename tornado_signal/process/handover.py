@@ -1,0 +1,52 @@
+"""What a supervisor hands over to its workers: sockets, settings, and a pipe whose end tells them to stop."""
+
+import asyncio
+import base64
+import os
+import pickle
+import socket
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..settings.settings import Settings
+from .balance import Balance
+
+MAX_ENCODED_BYTES = 1 << 24
+
+
+class Inherited(NamedTuple):
+    """What a process has from the one that started it.
+
+    Attributes:
+        worker: the number of the process.
+        public: the public listener's sockets.
+        admin: the admin listener's.
+        supervisor_pipe: the descriptor that `follow` reads.
+        balance: decides whether the process accepts connections.
+    """
+
+    worker: int
+    public: list[socket.socket]
+    admin: list[socket.socket]
+    supervisor_pipe: int
+    balance: Balance
+
+
+def encode(value: object) -> bytes:
+    """Return a value as a line for a worker."""
+    return base64.b64encode(pickle.dumps(value)) + b"\n"
+
+
+def decode(line: bytes) -> Any:
+    """Inverse of `encode`."""
+    return pickle.loads(base64.b64decode(line))
+
+
+async def follow(supervisor_pipe: int, apply: Callable[[Settings], None], stop: Callable[[], None]) -> None:
+    """Apply settings as they arrive on a descriptor, and stop at its end."""
+    reader = asyncio.StreamReader(limit=MAX_ENCODED_BYTES)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(supervisor_pipe, "rb"))
+    while (line := await reader.readline()).endswith(b"\n"):
+        apply(decode(line))
+    stop()

@@ -1,0 +1,149 @@
+"""The server: what it is wired of."""
+
+import asyncio
+import faulthandler
+import functools
+import logging
+import os
+import socket
+from collections.abc import Callable
+
+from tornado import web
+from tornado.ioloop import PeriodicCallback
+
+from .. import COMMIT
+from ..errors import OperatorError
+from ..http.application import Application
+from ..http.errors import make_refusal
+from ..limits.per_address import Limits
+from ..metrics import RequestMetrics
+from ..service.ice import open_ice_servers
+from ..service.request_log import RequestLog
+from ..service.service import Service
+from ..settings.settings import Settings, merge
+from ..stores import check_files, open_store
+from ..system.clock import Clock
+from ..system.lag import Lag
+from ..system.notify import Notifier
+from ..system.secrets import admin_token
+from ..system.sockets import url
+from ..transport import Server, ServerState
+from ..websocket.endpoint import websocket_routes
+from ..websocket.presence import Holds
+from .balance import PERIOD_S
+from .handover import Inherited, follow
+from .lifecycle import Signals, drain, run_until
+from .listeners import load_admin_application, log_addresses, make_admin_server, open_all_sockets, open_tls
+from .reload import KEPT, Running, reload
+from .tuning import raise_descriptor_limit, tune_gc, tune_malloc
+
+log = logging.getLogger(__name__)
+
+STATUS_S = 5.0  # between two reports to the service manager
+ADDRESSES_TO_FILL = 8  # the least number of addresses that can fill the store
+
+
+async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inherited | None = None) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Args:
+        settings: those of the process.
+        read: reads them again.
+        inherited: what the process has to serve on; None to open it as configured.
+
+    Raises:
+        OperatorError: something cannot be used; nothing has been served then.
+    """
+    tune_malloc()
+    tune_gc()
+    faulthandler.enable()  # a watchdog's SIGABRT leaves in the log where the loop was stuck
+    signals = Signals()
+    notifier = Notifier(os.environ)
+    max_connections = raise_descriptor_limit()
+    tls, token = open_tls(settings), admin_token(settings)
+    clock = Clock()
+    store = await open_store(settings, clock)
+    try:
+        check_files(settings)
+    except OperatorError as error:  # a database is there as well: its sessions are worth more than order
+        log.warning("%s; serving the database beside it", error)
+    public: list[socket.socket] = []
+    try:
+        public, admin = (inherited.public, inherited.admin) if inherited else open_all_sockets(settings)
+        limits = Limits(settings, max_connections, lambda: store.capacity_bytes // ADDRESSES_TO_FILL)
+        metrics = RequestMetrics()
+        request_log = RequestLog(settings, metrics)
+        service = Service(store, settings, clock, open_ice_servers(settings), COMMIT, limits, request_log)
+        application = Application(service, functools.partial(websocket_routes, Holds(service)))
+        refusal = make_refusal(service.log)
+        context = tls.context if tls else None
+        state = ServerState(
+            application, refusal, context, limits, settings.max_unsent_bytes, settings.max_read_ahead_bytes
+        )
+        running = Running(application, state, tls, **({"worker": inherited.worker} if inherited else {}))
+        server = Server(state)
+        await server.start(public)
+        admin_application = load_admin_application(service, state, admin, token, tls) if admin else web.Application()
+        admin_server = make_admin_server(admin_application, refusal)
+        await admin_server.start(admin)
+        lag = Lag(metrics.loop_lag)
+        urls = [url(listening, state.protocol) for listening in public]
+        if inherited is None:
+            log_addresses(urls, admin)
+
+        def status() -> str:
+            if signals.stop.is_set():
+                return f"draining, {len(state.connections)} connections left"
+            listed = "" if service.counts.value is None else f", {service.counts.value[0]} sessions listed"
+            return f"listening on {', '.join(urls)}{listed}"
+
+        async def report() -> None:
+            notifier.alive(status())  # first: the watchdog does not wait for a count
+            if notifier.listening:
+                await service.counts.refresh()
+
+        def on_reload() -> None:
+            if not signals.stop.is_set():
+                notifier.reloading()
+                try:
+                    reload(running.settings, read, running.apply)
+                finally:
+                    notifier.ready(status())
+
+        def on_sent(sent: Settings) -> None:
+            try:
+                running.apply(merge(running.settings, sent)[0])
+            except OperatorError as error:
+                log.error(KEPT, error)
+
+        signals.reload = on_reload
+        if inherited is not None:
+            following = asyncio.create_task(follow(inherited.supervisor_pipe, on_sent, signals.stop.set))
+            accepts = inherited.balance.accepts
+            balancing = PeriodicCallback(lambda: server.accept(accepts(state.websockets)), PERIOD_S * 1000)
+            balancing.start()
+        reports = PeriodicCallback(report, notifier.pause_s(STATUS_S) * 1000)
+        reports.start()
+        if notifier.listening:
+            await service.counts.refresh()
+        notifier.ready(status())
+
+        await signals.stop.wait()
+        log.info("stopping: draining")
+        notifier.stopping(status())
+        lag.stop()
+        await run_until(signals.force_stop, drain(server, admin_server, service))
+        if signals.force_stop.is_set():
+            log.info("stopping at once")
+        await server.close(0)
+        await admin_server.close(0)
+        reports.stop()
+        service.counts.close()
+        if inherited is not None:
+            following.cancel()
+            balancing.stop()
+    finally:
+        for listening in public:
+            listening.close()  # a Unix socket's file goes with it
+        await store.close()
+    log.info("stopped")
