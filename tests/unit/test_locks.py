@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from tornado_signal.stores.leveldb.locks import SessionLocks
+from tornado_signal.stores.leveldb.locks import SessionLocks, Token
+from tornado_signal.stores.leveldb.turn import Turn
 
 KEY, OTHER = b"one session", b"another"
 
@@ -14,12 +15,20 @@ async def turn_of_the_loop():
         await asyncio.sleep(0)
 
 
+def hold(locks, *keys, appends=False):
+    """Enter the locks of sessions, whether others hold them or not."""
+    locks.enter([Token(key, appends, locks._turn.current()) for key in keys])
+
+
+def release(locks, *keys):
+    locks.release([Token(key, False, 0) for key in keys])
+
+
 def waiting(locks, appends, key=KEY):
     """A task that holds the lock as soon as it has acquired it."""
 
     async def wait():
-        await locks.acquire(key, appends=appends)
-        locks.hold([key], appends=appends)
+        locks.enter([await locks.acquire(key, appends=appends)])
 
     return asyncio.create_task(wait())
 
@@ -27,34 +36,38 @@ def waiting(locks, appends, key=KEY):
 @pytest.fixture
 def locks(io_loop):
     """The locks of some sessions, of which one is held."""
-    made = SessionLocks()
-    made.hold([KEY])
-    return made
+
+    async def make():
+        made = SessionLocks(Turn())
+        hold(made, KEY)
+        return made
+
+    return io_loop.run_sync(make)
 
 
 @pytest.mark.parametrize(("first", "second", "together"), [(0, 0, False), (0, 1, False), (1, 0, False), (1, 1, True)])
 async def test_only_appends_join_appends(io_loop, first, second, together):
-    locks = SessionLocks()
-    locks.hold([KEY], appends=bool(first))
+    locks = SessionLocks(Turn())
+    hold(locks, KEY, appends=bool(first))
     task = waiting(locks, bool(second))
     await turn_of_the_loop()
     assert task.done() == together
-    locks.release([KEY])
+    release(locks, KEY)
     await task
-    locks.release([KEY])
+    release(locks, KEY)
     await turn_of_the_loop()
     assert not locks.held(KEY)
 
 
 async def test_an_exclusive_change_waits_for_every_append(io_loop):
-    locks = SessionLocks()
+    locks = SessionLocks(Turn())
     for _ in range(3):
-        locks.hold([KEY], appends=True)
+        hold(locks, KEY, appends=True)
     task = waiting(locks, False)
     for _ in range(3):
         await turn_of_the_loop()
         assert not task.done()
-        locks.release([KEY])
+        release(locks, KEY)
     await task
 
 
@@ -64,21 +77,20 @@ async def test_exclusive_changes_go_one_by_one_in_order(locks):
     order = []
 
     async def change(number):
-        await locks.acquire(KEY)
-        locks.hold([KEY])
+        locks.enter([await locks.acquire(KEY)])
         order.append(number)
 
     tasks = [asyncio.create_task(change(number)) for number in range(20)]
     for done in range(20):
         await turn_of_the_loop()
         assert order == list(range(done))
-        locks.release([KEY])
+        release(locks, KEY)
     await asyncio.gather(*tasks)
 
 
 async def test_a_stream_of_appends_does_not_shut_out_an_exclusive_change(io_loop):
-    locks = SessionLocks()
-    locks.hold([KEY], appends=True)
+    locks = SessionLocks(Turn())
+    hold(locks, KEY, appends=True)
     exclusive = waiting(locks, False)
     appends = []
     for _ in range(50):
@@ -87,20 +99,20 @@ async def test_a_stream_of_appends_does_not_shut_out_an_exclusive_change(io_loop
             break
         appends.append(waiting(locks, True))  # the next one comes before the last one is settled
         await turn_of_the_loop()
-        locks.release([KEY])
+        release(locks, KEY)
     assert exclusive.done()
-    locks.release([KEY])
+    release(locks, KEY)
     await asyncio.gather(*appends)
 
 
 async def test_a_newcomer_does_not_overtake_the_first_in_line(locks):
     first = waiting(locks, False)
     await turn_of_the_loop()
-    locks.release([KEY])
+    release(locks, KEY)
     newcomer = waiting(locks, True)
     await turn_of_the_loop()
     assert (first.done(), newcomer.done()) == (True, False)
-    locks.release([KEY])
+    release(locks, KEY)
     await newcomer
 
 
@@ -108,21 +120,21 @@ async def test_a_waiter_that_holds_nothing_makes_way(locks):
     idle = [asyncio.create_task(locks.acquire(KEY, appends=appends)) for appends in (False, True, True, False)]
     task = waiting(locks, False)
     await turn_of_the_loop()
-    locks.release([KEY])
+    release(locks, KEY)
     await asyncio.gather(*idle)
     await task
-    locks.release([KEY])
+    release(locks, KEY)
     await turn_of_the_loop()
     assert not locks.held(KEY)
 
 
 async def test_several_sessions_are_held_and_released_together(io_loop):
-    locks = SessionLocks()
-    locks.hold([KEY, OTHER])
+    locks = SessionLocks(Turn())
+    hold(locks, KEY, OTHER)
     tasks = [waiting(locks, False), waiting(locks, True, OTHER)]
     await turn_of_the_loop()
     assert [task.done() for task in tasks] == [False, False]
-    locks.release([KEY, OTHER])
+    release(locks, KEY, OTHER)
     await asyncio.gather(*tasks)
 
 
@@ -131,14 +143,50 @@ async def test_a_cancelled_waiter_leaves_the_lock_to_others(locks, late):
     tasks = [waiting(locks, False) for _ in range(3)]
     await turn_of_the_loop()
     if late:
-        locks.release([KEY])
+        release(locks, KEY)
     tasks[0].cancel()
     if not late:
-        locks.release([KEY])
+        release(locks, KEY)
     await tasks[1]
-    locks.release([KEY])
+    release(locks, KEY)
     await tasks[2]
-    locks.release([KEY])
+    release(locks, KEY)
     await turn_of_the_loop()
     assert tasks[0].cancelled()
     assert not locks.held(KEY)
+
+
+@pytest.mark.parametrize("contended", [False, True])
+async def test_a_token_that_is_entered_after_an_await_is_refused(contended, io_loop):
+    locks = SessionLocks(Turn())
+    if contended:
+        hold(locks, KEY)
+        io_loop.call_later(0.01, release, locks, KEY)
+    token = await locks.acquire(KEY)
+    assert token.turn == locks._turn.number
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="before the next await"):
+        locks.enter([token])
+    await turn_of_the_loop()
+    assert not locks.held(KEY)  # nothing is left of it
+    locks.enter([await locks.acquire(KEY)])
+    assert locks.held(KEY)
+
+
+async def test_of_several_tokens_all_are_entered_or_none(io_loop):
+    locks = SessionLocks(Turn())
+    old = await locks.acquire(KEY)
+    await asyncio.sleep(0)
+    new = await locks.acquire(OTHER)
+    with pytest.raises(RuntimeError):
+        locks.enter([new, old])
+    assert not locks.held(OTHER)
+
+
+async def test_a_lock_is_tried_without_waiting(locks):
+    assert locks.try_acquire(KEY) is None
+    token = locks.try_acquire(OTHER)
+    locks.enter([token])
+    assert locks.try_acquire(OTHER) is None
+    locks.release([token])
+    assert not locks.held(OTHER)

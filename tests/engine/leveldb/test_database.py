@@ -16,6 +16,7 @@ from tornado_signal.stores.leveldb.changes import Change
 from tornado_signal.stores.leveldb.database import Database, Group
 from tornado_signal.stores.leveldb.metrics import DatabaseMetrics
 from tornado_signal.stores.leveldb.space import Space
+from tornado_signal.stores.leveldb.turn import Turn
 
 OWN = [layout.FORMAT_KEY, layout.IDENTITY_KEY]
 
@@ -68,7 +69,7 @@ class Held:
         self.opened = asyncio.Event()
         self.metrics = DatabaseMetrics()
         options = {"load": lambda db: dict(db.iterator()), "sync": False, "start_empty": False} | options
-        self.db = Database(path, loaded=self.loaded, space=Space(path), metrics=self.metrics, **options)
+        self.db = Database(path, loaded=self.loaded, space=Space(path), metrics=self.metrics, turn=Turn(), **options)
 
     @classmethod
     async def open(cls, path, **options):
@@ -210,15 +211,6 @@ async def test_a_change_is_seen_once_committed_even_if_its_waiter_is_cancelled(h
     assert held.told == [(b"a", True), (b"b", True)]
 
 
-async def test_a_view_ends_with_its_turn_of_the_loop(held):
-    kept = held.db.view
-    await held.put(b"a")
-    with pytest.raises(RuntimeError, match="closed"):
-        kept.get(b"a")
-    await held.db.close()
-    del kept
-
-
 async def test_deletes_come_before_puts_and_settled_before_the_waiter(held):
     await held.put(b"a", b"b")
     order = []
@@ -348,6 +340,26 @@ async def test_a_database_that_was_never_opened_refuses_everything(io_loop, tmp_
     assert (held.db.available, held.db.size_bytes(), held.db.cache_bytes()) == (False, 0, 0)
     await held.db.close()
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("wait", ["a turn", "a write", "a failure"])
+async def test_a_view_raises_after_an_await(wait, held):
+    await held.put(b"a")
+    view = held.db.view
+    assert view is held.db.view
+    assert (view.get(b"a"), held.db.view.get(b"a")) == (b"value", b"value")
+    if wait == "a turn":
+        await asyncio.sleep(0)
+    elif wait == "a write":
+        await held.put(b"b")
+    else:
+        held.opened.clear()
+        held.db.failed(damaged_block())
+        await held.opened.wait()
+    for read in [lambda: view.get(b"a"), lambda: view.iterator(), lambda: view.raw_iterator()]:
+        with pytest.raises(RuntimeError, match="used after an await"):
+            read()
+    assert held.db.view.get(b"a") == b"value"
 
 
 async def test_a_pinned_snapshot_does_not_change(held):

@@ -8,7 +8,7 @@ from . import layout
 from .changes import Change
 from .database import Database
 from .layout import StoreCounters
-from .locks import SessionLocks
+from .locks import SessionLocks, Token
 from .memory import Memory
 
 
@@ -28,20 +28,18 @@ class Committer:
 
     def commit(
         self,
-        keys: list[bytes],
+        tokens: list[Token],
         change: Change,
         apply: Callable[[], None],
         *,
-        appends: bool = False,
         counted: bool = False,
     ) -> "asyncio.Future[None]":
-        """Commit a change and hold the locks of the sessions with these keys until it is settled.
+        """Commit a change and hold the locks of its sessions until it is settled.
 
         Args:
-            keys: sessions whose locks were acquired; none for a session that no other request can know of yet.
+            tokens: of these locks; none for a session that no other request can know of yet.
             change: what to write.
             apply: brings what is kept in memory up to date once it is committed.
-            appends: whether it only appends candidates.
             counted: whether it moves the store's time, its order of events or the number of those that are listed.
 
         Returns:
@@ -52,14 +50,15 @@ class Committer:
         if counted:
             counters = StoreCounters(memory.created_ms, memory.serial, listed)
             change.puts.append((layout.COUNTERS_KEY, layout.pack_counters(counters)))
-        locks.hold(keys, appends=appends)
+        locks.enter(tokens)
+        appends = bool(tokens) and tokens[0].appends
 
         def settled(committed: bool) -> None:
-            locks.release(keys)
+            locks.release(tokens)
             if committed:
                 if not appends:  # candidates have no expiry of their own, and change nothing for others
-                    for key in keys:
-                        memory.accesses.pop(key, None)
+                    for token in tokens:
+                        memory.accesses.pop(token.key, None)
                     memory.on_expiries(put for put, _ in change.puts if put.startswith(layout.EXPIRY))
                 apply()
 

@@ -22,9 +22,10 @@ from typing import Any
 from ...errors import Unavailable
 from . import directory, files, layout
 from .changes import Change
-from .directory import View, reason
+from .directory import Snapshot, View, reason
 from .metrics import DatabaseMetrics
 from .space import Space
+from .turn import Turn
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +108,7 @@ class Database:
         start_empty: bool = False,
         space: Space,
         metrics: DatabaseMetrics,
+        turn: Turn,
     ) -> None:
         self.space = space
         self.metrics = metrics
@@ -121,8 +123,11 @@ class Database:
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._open_sound = functools.partial(directory.open_sound, path, load, start_empty=start_empty)
         self._db: Any = None
-        self._snapshot: Any = None
-        self._pinned: set[Any] = set()  # snapshots that outlive an `await`
+        self._snapshot: Snapshot | None = None
+        self._turn = turn
+        turn.on_end = self._expire_view
+        self._view: View | None = None  # of the current turn
+        self._pinned: set[Snapshot] = set()  # snapshots that outlive an `await`
         self._group: Group
         self._writing = False
         self._pause: asyncio.Handle | None = None  # until the next group is sent
@@ -138,21 +143,30 @@ class Database:
         """
         self._db, found = await asyncio.to_thread(self._open_measured)
         self._loaded(found)
-        self._show(View(self._db))
+        self._show(Snapshot(self._db))
         self._group = Group(self._db, self._sync)
         self._thread.start()
         self._measuring = self._loop.call_later(MEASURE_S, self._measure)
 
     @property
-    def view(self) -> Any:
-        """A snapshot of all that is committed; good until the next `await`.
+    def view(self) -> View:
+        """All that is committed, for the current turn of the event loop.
 
         Raises:
             Unavailable: the database is being reopened, or closed.
         """
-        if self._snapshot is None:
-            raise Unavailable("the database is being reopened")
-        return self._snapshot
+        view = self._view
+        if view is None:
+            if self._snapshot is None:
+                raise Unavailable("the database is being reopened")
+            view = self._view = View(self._snapshot)
+            self._turn.current()
+        return view
+
+    def _expire_view(self) -> None:
+        if self._view is not None:
+            self._view.expire()
+            self._view = None
 
     @property
     def available(self) -> bool:
@@ -171,7 +185,7 @@ class Database:
             Unavailable: the database is being reopened, or closed.
         """
         _ = self.view
-        snapshot = View(self._db)  # maybe ahead of the view, by changes that are whole
+        snapshot = Snapshot(self._db)  # maybe ahead of the view, by changes that are whole
         self._pinned.add(snapshot)
 
         def view() -> Any:
@@ -290,7 +304,7 @@ class Database:
         self.metrics.writes.observe(group.took_s)
         self.metrics.changes.observe(len(group.changes))
         broken = self._snapshot is None  # a read has failed meanwhile
-        self._show(View(self._db))
+        self._show(Snapshot(self._db))
         for settled, _ in group.changes:
             settled(True)
         for _, waiter in group.changes:
@@ -326,13 +340,14 @@ class Database:
         self.metrics.reopened += 1
         self._db = db
         self._loaded(loaded)
-        self._show(View(db))
+        self._show(Snapshot(db))
         self._group = Group(db, self._sync)
         self._writing = False
         if self._closing.is_set():
             self._stop()
 
-    def _show(self, snapshot: Any) -> None:
+    def _show(self, snapshot: Snapshot | None) -> None:
+        self._expire_view()
         # Not left to the last reference: to read or free a snapshot of a database that the thread is closing
         # crashes the process.
         if self._snapshot is not None:

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from ...errors import DamagedDatabase, DamagedListing, DatabaseError
 from . import files, layout
@@ -127,7 +127,7 @@ def open_sound(path: Path, load: Callable[[Any], T], *, start_empty: bool = Fals
         return open_sound(path, load)
 
 
-class View:
+class Snapshot:
     """A snapshot of a database of which every read is verified.
 
     Otherwise LevelDB hands out what a damaged block says, or does not find what is in it.
@@ -141,6 +141,25 @@ class View:
         self.iterator = functools.partial(snapshot.iterator, verify_checksums=True)
         self.raw_iterator = functools.partial(snapshot.raw_iterator, verify_checksums=True)
         self.close = snapshot.close
+
+
+class View:
+    """A snapshot for the current turn of the event loop. Reading it later raises RuntimeError."""
+
+    __slots__ = ("get", "iterator", "raw_iterator")
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.get: Callable[..., Any] = snapshot.get
+        self.iterator: Callable[..., Any] = snapshot.iterator
+        self.raw_iterator: Callable[..., Any] = snapshot.raw_iterator
+
+    def expire(self) -> None:
+        """End the turn."""
+        self.get = self.iterator = self.raw_iterator = _expired
+
+
+def _expired(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError("a view of the database was used after an await")
 
 
 def unusable(path: Path, error: Exception) -> DatabaseError:

@@ -8,6 +8,7 @@ from ...session import Reason, Session
 from . import changes, layout, records
 from .changes import Change, Leaving
 from .committer import Committer
+from .locks import Token
 
 # What is done in one turn of the event loop. A session with more keys than that takes several of them.
 STEP = 1000  # keys
@@ -36,14 +37,13 @@ class Expiry:
         if self._memory.unsettled >= stop and not self._settling.locked():
             return
         async with self._settling:  # what another one settles has left once that is committed
-            acquired: bytes | None = None
+            acquired: Token | None = None
             while self._memory.unsettled < stop:
                 blocked = await self._settle_some(stop, now_ms, acquired)
-                if blocked is not None:  # as by a refresh that began before the expiry: it may live on
-                    await self._locks.acquire(blocked)
-                acquired = blocked
+                # As by a refresh that began before the expiry: the session may live on.
+                acquired = None if blocked is None else await self._locks.acquire(blocked)
 
-    async def _settle_some(self, stop: bytes, now_ms: int, acquired: bytes | None) -> bytes | None:
+    async def _settle_some(self, stop: bytes, now_ms: int, acquired: Token | None) -> bytes | None:
         """Settle a step of what has expired, which ends at `stop`.
 
         Of the sessions that are being changed only the one whose lock was acquired can be settled now.
@@ -53,7 +53,7 @@ class Expiry:
         """
         memory, view = self._memory, self._database.view
         until_s = time.monotonic() + STEP_S
-        leavings: list[tuple[bytes, str, Session, Leaving]] = []
+        leavings: list[tuple[Token, str, Session, Leaving]] = []
         blocked: bytes | None = None
         position = memory.unsettled
         reached = stop
@@ -61,14 +61,16 @@ class Expiry:
             for entry in entries:
                 key = layout.unpack_expiry_key(entry)[1]
                 if not key.startswith(layout.DEPARTURES):
-                    if key != acquired and self._locks.held(key):
+                    known = acquired is not None and acquired.key == key
+                    token = acquired if known else self._locks.try_acquire(key)
+                    if token is None:
                         blocked, reached = key, entry
                         break
                     listed = self._listed(key)
                     if listed is not None:
                         forget_ms = now_ms + self._remember_ms
                         leaving = Leaving(memory.next_serial(), Reason.EXPIRED, forget_ms, key in memory.leases)
-                        leavings.append((key, *listed, leaving))
+                        leavings.append((token, *listed, leaving))
                 if time.monotonic() >= until_s:
                     reached = entry + b"\x00"
                     break
@@ -84,7 +86,7 @@ class Expiry:
                 *(changes.left(origin, session, leaving) for _, origin, session, leaving in leavings)
             )
             try:
-                await self._committer.commit([key for key, *_ in leavings], change, applied, counted=True)
+                await self._committer.commit([token for token, *_ in leavings], change, applied, counted=True)
             except BaseException:
                 memory.unsettled = min(memory.unsettled, position)
                 raise
@@ -115,7 +117,7 @@ class Expiry:
         memory, view = self._memory, self._database.view
         until_s = time.monotonic() + STEP_S
         deletes: list[bytes] = []
-        swept: list[bytes] = []
+        swept: list[Token] = []
         forgotten = memory.forgotten
         whole = 0  # sessions of which nothing is left
         left: bytes | None = None  # the first entry that this step does not delete
@@ -126,7 +128,7 @@ class Expiry:
                 if key.startswith(layout.DEPARTURES):
                     deletes += key, entry
                     forgotten = max(forgotten, layout.unpack_number(key[-8:]))
-                elif self._locks.held(key):
+                elif (token := self._locks.try_acquire(key)) is None:
                     left = left or entry
                 else:
                     parts = records.part_keys(view, key, memory.accesses.get(key), STEP)
@@ -137,7 +139,7 @@ class Expiry:
                     else:
                         deletes += *parts, entry
                         whole += 1
-                    swept.append(key)
+                    swept.append(token)
                 if len(deletes) >= STEP or time.monotonic() >= until_s:
                     break
         if deletes:
@@ -146,8 +148,8 @@ class Expiry:
             def applied() -> None:
                 self._metrics.swept += whole
                 memory.forgotten = max(memory.forgotten, forgotten)
-                for key in swept:
-                    memory.watches.changed(key)
+                for token in swept:
+                    memory.watches.changed(token.key)
 
             memory.unswept = left or entry
             await self._committer.commit(swept, Change([], deletes), applied, counted=True)

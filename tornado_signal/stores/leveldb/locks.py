@@ -1,27 +1,35 @@
 """Locks of sessions: they keep the changes of one session from overtaking each other on their way to the disk."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection
+
+from .turn import Turn
 
 
-class _Lock:
-    """The lock of one session: the changes that hold it, and those that wait, the first to come first.
+class Token:
+    """The right to change a session in the current turn of the event loop.
+
+    Once it is entered, it is the session's lock, unless there is one already.
 
     Attributes:
-        appends: whether those that hold it only append.
-        count: how many they are.
-        waiting: a future for each that waits, and whether that one only appends.
+        key: of the session.
+        appends: whether the changes that hold the lock only append.
+        turn: in which it was granted.
+        count: how many changes hold the lock.
+        waiting: a future for each change that waits, in their order, and whether that only appends.
     """
 
-    __slots__ = ("appends", "count", "waiting")
+    __slots__ = ("appends", "count", "key", "turn", "waiting")
 
-    def __init__(self, appends: bool) -> None:
+    def __init__(self, key: bytes, appends: bool, turn: int) -> None:
+        self.key = key
         self.appends = appends
+        self.turn = turn
         self.count = 0
         self.waiting: list[tuple[asyncio.Future[None], bool]] = []
 
     def advance(self) -> None:
-        """Give it to the first that waits, and if that one only appends, to those that may join it."""
+        """Give the lock to the first change that waits and, if that only appends, to those that may join it."""
         while self.waiting and (not self.count or (self.appends and self.waiting[0][1])):
             turn, self.appends = self.waiting.pop(0)
             if not turn.done():
@@ -30,48 +38,58 @@ class _Lock:
 
 
 class SessionLocks:
-    """The sessions that have changes asked for but not yet settled.
+    """The sessions that have changes which are requested and not committed.
 
-    A change that only appends may join others that only append; any other has the session to itself. None
-    overtakes: appends without end would shut out an answer for ever.
+    A change that only appends may join others that only append. Any other has the session to itself. Nothing
+    overtakes: endless appends would shut out an answer for ever.
     """
 
-    def __init__(self) -> None:
-        self._locks: dict[bytes, _Lock] = {}
+    def __init__(self, turn: Turn) -> None:
+        self._locks: dict[bytes, Token] = {}
+        self._turn = turn
 
-    async def acquire(self, key: bytes, *, appends: bool = False) -> None:
-        """Wait until a change of this session may be decided. It must be held before the next `await`."""
+    async def acquire(self, key: bytes, *, appends: bool = False) -> Token:
+        """Wait until a change of this session may be decided."""
         lock = self._locks.get(key)
-        if lock is None or (appends and lock.appends and not lock.waiting):
-            return
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
-        lock.waiting.append((turn, appends))
-        try:
-            await turn
-        finally:
-            if turn.done() and not turn.cancelled():
-                # Held for the one that waited here, until that has held it itself or has decided to change nothing.
-                loop.call_soon(self.release, (key,))
+        if lock is not None and not (appends and lock.appends and not lock.waiting):
+            loop = asyncio.get_running_loop()
+            turn: asyncio.Future[None] = loop.create_future()
+            lock.waiting.append((turn, appends))
+            try:
+                await turn
+            finally:
+                if turn.done() and not turn.cancelled():
+                    # Held until a token is entered, or dropped because nothing is changed.
+                    loop.call_soon(self.release, (lock,))
+        return Token(key, appends, self._turn.current())
+
+    def try_acquire(self, key: bytes) -> Token | None:
+        """Return a token for a session that has no change on its way; otherwise None."""
+        return None if key in self._locks else Token(key, False, self._turn.current())
 
     def held(self, key: bytes) -> bool:
-        """Whether a change of this session is on its way."""
+        """Return whether a change of this session is on its way."""
         return key in self._locks
 
-    def hold(self, keys: Iterable[bytes], *, appends: bool = False) -> None:
-        """Count a change of these sessions as on its way; goes with one `release`."""
-        for key in keys:
-            lock = self._locks.get(key)
-            if lock is None:
-                lock = self._locks[key] = _Lock(appends)
-            lock.count += 1
+    def enter(self, tokens: Collection[Token]) -> None:
+        """Hold sessions until `release`.
 
-    def release(self, keys: Iterable[bytes]) -> None:
-        """A change for which they were held has been committed, or has failed."""
-        for key in keys:
-            lock = self._locks[key]
+        Raises:
+            RuntimeError: an `await` came between the token and this; another change may have been decided meanwhile.
+        """
+        number = self._turn.number
+        for token in tokens:
+            if token.turn != number:
+                raise RuntimeError("a session's lock must be entered before the next await")
+        for token in tokens:
+            self._locks.setdefault(token.key, token).count += 1
+
+    def release(self, tokens: Collection[Token]) -> None:
+        """Release sessions whose change has been committed, or has failed."""
+        for token in tokens:
+            lock = self._locks[token.key]
             lock.count -= 1
             if lock.waiting:
                 lock.advance()
             if not lock.count:
-                del self._locks[key]
+                del self._locks[token.key]

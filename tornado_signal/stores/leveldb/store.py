@@ -50,7 +50,7 @@ from .check import problems
 from .committer import Committer
 from .database import Database
 from .expiry import Expiry
-from .locks import SessionLocks
+from .locks import SessionLocks, Token
 from .maintenance import DirectoryMaintenance
 from .memory import Memory
 from .metrics import DatabaseMetrics
@@ -59,6 +59,7 @@ from .records import SessionAccess
 from .space import Space
 from .sweeper import Sweeper
 from .topic_index import Reservations
+from .turn import Turn
 
 # Topics whose counts are brought up to date: in one turn of the event loop, and by each session that comes.
 SETTLING_STEP = 500
@@ -139,7 +140,8 @@ class LevelDBStore:
         self.database_metrics = DatabaseMetrics()
         self.space = space or Space(path)
         self.watches = Watches()
-        self.locks = SessionLocks()
+        turn = Turn()
+        self.locks = SessionLocks(turn)
         self.memory = Memory(self.watches, self.locks.held)
         self.database = Database(
             path,
@@ -149,6 +151,7 @@ class LevelDBStore:
             start_empty=start_empty,
             space=self.space,
             metrics=self.database_metrics,
+            turn=turn,
         )
         self._committer = Committer(self.database, self.memory, self.locks)
         self.expiry = Expiry(self._committer, self.metrics, timeout_ms)
@@ -222,13 +225,13 @@ class LevelDBStore:
         self.space.admit(utf8_length(offer) + utf8_length(info))
         timeout_ms = max(ttl_ms or self._timeout_ms, MIN_HELD_MS if lease else 0)
         ended: Change | None = None
-        keys = []
+        tokens: list[Token] = []
         if self._codes == "random":
             code = make_uuid(os.urandom(16), 4)
         else:
             code = content_code(origin, [topic], offer)
             key = layout.pack_session_prefix(origin, code)
-            await self.locks.acquire(key)
+            token = await self.locks.acquire(key)
             before = records.find(self.database.view, key, code)
             if before is not None and before.live(now_ms):
                 if not owns(before.secret_hash, secret_hash):
@@ -236,11 +239,11 @@ class LevelDBStore:
                 if records.find_answer(self.database.view, key) is not None:
                     return code, before.expires_ms
                 if not lease:
-                    return code, await self._move(origin, key, before, now_ms)
+                    return code, await self._move(origin, token, before, now_ms)
                 before = before._replace(timeout_ms=max(before.timeout_ms, MIN_HELD_MS))
                 leases = add_lease(self.memory.leases.get(key, b""), lease)
-                return code, await self._move(origin, key, before, now_ms, leases)
-            keys = [key]
+                return code, await self._move(origin, token, before, now_ms, leases)
+            tokens.append(token)
             if before is not None:
                 ended, _ = self._removal(origin, key, before, Reason.EXPIRED, now_ms)
         memory = self.memory
@@ -266,7 +269,7 @@ class LevelDBStore:
                 elif ended is not None:
                     memory.leases.pop(key, None)
 
-            await self._committer.commit(keys, change, applied, counted=True)
+            await self._committer.commit(tokens, change, applied, counted=True)
         finally:
             self._reservations.release(origin, topic)
         return code, expires_ms
@@ -275,7 +278,8 @@ class LevelDBStore:
     async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
         now_ms = self._clock.now_ms()
         self.space.admit(utf8_length(answer))
-        key, session, access = await self._acquire(origin, code, Side.ANSWERER, secret_hash, now_ms)
+        token, session, access = await self._acquire(origin, code, Side.ANSWERER, secret_hash, now_ms)
+        key = token.key
         before = records.find_answer(self.database.view, key) if access.answer_number else None
         if changes_answer(before, answer):
             number = self._take_numbers(key, access, Side.ANSWERER, [answer], candidates=False)
@@ -288,7 +292,7 @@ class LevelDBStore:
                 self.memory.keep_access(key, access)
                 self.memory.on_removed(origin, session, leaving)
 
-            await self._committer.commit([key], change, applied, counted=True)
+            await self._committer.commit([token], change, applied, counted=True)
 
     @_refusing
     async def add_candidates(
@@ -297,11 +301,11 @@ class LevelDBStore:
         now_ms = self._clock.now_ms()
         self.space.admit(sum(map(utf8_length, candidates)))
         key = layout.pack_session_prefix(origin, code)
-        await self.locks.acquire(key, appends=True)
+        token = await self.locks.acquire(key, appends=True)
         access = self._admit(key, side, secret_hash, now_ms)
         first = self._take_numbers(key, access, side, candidates, candidates=True)
         change = changes.candidates_added(key, side, enumerate(candidates, first))
-        await self._committer.commit([key], change, functools.partial(self.watches.changed, key), appends=True)
+        await self._committer.commit([token], change, functools.partial(self.watches.changed, key))
 
     @_refusing
     async def read(
@@ -324,42 +328,42 @@ class LevelDBStore:
     @_refusing
     async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
         now_ms = self._clock.now_ms()
-        key, session, _ = await self._acquire(origin, code, side, secret_hash, now_ms)
-        await self._withdraw(origin, key, session, now_ms)
+        token, session, _ = await self._acquire(origin, code, side, secret_hash, now_ms)
+        await self._withdraw(origin, token, session, now_ms)
 
     @_refusing
     async def refresh(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> int:
         now_ms = self._clock.now_ms()
-        key, session, _ = await self._acquire(origin, code, side, secret_hash, now_ms)
-        return await self._move(origin, key, session, now_ms)
+        token, session, _ = await self._acquire(origin, code, side, secret_hash, now_ms)
+        return await self._move(origin, token, session, now_ms)
 
     # Holding offers
 
     @_refusing
     async def hold(self, origin: str, code: bytes, lease: bytes, *, secret_hash: bytes = b"") -> int:
         now_ms = self._clock.now_ms()
-        key, session, access = await self._acquire(origin, code, Side.OFFERER, secret_hash, now_ms)
+        token, session, access = await self._acquire(origin, code, Side.OFFERER, secret_hash, now_ms)
         if access.answer_number:
-            return await self._move(origin, key, session, now_ms)
+            return await self._move(origin, token, session, now_ms)
         session = session._replace(timeout_ms=max(session.timeout_ms, MIN_HELD_MS))
-        return await self._move(origin, key, session, now_ms, lease)
+        return await self._move(origin, token, session, now_ms, lease)
 
     @_refusing
     async def renew(self, origin: str, code: bytes, lease: bytes) -> int:
         now_ms = self._clock.now_ms()
-        key, session, _ = await self._acquire_held(origin, code, lease, now_ms)
-        return await self._move(origin, key, session, now_ms)
+        token, session, _ = await self._acquire_held(origin, code, lease, now_ms)
+        return await self._move(origin, token, session, now_ms)
 
     @_refusing
     async def release(self, origin: str, code: bytes, lease: bytes) -> None:
         now_ms = self._clock.now_ms()
-        key, session, leases = await self._acquire_held(origin, code, lease, now_ms)
+        token, session, leases = await self._acquire_held(origin, code, lease, now_ms)
         rest = b"".join(drop_leases(leases, lease))
         if not rest:
-            await self._withdraw(origin, key, session, now_ms)
+            await self._withdraw(origin, token, session, now_ms)
             return
-        applied = functools.partial(self.memory.leases.__setitem__, key, rest)
-        await self._committer.commit([key], changes.leased(key, rest), applied)
+        applied = functools.partial(self.memory.leases.__setitem__, token.key, rest)
+        await self._committer.commit([token], changes.leased(token.key, rest), applied)
 
     async def _release_abandoned(self, leases: dict[bytes, bytes]) -> None:
         """Give back the leases of an earlier process, unless their holders hold their offers again in time."""
@@ -541,15 +545,15 @@ class LevelDBStore:
 
     async def _acquire(
         self, origin: str, code: bytes, side: Side, secret_hash: bytes, now_ms: int
-    ) -> tuple[bytes, Session, SessionAccess]:
-        """Wait until a session may be changed by one of its sides; it must be before the next `await`."""
+    ) -> tuple[Token, Session, SessionAccess]:
+        """Wait until a session may be changed by one of its sides."""
         key = layout.pack_session_prefix(origin, code)
-        await self.locks.acquire(key)
+        token = await self.locks.acquire(key)
         access = self._admit(key, side, secret_hash, now_ms)
         session = records.find(self.database.view, key, code)
         if session is None:
             raise SessionNotFound
-        return key, session, access
+        return token, session, access
 
     def _take_numbers(
         self, key: bytes, access: SessionAccess, side: Side, texts: Sequence[str], *, candidates: bool
@@ -572,24 +576,24 @@ class LevelDBStore:
         access.numbers[side], access.sizes[side] = last, size
         return last - len(texts) + 1
 
-    async def _acquire_held(self, origin: str, code: bytes, lease: bytes, now_ms: int) -> tuple[bytes, Session, bytes]:
-        """Wait until a live offer with a lease may be changed; return its key, itself and its leases."""
+    async def _acquire_held(self, origin: str, code: bytes, lease: bytes, now_ms: int) -> tuple[Token, Session, bytes]:
+        """Wait until a live offer with a lease may be changed; return its token, itself and its leases."""
         key = layout.pack_session_prefix(origin, code)
-        await self.locks.acquire(key)
+        token = await self.locks.acquire(key)
         leases = self.memory.leases.get(key, b"")
         session = records.find(self.database.view, key, code) if lease in split_leases(leases) else None
         if session is None or not session.live(now_ms):
             raise SessionNotFound
-        return key, session, leases
+        return token, session, leases
 
-    async def _withdraw(self, origin: str, key: bytes, session: Session, now_ms: int) -> None:
-        change, leaving = self._removal(origin, key, session, Reason.WITHDRAWN, now_ms)
+    async def _withdraw(self, origin: str, token: Token, session: Session, now_ms: int) -> None:
+        change, leaving = self._removal(origin, token.key, session, Reason.WITHDRAWN, now_ms)
 
         def applied() -> None:
             self.metrics.withdrawn += 1
             self.memory.on_removed(origin, session, leaving)
 
-        await self._committer.commit([key], change, applied, counted=True)
+        await self._committer.commit([token], change, applied, counted=True)
 
     def _leaving(self, key: bytes, reason: Reason, now_ms: int) -> Leaving:
         return Leaving(self.memory.next_serial(), reason, now_ms + self._timeout_ms, key in self.memory.leases)
@@ -605,8 +609,9 @@ class LevelDBStore:
         leaving = self._leaving(key, reason, now_ms)
         return changes.together(change, changes.left(origin, session, leaving)), leaving
 
-    async def _move(self, origin: str, key: bytes, before: Session, now_ms: int, leases: bytes = b"") -> int:
+    async def _move(self, origin: str, token: Token, before: Session, now_ms: int, leases: bytes = b"") -> int:
         """Move a session's expiry to now and its timeout, and set its leases if there are any; return the expiry."""
+        key = token.key
         after = before._replace(expires_ms=now_ms + before.timeout_ms)
         if after == before and not leases:
             return after.expires_ms
@@ -621,5 +626,5 @@ class LevelDBStore:
             if leases:
                 self.memory.leases[key] = leases
 
-        await self._committer.commit([key], change, applied)
+        await self._committer.commit([token], change, applied)
         return after.expires_ms
