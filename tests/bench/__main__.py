@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from . import cluster, figures, growth, latency, life, report, rooms, throughput, waits, websockets
+from . import cluster, figures, growth, instructions, latency, life, report, rooms, throughput, waits, websockets
 from .processes import BenchError, Target
 
 MEASURES = [throughput.endpoints, throughput.durability, throughput.broker, latency.latency, growth.connections]
@@ -33,8 +33,8 @@ def parsed() -> argparse.Namespace:
     add("--only", metavar="PART", action="append", choices=PARTS, help=several)
     add("--seconds", type=float, help="how long `life` lasts (default: 120; --quick: 12)")
     add("--rate", type=float, help="pairs a second in `life` (default: 80)")
-    other = "`life` measures this one, too, in the same turns: another checkout's .venv/bin/tornado-signal"
-    add("--server", metavar="COMMAND", action="append", default=[], help=other)
+    other = "`life` also measures the server of this checkout, in the same turns; it gets a .venv of its own"
+    add("--server", metavar="CHECKOUT", type=Path, action="append", default=[], help=other)
     add("--url", help="measure the server there instead: everything that needs no control over it")
     add("--pid", type=int, help="the process of that server (with its children), for CPU and memory")
     where = "where the databases go; which disk that is matters (default: %(default)s)"
@@ -60,10 +60,11 @@ def main() -> int:
     status = 0
     with tempfile.TemporaryDirectory(prefix="tornado-signal-bench-", dir=arguments.dir) as name:
         target = Target(arguments.url, arguments.pid) if arguments.url else None
-        bench = figures.Bench(amounts, Path(name), target, arguments.server)
+        bench = figures.Bench(amounts, Path(name), target, [each.resolve() for each in arguments.server])
         options = {
             "Measured": arguments.url or "tornado-signal of this checkout",
             "Options": f"{size} run; parts: {', '.join(parts)}",
+            "Instructions": instructions.counted(),
             "Read so": "ratios within this run hold; its absolute figures are this machine's, at this hour",
         }
         conditions = report.setup(options, bench.where)

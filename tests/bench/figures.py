@@ -60,7 +60,7 @@ class Bench:
     size: SimpleNamespace  # how much is measured, see `AMOUNTS`
     where: Path  # for databases and logs
     given: Target | None = None  # another server, measured in the place of this package's
-    others: list[str] = field(default_factory=list)  # commands of other servers, which `life` measures, too
+    others: list[Path] = field(default_factory=list)  # other checkouts, whose servers `life` also measures
     figures: list[Figure] = field(default_factory=list)
     _made: int = 0
 

@@ -6,7 +6,6 @@ kept by the browsers.
 """
 
 import asyncio
-import shlex
 import statistics
 import time
 from collections.abc import Callable
@@ -22,8 +21,9 @@ import uvloop
 
 from . import client, messages, peers, processes, sockets
 from .figures import Bench, within
+from .instructions import Counter
 from .peerjs import Meeting, PeerJs, version
-from .processes import APART, OURS, BenchError, Server, apart
+from .processes import APART, BenchError, Server, apart
 
 PART = "life: CPU of the whole server for one brokered pair"
 FIFTHS = 5
@@ -224,9 +224,11 @@ class Contestant:
     server: Server
     way: Callable  # makes a pair's way, which has a `broker`
     most: float | None = None  # how many times PeerJS it may cost, if that is to be judged
+    optional: bool = False  # whether the server may be of a version that does not know this way
     pairs: list[int] = field(default_factory=list)  # how many were brokered in each fifth
     used_s: list[float] = field(default_factory=list)  # the server's CPU in each fifth
     threads_s: list[dict[int, float]] = field(default_factory=list)  # that of each of its threads
+    instructions: float | None = None  # of all the pairs, in user space, if they can be counted
 
     def fifths_ms(self, used_s: list[float]) -> list[float]:
         return [used / pairs * 1e3 for used, pairs in zip(used_s, self.pairs, strict=True)]
@@ -240,33 +242,45 @@ def life(bench: Bench) -> None:
         return
     lifetime_s = max(LEAST_LIFETIME_S, min(LIFETIME_S, bench.size.life_s / LIFETIMES))
     options = {"session-timeout-ms": round(lifetime_s * 1000), "unlimited-addresses": "none"}
-    servers = {"": OURS} | {
-        f", server {number}": tuple(shlex.split(command)) for number, command in enumerate(bench.others, 2)
-    }
+    checkouts = [None, *bench.others]
     with ExitStack() as stack:
         contestants = []
-        for which, command in servers.items():
+        for number, checkout in enumerate(checkouts, 1):
             for kind, (way, most) in KINDS.items():
-                server = processes.tornado_signal(bench.directory(), durability="fsync", command=command, **options)
+                server = processes.tornado_signal(bench.directory(), durability="fsync", checkout=checkout, **options)
+                name = f"{kind}, server {number}" if checkout else kind
                 stack.enter_context(server)
-                contestants.append(Contestant(kind + which, server, way, None if which else most))
+                contestants.append(Contestant(name, server, way, None if checkout else most, checkout is not None))
         peerjs = Contestant(f"PeerJS {version()}", stack.enter_context(PeerJs(bench.where / "peerjs.log")), Meeting)
         contestants.append(peerjs)
         stack.enter_context(apart(*(contestant.server for contestant in contestants)))
-        busy = uvloop.run(_run(contestants, bench.size.life_s, bench.size.life_rate))
+        busy, lacking = uvloop.run(_run(contestants, bench.size.life_s, bench.size.life_rate))
         note = (
             f"{sum(peerjs.pairs):,} pairs each, {bench.size.life_rate:g} a second in turns; a session lives "
             f"{lifetime_s:.0f} s; fsync; {APART}. The ceiling here is PeerJS"
         )
-        for number, command in enumerate(bench.others, 2):
-            note += f"; server {number} is {command}"
+        for number, checkout in enumerate(bench.others, 2):
+            note += f"; server {number} is that of {checkout}"
+        note += f"; not known to its server: {', '.join(lacking)}" * bool(lacking)
         for contestant in contestants:
             _figures(bench, contestant, peerjs, note)
     bench.add(PART, "the load, of its own processor", busy * 100, "%", note="near 100 % the figures would be wrong")
 
 
-async def _run(contestants: list[Contestant], length_s: float, rate: float) -> float:
-    """Broker for so long; how busy this process was."""
+async def _knows(contestant: Contestant) -> bool:
+    """Whether a server of another version knows this way to meet."""
+    try:
+        await _turn(contestant, 0, 1, WARM_RATE)
+    except BenchError:
+        return False
+    return True
+
+
+async def _run(contestants: list[Contestant], length_s: float, rate: float) -> tuple[float, list[str]]:
+    """Broker for so long; how busy this process was, and the contestants that were removed."""
+    lacking = [each for each in contestants if each.optional and not await _knows(each)]
+    for contestant in lacking:
+        contestants.remove(contestant)
     fifth_s = length_s / FIFTHS
     rounds = max(1, round(fifth_s / TURN_S / len(contestants)))
     count = max(1, round(fifth_s / rounds / len(contestants) * rate))  # of pairs in a turn
@@ -274,6 +288,16 @@ async def _run(contestants: list[Contestant], length_s: float, rate: float) -> f
     for contestant in contestants:
         warm = WARM_NODE_PAIRS if contestant.way is Meeting else WARM_PAIRS
         await _turn(contestant, planned, min(warm, planned), max(rate, WARM_RATE))
+    with ExitStack() as stack:
+        counters = [stack.enter_context(Counter(contestant.server)) for contestant in contestants]
+        busy = await _measure(contestants, rounds, count, rate)
+    for contestant, counter in zip(contestants, counters, strict=True):
+        contestant.instructions = counter.count
+    return busy, [contestant.name for contestant in lacking]
+
+
+async def _measure(contestants: list[Contestant], rounds: int, count: int, rate: float) -> float:
+    """Broker so many pairs in each turn; how busy this process was."""
     first = 0
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     for fifth in range(FIFTHS):
@@ -326,6 +350,11 @@ def _figures(bench: Bench, contestant: Contestant, peerjs: Contestant, note: str
         grown, least_grown = _times(fifths_ms[-1], fifths_ms[0]), _times(least_fifths_ms[-1], least_fifths_ms[0])
         target = {"most": MOST_GROWTH, "judged": judged} if most else {}
         add(f"{name}, last fifth to first", grown, "times", ceiling=least_grown, **target)
+    if contestant.instructions is not None:
+        executed = contestant.instructions / sum(contestant.pairs) / 1e6
+        least = peerjs.instructions and peerjs.instructions / sum(peerjs.pairs) / 1e6
+        against = {} if contestant is peerjs else {"ceiling": least, "ratio": _times(executed, least or 0)}
+        add(f"{name}, instructions", executed, "M", **against)
     threads = sorted({thread for fifth in contestant.threads_s for thread in fifth})
     for number, thread in enumerate(threads, 1):
         each_s = [fifth.get(thread, 0.0) for fifth in contestant.threads_s]

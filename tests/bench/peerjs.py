@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import ClassVar
 from urllib.parse import urlsplit
 
 import orjson
@@ -21,8 +20,6 @@ _STARTED = re.compile(r"Started PeerServer on (\S+), port: (\d+)")
 class PeerJs(Server):
     """The server as its command starts it, on a port of its own choice."""
 
-    environment: ClassVar[dict[str, str]] = {"PORT": "0", "NODE_ENV": "production"}
-
     def __init__(self, log: Path) -> None:
         if shutil.which("node") is None:
             raise BenchError("there is no Node.js (node)")
@@ -31,7 +28,7 @@ class PeerJs(Server):
             ["node", "-p", "process.execPath"], capture_output=True, text=True, check=True
         ).stdout.strip()
         program = npm.node_modules(PACKAGES) / "peer/dist/bin/peerjs.js"
-        super().__init__([node, str(program), "--host", "127.0.0.1"], log)
+        super().__init__([node, str(program), "--host", "127.0.0.1"], log, {"PORT": "0", "NODE_ENV": "production"})
 
     def _listening(self) -> str | None:
         found = _STARTED.search(self.log())

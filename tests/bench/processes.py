@@ -3,20 +3,21 @@
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ClassVar, Self
+from types import MappingProxyType
+from typing import Self
 
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 60.0
 APART = "servers on one processor, the load on the others"
-OURS = (sys.executable, "-m", "tornado_signal")
 TICKS = os.sysconf("SC_CLK_TCK")
 _LISTENING = re.compile(r"(?<!admin )listen\w+ on (https?://[^\s\"]+)[\s\"]")
 _ADMIN = re.compile(r"admin listener on (http://[^\s\"]+)[\s\"]")
@@ -40,7 +41,7 @@ class Target:
         if self.pid is None:
             return None
         ticks = 0
-        for number, pid in enumerate(self._family()):
+        for number, pid in enumerate(self.family()):
             with suppress(OSError):
                 # utime, stime; of the first one also those of the children that have ended
                 ticks += sum(map(int, _stat(Path(f"/proc/{pid}"))[11 : 13 if number else 15]))
@@ -49,7 +50,7 @@ class Target:
     def threads_cpu_s(self) -> dict[int, float]:
         """User and system time so far of each thread that is there now."""
         used_s = {}
-        for pid in self._family():
+        for pid in self.family():
             for thread in Path(f"/proc/{pid}/task").iterdir():
                 with suppress(OSError):
                     used_s[int(thread.name)] = sum(map(int, _stat(thread)[11:13])) / TICKS
@@ -60,12 +61,13 @@ class Target:
         if self.pid is None:
             return None
         total = 0
-        for pid in self._family():
+        for pid in self.family():
             found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
             total += int(found[1]) * 1024 if found else 0
         return total
 
-    def _family(self) -> list[int]:
+    def family(self) -> list[int]:
+        """Return the ids of the process and of its descendants."""
         parents = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -87,16 +89,15 @@ def _stat(entry: Path) -> list[str]:
 class Server(Target):
     """A server of its own process, for the time of a `with` block; its output goes to a file."""
 
-    environment: ClassVar[dict[str, str]] = {}  # what it is given beside that of this process
-
-    def __init__(self, command: list[str], log: Path) -> None:
+    def __init__(self, command: list[str], log: Path, environment: Mapping[str, str] = MappingProxyType({})) -> None:
         self._command = command
+        self._environment = environment
         self._log = log
 
     def __enter__(self) -> Self:
         # What the caller has set for servers of its own is no part of a measurement.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TORNADO_SIGNAL_")}
-        environment |= self.environment
+        environment |= self._environment
         began_s = time.perf_counter()
         try:
             with self._log.open("w") as output:
@@ -194,10 +195,37 @@ def apart(*servers: Target, beside: Sequence[Target] = ()) -> Iterator[None]:
                 os.sched_setaffinity(thread, processors)
 
 
-def tornado_signal(where: Path, *, durability: str = "os", command: tuple = OURS, **options: object) -> Server:
+def interpreter(checkout: Path) -> str:
+    """Return the Python of a checkout's own environment, which is made if it has none.
+
+    Raises:
+        BenchError: it is no checkout, or its requirements cannot be installed.
+    """
+    if not (checkout / "tornado_signal").is_dir():
+        raise BenchError(f"{checkout} is no checkout of tornado-signal")
+    python = checkout / ".venv/bin/python"
+    try:
+        if not python.exists():
+            make, install = [sys.executable, "-m", "venv", python.parents[1]], [python, "-m", "pip", "install", "-q"]
+            for command in (make, [*install, "-e", checkout]):
+                subprocess.run(command, capture_output=True, text=True, check=True)
+    except subprocess.CalledProcessError as error:
+        shutil.rmtree(python.parents[1], ignore_errors=True)
+        raise BenchError(f"the requirements of {checkout} cannot be installed:\n{error.stderr[-2000:]}") from error
+    return str(python)
+
+
+def tornado_signal(where: Path, *, durability: str = "os", checkout: Path | None = None, **options: object) -> Server:
+    """Make a server of this checkout, or of another one with the packages that it requires.
+
+    `-P` keeps the current folder, which is this checkout, from being searched first.
+    """
+    python = interpreter(checkout) if checkout else sys.executable
+    command = [python, "-P", "-m", "tornado_signal"]
     options = {"port": 0, "data-dir": where, "durability": durability, "session-timeout-ms": 3_600_000} | options
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return Server([*command, "serve", *words], where.with_suffix(".log"))
+    environment = {"PYTHONPATH": str(checkout or ROOT)}
+    return Server([*command, "serve", *words], where.with_suffix(".log"), environment)
 
 
 def ceiling(where: Path, *, durability: str = "os") -> Server:

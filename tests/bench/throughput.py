@@ -77,12 +77,13 @@ def _run(bench: Bench, target: Target, endpoint: Endpoint, parts: dict[str, list
 
 def _endpoint_figures(bench: Bench, endpoint: Endpoint, ours: list[wrk.Run], theirs: list[wrk.Run]) -> None:
     note = f"32 connections, one process, durability os; offers of {len(messages.OFFER)} bytes, a listing of {LISTED}"
-    rates, used = (_compared(ours, theirs, name) for name in ("rate", "cpu_us"))
+    rates, used, executed = (_compared(ours, theirs, name) for name in ("rate", "cpu_us", "kilo_instructions"))
     if endpoint.target:
         rates["target"] = f"ratio >= {endpoint.target:.2f}"
         rates["reached"] = rates["ratio"] is not None and rates["ratio"] >= endpoint.target
     bench.add("endpoints", endpoint.name, unit="/s", note=note, **rates)
     bench.add("endpoints", f"{endpoint.name}, CPU", unit="µs", **used)
+    bench.add("endpoints", f"{endpoint.name}, instructions", unit="k", **executed)
 
 
 def _compared(ours: list[wrk.Run], theirs: list[wrk.Run], name: str) -> dict:

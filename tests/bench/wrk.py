@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .instructions import Counter
 from .processes import BenchError, Target
 
 ENOUGH_S = 2.0  # to measure something, however busy the machine is
@@ -47,6 +48,7 @@ class Run:
     requests: int
     seconds: float
     cpu_s: float | None
+    instructions: float | None = None
 
     @property
     def rate(self) -> float:
@@ -55,6 +57,11 @@ class Run:
     @property
     def cpu_us(self) -> float | None:
         return None if self.cpu_s is None else self.cpu_s / self.requests * 1e6
+
+    @property
+    def kilo_instructions(self) -> float | None:
+        """Those in user space for one request, in thousands."""
+        return None if self.instructions is None else self.instructions / self.requests / 1e3
 
 
 def run(target: Target, template: bytes, parts: Sequence[str] = ("",), *, seconds: float, collect=None) -> Run:
@@ -73,7 +80,10 @@ def run(target: Target, template: bytes, parts: Sequence[str] = ("",), *, second
         (where / "script.lua").write_text(_SCRIPT.format(**words))
         command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{math.ceil(seconds) + 5}s", "-s", str(where / "script.lua")]
         before_s = target.cpu_s()
-        with subprocess.Popen([*command, target.base], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        with (
+            Counter(target) as counter,
+            subprocess.Popen([*command, target.base], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process,
+        ):
             try:
                 process.wait(seconds)
             except subprocess.TimeoutExpired:
@@ -91,7 +101,7 @@ def run(target: Target, template: bytes, parts: Sequence[str] = ("",), *, second
         line = template.partition(b"\r\n")[0].decode()
         raise BenchError(f"{counts['refused']} error responses and {counts['broken']} broken connections to {line}")
     cpu_s = None if before_s is None or after_s is None else after_s - before_s
-    return Run(counts["requests"], counts["us"] / 1e6, cpu_s)
+    return Run(counts["requests"], counts["us"] / 1e6, cpu_s, counter.count)
 
 
 def _quoted(data: bytes) -> str:

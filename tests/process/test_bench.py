@@ -3,12 +3,15 @@
 import asyncio
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 from bench import client, messages, processes, wrk
+from bench.instructions import Counter
 from support.needs import require
 from support.paths import TESTS
 
@@ -75,7 +78,7 @@ def test_a_given_server_is_measured_and_its_cpu_if_its_process_is_known(known, l
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_life_measures_each_server_by_fifths_and_threads(tmp_path):
-    other = f"{sys.executable} -m tornado_signal"
+    other = TESTS.parent
     done = bench("--only", "life", "--seconds", 4, "--rate", 100, "--server", other, "--json", tmp_path / "life.json")
     assert done.returncode == 0, done.stderr
     measured = {figure["name"]: figure for figure in json.loads((tmp_path / "life.json").read_text())["figures"]}
@@ -92,15 +95,44 @@ def test_life_measures_each_server_by_fifths_and_threads(tmp_path):
     assert ours["ratio"] == pytest.approx(ours["value"] / measured[peerjs]["value"])
     assert ours["reached"] is None  # in so short a run nothing has been swept or compacted
     assert "45 pairs each, 100 a second" in ours["note"]
-    assert f"server 2 is {other}" in ours["note"]
+    assert f"server 2 is that of {other}" in ours["note"]
     assert measured["the load, of its own processor"]["value"] < 100
 
 
-@pytest.mark.parametrize("command", ["/no/such/command", "false"])
-def test_a_command_that_is_no_server_is_named(command):
-    done = bench("--only", "life", "--server", command)
+def test_a_folder_that_is_not_a_checkout_is_named(tmp_path):
+    done = bench("--only", "life", "--server", tmp_path)
     assert done.returncode == 1
-    assert f"life: {command} " in done.stderr or f"cannot run {command}" in done.stderr
+    assert f"life: {tmp_path} is no checkout of tornado-signal" in done.stderr
+
+
+def test_the_server_of_another_checkout_runs_the_code_of_that_checkout(tmp_path):
+    checkout = tmp_path / "other"
+    shutil.copytree(TESTS.parent / "tornado_signal", checkout / "tornado_signal")
+    (checkout / ".venv/bin").mkdir(parents=True)
+    (checkout / ".venv/bin/python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (checkout / ".venv/bin/python").chmod(0o755)
+    (checkout / "tornado_signal/_version.py").write_text("VERSION, COMMIT = '0.1', 'of-the-other'\n")
+    with (
+        processes.tornado_signal(tmp_path / "db", checkout=checkout) as server,
+        urllib.request.urlopen(urllib.request.Request(server.base, headers={"Origin": server.base})) as response,
+    ):
+        assert json.load(response) == {"version": "of-the-other"}
+
+
+@pytest.mark.needs("perf")
+def test_events_of_a_server_are_counted_while_it_works(live):
+    with Counter(live, "task-clock") as working:
+        for _ in range(200):
+            asyncio.run(client.create(live.base, ["counted"]))
+    with Counter(live, "task-clock") as resting:
+        pass
+    assert working.count > 10 * (resting.count or 0)
+
+
+def test_a_server_whose_process_is_unknown_has_no_instructions():
+    with Counter(processes.Target("http://127.0.0.1:9")) as counter:
+        pass
+    assert counter.count is None
 
 
 def test_a_server_that_is_not_there_is_an_error():
