@@ -85,8 +85,8 @@ class Through(Proxied):
     def __init__(self, service, *proxied):
         super().__init__(*proxied)
         self.service, self.runs = service, []
-        submit = service.application.submit
-        service.application.submit = lambda request: (self.runs.append(request.path), submit(request))[1]
+        run = service.application.run
+        service.application.run = lambda call, *more: (self.runs.append(call.request.path), run(call, *more))[1]
 
 
 def open_socket(through, **options):
