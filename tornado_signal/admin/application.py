@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.metrics_core import Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from tornado import web
 

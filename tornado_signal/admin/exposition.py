@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from ..metrics import Histogram
 from ..service.service import Service
@@ -179,7 +177,7 @@ def histogram(name: str, meaning: str, values: Histograms | Histogram, *labels: 
     """How often a number was at most so much, or that for each combination of labels."""
     family = HistogramMetricFamily(PREFIX + name, meaning, labels=labels)
     for found, value in values.items() if isinstance(values, Mapping) else [((), values)]:
-        names = [*map(floatToGoString, value.bounds), "+Inf"]
+        names = [*map(repr, value.bounds), "+Inf"]
         family.add_metric(found, list(zip(names, itertools.accumulate(value.counts), strict=True)), value.sum)
     return family
 
