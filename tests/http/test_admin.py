@@ -12,6 +12,7 @@ from support.command import BOUND_S
 from support.service import head
 
 from tornado_signal.errors import Unavailable
+from tornado_signal.lifecycle import DRAINING
 from tornado_signal.limits.per_address import ADMIN_CONNECTIONS
 from tornado_signal.stores.leveldb.binding import plyvel
 
@@ -59,11 +60,10 @@ async def test_draining_or_without_its_store_a_server_is_alive_and_nothing_more(
         assert {(status, fields["status"]) for status, fields in found} == {(503, "unavailable")}
         return {fields["reason"] for _, fields in found}
 
-    service.shared.draining = True
-    assert await reasons() == {"draining"}
-    service.shared.draining = False
     await service.close_store()
     assert all("database" in reason for reason in await reasons())
+    service.shared.lifecycle.reach(DRAINING)
+    assert await reasons() == {"draining"}
 
 
 async def test_other_paths_and_methods_are_refused_in_json(ask):

@@ -23,6 +23,7 @@ from support.service import (
 from support.sse import open_stream
 
 from tornado_signal import errors
+from tornado_signal.lifecycle import DRAINING
 from tornado_signal.service.statuses import STATUS
 from tornado_signal.settings.origins import Origins
 from tornado_signal.settings.settings import Settings
@@ -281,7 +282,7 @@ async def test_an_allow_list_and_nothing_else_allows_credentials(listed, start_s
         assert (response.status, credentials(response), allowed_origin(response)) == (status, expected, ORIGIN)
     async with open_stream(service.port, "/lobby/events") as stream:
         assert stream.headers.get("Access-Control-Allow-Credentials") == expected
-    service.shared.draining = True
+    service.shared.lifecycle.reach(DRAINING)
     response = await service.call("GET", "/topics")
     assert (response.status, credentials(response)) == (503, expected)
 
@@ -582,7 +583,7 @@ async def test_origin_and_path_come_before_the_size(service):
 
 @pytest.mark.parametrize("path", [*ROUTES, "/nowhere", "/client.js"])
 async def test_a_server_that_stops_answers_503(path, service):
-    service.shared.draining = True
+    service.shared.lifecycle.reach(DRAINING)
     for method in ("GET", "POST", "DELETE", "REPORT", "OPTIONS"):
         response = await service.call(method, path, b"[")
         assert refused(response) == (503, "Service unavailable"), method

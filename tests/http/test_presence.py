@@ -8,6 +8,7 @@ import pytest
 from support.rpc import BOUND_S, RpcClient
 from support.service import NOT_FOUND, ORIGIN, OTHER, invalid
 
+from tornado_signal.lifecycle import LEAVING
 from tornado_signal.stores.leveldb import store as leveldb
 from tornado_signal.system.clock import Clock
 from tornado_signal.websocket import presence
@@ -206,7 +207,7 @@ async def test_a_server_that_stops_withdraws_nothing(start_service):
     service = await start_service(hold_grace_ms=50)
     async with open_socket(service) as client:
         code = await hold(client)
-        service.shared.stopping = True
+        service.shared.lifecycle.reach(LEAVING)
     await asyncio.sleep(0.2)
     assert await listed(service) == [code]
 

@@ -22,6 +22,7 @@ from support.sse import Stream
 from support.traffic import SECRETS, offer, traffic
 
 from tornado_signal import COMMIT
+from tornado_signal.lifecycle import DRAINING, LEAVING
 
 pytest_plugins = ["support.http_fixtures"]
 
@@ -226,16 +227,16 @@ async def test_waits_and_streams_are_counted_apart_while_they_last_and_after(ser
     assert found.one("running_requests") == 0
 
 
-@pytest.mark.parametrize("part", ["store", "stopping", "draining"])
+@pytest.mark.parametrize("part", ["store", LEAVING, DRAINING])
 async def test_a_server_that_is_not_ready_shows_why(part, service):
     if part == "store":
         await service.close_store()
     else:
-        setattr(service.shared, part, True)
+        service.shared.lifecycle.reach(part)
     status = (await service.call("GET", "/topics")).status
     found = await scraped(service)
     assert (found.one("ready"), found.one("store_available")) == (0, part != "store")
-    reasons = {"store": {("the database is being reopened", "503"): 1}, "draining": {("draining", "503"): 1}}
+    reasons = {"store": {("the database is being reopened", "503"): 1}, DRAINING: {("draining", "503"): 1}}
     assert (status, found.all("refusals")) == (503 if part in reasons else 200, reasons.get(part, {}))
 
 

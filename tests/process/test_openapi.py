@@ -10,6 +10,7 @@ from support.command import ORIGIN, Server
 from support.service import declared
 
 from tornado_signal.http import assets, openapi
+from tornado_signal.lifecycle import DRAINING
 from tornado_signal.service.operations import SUBSCRIPTIONS, declare
 from tornado_signal.settings.origins import Origins
 from tornado_signal.settings.settings import Settings
@@ -116,7 +117,8 @@ def resolve(part):
 async def test_each_operation_is_refused_as_it_says(status, settings, start_service):
     """A server may take no such origin, no such body, no more, or nothing now."""
     service = await start_service(**settings)
-    service.shared.draining = status == 503
+    if status == 503:
+        service.shared.lifecycle.reach(DRAINING)
     if status == 429:
         await service.get("/health")
     later = {"Retry-After"} if status in (429, 503) else set()

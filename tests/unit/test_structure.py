@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "errors": "",
     "session": "errors",
     "metrics": "",
+    "lifecycle": "",
     "stores": "errors metrics session settings stores.leveldb stores.quotas stores.redis stores.watches system",
     "stores.census": "",
     "stores.latest_counts": "errors stores",
@@ -33,18 +34,19 @@ MAY_IMPORT = {
     ),
     "limits": "errors settings",
     "service": (
-        "errors limits metrics session settings stores stores.latest_counts stores.watches system orjson tornado"
+        "errors lifecycle limits metrics session settings stores stores.latest_counts stores.watches system orjson "
+        "tornado"
     ),
-    "http": "errors limits service settings stores.watches tornado",
-    "websocket": "errors service session stores.watches transport websockets",
+    "http": "errors lifecycle limits service settings stores.watches tornado",
+    "websocket": "errors lifecycle service session stores.watches transport websockets",
     "websocket.endpoint": "errors http service transport websocket",
-    "admin": "errors metrics service system transport httpx prometheus_client tornado",
+    "admin": "errors lifecycle metrics service system transport httpx prometheus_client tornado",
     "transport": "httptools tornado websockets",
     "maintenance": "errors settings stores stores.leveldb stores.redis system",
     "settings": "",
     "system": "errors metrics settings tornado",
     "process": (
-        "admin errors http limits metrics service settings stores stores.latest_counts system transport "
+        "admin errors http lifecycle limits metrics service settings stores stores.latest_counts system transport "
         "websocket.endpoint websocket package tornado"
     ),
     "process.worker": "process settings stores.redis system uvloop",

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from tornado import web
 
 from ..errors import Unavailable
+from ..lifecycle import DRAINING, LEAVING
 from ..service import wire
 from ..service.service import Service
 from ..system.tls import Tls
@@ -86,7 +87,7 @@ class Ready(ServiceHandler):
     """GET /readyz: the store can be written and read, and the server is not stopping."""
 
     async def get(self) -> None:
-        if self.service.stopping or self.service.draining:
+        if self.service.lifecycle.state >= LEAVING:
             raise Unavailable("draining")
         await self.service.store.probe()
         answer(self, 200, {"status": "ok"})
@@ -125,7 +126,7 @@ class MaintenanceHandler(ServiceHandler):
             here = is_loopback(headers.get("Host", "")) and ipaddress.ip_address(remote_ip).is_loopback
             if not (self.access.local and here):
                 raise web.HTTPError(403)
-        if self.service.draining:
+        if self.service.lifecycle.state >= DRAINING:
             raise Unavailable("draining")
 
 

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ..lifecycle import LEAVING
 from ..metrics import Histogram
 from ..service.service import Service
 from ..system.tls import Tls
@@ -52,8 +53,7 @@ class Exposition(Collector):
         yield gauge(
             "build_info", "The commit that the server was built from.", {(self._service.version,): 1}, "version"
         )
-        ending = self._service.stopping or self._service.draining
-        ready = self._service.store.available and not ending
+        ready = self._service.store.available and self._service.lifecycle.state < LEAVING
         yield gauge(
             "ready", "Whether the server serves: not while it stops, nor while its store cannot be used.", ready
         )

@@ -5,6 +5,7 @@ import random
 from typing import Any, Final
 
 from ..errors import InvalidParameter
+from ..lifecycle import DRAINING
 from ..service.operations import Subscription, check
 from ..service.schemas import EVENT_STREAM
 from ..service.topic_steps import Event
@@ -65,7 +66,7 @@ class Stream(Handler):
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         """Cut an EventSource off while the server drains: one that is refused never comes back."""
         call = self.call
-        call.begun |= call.service.draining and self.request.headers.get("Accept") == EVENT_STREAM
+        call.begun |= call.service.lifecycle.state >= DRAINING and self.request.headers.get("Accept") == EVENT_STREAM
         super().send_error(status_code, **kwargs)
 
 

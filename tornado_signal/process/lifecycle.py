@@ -5,6 +5,7 @@ import contextlib
 import signal
 from collections.abc import Callable, Coroutine
 
+from ..lifecycle import CLOSED, Lifecycle
 from ..service.service import Service
 from ..transport import Server
 
@@ -14,26 +15,17 @@ DRAIN_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 2.0
 
 
-class Signals:
-    """The signals that the process has received. Needs a running event loop.
+def handle_signals(lifecycle: Lifecycle) -> None:
+    """Stop on SIGTERM and SIGINT, and ignore SIGHUP until `on_hangup`. Needs a running event loop."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lifecycle.stop)
+    on_hangup(lambda: None)
 
-    Attributes:
-        stop: set by SIGTERM and SIGINT.
-        force_stop: set by a second one of them: stop without draining.
-        reload: called on SIGHUP.
-    """
 
-    def __init__(self) -> None:
-        self.stop = asyncio.Event()
-        self.force_stop = asyncio.Event()
-        self.reload: Callable[[], None] = lambda: None
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_stop)
-        loop.add_signal_handler(signal.SIGHUP, lambda: self.reload())
-
-    def _on_stop(self) -> None:
-        (self.force_stop if self.stop.is_set() else self.stop).set()
+def on_hangup(reload: Callable[[], None]) -> None:
+    """Call a function on SIGHUP. Needs a running event loop."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 
 
 async def drain(server: Server, admin_server: Server, service: Service) -> None:
@@ -43,10 +35,7 @@ async def drain(server: Server, admin_server: Server, service: Service) -> None:
     gets its normal response, and an open connection has time for one more request. New connections are for the next
     process, if the service manager keeps the sockets open.
     """
-    service.stopping = True
-    if delay_ms := service.settings.drain_delay_ms:
-        service.leaving = True
-        await asyncio.sleep(delay_ms / 1000)
+    await asyncio.sleep(service.settings.drain_delay_ms / 1000)
     await server.accept_no_more()
     service.store.end_watches()
     server.close_websockets(CLOSE_WEBSOCKETS_S)
@@ -57,9 +46,9 @@ async def drain(server: Server, admin_server: Server, service: Service) -> None:
     await admin_server.close(CLOSE_LIMIT_S)
 
 
-async def run_until(event: asyncio.Event, work: Coroutine[None, None, None]) -> None:
-    """Run until it is done, or cancel it when the event is set."""
-    working, waiting = asyncio.create_task(work), asyncio.create_task(event.wait())
+async def run_until_closed(lifecycle: Lifecycle, work: Coroutine[None, None, None]) -> None:
+    """Run until it is done, or cancel it when the process is to be closed."""
+    working, waiting = asyncio.create_task(work), asyncio.create_task(lifecycle.reached(CLOSED))
     await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     if working.done():

@@ -15,6 +15,7 @@ from .. import COMMIT
 from ..errors import OperatorError
 from ..http.application import Application
 from ..http.errors import make_refusal
+from ..lifecycle import CLOSED, LEAVING, SERVING, Lifecycle
 from ..limits.per_address import Limits
 from ..metrics import RequestMetrics
 from ..service.ice import open_ice_servers
@@ -32,7 +33,7 @@ from ..websocket.endpoint import websocket_routes
 from ..websocket.presence import Holds
 from .balance import PERIOD_S
 from .handover import Inherited, follow
-from .lifecycle import Signals, drain, run_until
+from .lifecycle import drain, handle_signals, on_hangup, run_until_closed
 from .listeners import load_admin_application, log_addresses, make_admin_server, open_all_sockets, open_tls
 from .reload import KEPT, Running, reload
 from .tuning import raise_descriptor_limit, tune_gc, tune_malloc
@@ -57,7 +58,8 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
     tune_malloc()
     tune_gc()
     faulthandler.enable()  # a watchdog's SIGABRT leaves in the log where the loop was stuck
-    signals = Signals()
+    lifecycle = Lifecycle()
+    handle_signals(lifecycle)
     notifier = Notifier(os.environ)
     max_connections = raise_descriptor_limit()
     tls, token = open_tls(settings), admin_token(settings)
@@ -73,7 +75,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         limits = Limits(settings, max_connections, lambda: store.capacity_bytes // ADDRESSES_TO_FILL)
         metrics = RequestMetrics()
         request_log = RequestLog(settings, metrics)
-        service = Service(store, settings, clock, open_ice_servers(settings), COMMIT, limits, request_log)
+        service = Service(store, settings, clock, open_ice_servers(settings), COMMIT, limits, request_log, lifecycle)
         application = Application(service, functools.partial(websocket_routes, Holds(service)))
         refusal = make_refusal(service.log)
         context = tls.context if tls else None
@@ -92,7 +94,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
             log_addresses(urls, admin)
 
         def status() -> str:
-            if signals.stop.is_set():
+            if lifecycle.state >= LEAVING:
                 return f"draining, {len(state.connections)} connections left"
             listed = "" if service.counts.value is None else f", {service.counts.value[0]} sessions listed"
             return f"listening on {', '.join(urls)}{listed}"
@@ -103,7 +105,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
                 await service.counts.refresh()
 
         def on_reload() -> None:
-            if not signals.stop.is_set():
+            if lifecycle.state < LEAVING:
                 notifier.reloading()
                 try:
                     reload(running.settings, read, running.apply)
@@ -116,9 +118,10 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
             except OperatorError as error:
                 log.error(KEPT, error)
 
-        signals.reload = on_reload
+        on_hangup(on_reload)
         if inherited is not None:
-            following = asyncio.create_task(follow(inherited.supervisor_pipe, on_sent, signals.stop.set))
+            leave = functools.partial(lifecycle.reach, LEAVING)
+            following = asyncio.create_task(follow(inherited.supervisor_pipe, on_sent, leave))
             accepts = inherited.balance.accepts
             balancing = PeriodicCallback(lambda: server.accept(accepts(state.websockets)), PERIOD_S * 1000)
             balancing.start()
@@ -128,13 +131,15 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
             await service.counts.refresh()
         notifier.ready(status())
 
-        await signals.stop.wait()
+        lifecycle.reach(SERVING)
+        await lifecycle.reached(LEAVING)
         log.info("stopping: draining")
         notifier.stopping(status())
         lag.stop()
-        await run_until(signals.force_stop, drain(server, admin_server, service))
-        if signals.force_stop.is_set():
+        await run_until_closed(lifecycle, drain(server, admin_server, service))
+        if lifecycle.state is CLOSED:
             log.info("stopping at once")
+        lifecycle.reach(CLOSED)
         await server.close(0)
         await admin_server.close(0)
         reports.stop()

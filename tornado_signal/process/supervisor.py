@@ -16,6 +16,7 @@ from tornado.ioloop import PeriodicCallback
 from ..admin.workers import WorkerListener, make_workers_application
 from ..errors import OperatorError
 from ..http.errors import make_refusal
+from ..lifecycle import LEAVING, SERVING, Lifecycle
 from ..metrics import RequestMetrics
 from ..service.ice import open_ice_servers
 from ..service.request_log import RequestLog
@@ -26,7 +27,7 @@ from ..system.secrets import redis_passwords
 from ..system.sockets import UnixSocket, url
 from .balance import share
 from .handover import encode
-from .lifecycle import CLOSE_LIMIT_S, Signals, run_until
+from .lifecycle import CLOSE_LIMIT_S, handle_signals, on_hangup, run_until_closed
 from .listeners import log_addresses, make_admin_server, open_all_sockets, open_tls
 from .reload import reload
 from .server import STATUS_S
@@ -200,7 +201,8 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         SystemExit: the first server has ended at its start, with its status; it has said why.
     """
     raise_descriptor_limit()
-    signals = Signals()
+    lifecycle = Lifecycle()
+    handle_signals(lifecycle)
     notifier = Notifier(os.environ)
     async with contextlib.AsyncExitStack() as opened:
         public, admin = open_all_sockets(settings)
@@ -227,7 +229,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         log_addresses(urls, admin)
 
         def status_line() -> str:
-            if signals.stop.is_set():
+            if lifecycle.state >= LEAVING:
                 return f"draining {number} workers"
             restarts = sum(worker.listener.restarts for worker in workers)
             return f"listening on {', '.join(urls)}, {number} workers, restarted {restarts} times"
@@ -243,34 +245,35 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
                 worker.apply(new)
 
         def on_reload() -> None:
-            if not signals.stop.is_set():
+            if lifecycle.state < LEAVING:
                 notifier.reloading()
                 try:
                     reload(settings, read, apply)
                 finally:
                     notifier.ready(status_line())
 
-        signals.reload = on_reload
+        on_hangup(on_reload)
         reports = PeriodicCallback(lambda: notifier.alive(status_line()), notifier.pause_s(STATUS_S) * 1000)
         reports.start()
         notifier.ready(status_line())
         async with asyncio.TaskGroup() as group:
             keepers = [group.create_task(worker.keep_running()) for worker in workers]
-            await signals.stop.wait()
+            lifecycle.reach(SERVING)
+            await lifecycle.reached(LEAVING)
             for keeper in keepers:
                 keeper.cancel()
         log.info("stopping: draining")
         notifier.stopping(status_line())
         for listening in public:
             listening.close()
-        await stop(workers, signals.force_stop)
+        await stop(workers, lifecycle)
         await admin_server.close(0)
         reports.stop()
     log.info("stopped")
 
 
-async def stop(workers: Sequence[Worker], force_stop: asyncio.Event) -> None:
-    """Have the workers drain and end: at once when the event is set, and in any case after some time."""
+async def stop(workers: Sequence[Worker], lifecycle: Lifecycle) -> None:
+    """Let the workers drain and exit, for a limited time and only until the process is to be closed."""
     for worker in workers:
         worker.stop()
 
@@ -280,7 +283,7 @@ async def stop(workers: Sequence[Worker], force_stop: asyncio.Event) -> None:
 
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(STOP_S):
-            await run_until(force_stop, all_ended())
+            await run_until_closed(lifecycle, all_ended())
     for number in (signal.SIGTERM, signal.SIGKILL):
         for worker in workers:
             worker.send(number)

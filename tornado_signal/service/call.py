@@ -8,6 +8,7 @@ from typing import Self
 from tornado.iostream import StreamClosedError
 
 from ..errors import OriginNotAllowed, SignalError, TooMany, Unavailable
+from ..lifecycle import DRAINING
 from ..stores.watches import Watch
 from .service import Service
 from .statuses import STATUS
@@ -101,7 +102,7 @@ class Call:
         if retry_after_s:
             persists = service.limits.goes_on(self.client_address, self.now_ms)
             raise TooMany("requests of an address", retry_after_s, persists=persists)
-        if service.draining:
+        if service.lifecycle.state >= DRAINING:
             raise Unavailable("draining")
 
     def admit_session(self) -> None:
@@ -185,5 +186,5 @@ class Call:
             line |= {"ms": round(seconds * 1000, 3), "bytes": self.sent_bytes, "id": self.request_id}
             log.finished(line, self.refused_for, self.client_address)
         service.running -= 1
-        if service.draining and not service.running:
+        if service.lifecycle.state >= DRAINING and not service.running:
             service.idle.set()

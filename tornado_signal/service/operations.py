@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from ..errors import InvalidParameter, Unavailable
+from ..lifecycle import LEAVING
 from ..session import SessionPosition, Side, utf8_length
 from ..settings.settings import Settings
 from . import wire
@@ -152,7 +153,8 @@ async def health(call: Call) -> bytes:
     Raises:
         Unavailable: the server is about to stop.
     """
-    if call.service.leaving:
+    # Without a delay nobody has the time to look: those that are still connected are served normally.
+    if call.service.lifecycle.state >= LEAVING and call.service.settings.drain_delay_ms:
         raise Unavailable("draining")
     return wire.encode({"status": "ok", "timestamp": call.now_ms})
 

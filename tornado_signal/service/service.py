@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ..lifecycle import DRAINING, Lifecycle
 from ..limits.fair_queue import FairQueue
 from ..limits.forwarded import trusted
 from ..limits.per_address import Limits
@@ -36,9 +37,7 @@ class Service:
         version: the commit that the server was built from.
         limits: what clients may ask for.
         log: the request log and its counters.
-        leaving: whether health checks are to send clients elsewhere.
-        stopping: whether the process is not ready for new clients. Those that are here are served as before.
-        draining: whether every further call is refused.
+        lifecycle: how far the process is.
         running: how many calls are being worked on, or wait for their turn.
         idle: set when none is, once the service drains.
         topic_steps: the latest events of topics.
@@ -55,9 +54,7 @@ class Service:
     version: str
     limits: Limits
     log: RequestLog
-    leaving: bool = False
-    stopping: bool = False
-    draining: bool = False
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)
     running: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     topic_steps: TopicSteps = field(default_factory=TopicSteps)
@@ -88,7 +85,7 @@ class Service:
 
     async def drain(self) -> None:
         """Refuse further calls (503) and wait for the responses to those that are being worked on."""
-        self.draining = True
+        self.lifecycle.reach(DRAINING)
         self.store.end_watches()
         if self.running:
             await self.idle.wait()

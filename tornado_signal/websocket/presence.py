@@ -9,6 +9,7 @@ from collections.abc import Hashable
 from typing import Final, Protocol
 
 from ..errors import SessionNotFound, TooMany, Unavailable
+from ..lifecycle import LEAVING
 from ..service.service import Service
 from ..session import LEASE_BYTES, Side
 
@@ -228,7 +229,7 @@ class Holds:
                 if hold.holder is not None and self._is_kept(hold):
                     self._renew_later(hold, expires_ms)
                 return
-            if self._service.stopping:
+            if self._service.lifecycle.state >= LEAVING:
                 return
             await self._store.release(*hold.key, hold.lease)
         except SessionNotFound:  # answered, withdrawn, expired, or held elsewhere
