@@ -643,6 +643,7 @@ async def test_a_woken_watch_finds_the_change(store, one):
         seen = []
 
         async def follow():
+            await watch.opened()
             since = SessionPosition((await one.read(code, ANSWERER)).serial, 0)
             while since.number < 100:
                 news = await one.read(code, ANSWERER, since=since)

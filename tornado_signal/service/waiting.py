@@ -49,6 +49,7 @@ async def wait_for_news(
         until_s = watch.now_s() + wait_s
         while True:
             try:
+                await watch.opened()
                 news = await store.read(call.origin, code, side, since=since, secret_hash=secret_hash)
             except OtherSession:  # the same content, published anew
                 raise SessionNotFound if looked else InvalidParameter("since") from None
@@ -76,6 +77,7 @@ async def wait_for_change(
         looked = False
         while True:
             try:
+                await watch.opened()
                 state = await store.listing_state(call.origin, topic, since)
             except Unavailable:
                 if not looked or not await wait_for_store(call, watch, until_s):
@@ -139,6 +141,7 @@ class TopicFeed:
 
     async def next(self, until_s: float) -> bytes | None:
         if self._position is None:
+            await self.watch.opened()
             self._position, known = await self._store.begin_topic(self._call.origin, self._topic, self._since)
             self._listing = not known
         elif self._more:
@@ -220,6 +223,7 @@ class SessionFeed:
             SessionNotFound: as `Store.read`.
             InvalidParameter: the cursor is of an earlier session with the same code.
         """
+        await self.watch.opened()
         try:
             self._news = await self._read()
         except OtherSession:

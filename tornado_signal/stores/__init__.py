@@ -257,7 +257,10 @@ class Store(Protocol):
     # Waiting
 
     def watch_session(self, origin: str, code: bytes) -> "Watch":
-        """Watch what both sides of a session send, and its end; not its expiry, which its news tell."""
+        """Watch what both sides of a session send, and its end; not its expiry, which its news tell.
+
+        Await `opened` of the watch before reading. A read without a watch never waits for another's watch.
+        """
 
     def watch_topic(self, origin: str, topic: str) -> "Watch":
         """Watch the listing of a topic, expiries included."""

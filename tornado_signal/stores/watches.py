@@ -10,7 +10,7 @@ which stops when nothing waits.
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 
 TICK_S = 0.05
@@ -20,15 +20,16 @@ END_S = 2.0  # the most that the end takes, however many there are
 
 
 class Watch:
-    """One interest in one key. Open it before reading what it is about: then no change between goes unnoticed.
+    """One interest in one key. Await `opened` before reading what it is about: then no later change goes unnoticed.
 
     Attributes:
         key: what is watched.
         closed: whether it has been closed; waiting is over then.
         on_close: called when that happens.
+        opening: waits until the store notices changes of the key; None if it does already.
     """
 
-    __slots__ = ("_changed", "_due", "_sleep", "_watches", "closed", "key", "on_close")
+    __slots__ = ("_changed", "_due", "_sleep", "_watches", "closed", "key", "on_close", "opening")
 
     def __init__(self, watches: "Watches", key: bytes) -> None:
         self._watches = watches
@@ -38,6 +39,16 @@ class Watch:
         self._sleep: asyncio.Future[bool] | None = None
         self.closed = False
         self.on_close: Callable[[], None] | None = None
+        self.opening: Callable[[], Awaitable[None]] | None = None
+
+    async def opened(self) -> None:
+        """Wait until every later change is noticed. Only those who watch wait, never others who read.
+
+        Raises:
+            Unavailable: the store does not notice changes now.
+        """
+        if self.opening is not None:
+            await self.opening()
 
     def __enter__(self) -> "Watch":
         """For `with`: it is closed at the end."""

@@ -99,6 +99,29 @@ async def test_a_slot_that_two_nodes_pass_to_each_other_is_not_asked_for_without
         owner.ask("CLUSTER SETSLOT", SLOT, "STABLE")
 
 
+async def test_reads_do_not_wait_for_the_subscription_of_another_client(redis, under):
+    with HoldingProxy(redis) as proxy:
+        async with opened(proxy.address, access=Access(timeout_s=30)) as store:
+            one = under(store, "https://one.example")
+            code = await one.create()
+            watches = [store.watch_session(one.origin, code), store.watch_topic(one.origin, "topic")]
+            held = [store.watch_topic(one.origin, str(number)) for number in range(wakes.IN_FLIGHT)]
+            openings = [asyncio.create_task(watch.opened()) for watch in watches]
+            late = asyncio.create_task(asyncio.sleep(10))
+            reads = asyncio.gather(
+                one.read(code, Side.ANSWERER), one.state(), store.begin_topic(one.origin, "topic", None)
+            )
+            await asyncio.wait((reads, late), return_when=asyncio.FIRST_COMPLETED)
+            assert reads.done()
+            assert [opening.done() for opening in openings] == [False, False]
+            late.cancel()
+            proxy.released.set()
+            await asyncio.gather(*openings)
+            assert [await watch.opened() for watch in watches] == [None, None]
+            for watch in (*watches, *held):
+                watch.close()
+
+
 async def test_many_channels_are_subscribed_a_part_at_a_time(redis):
     count = 5 * wakes.IN_FLIGHT
     with HoldingProxy(redis) as proxy:

@@ -26,6 +26,7 @@ async def wait_for_the_end(store, code):
     loop = asyncio.get_running_loop()
     reads = 0
     with store.watch_session(ORIGIN, code) as watch:
+        await watch.opened()
         while True:
             try:
                 news = await store.read(ORIGIN, code, Side.OFFERER)

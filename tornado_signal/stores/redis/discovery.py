@@ -170,7 +170,6 @@ class Discovery:
 
     async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
         partition = self._partitions.of_topic(origin, topic)
-        await self._watching.subscribed(partition.topic_channel(topic))
         call = scripts.listing_state(topic=topic.encode(), remember_ms=self._timeout_ms)
         again = 1
         while again:
@@ -187,7 +186,6 @@ class Discovery:
 
     async def begin_topic(self, origin: str, topic: str, since: Position | None) -> tuple[Position, bool]:
         partition = self._partitions.of_topic(origin, topic)
-        await self._watching.subscribed(partition.topic_channel(topic))
         identity, serial, _, _ = await self._step(partition, topic, 0, 0, 1)
         if since is not None:
             assert isinstance(since, TopicPosition)
@@ -199,7 +197,6 @@ class Discovery:
     async def topic_step(self, origin: str, topic: str, position: Position) -> TopicStep:
         assert isinstance(position, TopicPosition)
         partition = self._partitions.of_topic(origin, topic)
-        await self._watching.subscribed(partition.topic_channel(topic))
         identity, serial, left, come = await self._step(partition, topic, position.serial, position.listed, EVENTS_STEP)
         if identity != position.identity:  # nothing was there, or all of it was lost
             position = TopicPosition(identity, 0, 0)

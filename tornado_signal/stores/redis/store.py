@@ -332,7 +332,6 @@ class RedisStore:
     ) -> News:
         partition = self.partitions.of_code(origin, code)
         key = partition.session(code)
-        await self.watching.subscribed(key)
         side = reader.other
         known = since.number if since else 0
         description = b"o" if side is Side.OFFERER else b"a"

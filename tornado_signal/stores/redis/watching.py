@@ -1,6 +1,7 @@
 """Watches of sessions and topics: subscribed channels, and timers for what expires without a message."""
 
 import asyncio
+import functools
 
 from ...errors import Unavailable
 from ..watches import Watch, Watches
@@ -35,8 +36,12 @@ class Watching:
         self._expiring.clear()
 
     def watch(self, channel: bytes, slot: int) -> Watch:
+        """Open a watch; its `opened` waits until the channel is subscribed."""
         self.wakes.want(channel, slot)
-        return self.watches.watch(channel)
+        watch = self.watches.watch(channel)
+        if channel in self.wakes.pending:
+            watch.opening = functools.partial(self._subscribed, channel)
+        return watch
 
     def expects(self, channel: bytes, expires: bytes) -> None:
         """Have what watches a topic look at it when something expires there: no other message tells of that."""
@@ -62,8 +67,8 @@ class Watching:
             timer.cancel()
             self._expire(channel)
 
-    async def subscribed(self, channel: bytes) -> None:
-        """Wait until a channel that is watched is subscribed: what changes after that is told."""
+    async def _subscribed(self, channel: bytes) -> None:
+        """Wait until a channel is subscribed."""
         pending = self.wakes.pending.get(channel)
         if pending is not None:
             try:
