@@ -399,14 +399,12 @@ class LevelDBStore:
             _ = self.database.view  # counts of a database that cannot be read are no answer
             while at is not None and left:
                 most = min(left, records.LISTING_STEP)
-                step, at = records.listing_step(
+                *steps, at = records.listing_step(
                     self.database.view, origin, at, stop, now_ms, most, self.memory.accesses
                 )
-                left -= len(step)
-                if step:
-                    steps = [step]
-                    del step  # a reader may be slow, and many: what it has got is not kept here
-                    yield steps.pop()
+                left -= len(steps[0])
+                if steps[0]:
+                    yield steps.pop()  # many clients may read slowly: nothing is kept here while they do
                 if at is not None and left:
                     await asyncio.sleep(0)
         except plyvel.Error as error:

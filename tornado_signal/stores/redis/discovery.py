@@ -142,12 +142,10 @@ class Discovery:
             most = min(left, LISTING_STEP)
             command = (b"ZRANGE", partition.listing, stop, b"[" + prefix, b"BYLEX", b"REV", b"LIMIT", 0, most)
             members = await self._client.call(partition.slot, command, write=False)
-            step = [each for each in await self._listed(partition, [each[-16:] for each in members]) if each]
-            left -= len(step)
-            if step:
-                steps = [step]
-                del step  # a reader may be slow, and many: what it has got is not kept here
-                yield steps.pop()
+            steps = [[each for each in await self._listed(partition, [each[-16:] for each in members]) if each]]
+            left -= len(steps[0])
+            if steps[0]:
+                yield steps.pop()  # many clients may read slowly: nothing is kept here while they do
             if len(members) < most:
                 return
             stop = b"(" + members[-1]
