@@ -138,6 +138,13 @@ def test_nobody_imports_an_entry_point(path):
     assert not {each[1:] for each in imports(path)} & ENTRY_POINTS
 
 
+@pytest.mark.parametrize("path", [path for path in FILES if not module(path).startswith("process")], ids=module)
+def test_only_the_process_replaces_the_settings_of_others(path):
+    targets = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute))
+    replaced = {ast.unparse(node) for node in targets if node.attr == "settings" and isinstance(node.ctx, ast.Store)}
+    assert replaced <= {"self.settings"}
+
+
 def engine_checks(path):
     """Yield the lines where a file asks which engine a store is, or what else it may have."""
     tree = ast.parse(path.read_text())

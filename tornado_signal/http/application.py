@@ -10,6 +10,7 @@ from .. import errors
 from ..service import wire
 from ..service.operations import SUBSCRIPTIONS, Operation, declare
 from ..service.service import Service
+from ..settings.settings import Settings
 from . import assets
 from .call import HttpCall
 from .files import File
@@ -59,11 +60,10 @@ class Application(httputil.HTTPServerConnectionDelegate):
         self.unfinished_bytes = 0
         self._make_others = make_others or (lambda operations: {})
         self._tornado = web.Application(log_function=lambda handler: None)
-        self.make_routes()
+        self.make_routes(service.settings)
 
-    def make_routes(self) -> None:
-        """Make the routes for the settings in force: operations, subscriptions, files, documents, and others."""
-        settings = self.service.settings
+    def make_routes(self, settings: Settings) -> None:
+        """Make the routes for some settings: operations, subscriptions, files, documents, and others."""
         files = assets.load(assets.CLIENT | (assets.DEMO if settings.demo else {}))
         operations = declare(settings)
         routes = {

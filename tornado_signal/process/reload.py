@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from ..errors import OperatorError
 from ..http.application import Application
 from ..service.ice import open_ice_servers
-from ..settings.settings import Settings, merge
+from ..settings.live import LiveSettings
+from ..settings.settings import LIVE, Settings, merge
 from ..settings.sources import ConfigError
 from ..stores import quotas_of
 from ..system import logs
@@ -19,59 +21,101 @@ log = logging.getLogger(__name__)
 KEPT = "what is in use stays: %s"
 
 
-class Running:
-    """A server that runs, as far as settings can be applied to it.
+# Read from `service.settings` whenever they are needed.
+OF_CALLS = ("allowed_origins", "trusted_proxies", "max_body_bytes", "drain_delay_ms")
+OF_THE_LOG = ("access_log", "allowed_origins", "log_addresses", "trusted_proxies")
+OF_ROUTES = ("demo", "max_answer", "max_candidate", "max_offer")
+OF_LIMITS = (
+    *("burst_per_address", "max_bytes_per_address", "max_connections", "max_connections_per_address"),
+    *("max_sessions_per_address", "max_waiting", "max_waiting_per_address", "rate_per_address"),
+    *("trusted_proxies", "unlimited_addresses"),
+)
+OF_STORES = (
+    *("max_candidates", "max_sessions_per_origin", "max_sessions_per_topic", "max_side_bytes", "max_store_bytes"),
+    *("max_topics_per_origin", "min_free_bytes"),
+)
+
+
+def make_live_settings(
+    settings: Settings, application: Application, transport: ServerState, tls: Tls | None, **common: object
+) -> LiveSettings:
+    """Make the settings in force of a server.
 
     Args:
+        settings: those it was made with.
         application: that of the public listener.
         transport: what that listener's connections share.
         tls: its certificate.
         common: fields of every line of the log.
-
-    Attributes:
-        settings: those that count at present.
     """
+    live, service = LiveSettings(settings), application.service
 
-    def __init__(self, application: Application, transport: ServerState, tls: Tls | None, **common: object) -> None:
-        self._application = application
-        self._transport = transport
-        self._tls = tls
-        self._common = common
-        self.settings = application.service.settings
+    def calls(new: Settings) -> Callable[[], None]:
+        return partial(setattr, service, "settings", new)
 
-    def apply(self, settings: Settings) -> None:
-        """Apply what differs from the settings that count at present, and read certificate, key and secrets again.
+    def requests(new: Settings) -> Callable[[], None]:
+        return partial(setattr, service.log, "settings", new)
 
-        Raises:
-            OperatorError: one of the files cannot be used; nothing has changed then.
-        """
-        ice = open_ice_servers(settings)
-        passwords = redis_passwords(settings)
-        if self._tls is not None and settings.tls_certificate is not None and settings.tls_key is not None:
-            self._tls.reload(settings.tls_certificate, settings.tls_key)
-        self.settings = settings
-        service = self._application.service
-        service.settings = service.log.settings = settings
-        service.ice = ice
-        service.store.allow(quotas_of(settings))
-        service.store.use_passwords(*passwords)
-        service.limits.apply(settings)
-        self._transport.unsent.most_bytes = settings.max_unsent_bytes
-        self._transport.unfinished.most_bytes = settings.max_read_ahead_bytes
-        self._application.make_routes()
-        logs.set_up(settings.log_level, settings.log_format, **self._common)
+    def routes(new: Settings) -> Callable[[], None]:
+        return partial(application.make_routes, new)
+
+    def ice(new: Settings) -> Callable[[], None]:
+        return partial(setattr, service, "ice", open_ice_servers(new))
+
+    def quotas(new: Settings) -> Callable[[], None]:
+        return partial(service.store.allow, quotas_of(new))
+
+    def passwords(new: Settings) -> Callable[[], None]:
+        return partial(service.store.use_passwords, *redis_passwords(new))
+
+    def limits(new: Settings) -> Callable[[], None]:
+        return partial(service.limits.apply, new)
+
+    def unsent(new: Settings) -> Callable[[], None]:
+        return partial(setattr, transport.unsent, "most_bytes", new.max_unsent_bytes)
+
+    def unfinished(new: Settings) -> Callable[[], None]:
+        return partial(setattr, transport.unfinished, "most_bytes", new.max_read_ahead_bytes)
+
+    def lines(new: Settings) -> Callable[[], None]:
+        return partial(logs.set_up, new.log_level, new.log_format, **common)
+
+    def certificate(new: Settings) -> Callable[[], None]:
+        if tls is not None and new.tls_certificate is not None and new.tls_key is not None:
+            tls.reload(new.tls_certificate, new.tls_key)
+        return lambda: None
+
+    live.subscribe(calls, *OF_CALLS)
+    live.subscribe(requests, *OF_THE_LOG)
+    live.subscribe(ice, "stun_servers", "turn_secret_file", "turn_servers", "turn_ttl_s")
+    live.subscribe(quotas, *OF_STORES)
+    live.subscribe(passwords, "redis_password_file", "redis_sentinel_password_file")
+    live.subscribe(limits, *OF_LIMITS)
+    live.subscribe(unsent, "max_unsent_bytes")
+    live.subscribe(unfinished, "max_read_ahead_bytes")
+    live.subscribe(routes, *OF_ROUTES)
+    live.subscribe(lines, "log_format", "log_level")
+    # Last: the certificate is replaced when it is read, so nothing may be refused after it.
+    live.subscribe(certificate, "tls_certificate", "tls_key")
+    return live
 
 
-def reload(running: Settings, read: Callable[[], Settings], apply: Callable[[Settings], None]) -> None:
+def reload(
+    running: Settings,
+    read: Callable[[], Settings],
+    apply: Callable[[Settings], None],
+    names: frozenset[str] = LIVE,
+) -> None:
     """Read the settings again and apply what can be applied without a restart; all of it, or nothing.
 
     Args:
         running: those that count at present.
         read: reads the settings.
         apply: applies those that the server is to have.
+        names: those that it can apply.
     """
     try:
-        settings, applied, waiting = merge(running, read())
+        settings, applied, waiting = merge(running, read(), names)
         apply(settings)
     except (ConfigError, OperatorError) as error:
         log.error(KEPT, error)

@@ -35,7 +35,7 @@ from .balance import PERIOD_S
 from .handover import Inherited, follow
 from .lifecycle import drain, handle_signals, on_hangup, run_until_closed
 from .listeners import load_admin_application, log_addresses, make_admin_server, open_all_sockets, open_tls
-from .reload import KEPT, Running, reload
+from .reload import KEPT, make_live_settings, reload
 from .tuning import raise_descriptor_limit, tune_gc, tune_malloc
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,8 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         state = ServerState(
             application, refusal, context, limits, settings.max_unsent_bytes, settings.max_read_ahead_bytes
         )
-        running = Running(application, state, tls, **({"worker": inherited.worker} if inherited else {}))
+        common = {"worker": inherited.worker} if inherited else {}
+        live = make_live_settings(settings, application, state, tls, **common)
         server = Server(state)
         await server.start(public)
         admin_application = load_admin_application(service, state, admin, token, tls) if admin else web.Application()
@@ -108,13 +109,13 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
             if lifecycle.state < LEAVING:
                 notifier.reloading()
                 try:
-                    reload(running.settings, read, running.apply)
+                    reload(live.current, read, live.apply, live.names)
                 finally:
                     notifier.ready(status())
 
         def on_sent(sent: Settings) -> None:
             try:
-                running.apply(merge(running.settings, sent)[0])
+                live.apply(merge(live.current, sent, live.names)[0])
             except OperatorError as error:
                 log.error(KEPT, error)
 

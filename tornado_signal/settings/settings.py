@@ -313,10 +313,12 @@ class Settings:
 
 SETTINGS = tuple(Setting(field.name, **field.metadata) for field in dataclasses.fields(Settings))
 """The settings, in the order of their table."""
+LIVE = frozenset(each.name for each in SETTINGS if each.live)
+"""The names of those that a server in operation can apply."""
 
 
-def merge(running: Settings, read: Settings) -> tuple[Settings, list[str], list[str]]:
-    """What a server that runs can take over of settings that were read again.
+def merge(running: Settings, read: Settings, names: frozenset[str] = LIVE) -> tuple[Settings, list[str], list[str]]:
+    """What a server that runs can take over of settings that were read again: those of these names.
 
     Returns:
         The settings that it is to have, and the flags of those that change by that and of those that need a restart.
@@ -327,7 +329,7 @@ def merge(running: Settings, read: Settings) -> tuple[Settings, list[str], list[
         if before == after:
             continue
         # A listener goes on with what it speaks: HTTP or HTTPS.
-        if each.live and not (each.name in ("tls_certificate", "tls_key") and None in (before, after)):
+        if each.name in names and not (each.name in ("tls_certificate", "tls_key") and None in (before, after)):
             applied[each] = after
         else:
             waiting.append(each.flag)

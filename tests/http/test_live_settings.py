@@ -1,0 +1,111 @@
+"""Every setting that a reload applies has somebody who applies it, and no other is applied."""
+
+import dataclasses
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import tornado_signal
+from tornado_signal.errors import OperatorError
+from tornado_signal.http.errors import make_refusal
+from tornado_signal.process import reload
+from tornado_signal.settings import live as live_settings
+from tornado_signal.settings.live import LiveSettings
+from tornado_signal.settings.settings import LIVE, SETTINGS, Settings, merge
+from tornado_signal.transport import ServerState
+
+PACKAGE = Path(tornado_signal.__file__).parent
+ABOVE = "service/*.py http/*.py websocket/*.py admin/*.py process/lifecycle.py"
+# Where the settings of a subscriber are read, and how, if it keeps them.
+READ_LATER = {
+    reload.OF_CALLS: [(ABOVE, r"service\.settings\.(\w+)"), ("service/service.py", r"self\.settings\.(\w+)")],
+    reload.OF_THE_LOG: [
+        ("http/errors.py", r"\blog\.settings\.(\w+)"),
+        ("service/request_log.py", r"self\.settings\.(\w+)"),
+    ],
+    reload.OF_LIMITS: [("limits/per_address.py", r"\b_?settings\.(\w+)")],
+}
+
+
+class Recorder:
+    """Settings that record which of them are read."""
+
+    def __init__(self, settings):
+        self._settings = settings
+        self.read = set()
+
+    def __getattr__(self, name):
+        self.read.add(name)
+        return getattr(self._settings, name)
+
+
+def wired(service):
+    transport = ServerState(service.application, make_refusal(service.shared.log))
+    tls = SimpleNamespace(reload=lambda certificate, key: None)
+    return reload.make_live_settings(service.settings, service.application, transport, tls)
+
+
+async def test_what_is_documented_as_applied_is_what_is_subscribed_to(service):
+    assert wired(service).names == LIVE == {each.name for each in SETTINGS if "applied on SIGHUP" in each.help}
+
+
+async def test_each_subscriber_reads_all_that_it_subscribes_to(service, tmp_path, monkeypatch):
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef")
+    files = dict.fromkeys(("turn_secret_file", "redis_password_file", "redis_sentinel_password_file"), secret)
+    files |= {"tls_certificate": secret, "tls_key": secret, "turn_servers": ("turn:a",)}
+    recorders = []
+
+    def select(settings, names):
+        recorders.append((names, Recorder(settings)))
+        return recorders[-1][1]
+
+    monkeypatch.setattr(live_settings, "select", select)
+    monkeypatch.setattr(reload.logs, "set_up", lambda *arguments: None)
+    wired(service).apply(dataclasses.replace(service.settings, **files))
+    later = {frozenset(names) for names in READ_LATER}
+    assert later < {names for names, _ in recorders}
+    for names, recorder in recorders:
+        if names not in later:
+            assert recorder.read & LIVE == names
+
+
+@pytest.mark.parametrize("names", READ_LATER, ids=lambda names: names[0])
+def test_each_setting_that_is_read_when_it_is_needed_is_subscribed_to_by_its_reader(names):
+    read = set()
+    for files, pattern in READ_LATER[names]:
+        for path in (path for each in files.split() for path in PACKAGE.glob(each)):
+            read |= set(re.findall(pattern, path.read_text()))
+    assert read & LIVE == set(names)
+
+
+def test_a_change_that_nobody_applies_needs_a_restart():
+    live = LiveSettings(Settings())
+    live.subscribe(lambda settings: lambda: None, "max_offer")
+    changed = dataclasses.replace(Settings(), max_offer=100, max_answer=100, data_dir=Path("elsewhere"))
+    merged, applied, waiting = merge(live.current, changed, live.names)
+    assert (applied, waiting) == (["--max-offer"], ["--data-dir", "--max-answer"])
+    assert merged == dataclasses.replace(Settings(), max_offer=100)
+
+
+def test_nobody_reads_a_setting_without_a_subscription():
+    live, seen = LiveSettings(Settings()), []
+    live.subscribe(lambda settings: lambda: seen.append(settings), "max_offer")
+    live.apply(dataclasses.replace(Settings(), max_offer=100))
+    assert (seen[0].max_offer, seen[0].session_timeout_ms) == (100, Settings().session_timeout_ms)
+    with pytest.raises(AttributeError):
+        _ = seen[0].max_answer
+
+
+def test_when_a_file_cannot_be_used_nothing_changes():
+    def refuse(settings):
+        raise OperatorError("no such file")
+
+    live, seen = LiveSettings(Settings()), []
+    live.subscribe(lambda settings: lambda: seen.append(settings), "max_offer")
+    live.subscribe(refuse, "turn_secret_file")
+    with pytest.raises(OperatorError):
+        live.apply(dataclasses.replace(Settings(), max_offer=100))
+    assert (seen, live.current) == ([], Settings())
