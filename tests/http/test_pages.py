@@ -14,6 +14,7 @@ MODULE = "text/javascript; charset=utf-8"
 TYPES = {
     "/client.js": MODULE,
     "/client.d.ts": "application/typescript; charset=utf-8",
+    **{path: MODULE for path in assets.CLIENT if path.startswith("/client/")},
     "/demo": "text/html; charset=utf-8",
     "/demo/demo.css": "text/css; charset=utf-8",
     **{f"/demo/{name}.js": MODULE for name in ("demo", "chat", "talk", "tile", "vendor/uqr")},
@@ -48,14 +49,14 @@ async def test_a_file_has_its_type_and_is_readable_to_pages_of_every_origin(ask)
 
 
 async def test_who_understands_gzip_and_nobody_else_gets_a_file_compressed(ask):
-    plain = (assets.WEB / "client.js").read_bytes()
+    plain = (assets.WEB / "client" / "room.js").read_bytes()
     for value in ("gzip", "br, gzip, deflate", "GZIP;q=0.5", "identity, gzip ; q=1.0"):
-        response = await ask("/client.js", (ACCEPT, value))
+        response = await ask("/client/room.js", (ACCEPT, value))
         assert response.headers["Content-Encoding"] == "gzip", value
         assert gzip.decompress(response.body) == plain
         assert len(response.body) < len(plain) / 3
     for value in ("", "identity", "br", "gzip;q=0", "gzip; q=0.000", "x-gzip"):
-        response = await ask("/client.js", (ACCEPT, value))
+        response = await ask("/client/room.js", (ACCEPT, value))
         assert "Content-Encoding" not in response.headers, value
         assert response.body == plain
 

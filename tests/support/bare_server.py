@@ -8,7 +8,7 @@ import urllib.request
 
 from .waiting import Handler, LocalServer
 
-GETS = "/|/topics|/health|/client.js|/[^/]+/sessions"
+GETS = "/|/topics|/health|/client.js|/client/[^/]+[.]js|/[^/]+/sessions"
 FIELDS = {"offer": {"info", "offer"}, "answer": {"code", "answer", "candidate", "side"}, "poll": {"code", "side"}}
 UNKNOWN = "/no/such"
 

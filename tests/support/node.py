@@ -1,6 +1,8 @@
 """Node.js, with the functions of a module as its globals."""
 
 import json
+import posixpath
+import re
 import subprocess
 import urllib.request
 
@@ -19,10 +21,20 @@ for await (const line of createInterface({ input: process.stdin })) {
 
 
 def fetch_module(url, directory):
-    module = directory / "client.mjs"
-    with urllib.request.urlopen(f"{url}/client.js", timeout=BOUND_S) as response:
-        module.write_bytes(response.read())
-    return module
+    """Fetch the module and what it imports, as a browser does; return its path."""
+    (directory / "package.json").write_text('{"type": "module"}')
+    left, known = ["client.js"], set()
+    while left:
+        name = left.pop()
+        known.add(name)
+        with urllib.request.urlopen(f"{url}/{name}", timeout=BOUND_S) as response:
+            source = response.read().decode()
+        path = directory / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(source)
+        imported = re.findall(r'(?:from|import) "(\./[^"]+)";', source)
+        left += {posixpath.normpath(f"{posixpath.dirname(name)}/{each}") for each in imported} - known - {*left}
+    return directory / "client.js"
 
 
 class Node:

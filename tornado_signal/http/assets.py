@@ -16,8 +16,9 @@ SCRIPT: Final = "text/javascript"
 CLIENT: Final = {
     "/client.js": ("client.js", SCRIPT),
     "/client.d.ts": ("client.d.ts", "application/typescript"),
+    **{f"/client/{file.name}": (f"client/{file.name}", SCRIPT) for file in sorted((WEB / "client").glob("*.js"))},
 }
-"""The paths of the browser module and its types, each with its file and its media type."""
+"""The paths of the browser module, its parts and its types, each with its file and its media type."""
 DEMO_PAGE: Final = "/demo"
 DEMO: Final = {
     DEMO_PAGE: ("demo.html", HTML),
