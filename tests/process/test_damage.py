@@ -143,7 +143,8 @@ def test_damage_that_a_running_server_reads_is_a_503_and_is_logged_once(kind, em
     server = start("--admin-port", 0, *flags)
     # Sessions alone: what comes before them is read in scans, and what comes behind them has been read already.
     spoil_tables(data, 0.5, 0.9, step=10)
-    origin, code = sorted(codes)[int(0.6 * len(codes))]
+    unanswered = sorted(each for number, each in enumerate(codes) if number % 3)  # the others are not listed
+    origin, code = unanswered[int(0.6 * len(unanswered))]
     topic = dict(zip(codes, itertools.cycle(range(50)), strict=False))[origin, code]
     code = str(uuid.UUID(bytes=code))
     asked = {
