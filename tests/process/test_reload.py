@@ -42,7 +42,7 @@ def status(server, path="/topics", body=None, **options):
 
 
 def test_origins_limits_ice_servers_and_the_log_change_while_all_else_stays(configured, tmp_path):
-    server = configured(f"allowed_origins = '{ORIGIN}'", "session_timeout_ms = 60000", flags=["--max-candidate", 64])
+    server = configured(f"allowed_origins = '{ORIGIN}'", "session_timeout_ms = 60000", flags=["--max-candidates", 1])
     code = server.offer()
     waited = in_background(lambda: server.call("/poll", {"code": code, "side": "offerer", "wait": 60}))
     assert status(server, origin=OTHER) == 403
@@ -54,7 +54,7 @@ def test_origins_limits_ice_servers_and_the_log_change_while_all_else_stays(conf
         tmp_path,
         f"allowed_origins = ['{OTHER}', '{ORIGIN}']",
         "max_offer = 100",
-        "max_candidate = 100",
+        "max_candidates = 100",
         "max_sessions_per_topic = 1",
         "max_body_bytes = 2000",
         "demo = false",
@@ -84,7 +84,7 @@ def test_origins_limits_ice_servers_and_the_log_change_while_all_else_stays(conf
     assert status(server, "/demo") == 404
     assert server.call("/openapi.json")[1]["openapi"]
     assert server.call("/ice-servers")[1]["iceServers"] == [{"urls": ["stun:stun.example.com"]}]
-    assert status(server, "/answer", {"code": code, "side": "answerer", "candidate": "c" * 65}) == 400  # a flag's
+    assert status(server, "/answer", {"code": code, "side": "answerer", "candidates": ["a", "b"]}) == 429  # a flag's
     assert status(server, "/answer", {"code": code, "side": "answerer", "answer": "a"}) == 200
     assert waited()[1]["answer"] == "a"
     server.offer("later")

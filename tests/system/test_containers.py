@@ -283,9 +283,7 @@ def test_the_manifest_is_valid_with_our_settings():
     settings = load(argparse.Namespace(config=None), of_kind("ConfigMap")["data"])
     assert settings.store == "redis", "there is more than one"
     limit = container["resources"]["limits"]["memory"]
-    connections = (
-        settings.max_connections * CONNECTION_BYTES + settings.max_unsent_bytes + settings.max_read_ahead_bytes
-    )
+    connections = settings.max_connections * CONNECTION_BYTES + settings.max_unsent_bytes * 5 // 4
     assert int(limit.removesuffix("Gi")) << 30 >= connections + MAX_UNFINISHED_BYTES + SERVER_BYTES
     path = settings.redis_password_file
     assert (str(path.parent), path.name in of_kind("Secret")["stringData"]) == (mounted["mountPath"], True)

@@ -8,7 +8,7 @@ import pytest
 
 from tornado_signal.__main__ import make_parser
 from tornado_signal.settings.origins import Origins
-from tornado_signal.settings.settings import SETTINGS, Settings
+from tornado_signal.settings.settings import REPLACED, SETTINGS, Settings
 from tornado_signal.settings.sources import CONFIG_VARIABLE, ConfigError, load
 
 CONTRACT_D = {"--address": "127.0.0.1", "--port": 3000, "--socket-mode": 0o660, "--admin-port": None}
@@ -226,9 +226,9 @@ def test_every_source_means_the_same(name, written, in_toml, value, toml):
 
 
 def test_flag_wins_over_environment_over_file_over_default(toml):
-    path = toml("port = 1\nmax_offer = 1001\nmax_answer = 1001\ncodes = 'content'\n")
+    path = toml("port = 1\nmax_offer = 1001\nmax_candidates = 1001\ncodes = 'content'\n")
     env = {"TORNADO_SIGNAL_PORT": "2", "TORNADO_SIGNAL_MAX_OFFER": "1002", "TORNADO_SIGNAL_DURABILITY": "os"}
-    by_file = {"max_answer": 1001, "codes": "content"}
+    by_file = {"max_candidates": 1001, "codes": "content"}
     by_environment = {"max_offer": 1002, "durability": "os"}
     flags = ["--port", "3", "--address", "::1"]
     by_flag = {"port": 3, "address": "::1"}
@@ -422,3 +422,17 @@ def test_help_shows_every_setting(capsys):
         assert setting.unit or not setting.name.endswith("_ms")
     assert "--config" in shown
     assert "--check" in shown
+
+
+@pytest.mark.parametrize(("old", "new"), REPLACED.items())
+def test_a_setting_that_was_removed_is_refused_with_the_one_to_use(old, new, toml, capsys):
+    assert old not in {each.name for each in SETTINGS}
+    flag, new_flag = (f"--{name}".replace("_", "-") for name in (old, new))
+    with pytest.raises(SystemExit):
+        settle(flag, "1000")
+    assert f"unrecognized arguments: {flag} 1000; did you mean {new_flag}?" in capsys.readouterr().err
+    variable, new_variable = (f"TORNADO_SIGNAL_{name.upper()}" for name in (old, new))
+    with pytest.raises(ConfigError, match=f"{variable} = '1000': expected {new_variable}, which replaces it"):
+        settle(env={variable: "1000"})
+    with pytest.raises(ConfigError, match=f"key {old} = 1000: expected {new}, which replaces it"):
+        settle("--config", toml(f"{old} = 1000"))

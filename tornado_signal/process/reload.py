@@ -24,7 +24,7 @@ KEPT = "what is in use stays: %s"
 # Read from `service.settings` whenever they are needed.
 OF_CALLS = ("allowed_origins", "trusted_proxies", "max_body_bytes", "drain_delay_ms")
 OF_THE_LOG = ("access_log", "allowed_origins", "log_addresses", "trusted_proxies")
-OF_ROUTES = ("demo", "max_answer", "max_candidate", "max_offer")
+OF_ROUTES = ("demo", "max_offer")
 OF_LIMITS = (
     *("burst_per_address", "max_bytes_per_address", "max_connections", "max_connections_per_address"),
     *("max_sessions_per_address", "max_waiting", "max_waiting_per_address", "rate_per_address"),
@@ -32,7 +32,7 @@ OF_LIMITS = (
 )
 OF_STORES = (
     *("max_candidates", "max_sessions_per_origin", "max_sessions_per_topic", "max_side_bytes", "max_store_bytes"),
-    *("max_topics_per_origin", "min_free_bytes"),
+    "min_free_bytes",
 )
 
 
@@ -71,11 +71,8 @@ def make_live_settings(
     def limits(new: Settings) -> Callable[[], None]:
         return partial(service.limits.apply, new)
 
-    def unsent(new: Settings) -> Callable[[], None]:
-        return partial(setattr, transport.unsent, "most_bytes", new.max_unsent_bytes)
-
-    def unfinished(new: Settings) -> Callable[[], None]:
-        return partial(setattr, transport.unfinished, "most_bytes", new.max_read_ahead_bytes)
+    def memory(new: Settings) -> Callable[[], None]:
+        return partial(transport.limit_memory, new.max_unsent_bytes)
 
     def lines(new: Settings) -> Callable[[], None]:
         return partial(logs.set_up, new.log_level, new.log_format, **common)
@@ -91,8 +88,7 @@ def make_live_settings(
     live.subscribe(quotas, *OF_STORES)
     live.subscribe(passwords, "redis_password_file", "redis_sentinel_password_file")
     live.subscribe(limits, *OF_LIMITS)
-    live.subscribe(unsent, "max_unsent_bytes")
-    live.subscribe(unfinished, "max_read_ahead_bytes")
+    live.subscribe(memory, "max_unsent_bytes")
     live.subscribe(routes, *OF_ROUTES)
     live.subscribe(lines, "log_format", "log_level")
     # Last: the certificate is replaced when it is read, so nothing may be refused after it.

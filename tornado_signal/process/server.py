@@ -79,9 +79,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         application = Application(service, functools.partial(websocket_routes, Holds(service)))
         refusal = make_refusal(service.log)
         context = tls.context if tls else None
-        state = ServerState(
-            application, refusal, context, limits, settings.max_unsent_bytes, settings.max_read_ahead_bytes
-        )
+        state = ServerState(application, refusal, context, limits, settings.max_unsent_bytes)
         common = {"worker": inherited.worker} if inherited else {}
         live = make_live_settings(settings, application, state, tls, **common)
         server = Server(state)

@@ -409,9 +409,9 @@ def declare(settings: Settings) -> tuple[Operation, ...]:
                 CODE,
                 one_of(
                     "sent",
-                    replace(string("answer", settings.max_answer), narrows={"side": ANSWERER}),
-                    string("candidate", settings.max_candidate),
-                    candidates(settings.max_candidate),
+                    replace(string("answer", settings.max_offer), narrows={"side": ANSWERER}),
+                    string("candidate", settings.max_offer),
+                    candidates(settings.max_offer),
                 ),
                 side(check_answering_side),
                 SECRET,

@@ -5,7 +5,7 @@ import difflib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
-from .settings import SETTINGS
+from .settings import REPLACED, SETTINGS
 from .sources import CONFIG_VARIABLE
 from .value_types import ValueType
 
@@ -39,7 +39,10 @@ class CommandLine(argparse.ArgumentParser):
             parser = self.commands.get(found.command, self)
             flags = [flag for argument in parser.arguments for flag in argument.option_strings]
             written = [each.partition("=")[0] for each in unknown if each.startswith("--")]
-            near = [flag for each in written for flag in difflib.get_close_matches(each, flags, n=1)]
+            near = []
+            for each in written:
+                new = REPLACED.get(each.removeprefix("--").replace("-", "_"), "")
+                near += [f"--{new}".replace("_", "-")] if new else difflib.get_close_matches(each, flags, n=1)
             hint = f"; did you mean {' and '.join(dict.fromkeys(near))}?" if near else ""
             parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return found

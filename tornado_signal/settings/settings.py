@@ -193,9 +193,9 @@ class Settings:
         live=True,
     )
     max_body_bytes: int = setting(262_144, integer(1024, 16_777_216), "the largest body", "bytes", live=True)
-    max_offer: int = setting(262_144, integer(64, 16_777_216), "the longest offer", "code points", live=True)
-    max_answer: int = setting(262_144, integer(64, 16_777_216), "the longest answer", "code points", live=True)
-    max_candidate: int = setting(262_144, integer(64, 16_777_216), "the longest candidate", "code points", live=True)
+    max_offer: int = setting(
+        262_144, integer(64, 16_777_216), "the longest offer, answer or candidate", "code points", live=True
+    )
     max_candidates: int = setting(1000, COUNT, "how many candidates a side of a session may have", live=True)
     max_side_bytes: int = setting(
         1_048_576,
@@ -208,7 +208,6 @@ class Settings:
         2_000_000, COUNT, "how many unanswered sessions an origin may have", live=True
     )
     max_sessions_per_topic: int = setting(2_000_000, COUNT, "how many unanswered sessions a topic may have", live=True)
-    max_topics_per_origin: int = setting(2_000_000, COUNT, "how many topics an origin may have", live=True)
     max_sessions_per_address: int = setting(
         10_000, COUNT, "how many sessions an address may publish in the lifetime of one", live=True
     )
@@ -234,12 +233,10 @@ class Settings:
     )
     max_connections_per_address: int = setting(1000, COUNT, "how many connections an address may have open", live=True)
     max_unsent_bytes: int = setting(
-        67_108_864, COUNT, "how much clients that read too slowly may leave unread, all together", "bytes", live=True
-    )
-    max_read_ahead_bytes: int = setting(
-        16_777_216,
+        67_108_864,
         COUNT,
-        "how much is read ahead of what can be answered, of all clients together, over HTTP and WebSockets",
+        "how much clients that read too slowly may leave unread, all together; a quarter of it is read ahead of what "
+        "can be answered, over HTTP and WebSockets",
         "bytes",
         live=True,
     )
@@ -313,6 +310,13 @@ class Settings:
 
 SETTINGS = tuple(Setting(field.name, **field.metadata) for field in dataclasses.fields(Settings))
 """The settings, in the order of their table."""
+REPLACED = {
+    "max_answer": "max_offer",
+    "max_candidate": "max_offer",
+    "max_read_ahead_bytes": "max_unsent_bytes",
+    "max_topics_per_origin": "max_sessions_per_origin",
+}
+"""The names of settings that were removed, each with the one to use instead."""
 LIVE = frozenset(each.name for each in SETTINGS if each.live)
 """The names of those that a server in operation can apply."""
 

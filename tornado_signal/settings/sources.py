@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from .settings import PREFIX, SETTINGS, Setting, Settings
+from .settings import PREFIX, REPLACED, SETTINGS, Setting, Settings
 from .value_types import ValueType
 
 T = TypeVar("T")
@@ -53,8 +53,9 @@ def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
         path, named_by = namespace.config, "--config"
 
     table = {} if path is None else _read_toml(path, named_by)
-    from_file = _read_all(table, {each.name: each for each in SETTINGS}, f"file {path}, key ")
-    from_environ = _read_all(variables, {each.variable: each for each in SETTINGS}, "environment variable ")
+    from_file = _read_all(table, {each.name: each for each in SETTINGS}, REPLACED, f"file {path}, key ")
+    replaced = {PREFIX + old.upper(): PREFIX + new.upper() for old, new in REPLACED.items()}
+    from_environ = _read_all(variables, {each.variable: each for each in SETTINGS}, replaced, "environment variable ")
     from_flags = {each.name: getattr(namespace, each.name) for each in SETTINGS if each.name in namespace}
     values = from_file | from_environ | from_flags
     if values.get("store") == "redis":
@@ -114,11 +115,22 @@ def _read_toml(path: str, named_by: str) -> dict[str, object]:
         raise ConfigError(named_by, path, f"a TOML file ({error})") from error
 
 
-def _read_all(source: Mapping[str, object], known: Mapping[str, Setting], where: str) -> dict[str, Any]:
-    """Check one source whole: `known` are the names it may use, `where` goes before them in messages."""
+def _read_all(
+    source: Mapping[str, object], known: Mapping[str, Setting], replaced: Mapping[str, str], where: str
+) -> dict[str, Any]:
+    """Check one source whole.
+
+    Args:
+        source: its names and values.
+        known: the names that it may use.
+        replaced: the names that were removed, each with the one to use instead.
+        where: what goes before names in messages.
+    """
     values = {}
     for name, raw in source.items():
         if name not in known:
+            if name in replaced:
+                raise ConfigError(where + name, raw, f"{replaced[name]}, which replaces it")
             near = difflib.get_close_matches(name, known, n=1)
             hint = f" such as {near[0]}" if near else ""
             raise ConfigError(where + name, raw, f"the name of a setting{hint} (serve --help lists them)")

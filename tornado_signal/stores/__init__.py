@@ -305,7 +305,7 @@ def quotas_of(settings: Settings) -> Quotas:
     return Quotas(
         settings.max_sessions_per_origin,
         settings.max_sessions_per_topic,
-        settings.max_topics_per_origin,
+        settings.max_sessions_per_origin,  # a topic exists while it has a session
         settings.max_candidates,
         settings.max_side_bytes,
         settings.max_store_bytes,

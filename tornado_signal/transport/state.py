@@ -148,7 +148,6 @@ class ServerState:
     Args:
         limiter: counts connections, and says which are too many.
         max_unsent_bytes: what clients that read too slowly may leave unread, all together.
-        max_read_ahead_bytes: the limit of `unfinished`.
 
     Attributes:
         application: answers the requests.
@@ -173,7 +172,6 @@ class ServerState:
         tls: ssl.SSLContext | None = None,
         limiter: ConnectionLimiter | None = None,
         max_unsent_bytes: int = 64 << 20,
-        max_read_ahead_bytes: int = 16 << 20,
     ) -> None:
         self.application = application
         self.refusal = refusal
@@ -183,13 +181,18 @@ class ServerState:
         self.connections: set[OpenConnection] = set()
         self.all_closed = asyncio.Event()
         self.unsent = Backlog(max_unsent_bytes, attrgetter("unsent_bytes"))
-        self.unfinished = Backlog(max_read_ahead_bytes, attrgetter("unfinished_bytes"))
+        self.unfinished = Backlog(max_unsent_bytes // 4, attrgetter("unfinished_bytes"))
         self.websockets = 0
         self.turned_away = 0
         self.stopping = False
         self.done: asyncio.Future[None] = self.loop.create_future()
         self.done.set_result(None)
         self._limiter = limiter
+
+    def limit_memory(self, max_unsent_bytes: int) -> None:
+        """Change the limit of `unsent`, and that of `unfinished`, which is a quarter of it."""
+        self.unsent.most_bytes = max_unsent_bytes
+        self.unfinished.most_bytes = max_unsent_bytes // 4
 
     def admit(self, address: str) -> int | None:
         """Count a client's connection; see `ConnectionLimiter.connected`."""
