@@ -129,8 +129,9 @@ export class Negotiation {
 
   async #take({ description, of, candidates = [] }) {
     const connection = this.#connection;
-    if (description?.type === "offer") {
-      if (!(of > this.#seen)) return; // it comes twice, or late
+    // An offer that comes twice was sent again because its response was lost, with the candidates found meanwhile.
+    if (description?.type === "offer" && of !== this.#seen) {
+      if (!(of > this.#seen)) return; // it is late
       const [own, other] = [connection.localDescription, description].map((each) => /^o=mozilla/m.test(each?.sdp));
       const stands = own === other ? this.#way.leads : other;
       if (stands && (this.#making || connection.signalingState !== "stable")) return;
@@ -145,7 +146,7 @@ export class Negotiation {
       this.#of = of;
       this.#described = true;
       this.post();
-    } else if (description && of === this.#of && connection.signalingState === "have-local-offer") {
+    } else if (description?.type === "answer" && of === this.#of && connection.signalingState === "have-local-offer") {
       await connection.setRemoteDescription(description);
     }
     for (const each of candidates) connection.addIceCandidate(each).catch(() => {}); // may be of an older description

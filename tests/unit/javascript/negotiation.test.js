@@ -1,0 +1,186 @@
+import assert from "node:assert/strict";
+import { afterEach, beforeEach, mock, test } from "node:test";
+import { Negotiation } from "../../../tornado_signal/web/client/negotiation.js";
+import { FakeConnection } from "./fake_rtc.js";
+
+const stop = new AbortController();
+
+beforeEach(() => mock.timers.enable({ apis: ["setTimeout"] }));
+afterEach(() => mock.timers.reset());
+
+/** Let everything happen that waits for no timer. */
+const settled = async () => {
+  for (let turn = 0; turn < 50; turn += 1) await null;
+};
+
+/** One side, whose mail goes to `deliver(mail, side)`. */
+function side(name, { leads, deliver = () => true }) {
+  const connection = new FakeConnection(name);
+  const mails = [];
+  const way = {
+    signal: stop.signal,
+    leads,
+    begins: true,
+    direct: false,
+    listed: true,
+    send: async (mail) => {
+      mails.push(structuredClone(mail));
+      return deliver(structuredClone(mail));
+    },
+  };
+  const negotiation = new Negotiation(connection, 1, way);
+  return { connection, negotiation, mails, way };
+}
+
+/** Two sides whose mail reaches the other one, unless `lost(mail)`. */
+function pair(lost = () => false) {
+  let second;
+  const first = side("first", { leads: true, deliver: (mail) => lost(mail) || (second.negotiation.take(mail), true) });
+  second = side("second", { leads: false, deliver: (mail) => lost(mail) || (first.negotiation.take(mail), true) });
+  return [first, second];
+}
+
+function assertAgreed(offerer, answerer) {
+  assert.equal(offerer.connection.signalingState, "stable");
+  assert.equal(answerer.connection.signalingState, "stable");
+  assert.deepEqual(offerer.connection.localDescription, answerer.connection.remoteDescription);
+  assert.deepEqual(answerer.connection.localDescription, offerer.connection.remoteDescription);
+}
+
+test("an offer is answered", async () => {
+  const [first, second] = pair();
+  first.connection.need();
+  await settled();
+  assertAgreed(first, second);
+});
+
+test("of two offers at once that of the side that leads stands", async () => {
+  const [first, second] = pair();
+  first.connection.need();
+  second.connection.need();
+  await settled();
+  assertAgreed(first, second);
+  assert.equal(first.connection.localDescription.type, "offer");
+});
+
+test("either side may offer again", async () => {
+  const [first, second] = pair();
+  first.connection.need();
+  await settled();
+  second.connection.need();
+  await settled();
+  assertAgreed(second, first);
+  first.connection.need();
+  await settled();
+  assertAgreed(first, second);
+});
+
+test("an offer that comes twice is answered once", async () => {
+  const [first, second] = pair();
+  first.connection.need();
+  await settled();
+  const answers = second.mails.length;
+  second.negotiation.take(first.mails[0]);
+  await settled();
+  assert.equal(second.mails.length, answers);
+  assertAgreed(first, second);
+});
+
+test("an answer to an earlier offer is ignored", async () => {
+  const { connection, negotiation } = side("first", { leads: true });
+  connection.need();
+  await settled();
+  negotiation.take({ description: { type: "answer", sdp: "of another offer" }, of: 7 });
+  await settled();
+  assert.equal(connection.signalingState, "have-local-offer");
+});
+
+test("mail that was delivered and failed is sent again, with what was found meanwhile", async () => {
+  let failures = 1;
+  const other = side("second", { leads: false });
+  const first = side("first", {
+    leads: true,
+    deliver: (mail) => {
+      other.negotiation.take(mail);
+      if (failures-- > 0) throw new TypeError("The response was lost");
+      return true;
+    },
+  });
+  first.connection.need();
+  await settled();
+  first.negotiation.add("a candidate");
+  mock.timers.tick(2000);
+  await settled();
+  assert.deepEqual(other.connection.candidates, ["a candidate"]);
+  assert.equal(first.mails.length, 2);
+});
+
+test("a send that fails does not end the negotiation", async () => {
+  let failures = 2;
+  const { connection, negotiation, mails } = side("first", {
+    leads: true,
+    deliver: () => {
+      if (failures-- > 0) throw new TypeError("The server is away");
+      return true;
+    },
+  });
+  connection.need();
+  await settled();
+  for (let turn = 0; turn < 3; turn += 1) {
+    mock.timers.tick(2000);
+    await settled();
+  }
+  assert.equal(mails.at(-1).description.type, "offer");
+  negotiation.add("later");
+  await settled();
+  assert.deepEqual(mails.at(-1).candidates, ["later"]);
+});
+
+test("candidates wait until the other side is listed", async () => {
+  const { negotiation, mails, way } = side("first", { leads: true });
+  way.listed = false;
+  negotiation.add("one");
+  await settled();
+  assert.equal(mails.length, 0);
+  way.listed = true;
+  negotiation.add("two");
+  await settled();
+  assert.deepEqual(mails, [{ candidates: ["one", "two"] }]);
+});
+
+test("over an open channel nothing goes by mail", async () => {
+  const { connection, mails, way } = side("first", { leads: true });
+  way.direct = true;
+  connection.channel.open();
+  connection.need();
+  await settled();
+  assert.equal(mails.length, 0);
+  assert.equal(connection.channel.sent[0].description.type, "offer");
+  connection.channel.receive({ description: { type: "answer", sdp: "answer" }, of: 1 });
+  await settled();
+  assert.equal(connection.signalingState, "stable");
+});
+
+test("nonsense changes nothing", async () => {
+  const { connection, negotiation } = side("first", { leads: true });
+  for (const nonsense of [{}, { description: 1 }, { description: { type: "answer" }, of: "x" }, { of: 1 }]) {
+    negotiation.take(nonsense);
+  }
+  await settled();
+  assert.equal(connection.remoteDescription, null);
+  connection.need();
+  await settled();
+  assert.equal(connection.signalingState, "have-local-offer");
+});
+
+test("an offer that comes again while this side offers is no answer", async () => {
+  const [first, second] = pair();
+  first.connection.need();
+  await settled();
+  second.way.listed = false; // its offer is on its way
+  second.connection.need();
+  await settled();
+  second.negotiation.take(first.mails[0]);
+  await settled();
+  assert.equal(second.connection.signalingState, "have-local-offer");
+});

@@ -1,0 +1,77 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { passing, SignalError, taken } from "../../../tornado_signal/web/client/errors.js";
+import { messages } from "../../../tornado_signal/web/client/sse.js";
+import { Deadline, limited, retry } from "../../../tornado_signal/web/client/timing.js";
+
+const never = new Promise(() => {});
+
+test("a deadline that passes aborts its signal and says so", async () => {
+  const deadline = new Deadline();
+  await assert.rejects(deadline.within(1, never), { name: "TimeoutError" });
+  assert.equal(deadline.passed, true);
+  assert.equal(deadline.signal.aborted, true);
+});
+
+test("a deadline ends with the signal that it was made with", async () => {
+  const outer = new AbortController();
+  const deadline = new Deadline(outer.signal);
+  const waiting = deadline.within(60_000, never);
+  outer.abort(new Error("enough"));
+  await assert.rejects(waiting, { message: "enough" });
+  assert.equal(deadline.passed, false);
+  assert.equal(new Deadline(outer.signal).signal.aborted, true);
+});
+
+test("what a task comes to, and its deadline has ended", async () => {
+  let signal;
+  const result = await limited(60_000, undefined, async (deadline) => {
+    ({ signal } = deadline);
+    return 7;
+  });
+  assert.equal(result, 7);
+  assert.equal(signal.aborted, true);
+});
+
+test("only what may pass is tried again", async () => {
+  const { signal } = new AbortController();
+  let tries = 0;
+  const failing = (error) => async () => {
+    tries += 1;
+    throw error;
+  };
+  await assert.rejects(retry(failing(new SignalError(404, "no")), signal, 5), { status: 404 });
+  assert.equal(tries, 1);
+  await assert.rejects(retry(failing(new SignalError(503, "later", 1)), signal, 2), { status: 503 });
+  assert.equal(tries, 3);
+});
+
+test("which errors may pass, and which say that a session is taken", () => {
+  assert.deepEqual(
+    [500, 503, 429, 404, 409, 400].map((status) => [
+      passing(new SignalError(status, "")),
+      taken(new SignalError(status, "")),
+    ]),
+    [
+      [true, false],
+      [true, false],
+      [true, false],
+      [false, true],
+      [false, true],
+      [false, false],
+    ],
+  );
+  assert.equal(passing(new TypeError("no network")), true);
+});
+
+test("an event stream is understood wherever it is split", () => {
+  const text =
+    'retry: 2000\n\nevent: session\r\nid: a:b\r\ndata: {"a":\r\ndata: 1}\r\n\r\n: comment\n\ndata: \u{1f600}\r\r';
+  const bytes = new TextEncoder().encode(text);
+  const expected = [...messages()(bytes)];
+  assert.deepEqual(expected[1], { event: "session", id: "a:b", data: '{"a":\n1}' });
+  for (let at = 0; at <= bytes.length; at += 1) {
+    const parse = messages();
+    assert.deepEqual([...parse(bytes.slice(0, at)), ...parse(bytes.slice(at))], expected, `split at ${at}`);
+  }
+});

@@ -1,0 +1,16 @@
+"""Unit tests of the browser module, run by Node.js with a fake RTCPeerConnection."""
+
+from pathlib import Path
+
+import pytest
+from support.waiting import ran
+
+TESTS = sorted((Path(__file__).parent / "javascript").glob("*.test.js"))
+
+pytestmark = pytest.mark.needs("node")
+
+
+@pytest.mark.parametrize("file", TESTS, ids=lambda file: file.stem.removesuffix(".test"))
+def test_unit_tests_of_the_browser_module(file):
+    done = ran("node", "--test", file)
+    assert done.returncode == 0, done.stdout + done.stderr
