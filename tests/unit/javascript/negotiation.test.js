@@ -32,12 +32,15 @@ function side(name, { leads, deliver = () => true }) {
   return { connection, negotiation, mails, way };
 }
 
-/** Two sides whose mail reaches the other one, unless `lost(mail)`. */
-function pair(lost = () => false) {
-  let second;
-  const first = side("first", { leads: true, deliver: (mail) => lost(mail) || (second.negotiation.take(mail), true) });
-  second = side("second", { leads: false, deliver: (mail) => lost(mail) || (first.negotiation.take(mail), true) });
-  return [first, second];
+/** Two sides whose mail reaches the other one. */
+function pair() {
+  const sides = [];
+  const to = (place) => (mail) => {
+    sides[place].negotiation.take(mail);
+    return true;
+  };
+  sides.push(side("first", { leads: true, deliver: to(1) }), side("second", { leads: false, deliver: to(0) }));
+  return sides;
 }
 
 function assertAgreed(offerer, answerer) {
