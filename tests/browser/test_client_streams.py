@@ -260,7 +260,7 @@ def test_streams_of_any_shape(server, tmp_path):
                   const start = setTimeout;
                   globalThis.setTimeout = (end, ms) => {
                     const silence = ms > 10_000; // for so long a server may be silent
-                    if (new Error().stack.includes("client.mjs") && !silence) pauses.push(ms);
+                    if (new Error().stack.includes("/client/timing.js") && !silence) pauses.push(ms);
                     return start(end, ms);
                   };
                   for await (const {type, data, id} of new SignalClient(URL, {socket: false}).events("lobby")) {
