@@ -312,13 +312,13 @@ def stalled(server):
 def test_a_client_that_connected_before_the_signal_is_served_a_last_time(start):
     server = start()
     with connect(server) as fresh, connect(server) as kept:
-        kept.sendall(asking("/health"))
+        kept.sendall(asking("/topics"))
         assert kept.recv(4096).startswith(b"HTTP/1.1 200 ")
         server.process.send_signal(signal.SIGTERM)
         until_nobody_is_let_in(server)
         last = False
         while not last:
-            kept.sendall(asking("/health"))
+            kept.sendall(asking("/topics"))
             answer = kept.recv(4096)
             assert answer.startswith(b"HTTP/1.1 200 ")
             last = b"\r\nConnection: close\r\n" in answer

@@ -153,8 +153,7 @@ async def health(call: Call) -> bytes:
     Raises:
         Unavailable: the server is about to stop.
     """
-    # Without a delay nobody has the time to look: those that are still connected are served normally.
-    if call.service.lifecycle.state >= LEAVING and call.service.settings.drain_delay_ms:
+    if call.service.lifecycle.state >= LEAVING:
         raise Unavailable("draining")
     return wire.encode({"status": "ok", "timestamp": call.now_ms})
 
