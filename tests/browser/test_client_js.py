@@ -42,9 +42,10 @@ def test_it_is_small_and_needs_nothing():
     assert not any("import(" in each for each in sources)
 
 
-def test_the_entry_imports_all_parts_so_that_they_come_in_one_more_round_trip():
+def test_the_entry_imports_all_parts_so_that_they_come_at_once():
     entry = (WEB / "client.js").read_text()
     assert set(re.findall(r'"\./client/(.*)"', entry)) == {each.name for each in MODULES[1:]}
+    assert len(MODULES) - 1 <= 2 * 6  # twice the connections that a browser has to one server over HTTP/1.1
 
 
 def test_the_types_declare_exactly_what_the_module_exports(server, connect_page):

@@ -33,7 +33,9 @@ def fetch_module(url, directory):
         path.parent.mkdir(exist_ok=True)
         path.write_text(source)
         imported = re.findall(r'(?:from|import) "(\./[^"]+)";', source)
-        left += {posixpath.normpath(posixpath.join(posixpath.dirname(name), each)) for each in imported} - known - {*left}
+        left += (
+            {posixpath.normpath(posixpath.join(posixpath.dirname(name), each)) for each in imported} - known - {*left}
+        )
     return directory / "client.js"
 
 

@@ -12,21 +12,18 @@
  * All that a page asks of a server goes over one WebSocket, or over HTTP where there is none to be had: see client/socket.js.
  */
 
-// Imported here although other modules do, too: a browser asks for all of them at once, in one more round trip.
-import "./client/errors.js";
+// Imported here although other modules do, too, so that a browser asks for all of them at once: over HTTP/2 in one more
+// round trip, over HTTP/1.1 in two, since it has six connections.
 import "./client/http.js";
 import "./client/identity.js";
 import "./client/link.js";
 import "./client/negotiation.js";
 import "./client/peer.js";
-import "./client/random.js";
 import "./client/servers.js";
 import "./client/socket.js";
-import "./client/sse.js";
-import "./client/timing.js";
 
 export { join, publish } from "./client/connect.js";
-export { SignalError } from "./client/errors.js";
 export { pair } from "./client/pair.js";
 export { room } from "./client/room.js";
 export { SignalClient } from "./client/signal-client.js";
+export { SignalError } from "./client/timing.js";

@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { passing, SignalError, taken } from "../../../tornado_signal/web/client/errors.js";
-import { messages } from "../../../tornado_signal/web/client/sse.js";
-import { Deadline, limited, retry } from "../../../tornado_signal/web/client/timing.js";
+import { messages } from "../../../tornado_signal/web/client/http.js";
+import { Deadline, limited, passing, retry, SignalError, taken } from "../../../tornado_signal/web/client/timing.js";
 
 const never = new Promise(() => {});
 

@@ -1,10 +1,9 @@
 /* Connections to whoever has published, or joins. */
 
-import { taken } from "./errors.js";
+import { ownInfo } from "./identity.js";
 import { answered, Link, offered, WAIT_S } from "./link.js";
-import { ownInfo } from "./random.js";
 import { Servers } from "./servers.js";
-import { PAUSE_MS, retry, sleep } from "./timing.js";
+import { PAUSE_MS, retry, sleep, taken } from "./timing.js";
 
 export const BESIDE_MS = 1500; // about: then another one is tried beside a peer that says nothing
 const AGAIN_MS = 2000; // in which a peer that was taken is listed again

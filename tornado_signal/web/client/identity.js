@@ -1,6 +1,10 @@
-/* Names and the keys that prove them. */
+/* Random names, and names with keys that prove them. */
 
-import { random } from "./random.js";
+export const random = (parts = 8) =>
+  Array.from(crypto.getRandomValues(new Uint32Array(parts)), (part) => part.toString(36)).join("-");
+
+let made; // when it is needed: not every Node can
+export const ownInfo = () => (made ??= random());
 
 export const MAX_NAME = 256;
 const STORED = "tornado-signal secret"; // what a page keeps its secret as

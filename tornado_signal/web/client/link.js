@@ -1,10 +1,9 @@
 /* One side of one session, from its description to the open channel. */
 
-import { passing, taken } from "./errors.js";
+import { ownInfo, random } from "./identity.js";
 import { keepMessages, Negotiation, newConnection } from "./negotiation.js";
-import { ownInfo, random } from "./random.js";
 import { list } from "./servers.js";
-import { backOff, PAUSE_MS, retry, sleep } from "./timing.js";
+import { backOff, PAUSE_MS, passing, retry, sleep, taken } from "./timing.js";
 
 export const WAIT_S = 50; // below the minute after which many proxies give up
 const CONNECT_MS = 20_000; // from the answer to the open channel

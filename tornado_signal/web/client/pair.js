@@ -1,10 +1,9 @@
 /* A connection to whichever page comes next. */
 
 import { firstOf, MAX_PEERS, shuffled } from "./connect.js";
-import { taken } from "./errors.js";
 import { answered, offered, WAIT_S } from "./link.js";
 import { Servers } from "./servers.js";
-import { Deadline, PAUSE_MS, retry, sleep } from "./timing.js";
+import { Deadline, PAUSE_MS, retry, sleep, taken } from "./timing.js";
 
 const PAIR = "pair/"; // what the topic of a pair begins with on the server
 

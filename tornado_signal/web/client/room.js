@@ -1,14 +1,12 @@
 /* Everybody under a topic, connected to everybody. */
 
 import { BESIDE_MS, MAX_PEERS } from "./connect.js";
-import { taken } from "./errors.js";
-import { Identity, isName, MAX_NAME, ownSecret } from "./identity.js";
+import { Identity, isName, MAX_NAME, ownInfo, ownSecret, random } from "./identity.js";
 import { PAIR_MS, WAIT_S } from "./link.js";
 import { parsed } from "./negotiation.js";
 import { Peer } from "./peer.js";
-import { ownInfo, random } from "./random.js";
 import { list, Servers } from "./servers.js";
-import { backOff, Deadline, PAUSE_MS, retry, sleep } from "./timing.js";
+import { backOff, Deadline, PAUSE_MS, retry, sleep, taken } from "./timing.js";
 
 const MAX_MAILS = 250; // to one beacon: the server's limits allow twice as many
 const MAX_ATTEMPTS = 50; // at once that a room begins, and as many that others do: a page may have 500 connections

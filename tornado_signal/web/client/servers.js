@@ -1,8 +1,7 @@
 /* Several servers, of which the first one that works is used, and offers that stay listed. */
 
-import { passing } from "./errors.js";
 import { HERE, SignalClient } from "./signal-client.js";
-import { backOff, sleep } from "./timing.js";
+import { backOff, passing, sleep } from "./timing.js";
 
 const TTL_MS = 120_000; // how long an offer outlives a page that vanished without a word
 const REFRESH_MS = 40_000;

@@ -1,10 +1,8 @@
 /* The API of one server, call by call. */
 
-import { passing } from "./errors.js";
-import { JSON_BODY, json, pathOf, request } from "./http.js";
+import { JSON_BODY, json, messages, pathOf, request } from "./http.js";
 import { hidden, socketTo, withdrawals } from "./socket.js";
-import { messages } from "./sse.js";
-import { backOff, Deadline, limited, MAX_PAUSE_MS, PAUSE_MS, REQUEST_MS, retry, sleep } from "./timing.js";
+import { backOff, Deadline, limited, MAX_PAUSE_MS, PAUSE_MS, passing, REQUEST_MS, retry, sleep } from "./timing.js";
 
 const MAX_MESSAGE = 65_536; // what is larger goes over HTTP, which can say that it is too large
 const WITHDRAW_TRIES = 16; // in about two minutes, as long as an offer lives

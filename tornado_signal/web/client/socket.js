@@ -1,8 +1,7 @@
 /* The WebSocket to a server, and what happens to it when the page goes away. */
 
-import { SignalError } from "./errors.js";
 import { json, request } from "./http.js";
-import { limited, REQUEST_MS } from "./timing.js";
+import { limited, REQUEST_MS, SignalError } from "./timing.js";
 
 const OPEN_MS = 4000; // for a WebSocket to open
 const HTTP_MS = 300_000; // how long HTTP is used where no WebSocket works
