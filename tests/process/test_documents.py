@@ -325,6 +325,27 @@ def test_the_endpoints_are_those_of_the_routes():
     assert {path: method for method, path in rows} == routes
 
 
+def constant(cell, folder):
+    """The value of a constant that is named as `FILE` `NAME`, in ms if the source has seconds."""
+    file, name = re.fullmatch(r"`(\S+)` `(\w+)`", cell).groups()
+    found = re.search(
+        rf"^(?:export )?(?:const )?{name}(?:: Final)? = (\S+?);?(?: |$)", (folder / file).read_text(), re.M
+    )
+    value = found[1].replace("_", "")
+    return float(value) * (1000 if name.endswith("_S") else 1) if value[0].isdigit() else value.strip('"')
+
+
+def test_the_constants_of_the_room_protocol_are_those_of_both_languages():
+    package = Path(tornado_signal.__file__).parent
+    rows = table("room-protocol", "Constants", "constant")
+    assert len(rows) == 8
+    for _, value, python, javascript in rows:
+        expected = value.strip("`")
+        expected = float(expected) if expected.isdigit() else expected
+        assert constant(javascript, package / "web" / "client") == expected
+        assert not python or constant(python, package) == expected
+
+
 def test_the_errors_are_those_of_the_server():
     made = {errors.InvalidParameter: ("…",), errors.MethodNotAllowed: ((),), errors.Unavailable: ("x",)}
     made[errors.TooMany] = ("x", 1)
@@ -361,7 +382,7 @@ def test_the_files_and_headings_that_are_named_exist():
     named = set(
         re.findall(r"`((?:tests|systemd|docs|tornado_signal|\.ci)/[\w./-]*|[A-Z]+(?:\.md)?)(?: --\w.*)?`", text)
     )
-    named -= {"OPTIONS", "HEAD", "GET", "POST", "WS", "F", "I", "M", "S", "L", "G", "E"}
+    named -= {"OPTIONS", "HEAD", "GET", "POST", "WS", "F", "I", "M", "S", "L", "G", "E", "TOPIC", "PAIR", "ROOM"}
     assert {"tests/peer.py", "systemd/", "tornado_signal/", "CHANGELOG.md", "LICENSE", ".ci/run"} <= named
     assert [name for name in named if not (ROOT / name).exists()] == []
     for path, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", pages()["README"]):

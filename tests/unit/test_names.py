@@ -1,6 +1,7 @@
 """Names of members of a room: what is signed, and what is no signature."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +76,26 @@ def test_an_identity_refuses_a_name_without_secret_or_too_long():
     with pytest.raises(ValueError, match="one to 256 characters"):
         Identity(TOPIC, "x" * 257, "of Alice")
     Identity(TOPIC, "x" * 256, "of Alice")
+
+
+VECTORS = json.loads((Path(__file__).parents[1] / "room-vectors.json").read_text())
+
+
+def unsealed(vector):
+    return Identity(VECTORS["topic"], None, None).unseal(vector["text"], vector["field"], vector["to"])
+
+
+@pytest.mark.parametrize("vector", VECTORS["accepted"], ids=lambda vector: vector["what"])
+def test_vectors_that_are_accepted(vector):
+    assert unsealed(vector) == vector["fields"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["ignored"], ids=lambda vector: vector["what"])
+def test_vectors_that_are_ignored(vector):
+    assert unsealed(vector) is None
+
+
+def test_vectors_of_ids():
+    assert [Identity(TOPIC, None, each["secret"]).id for each in VECTORS["identities"]] == [
+        each["id"] for each in VECTORS["identities"]
+    ]

@@ -75,3 +75,28 @@ export function ownSecret() {
     return random(); // there is no such storage, or it may not be used
   }
 }
+
+/** What a text of somebody else is as JSON; nothing if it is none. */
+export function parsed(text) {
+  try {
+    return JSON.parse(text) ?? {};
+  } catch {
+    return {};
+  }
+}
+
+/** What a member says under a topic, as text, to another member or to all; with an identity signed. */
+export async function seal(identity, topic, fields, to = "") {
+  const json = JSON.stringify(fields);
+  return `${(await identity?.sign(`${topic}\n${to}\n${json}`)) ?? ""}${json}`;
+}
+
+/** The fields of what a member has said; none if it is nonsense, or not signed as the id in `field` asks for. */
+export async function unseal(topic, text, field, to = "") {
+  const [, signature, json] = /^([^{]*)(.*)/s.exec(text);
+  const { [field]: id, me, ...others } = parsed(json);
+  if (typeof id !== "string" || id === "" || (id[0] === "@") !== (signature !== "")) return {};
+  if (!signature) return { ...others, [field]: id };
+  const signed = await Identity.signed(id, signature, `${topic}\n${to}\n${json}`);
+  return signed ? { ...others, [field]: id, me: isName(me) ? me : undefined } : {};
+}

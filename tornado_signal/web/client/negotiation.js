@@ -1,5 +1,6 @@
 /* Negotiation on one RTCPeerConnection. */
 
+import { parsed } from "./identity.js";
 import { PAUSE_MS, sleep } from "./timing.js";
 
 export function newConnection(iceServers, { rtc, RTCPeerConnection = globalThis.RTCPeerConnection, prepare }) {
@@ -150,14 +151,5 @@ export class Negotiation {
       await connection.setRemoteDescription(description);
     }
     for (const each of candidates) connection.addIceCandidate(each).catch(() => {}); // may be of an older description
-  }
-}
-
-/** What a text of somebody else is as JSON; nothing if it is none. */
-export function parsed(text) {
-  try {
-    return JSON.parse(text) ?? {};
-  } catch {
-    return {};
   }
 }

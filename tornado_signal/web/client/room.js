@@ -1,9 +1,8 @@
 /* Everybody under a topic, connected to everybody. */
 
 import { BESIDE_MS, MAX_PEERS } from "./connect.js";
-import { Identity, isName, MAX_NAME, ownInfo, ownSecret, random } from "./identity.js";
+import { Identity, isName, MAX_NAME, ownInfo, ownSecret, random, seal, unseal } from "./identity.js";
 import { PAIR_MS, WAIT_S } from "./link.js";
-import { parsed } from "./negotiation.js";
 import { Peer } from "./peer.js";
 import { list, Servers } from "./servers.js";
 import { backOff, Deadline, PAUSE_MS, retry, sleep, taken } from "./timing.js";
@@ -143,7 +142,7 @@ class Room extends EventTarget {
   async #claim(client, me) {
     const { sessions } = await client.sessions(this.#topic, { limit: MAX_PEERS, signal: this.#stop.signal });
     for (const { offer } of sessions) {
-      const { id, me: theirs } = await this.#read(offer, "id");
+      const { id, me: theirs } = await unseal(this.#topic, offer, "id");
       if (id && id !== this.id && theirs === me) throw new Error(`Another member has the name ${me}`);
     }
   }
@@ -154,7 +153,7 @@ class Room extends EventTarget {
     const { me, info = ownInfo() } = this.#options;
     this.#iceServers = (await servers.iceServers(client)).iceServers;
     this.#at = Math.max(Date.now(), this.#at + 1); // also after the clock was set back
-    const offer = await this.#write({ id: this.id, at: this.#at, me });
+    const offer = await seal(this.#identity, this.#topic, { id: this.id, at: this.#at, me });
     const { code, keep } = await list(client, this.#topic, { info, offer, secret: this.#secret });
     this.#withdraw();
     this.#client = client;
@@ -216,24 +215,8 @@ class Room extends EventTarget {
     this.#code = undefined;
   }
 
-  /** What is sent as an offer, or as mail to a member. */
-  async #write(fields, to = "") {
-    const json = JSON.stringify(fields);
-    return `${(await this.#identity?.sign(`${this.#topic}\n${to}\n${json}`)) ?? ""}${json}`;
-  }
-
-  /** The fields of what another member has sent; none if it is nonsense, or not signed as the id in `field` asks for. */
-  async #read(text, field, to = "") {
-    const [, signature, json] = /^([^{]*)(.*)/s.exec(text);
-    const { [field]: id, me, ...others } = parsed(json);
-    if (typeof id !== "string" || id === "") return {};
-    if (id[0] !== "@") return { ...others, [field]: id };
-    const signed = await Identity.signed(id, signature, `${this.#topic}\n${to}\n${json}`);
-    return signed ? { ...others, [field]: id, me: isName(me) ? me : undefined } : {};
-  }
-
   async #see({ code, info, offer, createdAt }) {
-    const { id, at, me } = await this.#read(offer, "id");
+    const { id, at, me } = await unseal(this.#topic, offer, "id");
     if (id === this.id && this.#identity && at > this.#at) {
       throw new Error("Another page is in this room with the same secret");
     }
@@ -284,7 +267,7 @@ class Room extends EventTarget {
   }
 
   async #take(text) {
-    const { from, me, info, code, connection, ...mail } = await this.#read(text, "from", this.id);
+    const { from, me, info, code, connection, ...mail } = await unseal(this.#topic, text, "from", this.id);
     if (!from || from === this.id || this.#stop.signal.aborted) return;
     const member = this.#members.get(from) ?? { id: from, name: me, info: String(info), tries: 0 };
     const first = from < this.id && mail.description?.type === "offer" && mail.of === 1;
@@ -400,7 +383,8 @@ class Room extends EventTarget {
   async #send(member, mail, signal) {
     const { id, code } = member;
     const { me, info = ownInfo() } = this.#options;
-    const text = await this.#write({ from: this.id, me, info, code: this.#code, ...mail }, id);
+    const mailed = { from: this.id, me, info, code: this.#code, ...mail };
+    const text = await seal(this.#identity, this.#topic, mailed, id);
     try {
       await retry(() => this.#client.candidate(code, "answerer", text, { signal }), signal);
     } catch (error) {

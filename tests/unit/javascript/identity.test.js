@@ -1,0 +1,28 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import { Identity, seal, unseal } from "../../../tornado_signal/web/client/identity.js";
+
+const { topic, identities, accepted, ignored } = JSON.parse(
+  readFileSync(new URL("../../room-vectors.json", import.meta.url), "utf8"),
+);
+
+test("an id is made from its secret", async () => {
+  for (const { secret, id } of identities) assert.equal((await Identity.of(secret)).id, id);
+});
+
+for (const { what, field, to, text, fields } of accepted) {
+  test(`accepted: ${what}`, async () => {
+    assert.deepEqual(JSON.parse(JSON.stringify(await unseal(topic, text, field, to))), fields);
+  });
+}
+
+for (const { what, field, to, text } of ignored) {
+  test(`ignored: ${what}`, async () => assert.deepEqual(await unseal(topic, text, field, to), {}));
+}
+
+test("what is sealed is unsealed", async () => {
+  const identity = await Identity.of("of Alice");
+  const text = await seal(identity, topic, { from: identity.id, info: "a" }, "someone");
+  assert.equal((await unseal(topic, text, "from", "someone")).info, "a");
+});
