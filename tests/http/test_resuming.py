@@ -218,6 +218,9 @@ async def test_streams_that_are_cut_off_at_any_point(seed, service):
         if live or step in (publish, pass_time, cut, follow):
             await step()
             counts[step.__name__] += 1
+    await publish()
+    service.clock.ms = min(expires_ms for expires_ms, _ in live.values())  # at least one ends by its time
+    drop_expired()
     code = (await service.post("/lobby/offer", info="i", offer="o"))["code"]
     live[code] = (0, 0)
     for follower in followers:
