@@ -94,7 +94,7 @@ class Load:
         async with connected(self._port) as connection:
             while not self._over.is_set():
                 async with asyncio.timeout(PATIENCE_S):
-                    response = await self._ask(connection, request("GET", "/health"), "kept")
+                    response = await self._ask(connection, request("GET", "/topics"), "kept")
                 if response.headers.get("Connection") == "close":
                     return
                 await asyncio.sleep(0.05)
