@@ -1,0 +1,64 @@
+"""Copies docstrings and comments into Markdown files that textlint checks: `python tests/prose/extract.py FOLDER`.
+
+The line numbers stay, so that a message about `FOLDER/path/module.py.md` leads to the line of `path/module.py`.
+"""
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from pathlib import Path
+
+# A Google-style section, or an item in one: each is a paragraph of its own.
+ITEM = re.compile(r"\s*(?:(?:Args|Attributes|Raises|Returns|Yields|Example|Note):|[\w.*`]+(?: \([^)]*\))?: )")
+# Directives for tools, shebangs and lines of dashes are not prose.
+DIRECTIVE = re.compile(r"#!|#?\s*(?:noqa|type:|pragma|fmt:|biome-ignore|ruff:|mypy:|shellcheck|-+$|@)")
+JAVASCRIPT_COMMENT = re.compile(r"/\*\*?(?P<block>.*?)\*/|(?<![:\"'`/])//(?P<line>[^\n]*)", re.DOTALL)
+DOC_TAG = re.compile(r"\s*@(?:param|returns|type|typedef|property|template|import|this|throws|implements|extends)\b")
+
+
+def python_prose(source):
+    """Yield the line number and the text of each docstring line and comment of a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node, clean=False)
+            if docstring is not None:
+                yield from enumerate(docstring.split("\n"), node.body[0].lineno)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not DIRECTIVE.match(token.string):
+            yield token.start[0], token.string.lstrip("# ")
+
+
+def javascript_prose(source):
+    """Yield the line number and the text of each comment line of a script."""
+    for match in JAVASCRIPT_COMMENT.finditer(source):
+        first = source.count("\n", 0, match.start()) + 1
+        for number, line in enumerate((match["block"] or match["line"]).split("\n"), first):
+            text = re.sub(r"^\s*\* ?", "", line)
+            if not DIRECTIVE.match(text.strip()) and not DOC_TAG.match(text):
+                yield number, text
+
+
+def markdown(prose, length):
+    """Return the texts as Markdown with `length` lines, one paragraph for each docstring section, item or comment."""
+    lines = [""] * (length + 1)
+    for number, text in prose:
+        mark = "- " if ITEM.match(text) else ""
+        lines[number] = mark + text.strip().replace("<", r"\<")
+    return "\n".join(lines[1:]) + "\n"
+
+
+def main(folder):
+    names = subprocess.check_output(["git", "ls-files", "*.py", "*.js", "*.ts", ":!*/vendor/*"], text=True)
+    for name in names.splitlines():
+        source = Path(name).read_text()
+        prose = python_prose(source) if name.endswith(".py") else javascript_prose(source)
+        target = Path(folder, name + ".md")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(markdown(prose, source.count("\n") + 1))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
