@@ -74,6 +74,7 @@ class Machine:
         peer = ("type", "veth", "peer", "name", "cable", "netns", str(self._process.pid))
         _do("ip", "link", "add", self._port, *peer)
         _do("ip", "link", "set", self._port, "master", "lan", "up")
+        _do(*self.enter, "ip", "link", "set", "cable", "addrgenmode", "none")  # as in NETWORK
         self.plug()
 
     def plug(self, moved=0):
@@ -112,11 +113,14 @@ def _namespace(option, script):
 
 
 # aiortc leaves out the loopback interface, so the peers get another one, an end of a cable to nowhere, in a network
-# namespace that no packet leaves. The namespace lasts until standard input ends.
+# namespace that no packet leaves. The namespace lasts until standard input ends. The interface gets no IPv6 address: the
+# kernel would check it for a second first, and Chromium aborts its requests when a new address becomes usable.
 NETWORK = """
 set -e
 ip link set lo up
 ip link add v0 type veth peer name v1
+ip link set v0 addrgenmode none
+ip link set v1 addrgenmode none
 ip address add 192.0.2.1/24 dev v0
 ip link set v0 up
 ip link set v1 up
