@@ -173,7 +173,7 @@ return [taken, took_s < 5, heard, wins]
 def test_offer_and_waiting_peer_outlive_a_server_restart(program, spawn, tmp_path, number, data):
     def serve(port, data="same"):
         log = tmp_path / f"log{port}"
-        command = [COMMAND, "serve", "--port", port, "--data-dir", tmp_path / data]
+        command = [COMMAND, "serve", "--port", port, "--data-dir", tmp_path / data, "--stun-servers", "none"]
         with log.open("w") as output:
             server = spawn(*command, stdout=output, stderr=output)
         return server, until(lambda: re.search(r"http://127\.0\.0\.1:(\d+)", log.read_text()))[1]

@@ -22,7 +22,13 @@ STUN = ("stun:stun.example:3478", "stun:[2001:db8::1]")
 TURN = ("turn:turn.example:3478?transport=udp", "turns:turn.example")
 
 
-async def test_no_servers_still_have_an_expiry(service):
+async def test_stun_servers_are_offered_by_default(service):
+    (servers,) = (await service.get("/ice-servers"))["iceServers"]
+    assert servers == {"urls": ["stun:stun.cloudflare.com:3478", "stun:stun.l.google.com:19302"]}
+
+
+async def test_response_without_servers_has_an_expiry(start_service):
+    service = await start_service(stun_servers=())
     assert await service.get("/ice-servers") == {"iceServers": [], "expiresAt": NOW_MS + 86_400_000}
 
 

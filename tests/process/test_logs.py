@@ -216,7 +216,7 @@ def test_without_access_log_no_request_has_a_line(start):
     traffic(server)
     assert server.stop() == 0
     assert [line for line in server.log if "request" in line] == []
-    assert len([line for line in server.log if "swept" not in line]) == 3  # listening, stopping, stopped
+    assert len([line for line in server.log if "swept" not in line]) == 4  # ICE servers, listening, stopping, stopped
 
 
 def test_a_log_of_warnings_is_empty_while_all_is_well(tmp_path):
@@ -256,7 +256,7 @@ TO_THE_JOURNAL = ("bash", "-c", 'export JOURNAL_STREAM=$(stat -L -c %d:%i /proc/
 def test_each_line_of_the_journal_has_its_priority(start, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(DEFECT)
     server = start("--access-log", prefix=TO_THE_JOURNAL, PYTHONPATH=str(tmp_path))
-    assert re.fullmatch(r"<6>INFO tornado_signal\.process\.listeners: listening on \S+\n", server.log[0])
+    assert re.fullmatch(r"<6>INFO tornado_signal\.process\.listeners: listening on \S+\n", server.log[1])
     assert server.call("/poll", {"code": NO_SUCH_CODE, "side": "offerer"})[0] == 500
     assert server.stop() == 0
     assert all(re.match("<[36]>", line) for line in server.log)

@@ -20,7 +20,7 @@ def configured(start, tmp_path):
 
     def starting(*lines, flags=(), **options):
         write(tmp_path, *lines)
-        return start("--config", "signal.toml", *flags, **options)
+        return start("--config", "signal.toml", *flags, TORNADO_SIGNAL_STUN_SERVERS=None, **options)
 
     return starting
 

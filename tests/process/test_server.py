@@ -106,13 +106,23 @@ def test_check_opens_what_serve_needs_and_says_what_that_is(tmp_path):
     wanted = (
         r"settings: can be used",
         r"open files: room for \d+ connections",
-        r"ICE servers: stun:stun\.example\.com, not asked",
+        r"ICE servers: stun:stun\.example\.com",
         r"store: data, 0 sessions listed in 0 topics",
         r"listener: http://127\.0\.0\.1:\d+",
         r"admin listener: http://127\.0\.0\.1:\d+",
     )
     assert re.fullmatch("".join(rf"{line}\n" for line in wanted), done.stdout), done.stdout
     assert (tmp_path / "data" / "CURRENT").exists()
+
+
+def test_missing_ice_servers_are_reported_by_check_and_at_the_start(start, tmp_path):
+    done = run("serve", "--check", "--port", 0, cwd=tmp_path)
+    assert "ICE servers: none; peers in different networks cannot connect" in done.stdout
+    server = start()
+    server.stop()
+    assert "ICE servers: none" in "".join(server.log)
+    server = start("--stun-servers", "stun:stun.example.com")
+    assert "ICE servers" not in "".join(server.log)
 
 
 def test_a_directory_with_foreign_files_is_refused_and_not_touched(start, tmp_path):
@@ -440,7 +450,7 @@ def test_passed_sockets_take_the_place_of_address_and_port(start, passed):
     names = "tornado-signal.socket:tornado-signal.socket:admin"
     server = start("--address", "192.0.2.1", passed=passed, port=1, LISTEN_FDNAMES=names)
     where = [f"http://127.0.0.1:{public.getsockname()[1]}", f"http://[::1]:{other.getsockname()[1]}"]
-    assert [line.split(" on ")[1].strip() for line in server.log[:2]] == where
+    assert [line.split(" on ")[1].strip() for line in server.log if "listening" in line][:2] == where
     assert server.admin_url == f"http://127.0.0.1:{admin.getsockname()[1]}"
     for base in where:
         assert server.call("/health", base=base)[0] == 200

@@ -153,7 +153,7 @@ def spawn(network):
 def base(spawn, tmp_path):
     log = tmp_path / "log"
     with log.open("w") as output:
-        options = ["--port", 0, "--data-dir", tmp_path / "data"]
+        options = ["--port", 0, "--data-dir", tmp_path / "data", "--stun-servers", "none"]
         server = spawn(COMMAND, "serve", *options, stdout=output, stderr=output)
     url = re.compile(r"http://127\.0\.0\.1:\d+")
     found = until(lambda: url.search(log.read_text()) or server.poll() is not None, BOUND_S, log.read_text)

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 
 from ..errors import DamagedDatabase
-from ..service.ice import open_ice_servers
+from ..service.ice import NO_ICE_SERVERS, open_ice_servers
 from ..settings.settings import Settings
 from ..stores import check_files, open_store, where
 from ..stores.latest_counts import LatestCounts
@@ -32,8 +32,7 @@ async def check(settings: Settings) -> list[str]:
     if admin_token(settings):
         done.append(f"admin token: {settings.admin_token_file}")
     ice = open_ice_servers(settings)
-    if ice.stun or ice.turn_urls:
-        done.append(f"ICE servers: {', '.join((*ice.stun, *ice.turn_urls))}, not asked")
+    done.append(f"ICE servers: {', '.join((*ice.stun, *ice.turn_urls)) or NO_ICE_SERVERS}")
     check_files(settings)
     try:
         # A check does not move a damaged database aside.

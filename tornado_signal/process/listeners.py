@@ -7,6 +7,7 @@ import socket
 from tornado import web
 
 from ..limits.per_address import AdminConnectionLimiter
+from ..service.ice import NO_ICE_SERVERS
 from ..service.service import Service
 from ..settings.settings import Settings
 from ..system.activation import passed_sockets
@@ -62,8 +63,10 @@ def make_admin_server(application: web.Application, refusal: Refusal) -> Server:
     return server
 
 
-def log_addresses(urls: list[str], admin: list[socket.socket]) -> None:
-    """Log where the process can be reached: the public listener's URLs, and the admin listener's sockets."""
+def log_start(urls: list[str], admin: list[socket.socket], settings: Settings) -> None:
+    """Log whether ICE servers are missing, the URLs of the public listener and the addresses of the admin listener."""
+    if not (settings.stun_servers or settings.turn_servers):
+        log.info("ICE servers: %s", NO_ICE_SERVERS)
     for each in urls:
         log.info("listening on %s", each)
     for listening in admin:

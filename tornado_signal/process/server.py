@@ -34,7 +34,7 @@ from ..websocket.presence import Holds
 from .balance import PERIOD_S
 from .handover import Inherited, follow
 from .lifecycle import drain, handle_signals, on_hangup, run_until_closed
-from .listeners import load_admin_application, log_addresses, make_admin_server, open_all_sockets, open_tls
+from .listeners import load_admin_application, log_start, make_admin_server, open_all_sockets, open_tls
 from .reload import KEPT, make_live_settings, reload
 from .tuning import raise_descriptor_limit, tune_gc, tune_malloc
 
@@ -90,7 +90,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
         lag = Lag(metrics.loop_lag)
         urls = [url(listening, state.protocol) for listening in public]
         if inherited is None:
-            log_addresses(urls, admin)
+            log_start(urls, admin, settings)
 
         def status() -> str:
             if lifecycle.state >= LEAVING:

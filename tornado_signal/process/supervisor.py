@@ -28,7 +28,7 @@ from ..system.sockets import UnixSocket, url
 from .balance import share
 from .handover import encode
 from .lifecycle import CLOSE_LIMIT_S, handle_signals, on_hangup, run_until_closed
-from .listeners import log_addresses, make_admin_server, open_all_sockets, open_tls
+from .listeners import log_start, make_admin_server, open_all_sockets, open_tls
 from .reload import reload
 from .server import STATUS_S
 from .tuning import raise_descriptor_limit
@@ -226,7 +226,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         admin_server = make_admin_server(workers_application, make_refusal(request_log))
         await admin_server.start(admin)
         urls = [url(listening, "https" if settings.tls_certificate else "http") for listening in public]
-        log_addresses(urls, admin)
+        log_start(urls, admin, settings)
 
         def status_line() -> str:
             if lifecycle.state >= LEAVING:

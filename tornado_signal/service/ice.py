@@ -15,6 +15,8 @@ from ..errors import OperatorError
 from ..settings.settings import Settings
 from ..system.secrets import read_secret
 
+NO_ICE_SERVERS = "none; peers in different networks cannot connect (see --stun-servers and --turn-servers)"
+
 
 class Turn(NamedTuple):
     """What a peer needs for the TURN servers.

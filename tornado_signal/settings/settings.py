@@ -283,7 +283,10 @@ class Settings:
     )
     demo: bool = setting("true", SWITCH, "whether there is a page to try it at /demo", live=True)
     stun_servers: tuple[str, ...] = setting(
-        "none", keyword_or("none", (), list_of(STUN)), "the STUN servers that peers are told of", live=True
+        "stun:stun.cloudflare.com:3478,stun:stun.l.google.com:19302",
+        keyword_or("none", (), list_of(STUN)),
+        "STUN servers for the peers; they learn the peers' addresses",
+        live=True,
     )
     turn_servers: tuple[str, ...] = setting(
         "none", keyword_or("none", (), list_of(TURN)), "the TURN servers that peers are told of", live=True
