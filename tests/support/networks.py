@@ -113,8 +113,8 @@ def _namespace(option, script):
 
 
 # aiortc leaves out the loopback interface, so the peers get another one, an end of a cable to nowhere, in a network
-# namespace that no packet leaves. The namespace lasts until standard input ends. The interface gets no IPv6 address: the
-# kernel would check it for a second first, and Chromium aborts its requests when a new address becomes usable.
+# namespace that no packet leaves. The namespace lasts until standard input ends. The interface gets no IPv6 address:
+# the kernel would check it for a second first, and Chromium aborts its requests when a new address becomes usable.
 NETWORK = """
 set -e
 ip link set lo up
