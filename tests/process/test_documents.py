@@ -161,7 +161,7 @@ def test_every_block_is_tried_here_or_where_a_comment_says():
         "scaling": 6,  # system/test_several_servers, system/test_systemd; the first says what these do
         "settings": 1,
         "systemd": 3,  # system/test_systemd_real
-        "turn": 1,  # system/test_systemd
+        "turn": 2,  # system/test_systemd, system/test_check_ice
         "websocket-api": 1,
     }
     shown = [block for page, text in pages().items() if page != "README" for block in all_blocks(text)]

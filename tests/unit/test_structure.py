@@ -51,7 +51,7 @@ MAY_IMPORT = {
     ),
     "process.worker": "process settings stores.redis system uvloop",
     "client": "aiortc cryptography httpx httpx_sse websockets",
-    "cli": "client errors settings system shtab",
+    "cli": "client errors settings system shtab aioice",
     "__main__": "cli maintenance process settings system package uvloop",
     "__init__": "_version",
 }

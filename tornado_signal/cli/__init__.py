@@ -58,7 +58,7 @@ def add_commands(root: CommandLine) -> None:
     """Add the commands; an OperatorError ends one with exit status 1."""
 
     def add(module: str, name: str, summary: str, description: str) -> CommandLine:
-        return root.add_command(name, _lazy(module, name), summary, description)
+        return root.add_command(name, _lazy(module, name.replace("-", "_")), summary, description)
 
     topics = add("discovery", "topics", "list the topics", "List the topics that have sessions, and how many.")
     sessions = add(
@@ -127,7 +127,14 @@ def add_commands(root: CommandLine) -> None:
         metavar="N",
         help="how often (default: %(default)s)",
     )
-    for parser in (topics, sessions, watch, offer, answer, ping):
+    check_ice = add(
+        "check_ice",
+        "check-ice",
+        "check the STUN and TURN servers",
+        "Get the ICE servers from the server as a peer does, and check each. A STUN server must return this machine's "
+        "public address, a TURN server must relay a message. The exit status is 1 if one fails. Needs the extra [peer].",
+    )
+    for parser in (topics, sessions, watch, offer, answer, ping, check_ice):
         parser.add_argument(
             "--url",
             type=flag_reader(SERVERS),
