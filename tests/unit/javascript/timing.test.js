@@ -1,7 +1,14 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { messages } from "../../../tornado_signal/web/client/http.js";
-import { Deadline, limited, passing, retry, SignalError, taken } from "../../../tornado_signal/web/client/timing.js";
+import {
+  Deadline,
+  passing,
+  retry,
+  SignalError,
+  taken,
+  withTimeout,
+} from "../../../tornado_signal/web/client/timing.js";
 
 const never = new Promise(() => {});
 
@@ -24,7 +31,7 @@ test("a deadline ends with the signal that it was made with", async () => {
 
 test("what a task comes to, and its deadline has ended", async () => {
   let signal;
-  const result = await limited(60_000, undefined, async (deadline) => {
+  const result = await withTimeout(60_000, undefined, async (deadline) => {
     ({ signal } = deadline);
     return 7;
   });

@@ -1,11 +1,11 @@
 /* Connections to whoever has published, or joins. */
 
 import { ownInfo } from "./identity.js";
-import { answered, Link, offered, WAIT_S } from "./link.js";
+import { createOffer, Link, WAIT_S, waitForAnswer } from "./link.js";
 import { Servers } from "./servers.js";
 import { PAUSE_MS, retry, sleep, taken } from "./timing.js";
 
-export const BESIDE_MS = 1500; // about: then another one is tried beside a peer that says nothing
+export const STAGGER_MS = 1500; // about: then another one is tried beside a peer that says nothing
 const AGAIN_MS = 2000; // in which a peer that was taken is listed again
 export const MAX_PEERS = 100; // of a listing
 
@@ -36,8 +36,8 @@ class Publication extends EventTarget {
     const { signal } = this.#stop;
     try {
       for (;;) {
-        const link = (this.#listed = await servers.first((client) => offered(client, topic, options, servers)));
-        const isAnswered = await answered(link, servers);
+        const link = (this.#listed = await servers.first((client) => createOffer(client, topic, options, servers)));
+        const isAnswered = await waitForAnswer(link, servers);
         this.#listed = undefined;
         if (isAnswered) {
           link.connect();
@@ -87,7 +87,7 @@ export async function join(topic, options = {}) {
     const others = sessions.filter((each) => each.info !== info && !tried.has(each.code));
     onstep("peers", others.length);
     const chosen = choose(shuffled(others));
-    const { connection, late } = await firstOf(chosen, client, options, servers);
+    const { connection, late } = await connectToFirst(chosen, client, options, servers);
     if (connection) return connection;
     for (const { code } of chosen) tried.add(code);
     if (late) untilMs = Date.now() + AGAIN_MS;
@@ -100,7 +100,7 @@ export async function join(topic, options = {}) {
  * Answer one session after the other until a connection opens; the next one beside one that says nothing. `late` tells
  * whether another peer was faster with one of them.
  */
-export async function firstOf(sessions, client, options, servers) {
+export async function connectToFirst(sessions, client, options, servers) {
   const { signal } = servers;
   const { onstep = () => {} } = options;
   const iceServers = await servers.iceServers(client);
@@ -130,7 +130,7 @@ export async function firstOf(sessions, client, options, servers) {
   for (const session of sessions) {
     const trying = attempt(session);
     attempts.push(trying);
-    await Promise.race([open, trying, sleep(BESIDE_MS, signal)]);
+    await Promise.race([open, trying, sleep(STAGGER_MS, signal)]);
     if (connection) break;
   }
   await Promise.race([open, Promise.all(attempts)]);

@@ -2,12 +2,12 @@
 
 import { ownInfo, random } from "./identity.js";
 import { keepMessages, Negotiation, newConnection } from "./negotiation.js";
-import { list } from "./servers.js";
+import { publishHeld } from "./servers.js";
 import { backOff, PAUSE_MS, passing, retry, sleep, taken } from "./timing.js";
 
 export const WAIT_S = 50; // below the minute after which many proxies give up
 const CONNECT_MS = 20_000; // from the answer to the open channel
-const GONE_MS = 3000; // from the end of the session to giving up
+const GIVE_UP_MS = 3000; // from the end of the session to giving up
 export const CLOSE_MS = 2000; // for the other side to take what is still on its way
 export const PAIR_MS = 5000; // for two peers to connect, or to show that they are there
 const MAX_BATCH = 100;
@@ -196,7 +196,7 @@ export class Link {
     } catch (error) {
       // Two peers that have described themselves may connect without the server too. But when the session is gone, so
       // is the other peer, most likely.
-      if (taken(error)) setTimeout(() => this.fail(new Error("The other peer has left")), this.#pairs ? 0 : GONE_MS);
+      if (taken(error)) setTimeout(() => this.fail(new Error("The other peer has left")), this.#pairs ? 0 : GIVE_UP_MS);
     }
   }
 }
@@ -232,14 +232,18 @@ class Connection {
 }
 
 /** Publish an offer: its link. */
-export async function offered(client, topic, options, servers) {
+export async function createOffer(client, topic, options, servers) {
   const { signal } = servers;
   const link = new Link(client, "offerer", await servers.iceServers(client), options, signal);
   try {
     const offer = await link.describe();
     await link.use(offer);
     const info = options.info ?? ownInfo();
-    const { code, keep } = await list(client, topic, { info, offer: JSON.stringify(offer), secret: link.secret });
+    const { code, keep } = await publishHeld(client, topic, {
+      info,
+      offer: JSON.stringify(offer),
+      secret: link.secret,
+    });
     link.keep = keep;
     link.begin(code);
     link.step("published", code);
@@ -253,7 +257,7 @@ export async function offered(client, topic, options, servers) {
 }
 
 /** Keep a link's offer listed until it is answered (true), or has to be replaced by another. */
-export async function answered(link, servers) {
+export async function waitForAnswer(link, servers) {
   const { client, code, keep } = link;
   try {
     while (!(await link.news(servers.tries, keep))) {

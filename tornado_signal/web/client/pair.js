@@ -1,7 +1,7 @@
 /* A connection to whichever page comes next. */
 
-import { firstOf, MAX_PEERS, shuffled } from "./connect.js";
-import { answered, offered, WAIT_S } from "./link.js";
+import { connectToFirst, MAX_PEERS, shuffled } from "./connect.js";
+import { createOffer, WAIT_S, waitForAnswer } from "./link.js";
 import { Servers } from "./servers.js";
 import { Deadline, PAUSE_MS, retry, sleep, taken } from "./timing.js";
 
@@ -18,7 +18,7 @@ export async function pair(topic, options = {}) {
   if (options.signal?.aborted) end();
   try {
     const servers = new Servers(options, signal, report);
-    return await servers.first((client) => meet(client, PAIR + topic, { ...options, pair: true }, servers));
+    return await servers.first((client) => matchPair(client, PAIR + topic, { ...options, pair: true }, servers));
   } finally {
     stop.abort();
   }
@@ -28,7 +28,7 @@ export async function pair(topic, options = {}) {
  * Be one of a pair. In the order of the offers the second one answers the first, the fourth the third, and so on; the
  * others wait, unless nothing happens. A peer takes its own offer, so that no other can, before it answers another one.
  */
-async function meet(client, topic, options, servers) {
+async function matchPair(client, topic, options, servers) {
   const { signal } = servers;
   const tried = new Set();
   let link; // of the offer that is listed
@@ -63,18 +63,18 @@ async function meet(client, topic, options, servers) {
         cursor = listing.cursor;
         others = listed.filter(({ code }) => code !== link?.code);
         if (others.length && (place % 2 === 1 || stuck)) {
-          isAnswered = link && !(await claimed(link, signal));
+          isAnswered = link && !(await claimOwnOffer(link, signal));
           if (!isAnswered) {
             withdraw();
             const next = listed[place - 1];
             const sorted = shuffled(others).sort((a, b) => (b === next) - (a === next));
-            const { connection } = await firstOf(sorted, client, options, servers);
+            const { connection } = await connectToFirst(sorted, client, options, servers);
             if (connection) return connection;
             for (const { code } of others) tried.add(code);
           }
         } else if (!link) {
-          link = await offered(client, topic, options, servers);
-          answer = answered(link, servers);
+          link = await createOffer(client, topic, options, servers);
+          answer = waitForAnswer(link, servers);
           answer.catch(() => {}); // it may be withdrawn
         } else if (!cursor) {
           await sleep(PAUSE_MS, signal);
@@ -103,7 +103,7 @@ async function meet(client, topic, options, servers) {
 }
 
 /** Take one's own offer, so that no other peer can answer it; whether none has. */
-async function claimed({ client, code }, signal) {
+async function claimOwnOffer({ client, code }, signal) {
   try {
     await retry(() => client.answer(code, "taken back", { signal }), signal);
     return true;

@@ -3,7 +3,7 @@
 import { CLOSE_MS } from "./link.js";
 import { Negotiation, newConnection } from "./negotiation.js";
 
-const LOST_MS = 15_000; // of an interruption, after which another connection is made
+const RECONNECT_MS = 15_000; // of an interruption, after which another connection is made
 
 /** One connection to another member of a room, from the attempt to its end; what a room gives as a peer. */
 export class Peer {
@@ -41,7 +41,7 @@ export class Peer {
     });
     const on = (target, name, act) => target.addEventListener?.(name, act, { signal });
     on(connection, "icecandidate", ({ candidate }) => candidate && this.#negotiation.add(candidate));
-    on(connection, "track", ({ streams: [stream] }) => stream && this.#hear(stream));
+    on(connection, "track", ({ streams: [stream] }) => stream && this.#onTrack(stream));
     on(connection, "connectionstatechange", () => this.#changed());
     on(this.channel, "open", async () => {
       await connection.getStats().catch(() => {}); // as for a Link
@@ -53,7 +53,7 @@ export class Peer {
     });
     on(this.channel, "close", () => this.end());
     on(globalThis, "online", () => {
-      if (this.#interrupted) this.#again(LOST_MS);
+      if (this.#interrupted) this.#again(RECONNECT_MS);
     });
     for (const stream of streams) this.add(stream);
     this.#wait();
@@ -63,7 +63,7 @@ export class Peer {
   #wait() {
     if (this.#joined || this.#stop.signal.aborted) return;
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.giveUp(), this.#link.leads ? this.#link.ms : 2 * LOST_MS);
+    this.#timer = setTimeout(() => this.giveUp(), this.#link.leads ? this.#link.ms : 2 * RECONNECT_MS);
   }
 
   #join() {
@@ -90,7 +90,7 @@ export class Peer {
     } else if (["disconnected", "failed"].includes(connectionState) && this.#joined && !this.#interrupted) {
       this.#interrupted = true;
       this.check();
-      if (this.#interrupted) this.#again(LOST_MS);
+      if (this.#interrupted) this.#again(RECONNECT_MS);
     }
   }
 
@@ -117,7 +117,7 @@ export class Peer {
     this.#negotiation.take(mail);
   }
 
-  #hear(stream) {
+  #onTrack(stream) {
     if (this.streams.includes(stream)) return;
     this.streams.push(stream);
     stream.addEventListener("removetrack", () => {

@@ -1,10 +1,10 @@
 /* Everybody under a topic, connected to everybody. */
 
-import { BESIDE_MS, MAX_PEERS } from "./connect.js";
+import { MAX_PEERS, STAGGER_MS } from "./connect.js";
 import { Identity, isName, MAX_NAME, ownInfo, ownSecret, random, seal, unseal } from "./identity.js";
 import { PAIR_MS, WAIT_S } from "./link.js";
 import { Peer } from "./peer.js";
-import { list, Servers } from "./servers.js";
+import { publishHeld, Servers } from "./servers.js";
 import { backOff, Deadline, PAUSE_MS, retry, sleep, taken } from "./timing.js";
 
 const MAX_MAILS = 250; // to one beacon: the server's limits allow twice as many
@@ -154,12 +154,12 @@ class Room extends EventTarget {
     this.#iceServers = (await servers.iceServers(client)).iceServers;
     this.#at = Math.max(Date.now(), this.#at + 1); // also after the clock was set back
     const offer = await seal(this.#identity, this.#topic, { id: this.id, at: this.#at, me });
-    const { code, keep } = await list(client, this.#topic, { info, offer, secret: this.#secret });
+    const { code, keep } = await publishHeld(client, this.#topic, { info, offer, secret: this.#secret });
     this.#withdraw();
     this.#client = client;
     this.#code = code;
     if (signal.aborted) this.#withdraw();
-    else this.#list(true);
+    else this.#setListed(true);
     const deadline = new Deadline(signal);
     // Those that are there are told now.
     this.#listed.clear();
@@ -171,11 +171,11 @@ class Room extends EventTarget {
       await Promise.race([this.#watch(deadline), this.#receive(deadline, servers, keep), better]);
     } finally {
       deadline.end();
-      this.#list(false);
+      this.#setListed(false);
     }
   }
 
-  #list(listed) {
+  #setListed(listed) {
     this.listed = listed;
     this.#tell("listed");
   }
@@ -261,7 +261,7 @@ class Room extends EventTarget {
   }
 
   /** Whether a member has the name of another one, which had it first. */
-  #usurps({ id, name }) {
+  #nameConflicts({ id, name }) {
     const [owner] = this.#named.get(name) ?? [];
     return name && (name === this.#options.me || (owner ?? { id }).id !== id);
   }
@@ -272,7 +272,7 @@ class Room extends EventTarget {
     const member = this.#members.get(from) ?? { id: from, name: me, info: String(info), tries: 0 };
     const first = from < this.id && mail.description?.type === "offer" && mail.of === 1;
     const another = member.connection !== connection && this.#attempts.false.get(member.peer)?.late !== false;
-    if (first && another && !this.#usurps(member) && this.#admits(false)) {
+    if (first && another && !this.#nameConflicts(member) && this.#admits(false)) {
       member.code ??= String(code);
       this.#connect(member, connection);
       if (member.peer) this.#add(member, member.name);
@@ -282,7 +282,14 @@ class Room extends EventTarget {
 
   /** Queue a member if it needs an attempt, and begin attempts. */
   #begin(member) {
-    if (member && this.id < member.id && member.code && !member.peer && !member.resting && !this.#usurps(member)) {
+    if (
+      member &&
+      this.id < member.id &&
+      member.code &&
+      !member.peer &&
+      !member.resting &&
+      !this.#nameConflicts(member)
+    ) {
       this.#queue.add(member);
     }
     while (!this.#stop.signal.aborted && this.#queue.next && this.#admits(true)) {
@@ -305,7 +312,7 @@ class Room extends EventTarget {
     this.#queue.delete(member);
     const before = member.peer;
     const times = Math.min(4, (member.tries += 1)); // longer each time: it may be the machine that is slow
-    const link = {
+    const callbacks = {
       leads: this.id < member.id,
       ms: PAIR_MS * times,
       late: false,
@@ -317,7 +324,7 @@ class Room extends EventTarget {
       tell: (name, fields) => this.#tell(name, fields),
       joined(peer) {
         member.tries = 0;
-        room.#attempts[link.leads].delete(peer);
+        room.#attempts[callbacks.leads].delete(peer);
         room.peers.set(member.id, peer);
         room.#tell("join", { peer });
         room.#begin();
@@ -329,7 +336,7 @@ class Room extends EventTarget {
       ended: (peer, joined) => this.#ended(member, peer, joined),
     };
     try {
-      member.peer = new Peer(member, link, this.#streams, this.#options);
+      member.peer = new Peer(member, callbacks, this.#streams, this.#options);
     } catch (error) {
       if (!this.#made) throw error; // it never works
       this.#tell("error", { error });
@@ -339,8 +346,8 @@ class Room extends EventTarget {
       return;
     }
     if ((this.#made += 1) % MAX_ATTEMPTS === 0) this.#free();
-    this.#attempts[link.leads].set(member.peer, link);
-    this.#later(BESIDE_MS * times, () => (link.late = true));
+    this.#attempts[callbacks.leads].set(member.peer, callbacks);
+    this.#later(STAGGER_MS * times, () => (callbacks.late = true));
     member.connection = connection;
     before?.giveUp();
   }

@@ -1,6 +1,6 @@
 /* Several servers, of which the first one that works is used, and offers that stay listed. */
 
-import { HERE, SignalClient } from "./signal-client.js";
+import { DEFAULT_SERVER, SignalClient } from "./signal-client.js";
 import { backOff, passing, sleep } from "./timing.js";
 
 const TTL_MS = 120_000; // how long an offer outlives a page that vanished without a word
@@ -11,7 +11,7 @@ const TRIES = 4; // before another server is asked
 
 /** The servers of a publication or of somebody who joins: the first one that works, in their order. */
 export class Servers {
-  constructor({ url = HERE, origin, socket }, signal, report) {
+  constructor({ url = DEFAULT_SERVER, origin, socket }, signal, report) {
     this.clients = [url].flat().map((each) => new SignalClient(each, { origin, socket }));
     this.tries = this.clients.length > 1 ? TRIES : Infinity;
     this.signal = signal;
@@ -72,7 +72,7 @@ export class Servers {
 }
 
 /** Publish an offer: its code, and a function that keeps it listed, to be called before each wait for its news. */
-export async function list(client, topic, fields) {
+export async function publishHeld(client, topic, fields) {
   let holder = await client.open();
   const { code } = await client.offer(topic, { ...fields, hold: true, ttl: TTL_MS }).catch((error) => {
     if (error.status !== 400) throw error;

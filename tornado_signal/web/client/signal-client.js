@@ -2,7 +2,7 @@
 
 import { JSON_BODY, json, messages, pathOf, request } from "./http.js";
 import { hidden, socketTo, withdrawals } from "./socket.js";
-import { backOff, Deadline, limited, MAX_PAUSE_MS, PAUSE_MS, passing, REQUEST_MS, retry, sleep } from "./timing.js";
+import { backOff, Deadline, MAX_PAUSE_MS, PAUSE_MS, passing, REQUEST_MS, retry, sleep, withTimeout } from "./timing.js";
 
 const MAX_MESSAGE = 65_536; // what is larger goes over HTTP, which can say that it is too large
 const WITHDRAW_TRIES = 16; // in about two minutes, as long as an offer lives
@@ -12,14 +12,14 @@ const READS = ["version", "health", "topics", "sessions", "iceServers"]; // are 
 const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // where they are not called as the method is
 const { url: FILE = globalThis.location?.href } = import.meta; // none in some bundles
 /** The URL of the server that this file came from; in a bundle that of its folder. */
-export const HERE = FILE && new URL(/\/client\/[^/]*\.js$/.test(FILE) ? ".." : ".", FILE).href;
+export const DEFAULT_SERVER = FILE && new URL(/\/client\/[^/]*\.js$/.test(FILE) ? ".." : ".", FILE).href;
 
 /** The API of one server. Nothing is retried here. */
 export class SignalClient {
   #headers;
   #socket;
 
-  constructor(url = HERE, { origin, socket = true } = {}) {
+  constructor(url = DEFAULT_SERVER, { origin, socket = true } = {}) {
     this.url = String(url).replace(/\/+$/, "");
     this.#headers = origin ? { Origin: origin } : {}; // which a browser sets by itself
     // Outside of browsers a WebSocket cannot be given an Origin, which the server insists on.
@@ -156,7 +156,7 @@ export class SignalClient {
 
   async #call(method, fields, { signal } = {}, wait = 0) {
     signal?.throwIfAborted();
-    return limited(REQUEST_MS + wait * 1000, signal, async (deadline) => {
+    return withTimeout(REQUEST_MS + wait * 1000, signal, async (deadline) => {
       const { topic, ...others } = fields;
       const body = JSON.stringify(others);
       if (body.length < MAX_MESSAGE && (await this.open())) {

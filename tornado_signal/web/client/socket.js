@@ -1,7 +1,7 @@
 /* The WebSocket to a server, and what happens to it when the page goes away. */
 
 import { json, request } from "./http.js";
-import { limited, REQUEST_MS, SignalError } from "./timing.js";
+import { REQUEST_MS, SignalError, withTimeout } from "./timing.js";
 
 const OPEN_MS = 4000; // for a WebSocket to open
 const HTTP_MS = 300_000; // how long HTTP is used where no WebSocket works
@@ -38,9 +38,9 @@ class Socket {
     try {
       for (let tries = this.#works ? 2 : 1; ; tries -= 1) {
         // Why it does not open no page is told.
-        if (this.#failed) await limited(REQUEST_MS, null, (deadline) => this.#serverIsThere(deadline));
+        if (this.#failed) await withTimeout(REQUEST_MS, null, (deadline) => this.#serverIsThere(deadline));
         if (!tries) return this.#avoid();
-        this.#socket = await opened(`${this.#url}/ws`);
+        this.#socket = await openWebSocket(`${this.#url}/ws`);
         this.#failed = !this.#socket;
         if (this.#socket) return this.#use(this.#socket);
       }
@@ -69,7 +69,7 @@ class Socket {
       if (!this.#calls.size && !this.#streams.size) {
         if (quietMs > IDLE_MS) this.end();
       } else if (quietMs > QUIET_MS) {
-        limited(REQUEST_MS, null, (deadline) => this.ask("health", {}, deadline)).catch(() => {});
+        withTimeout(REQUEST_MS, null, (deadline) => this.ask("health", {}, deadline)).catch(() => {});
       }
     }, IDLE_MS / 2);
     return socket;
@@ -181,7 +181,7 @@ export function socketTo(url) {
 }
 
 /** A WebSocket that is open; undefined if it does not open. */
-const opened = (url) =>
+const openWebSocket = (url) =>
   new Promise((resolve) => {
     let socket;
     const end = () => {

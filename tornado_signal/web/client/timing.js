@@ -63,7 +63,7 @@ export class Deadline {
 }
 
 /** What a task comes to, which is given a `Deadline`. */
-export async function limited(ms, signal, task) {
+export async function withTimeout(ms, signal, task) {
   const deadline = new Deadline(signal);
   try {
     return await deadline.within(ms, task(deadline));
