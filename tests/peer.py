@@ -27,7 +27,7 @@ async def accepted(client: SignalClient, code: str, answer: str) -> bool:
     try:
         await client.answer(code, answer, secret=SECRET)
     except APIError as error:
-        if not error.taken:
+        if not error.lost_race:
             raise
         return False
     return True
@@ -98,7 +98,7 @@ async def talk(client: SignalClient, connection: Connection, message: str) -> No
 
 async def run(base: str, origin: str, topic: str, message: str, wait_s: float) -> None:
     """Meet another peer within `wait_s` seconds and talk to it."""
-    async with SignalClient(base, origin, patience_s=0) as client, AsyncExitStack() as leaving:
+    async with SignalClient(base, origin, retry_timeout_s=0) as client, AsyncExitStack() as leaving:
         try:
             async with asyncio.timeout(wait_s):
                 connection = await meet(client, topic, leaving)

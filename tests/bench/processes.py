@@ -130,9 +130,9 @@ class Server(Target):
         found = pattern.search(self.log())
         return found[1] if found else None
 
-    def metrics(self, patience_s: float = START_LIMIT_S) -> str:
+    def metrics(self, timeout_s: float = START_LIMIT_S) -> str:
         admin = self._said(lambda: self._find(_ADMIN))
-        with urllib.request.urlopen(f"{admin}/metrics", timeout=patience_s) as answer:
+        with urllib.request.urlopen(f"{admin}/metrics", timeout=timeout_s) as answer:
             return answer.read().decode()
 
     def beyond_caches_bytes(self) -> int:

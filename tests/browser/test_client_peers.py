@@ -105,7 +105,7 @@ async for connection in peers.publish("lobby"):
 
 def test_join_passes_over_its_own_nonsense_and_taken_offers(program):
     found = program("""
-peers.client.patience_s = 0
+peers.client.retry_timeout_s = 0
 own = peers.publish("lobby")
 async with SignalClient(url.split(","), ORIGIN) as client:
     await client.offer("lobby", "somebody", "no WebRTC")

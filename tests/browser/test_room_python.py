@@ -323,7 +323,7 @@ def test_members_go_over_to_the_next_server_and_back(inside, server, python):
     a, b, c, d = (python(info, urls) for info in "abcd")
     for each in (a, b, c):
         each.evaluate("setattr(sys.modules['tornado_signal.client.servers'], 'BETTER_S', 0.5)")
-        each.evaluate("setattr(peers.client, 'patience_s', 1)")
+        each.evaluate("setattr(peers.client, 'retry_timeout_s', 1)")
     a.evaluate("enter()")
     b.evaluate("enter()")
     with_others(a, "b")

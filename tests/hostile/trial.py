@@ -114,8 +114,8 @@ class Beside:
     def begun(self) -> None:
         assert self.process.stdout.readline(), f"{self.process.args} has ended"
 
-    def result(self, patience_s: float) -> dict:
-        said, _ = self.process.communicate(timeout=patience_s)
+    def result(self, timeout_s: float) -> dict:
+        said, _ = self.process.communicate(timeout=timeout_s)
         assert self.process.returncode == 0, f"{self.process.args} ended with {self.process.returncode}"
         return json.loads(said)
 
@@ -216,9 +216,9 @@ ALLOWED = {"memory_mib": KEPT_MIB, "descriptors": KEPT_DESCRIPTORS, "threads": K
 ALLOWED |= {"disk_mib": KEPT_DISK_MIB}
 
 
-def wait_until_level(watcher: Watcher, quiet: list, ended_s: float, patience_s: float, names: list) -> float | None:
+def wait_until_level(watcher: Watcher, quiet: list, ended_s: float, timeout_s: float, names: list) -> float | None:
     """Wait until these are as before; how long after the attack that was, None if they were not."""
-    while (passed_s := time.monotonic() - ended_s) < patience_s and watcher.is_alive():
+    while (passed_s := time.monotonic() - ended_s) < timeout_s and watcher.is_alive():
         time.sleep(0.5)
         if all(kept(quiet, watcher.samples[-1], name) <= ALLOWED[name] for name in names):
             return passed_s

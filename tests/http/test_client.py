@@ -23,7 +23,7 @@ NOBODY = "http://127.0.0.1:1"
 @pytest.fixture(params=[True, False], ids=["websocket", "http"])
 def client(request, io_loop, service):
     """A client of a fresh server, which asks over its WebSocket, or over HTTP."""
-    made = SignalClient(f"http://127.0.0.1:{service.port}", ORIGIN, patience_s=0, websocket=request.param)
+    made = SignalClient(f"http://127.0.0.1:{service.port}", ORIGIN, retry_timeout_s=0, websocket=request.param)
     io_loop.run_sync(lambda: made.sessions("none", wait_s=0))
     yield made
     io_loop.run_sync(made.close)
@@ -140,7 +140,7 @@ async def test_a_refusal_has_the_status_and_the_words_of_the_server(client, call
     with pytest.raises(APIError) as caught:
         await call(client, code)
     assert (caught.value.status, caught.value.text, caught.value.retry_after_s) == (status, text, None)
-    assert caught.value.taken == (status in (404, 409))
+    assert caught.value.lost_race == (status in (404, 409))
 
 
 async def test_an_answered_session_is_taken_for_another_secret_too(client):
@@ -148,7 +148,7 @@ async def test_an_answered_session_is_taken_for_another_secret_too(client):
     await client.answer(code, "first", secret="1" * 16)
     with pytest.raises(APIError) as caught:
         await client.answer(code, "second", secret="2" * 16)
-    assert caught.value.taken
+    assert caught.value.lost_race
 
 
 async def test_listings_and_news_come_by_themselves_until_the_session_ends(client):
@@ -171,7 +171,7 @@ async def test_listings_and_news_come_by_themselves_until_the_session_ends(clien
 
 
 async def test_with_a_server_without_the_additions_the_same_calls_work(plain):
-    async with SignalClient(plain, ORIGIN, patience_s=0) as client:
+    async with SignalClient(plain, ORIGIN, retry_timeout_s=0) as client:
         assert await client.ice_servers() is None
         async with aclosing(client.listings("lobby")) as listings:
             assert await anext(listings) == ([], None)
@@ -233,7 +233,7 @@ async def test_streams_go_on_over_a_restart_with_nothing_lost_or_doubled(start, 
 @pytest.mark.parametrize("websocket", [True, False])
 async def test_a_withdrawal_is_repeated_until_the_server_is_available(start, websocket):
     server = start()
-    async with SignalClient(server.url, ORIGIN, patience_s=0, websocket=websocket) as client:
+    async with SignalClient(server.url, ORIGIN, retry_timeout_s=0, websocket=websocket) as client:
         code = await client.offer("lobby", "i", "o", hold=True)
         server.stop(SIGKILL)
         with pytest.raises(Unreachable):
@@ -290,29 +290,29 @@ async def test_a_stream_that_is_something_else_fails_at_once(kind, body):
 
 
 async def test_without_a_server_one_sentence_says_which_and_why():
-    async with SignalClient(NOBODY, ORIGIN, patience_s=0) as client:
+    async with SignalClient(NOBODY, ORIGIN, retry_timeout_s=0) as client:
         with pytest.raises(Unreachable, match=r"^cannot reach http://127\.0\.0\.1:1: Connection refused$") as caught:
             await client.topics()
         assert (caught.value.status, caught.value.sent) == (0, False)
-        client.patience_s = 1
+        client.retry_timeout_s = 1
         began_s = time.monotonic()
         with pytest.raises(Unreachable):
             await client.topics()
         assert time.monotonic() - began_s > 0.1
-        client.patience_s = 0
+        client.retry_timeout_s = 0
         with pytest.raises(Unreachable):
             await anext(client.topic_events("lobby"))
 
 
 async def test_after_a_429_the_client_waits_for_as_long_as_it_says(start):
     server = start("--rate-per-address", 1, "--burst-per-address", 1, "--unlimited-addresses", "192.0.2.1")
-    async with SignalClient(server.url, ORIGIN, patience_s=0) as client:
+    async with SignalClient(server.url, ORIGIN, retry_timeout_s=0) as client:
         with pytest.raises(APIError) as caught:  # noqa: PT012 (one of them)
             for _ in range(20):
                 await client.health()
         assert (caught.value.status, caught.value.text) == (429, "Too many requests")
         assert caught.value.retry_after_s >= 1
-        client.patience_s = 10
+        client.retry_timeout_s = 10
         began_s = time.monotonic()
         await client.health()
         assert time.monotonic() - began_s >= caught.value.retry_after_s * 0.9
@@ -354,7 +354,7 @@ async def test_an_answer_of_something_else_is_an_error_that_says_so(answer, stat
         writer.write(b"HTTP/1.1 " + answer)
         writer.close()
 
-    async with listening(reply) as url, SignalClient(url, ORIGIN, patience_s=0) as client:
+    async with listening(reply) as url, SignalClient(url, ORIGIN, retry_timeout_s=0) as client:
         with pytest.raises(APIError) as caught:
             await client.version()
         assert (caught.value.status, caught.value.text, caught.value.retry_after_s) == (status, text, retry_after_s)
@@ -363,7 +363,7 @@ async def test_an_answer_of_something_else_is_an_error_that_says_so(answer, stat
 @pytest.mark.parametrize("websocket", [True, False])
 async def test_codes_and_cursors_go_to_the_server_that_they_are_from(start, websocket):
     one, two = start(data="one"), start(data="two")
-    async with SignalClient([NOBODY, one.url, two.url], ORIGIN, patience_s=0, websocket=websocket) as client:
+    async with SignalClient([NOBODY, one.url, two.url], ORIGIN, retry_timeout_s=0, websocket=websocket) as client:
         code = await client.offer("lobby", "i", "of one")
         assert (one.codes(), two.codes()) == ([code], [])
         listing = await client.sessions("lobby", wait_s=0)
@@ -394,7 +394,7 @@ async def test_codes_and_cursors_go_to_the_server_that_they_are_from(start, webs
         nowhere = "00000000-0000-4000-8000-000000000000"
         with pytest.raises(Unreachable):  # where it might be
             await client.answer(nowhere, "an answer")
-    async with SignalClient([one.url, two.url], ORIGIN, patience_s=0) as client:
+    async with SignalClient([one.url, two.url], ORIGIN, retry_timeout_s=0) as client:
         with pytest.raises(APIError, match="404"):
             await client.answer(nowhere, "an answer")
 

@@ -8,7 +8,7 @@ import pytest
 from support.certificates import make_pair
 from support.service import NOT_FOUND, ORIGIN, TIMEOUT_MS
 
-from tornado_signal.client import APIError, Event, SignalClient, Unreachable, events, holds, rpc, websocket
+from tornado_signal.client import APIError, Event, SignalClient, Unreachable, events, leases, rpc, websocket
 
 BOUND_S = 20
 SECRET = "s" * 16
@@ -132,7 +132,7 @@ async def no_sessions(service):
 
 
 async def test_what_waits_opens_one_connection_for_everything(service):
-    async with Wire(service) as wire, SignalClient(wire.url, ORIGIN, patience_s=0) as client:
+    async with Wire(service) as wire, SignalClient(wire.url, ORIGIN, retry_timeout_s=0) as client:
         await client.health()
         assert wire.asked == ["/health"]
         listing = client.sessions("lobby", wait_s=30, since=(await client.sessions("lobby", wait_s=0)).cursor)
@@ -155,7 +155,7 @@ REFUSALS = [*map(refusing, (200, 400, 403, 404, 426)), hang_up, say_nothing]
 @pytest.mark.parametrize("refuse", REFUSALS, ids=[200, 400, 403, 404, 426, "end", "silence"])
 async def test_where_the_websocket_is_refused_everything_works_over_http(service, monkeypatch, refuse):
     monkeypatch.setattr(websocket, "OPEN_S", 0.3)
-    async with Wire(service, refuse) as wire, SignalClient(wire.url, ORIGIN, patience_s=0) as client:
+    async with Wire(service, refuse) as wire, SignalClient(wire.url, ORIGIN, retry_timeout_s=0) as client:
         topic = client.topic_events("lobby")
         told = asyncio.ensure_future(anext(topic))
         code = await client.offer(*OFFER, secret=SECRET, hold=True)
@@ -171,7 +171,7 @@ async def test_where_the_websocket_is_refused_everything_works_over_http(service
 
 
 async def test_a_proxy_whose_server_is_away_has_said_nothing_about_websockets(service):
-    async with Wire(service, refusing(502)) as wire, SignalClient(wire.url, ORIGIN, patience_s=0) as client:
+    async with Wire(service, refusing(502)) as wire, SignalClient(wire.url, ORIGIN, retry_timeout_s=0) as client:
         await client.sessions("lobby", wait_s=0)
         wire.refuse = None
         await client.sessions("lobby", wait_s=0)
@@ -180,7 +180,7 @@ async def test_a_proxy_whose_server_is_away_has_said_nothing_about_websockets(se
 
 
 async def test_after_an_outage_the_websocket_is_tried_again(service):
-    async with Wire(service, hang_up) as wire, SignalClient(wire.url, ORIGIN, patience_s=0) as client:
+    async with Wire(service, hang_up) as wire, SignalClient(wire.url, ORIGIN, retry_timeout_s=0) as client:
         await client.sessions("lobby", wait_s=0)
         asked = asyncio.ensure_future(client.sessions("lobby", wait_s=30))
         await until(waiting(service, 1))
@@ -194,7 +194,7 @@ async def test_after_an_outage_the_websocket_is_tried_again(service):
 
 async def test_where_only_the_handshake_is_let_through_calls_go_over_http(service, monkeypatch):
     monkeypatch.setattr(rpc, "ANSWER_S", 0.3)
-    async with Wire(service) as wire, SignalClient(wire.url, ORIGIN, patience_s=0) as client:
+    async with Wire(service) as wire, SignalClient(wire.url, ORIGIN, retry_timeout_s=0) as client:
         wire.open.clear()
         with pytest.raises(Unreachable, match="it does not answer in time") as caught:
             await client.sessions("lobby", wait_s=0)
@@ -206,7 +206,7 @@ async def test_where_only_the_handshake_is_let_through_calls_go_over_http(servic
 
 async def test_a_connection_that_nothing_uses_is_closed_until_it_is_wanted(service, monkeypatch):
     monkeypatch.setattr(rpc, "IDLE_S", 0.05)
-    async with Wire(service) as wire, SignalClient(wire.url, ORIGIN, patience_s=0) as client:
+    async with Wire(service) as wire, SignalClient(wire.url, ORIGIN, retry_timeout_s=0) as client:
         code = await client.offer(*OFFER, hold=True)
         asked = asyncio.ensure_future(client.poll(code, "offerer", wait_s=0.5))
         assert (await asked).description is None  # which took longer
@@ -236,7 +236,7 @@ async def test_what_is_too_long_is_refused_and_the_rest_goes_on(start_service):
 async def test_what_is_over_the_bounds_of_a_connection_goes_over_http(service, monkeypatch):
     monkeypatch.setattr(rpc, "MAX_SUBSCRIPTIONS", 1)
     monkeypatch.setattr(rpc, "MAX_HELD", 1)
-    async with SignalClient(url_of(service), ORIGIN, patience_s=0) as client:
+    async with SignalClient(url_of(service), ORIGIN, retry_timeout_s=0) as client:
         topics = [client.topic_events("lobby") for _ in range(3)]
         told = [asyncio.ensure_future(anext(each)) for each in topics]
         for _ in range(3):
@@ -272,7 +272,7 @@ async def test_the_websocket_uses_the_proxy_of_the_environment(service, monkeypa
             monkeypatch.setenv(name, wire.url)
         for name in ("no_proxy", "NO_PROXY"):
             monkeypatch.delenv(name, raising=False)
-        async with SignalClient(url_of(service), ORIGIN, patience_s=0) as client:
+        async with SignalClient(url_of(service), ORIGIN, retry_timeout_s=0) as client:
             await client.sessions("lobby", wait_s=0)
             await client.health()
             assert wire.asked == [f"127.0.0.1:{service.port}"]
@@ -281,18 +281,18 @@ async def test_the_websocket_uses_the_proxy_of_the_environment(service, monkeypa
 async def test_the_websocket_trusts_what_https_trusts(start, tmp_path, monkeypatch):
     pair = make_pair(tmp_path)
     server = start(*pair.flags)
-    async with SignalClient(server.url, ORIGIN, patience_s=0) as client:
+    async with SignalClient(server.url, ORIGIN, retry_timeout_s=0) as client:
         with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
             await client.sessions("lobby", wait_s=0)
     monkeypatch.setenv("SSL_CERT_FILE", str(pair.certificate))
-    async with SignalClient(server.url, ORIGIN, patience_s=0) as client:
+    async with SignalClient(server.url, ORIGIN, retry_timeout_s=0) as client:
         await client.sessions("lobby", wait_s=0)
         assert await client._servers.connection(server.url, wanted=False) is not None
         assert await client.version()
 
 
 async def test_news_end_with_the_patience_and_events_go_on(service):
-    async with Wire(service) as wire, SignalClient(wire.url, ORIGIN, patience_s=0) as client:
+    async with Wire(service) as wire, SignalClient(wire.url, ORIGIN, retry_timeout_s=0) as client:
         code = await client.offer(*OFFER, hold=True)
         news, told = client.news(code, "offerer"), client.session_events(code, "offerer")
         later = [asyncio.ensure_future(anext(each)) for each in (news, told)]
@@ -322,7 +322,7 @@ async def test_a_held_offer_goes_soon_after_its_client(start_service):
 
 
 async def test_the_next_connection_takes_over_offers_that_were_not_answered(service, monkeypatch):
-    monkeypatch.setattr(holds, "back_off_s", lambda attempt: 0.05)  # the last comes last
+    monkeypatch.setattr(leases, "back_off_s", lambda attempt: 0.05)  # the last comes last
     async with Wire(service) as wire, SignalClient(wire.url, ORIGIN) as client:
         answered = [await client.offer("another", "i", "o", hold=True) for _ in range(2)]
         for each in answered:
@@ -345,7 +345,7 @@ async def test_the_next_connection_takes_over_offers_that_were_not_answered(serv
 
 
 async def test_without_a_websocket_an_offer_is_refreshed_instead(service, monkeypatch):
-    monkeypatch.setattr(holds, "REFRESH_S", 0.05)
+    monkeypatch.setattr(leases, "REFRESH_S", 0.05)
     async with Wire(service, refusing(502)) as wire, SignalClient(wire.url, ORIGIN) as client:
         code = await client.offer(*OFFER, secret=SECRET, hold=True)
         for _ in range(2):

@@ -83,7 +83,7 @@ async def watch_topics(client: SignalClient, arguments: argparse.Namespace) -> N
     before: dict[str, int] = {}
     while True:
         found = await all_topics(client)
-        client.patience_s = run.OUTAGE_S
+        client.retry_timeout_s = run.OUTAGE_S
         if terminal.wants_tables(arguments.json):
             _draw(f"{len(found)} topics", topics_table(found))
         else:

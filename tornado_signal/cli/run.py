@@ -61,7 +61,7 @@ def with_client(
 
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop)
-        async with SignalClient(chosen, origin, patience_s=0) as client:
+        async with SignalClient(chosen, origin, retry_timeout_s=0) as client:
             await work(client)
 
     try:

@@ -25,14 +25,14 @@ def offer(arguments: argparse.Namespace) -> None:
         text = await run.read_input("offer")
         secret = secrets.token_urlsafe(24)
         code = await client.offer(arguments.topic, arguments.info, text, secret=secret, hold=True)
-        client.patience_s = run.OUTAGE_S
+        client.retry_timeout_s = run.OUTAGE_S
         try:
             print(f"code: {code}", file=sys.stderr, flush=True)
             await client.candidates(code, "offerer", arguments.candidate, secret=secret)
             async with time_limit(arguments.wait, "answer"):
                 news = await answered(client, code, secret)
         except BaseException:
-            client.patience_s = 0
+            client.retry_timeout_s = 0
             with contextlib.suppress(APIError):
                 await client.withdraw(code, "offerer", secret=secret)
             raise
@@ -60,11 +60,11 @@ def answer(arguments: argparse.Namespace) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         reply = await run.read_input("answer")
         secret = secrets.token_urlsafe(24)
-        client.patience_s = run.OUTAGE_S
+        client.retry_timeout_s = run.OUTAGE_S
         try:
             await client.answer(code, reply, secret=secret)
         except APIError as error:
-            if error.taken:
+            if error.lost_race:
                 raise OperatorError("another peer has answered the session, or it has ended") from None
             raise
         await client.candidates(code, "answerer", arguments.candidate, secret=secret)
@@ -109,7 +109,7 @@ async def find(client: SignalClient, target: str) -> tuple[str, str, list[str]]:
             return target, news.description or "", news.candidates
     async with aclosing(client.listings(target)) as listings:
         async for listing in listings:
-            client.patience_s = run.OUTAGE_S
+            client.retry_timeout_s = run.OUTAGE_S
             if listing.sessions:
                 oldest = listing.sessions[-1]
                 return oldest["code"], oldest["offer"], oldest["offerCandidates"]

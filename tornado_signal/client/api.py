@@ -8,7 +8,7 @@ from typing import cast
 
 from .errors import APIError
 from .events import follow
-from .holds import Holds
+from .leases import LeaseManager
 from .servers import Answer, Servers, back_off_s
 from .types import Closable, Event, Fields, Health, IceServers, Listing, News, Session, Side, StreamEvent, Token, Topics
 
@@ -29,12 +29,12 @@ class SignalClient(Closable):
     Args:
         servers: the address of a server, such as `https://signal.example`, or several.
         origin: the Origin of every request; by default that of a page which the first server has.
-        patience_s: see below.
+        retry_timeout_s: see below.
         websocket: whether to use the server's WebSocket, over which everything goes once something waits. Where it is
             refused, or does not open, HTTP is used in any case.
 
     Attributes:
-        patience_s: how long to try again what fails in passing: no connection, 429, 502, 503 and 504. `Retry-After` is
+        retry_timeout_s: how long to retry transient errors: no connection, 429, 502, 503 and 504. `Retry-After` is
             honoured. May be changed at any time.
     """
 
@@ -42,29 +42,29 @@ class SignalClient(Closable):
         self,
         servers: str | Sequence[str] = "http://127.0.0.1:3000",
         origin: str | None = None,
-        patience_s: float = 10.0,
+        retry_timeout_s: float = 10.0,
         *,
         websocket: bool = True,
     ) -> None:
-        self._servers = Servers([servers] if isinstance(servers, str) else servers, origin, patience_s, websocket)
-        self._holds = Holds(self._servers)
+        self._servers = Servers([servers] if isinstance(servers, str) else servers, origin, retry_timeout_s, websocket)
+        self._leases = LeaseManager(self._servers)
 
     async def close(self) -> None:
         """Close every connection to the servers."""
-        self._holds.close()
+        self._leases.close()
         await self._servers.close()
 
     @property
-    def patience_s(self) -> float:
-        return self._servers.patience_s
+    def retry_timeout_s(self) -> float:
+        return self._servers.retry_timeout_s
 
-    @patience_s.setter
-    def patience_s(self, patience_s: float) -> None:
-        self._servers.patience_s = patience_s
+    @retry_timeout_s.setter
+    def retry_timeout_s(self, retry_timeout_s: float) -> None:
+        self._servers.retry_timeout_s = retry_timeout_s
 
-    async def until_better(self, server: str) -> None:
+    async def wait_for_preferred_server(self, server: str) -> None:
         """Wait until a server works again that comes before this one in their order; it is asked first from then on."""
-        await self._servers.until_better(server)
+        await self._servers.wait_for_preferred_server(server)
 
     async def version(self) -> str:
         """GET /: the commit that the server was built from."""
@@ -130,14 +130,14 @@ class SignalClient(Closable):
         answer = await self._servers.call("offer", fields, again=False)
         code = Token(answer.found["code"], answer.server)
         if hold:
-            self._holds.begin(code, secret, answer.connection)
+            self._leases.begin(code, secret, answer.connection)
         return code
 
     async def answer(self, code: str, answer: str, *, secret: str | None = None) -> None:
         """POST /answer, as the answerer.
 
         Raises:
-            APIError: `taken` if another peer was first.
+            APIError: `lost_race` if another peer was first.
         """
         await self._act("answer", code, {"side": "answerer", "answer": answer, "secret": secret})
 
@@ -165,22 +165,22 @@ class SignalClient(Closable):
         answer = await self._act("poll", code, fields)
         other = "answer" if side == "offerer" else "offer"
         if answer.found.get("answer") is not None:
-            self._holds.forget(code)
+            self._leases.forget(code)
         return News(answer.found[other], answer.found[f"{other}Candidates"], _cursor(answer))
 
     async def withdraw(self, code: str, side: Side, *, secret: str | None = None) -> None:
         """POST /withdraw: the session is no more.
 
-        If the servers are unavailable for longer than `patience_s`, this fails. The withdrawal is then repeated in the
-        background until the client is closed.
+        If the servers are unavailable for longer than `retry_timeout_s`, this fails. The withdrawal is then repeated
+        in the background until the client is closed.
         """
-        self._holds.forget(code)
+        self._leases.forget(code)
         withdraw = functools.partial(self._act, "withdraw", code, {"side": side, "secret": secret})
         try:
             await withdraw()
         except APIError as error:
-            if error.passing:
-                self._holds.withdraw_later(code, withdraw)
+            if error.is_transient:
+                self._leases.withdraw_later(code, withdraw)
             raise
 
     async def refresh(self, code: str, side: Side, *, secret: str | None = None) -> int:
@@ -266,7 +266,7 @@ class SignalClient(Closable):
         async with aclosing(follow(self._servers, fields, home, lasting=lasting)) as events:
             async for _, event in events:
                 if event.name in ("answer", "gone"):
-                    self._holds.forget(code)
+                    self._leases.forget(code)
                 yield event
 
     async def _polled(self, code: str, side: Side, secret: str | None) -> AsyncGenerator[News, None]:

@@ -20,14 +20,14 @@ class APIError(Exception):
         self.status, self.text, self.retry_after_s = status, text, retry_after_s
 
     @property
-    def taken(self) -> bool:
+    def lost_race(self) -> bool:
         """Whether another peer has the session: with secrets that is a 404, too (contract C5)."""
         return self.status in (404, 409)
 
     @property
-    def passing(self) -> bool:
+    def is_transient(self) -> bool:
         """Whether the same call may work later, or at another server."""
-        return self.status == 0 or may_pass(self.status)
+        return self.status == 0 or is_transient(self.status)
 
 
 class Unreachable(APIError):
@@ -47,6 +47,6 @@ def unreachable(server: str, why: str, sent: bool = True) -> Unreachable:
     return Unreachable(f"cannot reach {'/'.join(server.split('/')[:3])}: {why}", sent)
 
 
-def may_pass(status: int) -> bool:
+def is_transient(status: int) -> bool:
     """Whether what HTTP says with a status may be over a moment later."""
     return status in (429, 502, 503, 504)

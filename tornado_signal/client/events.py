@@ -19,7 +19,7 @@ async def follow(
     """The events of a topic or of a session, each with the server that it came from; each has data.
 
     A stream that breaks is resumed after its last complete event, for as long as the caller iterates. Only a stream
-    that cannot be opened for `patience_s` fails; without `lasting`, also one that cannot be resumed for as long.
+    that cannot be opened for `retry_timeout_s` fails; without `lasting`, also one that cannot be resumed for as long.
 
     Raises:
         APIError: the stream is refused, or is not one of this API.
@@ -52,7 +52,7 @@ async def follow(
             if error.status == 400 and last:  # the server does not know this cursor: it has a new database
                 last = None
                 continue
-            if not error.passing or ((home is None or not lasting) and waited_s >= servers.patience_s):
+            if not error.is_transient or ((home is None or not lasting) and waited_s >= servers.retry_timeout_s):
                 raise
             pause_s = error.retry_after_s
         if time.monotonic() - opened_s > MAX_PAUSE_S:  # it was a good one, even if nothing has come

@@ -45,7 +45,7 @@ class Connection(Closable):
             self._use(self.peer.createDataChannel("data"))
         else:
             self.peer.on("datachannel", self._use)
-        self.peer.on("connectionstatechange", self._look)
+        self.peer.on("connectionstatechange", self._on_connection_state)
 
     def send(self, message: str | bytes) -> None:
         """Send a message.
@@ -142,7 +142,7 @@ class Connection(Closable):
         if channel.readyState == "open":
             self._open.set()
 
-    def _look(self) -> None:
+    def _on_connection_state(self) -> None:
         if self.peer.connectionState in ("failed", "closed"):
             self._end()
 

@@ -13,8 +13,8 @@ from contextlib import aclosing
 
 from .api import SignalClient
 from .errors import APIError
-from .holding import new_secret, publish_held
 from .link import Closed, Connection
+from .offers import new_secret, publish_held
 from .room import Room
 from .servers import back_off_s
 from .types import Closable, IceServer, Session
@@ -121,7 +121,7 @@ class Peers(Closable):
                 async with asyncio.timeout(OPEN_S):
                     await connection.open(self.client, secret)
             except APIError as error:
-                if not error.taken:
+                if not error.lost_race:
                     raise
                 return None
             except TimeoutError:
@@ -174,7 +174,7 @@ class Publication(Closable):
                 try:
                     connection, secret = await self._offer()
                 except APIError as error:
-                    if not error.passing:
+                    if not error.is_transient:
                         raise
                     await asyncio.sleep(back_off_s(attempt))
                     attempt += 1
@@ -214,7 +214,7 @@ class Publication(Closable):
             except TimeoutError:
                 pass
             except APIError as error:
-                if error.status != 404 and not error.passing:
+                if error.status != 404 and not error.is_transient:
                     raise
         return False
 

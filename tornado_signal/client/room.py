@@ -15,9 +15,9 @@ from typing import cast
 
 from .api import SignalClient
 from .errors import APIError
-from .holding import new_secret, publish_held
 from .link import until_first
 from .names import Identity
+from .offers import new_secret, publish_held
 from .room_peer import Joined, Left, Message, Peer
 from .servers import back_off_s
 from .types import Closable, Fields, IceServer, Session, Token
@@ -209,7 +209,7 @@ class Room(Closable):
                         await self._claim()
                     await self._attend()
                 except APIError as error:
-                    if not error.passing:
+                    if not error.is_transient:
                         raise
                 await asyncio.sleep(back_off_s(self._failures))
                 self._failures += 1
@@ -242,7 +242,7 @@ class Room(Closable):
         for member in list(self._members.values()):
             if member.peer is None:
                 self._remove(member)
-        better = self._client.until_better(self._code.server)  # where those that come now are
+        better = self._client.wait_for_preferred_server(self._code.server)  # where those that come now are
         await until_first(self._watch(self._code), self._receive(self._code), better)
 
     async def _withdraw(self, code: Token | None) -> None:
@@ -458,10 +458,10 @@ class Room(Closable):
                 await self._client.candidates(code, "answerer", [self._identity.seal(letter, member.id)])
                 return
             except APIError as error:
-                if error.taken:
+                if error.lost_race:
                     if member.code == code:
                         member.code = None
-                elif error.passing:
+                elif error.is_transient:
                     await asyncio.sleep(back_off_s(attempt))
                 else:
                     return

@@ -24,7 +24,7 @@ class Peer:
         name: its name.
         ice_servers: for the connection.
         leads: whether this side does.
-        patience_s: how long the other side may say nothing until the data channel is open.
+        silence_timeout_s: how long the other side may say nothing until the data channel is open.
         late_s: after how long an attempt is `late`.
         post: a function that takes what is to be sent to the other side through the server, and waits until it is.
         tell: a function that is told what happens, once `Joined` at the most, and then `Left` in any case.
@@ -48,7 +48,7 @@ class Peer:
         name: str | None,
         ice_servers: list[IceServer],
         leads: bool,
-        patience_s: float,
+        silence_timeout_s: float,
         late_s: float,
         post: Callable[[Fields], Awaitable[None]],
         tell: Callable[["Joined | Left | Message"], None],
@@ -60,7 +60,7 @@ class Peer:
         self.channel = self.connection.createDataChannel("room", negotiated=True, id=0)
         self._negotiation = self.connection.createDataChannel("negotiation", negotiated=True, id=1)
         self.leads, self.late = leads, False
-        self._patience_s, self._late_s = patience_s, late_s
+        self._silence_timeout_s, self._late_s = silence_timeout_s, late_s
         self._post, self._tell, self._on_late, self._on_end = post, tell, is_late, ended
         self._joined = False
         self._over, self._closed = asyncio.Event(), asyncio.Event()
@@ -71,7 +71,7 @@ class Peer:
         self.channel.on("message", self._receive)
         self.channel.on("close", self.end)
         self._negotiation.on("message", self._receive_description)
-        self.connection.on("connectionstatechange", self._look)
+        self.connection.on("connectionstatechange", self._on_connection_state)
         self._negotiating = asyncio.create_task(self._negotiate())
 
     def take(self, mail: Fields) -> None:
@@ -112,7 +112,7 @@ class Peer:
     def _wait(self) -> None:
         self._stop_waiting()
         if not self._joined:
-            self._timer = asyncio.get_running_loop().call_later(self._patience_s, self.end)
+            self._timer = asyncio.get_running_loop().call_later(self._silence_timeout_s, self.end)
 
     def _be_late(self) -> None:
         self.late = True
@@ -138,7 +138,7 @@ class Peer:
             if isinstance(mail := json.loads(text), dict):
                 self.take(mail)
 
-    def _look(self) -> None:
+    def _on_connection_state(self) -> None:
         if self.connection.connectionState in ("failed", "closed"):
             self.end()
 

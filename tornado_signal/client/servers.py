@@ -50,19 +50,19 @@ class Servers:
     Args:
         urls: their addresses, in the order of preference.
         origin: the Origin of every request; by default that of a page that the first server has.
-        patience_s: see below.
+        retry_timeout_s: see below.
         websocket: whether to use WebSockets.
 
     Attributes:
-        patience_s: how long to try again what fails in passing; what a server refuses for good fails at once.
+        retry_timeout_s: how long to try again what fails in passing; what a server refuses for good fails at once.
     """
 
-    def __init__(self, urls: Sequence[str], origin: str | None, patience_s: float, websocket: bool) -> None:
+    def __init__(self, urls: Sequence[str], origin: str | None, retry_timeout_s: float, websocket: bool) -> None:
         if not urls:
             raise ValueError("no server")
         self.urls = [url.rstrip("/") for url in urls]
         self._preference = tuple(self.urls)
-        self.patience_s = patience_s
+        self.retry_timeout_s = retry_timeout_s
         self._origin = origin or "/".join(self.urls[0].split("/")[:3])
         self._tls = functools.cache(httpx.create_ssl_context)
         self._http = HttpClient(self._origin, self._tls)
@@ -90,7 +90,7 @@ class Servers:
         Raises:
             APIError: the answer is an error, or there is none.
         """
-        until_s = time.monotonic() + self.patience_s
+        until_s = time.monotonic() + self.retry_timeout_s
         for attempt in itertools.count():
             failure: APIError | None = None
             for server in self._order(at):
@@ -99,7 +99,7 @@ class Servers:
                 except APIError as error:
                     if error.status == 404 and anywhere:
                         failure = failure or error
-                    elif error.passing and (again or not getattr(error, "sent", False)):
+                    elif error.is_transient and (again or not getattr(error, "sent", False)):
                         failure = error
                     else:
                         raise
@@ -111,7 +111,7 @@ class Servers:
             pause_s = back_off_s(attempt)
             if failure.retry_after_s is not None:
                 pause_s = failure.retry_after_s * random.uniform(1, 1.25)
-            if not failure.passing or time.monotonic() + pause_s > until_s:
+            if not failure.is_transient or time.monotonic() + pause_s > until_s:
                 raise failure
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
@@ -148,7 +148,7 @@ class Servers:
                     events = await opened.enter_async_context(stream)
                 except APIError as error:
                     self._failed(server, error)
-                    if not error.passing:
+                    if not error.is_transient:
                         raise
                     failure = error
                     continue
@@ -159,7 +159,7 @@ class Servers:
         assert failure is not None
         raise failure
 
-    async def until_better(self, server: str) -> None:
+    async def wait_for_preferred_server(self, server: str) -> None:
         """Wait until a server works again that comes before this one in the order of preference; it is asked first."""
         before = self._preference[: self._preference.index(server)]
         while True:
@@ -194,7 +194,7 @@ class Servers:
             raise
 
     def _failed(self, server: str, error: APIError) -> None:
-        if error.passing and error.status != 429 and server in self._websockets:
+        if error.is_transient and error.status != 429 and server in self._websockets:
             self._websockets[server].retry()
 
 

@@ -11,7 +11,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.typing import Origin, Subprotocol
 
-from .errors import may_pass
+from .errors import is_transient
 from .rpc import RpcConnection
 
 logging.getLogger("websockets").setLevel(logging.WARNING)  # below that it writes what is sent
@@ -89,7 +89,7 @@ class WebSocket:
                 return
             await socket.close()
         except InvalidStatus as error:
-            if may_pass(error.response.status_code):
+            if is_transient(error.response.status_code):
                 return
         except OSError as error:
             if not isinstance(error, TimeoutError):

@@ -13,7 +13,7 @@ from .types import Token
 REFRESH_S = 40.0
 
 
-class Holds:
+class LeaseManager:
     """Offers are held over a WebSocket, each new one takes them over, and without one they are refreshed."""
 
     def __init__(self, servers: Servers) -> None:
@@ -61,7 +61,7 @@ class Holds:
             try:
                 await withdraw()
             except APIError as error:
-                if error.passing:
+                if error.is_transient:
                     continue
             return
 
@@ -88,6 +88,6 @@ class Holds:
                 await self._servers.call("refresh", {**fields, "side": "offerer"}, at=code.server)
                 return None
             except APIError as error:
-                if not error.passing:
+                if not error.is_transient:
                     raise
         raise AssertionError("unreachable")
