@@ -181,7 +181,7 @@ async def unfinished_messages(attacker: Attacker) -> None:
     await attacker.hold(CONNECTIONS, wait)
 
 
-@attack("--max-connections-per-address", "12000", "--rate-per-address", "5000", "--burst-per-address", "20000")
+@attack("--max-connections-per-address", "12000", "--rate-per-address", "5000")
 async def half_open_handshakes(attacker: Attacker) -> None:
     """10,000 handshakes of which half do not end, and after the others nothing is said, not even to a ping."""
     attacker.pace = Pace(1000, 0)

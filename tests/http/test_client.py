@@ -305,7 +305,7 @@ async def test_without_a_server_one_sentence_says_which_and_why():
 
 
 async def test_after_a_429_the_client_waits_for_as_long_as_it_says(start):
-    server = start("--rate-per-address", 1, "--burst-per-address", 1, "--unlimited-addresses", "192.0.2.1")
+    server = start("--rate-per-address", 1, "--unlimited-addresses", "192.0.2.1")
     async with SignalClient(server.url, ORIGIN, retry_timeout_s=0) as client:
         with pytest.raises(APIError) as caught:  # noqa: PT012 (one of them)
             for _ in range(20):

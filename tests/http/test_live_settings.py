@@ -84,9 +84,9 @@ def test_each_setting_that_is_read_when_it_is_needed_is_subscribed_to_by_its_rea
 def test_a_change_that_nobody_applies_needs_a_restart():
     live = LiveSettings(Settings())
     live.subscribe(lambda settings: lambda: None, "max_offer")
-    changed = dataclasses.replace(Settings(), max_offer=100, max_side_bytes=100, data_dir=Path("elsewhere"))
+    changed = dataclasses.replace(Settings(), max_offer=100, max_candidates=100, data_dir=Path("elsewhere"))
     merged, applied, waiting = merge(live.current, changed, live.names)
-    assert (applied, waiting) == (["--max-offer"], ["--data-dir", "--max-side-bytes"])
+    assert (applied, waiting) == (["--max-offer"], ["--data-dir", "--max-candidates"])
     assert merged == dataclasses.replace(Settings(), max_offer=100)
 
 
@@ -96,7 +96,7 @@ def test_nobody_reads_a_setting_without_a_subscription():
     live.apply(dataclasses.replace(Settings(), max_offer=100))
     assert (seen[0].max_offer, seen[0].session_timeout_ms) == (100, Settings().session_timeout_ms)
     with pytest.raises(AttributeError):
-        _ = seen[0].max_side_bytes
+        _ = seen[0].max_candidates
 
 
 def test_when_a_file_cannot_be_used_nothing_changes():

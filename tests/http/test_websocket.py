@@ -456,7 +456,7 @@ async def test_a_message_may_come_in_many_frames_with_pings_between_them(service
 
 
 async def test_each_request_of_a_batch_counts_for_the_rate(start_service):
-    service = await start_service(unlimited_addresses=(), rate_per_address=5, burst_per_address=10)
+    service = await start_service(unlimited_addresses=(), rate_per_address=1)
     async with open_socket(service) as client:
         for _ in range(9):  # the handshake was one
             await client.call("health")
@@ -487,7 +487,7 @@ async def test_the_drain_waits_for_the_message_with_all_responses_of_a_batch(ser
 @pytest.mark.parametrize("opcode", [Opcode.PING, Opcode.PONG])
 async def test_control_frames_count_for_the_rate_but_the_answer_to_a_ping(opcode, start_service, monkeypatch):
     monkeypatch.setattr(websocket, "PING_S", 0.05)
-    service = await start_service(unlimited_addresses=(), rate_per_address=5, burst_per_address=10)
+    service = await start_service(unlimited_addresses=(), rate_per_address=1)
     async with open_socket(service) as client:
         await asyncio.sleep(3)  # several answers to pings each second
         await client.call("health")
@@ -609,7 +609,7 @@ async def test_what_breaks_the_rules_right_before_a_close_is_no_error(service):
 
 
 async def test_nothing_is_begun_of_what_came_after_a_client_was_closed(start_service):
-    service = await start_service(unlimited_addresses=(), rate_per_address=5, burst_per_address=10)
+    service = await start_service(unlimited_addresses=(), rate_per_address=1)
     async with open_socket(service) as client:
         for _ in range(10):
             await client.socket.send(json.dumps([request("health", number) for number in range(100)]))

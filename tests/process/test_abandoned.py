@@ -99,7 +99,7 @@ async def test_a_stream_whose_client_stops_reading_is_dropped_with_little_kept_f
 ):
     monkeypatch.setattr(connection, "STALLED_S", 0.5)
     monkeypatch.setattr(listener, "TICK_S", 0.1)
-    service = await start_service(max_side_bytes=100_000_000)
+    service = await start_service(max_body_bytes=25_000_000)
     code = await service.offer()
     client = open_socket(service.port, 4096)
     kind = f"{whose}'s stream"
@@ -126,7 +126,7 @@ async def test_a_stream_whose_client_stops_reading_is_dropped_with_little_kept_f
 
 async def test_a_reader_that_is_slow_is_not_dropped(start_service, monkeypatch):
     monkeypatch.setattr(connection, "STALLED_S", 3.0)
-    service = await start_service(max_side_bytes=100_000_000)
+    service = await start_service(max_body_bytes=25_000_000)
     code = await service.offer()
     async with open_stream(service.port, f"/events?code={code}&side=offerer") as stream:
         for n in range(40):

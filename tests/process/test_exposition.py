@@ -254,12 +254,12 @@ async def test_a_defect_is_counted_as_one(service, caplog, monkeypatch):
 
 
 async def test_what_a_limit_refuses_is_counted_under_its_reason(start_service):
-    service = await start_service(max_sessions_per_topic=1)
+    service = await start_service(max_sessions_per_origin=1)
     await service.offer()
     response = await service.call("POST", "/lobby/offer", {"info": "i", "offer": "other"})
     assert response.status == 429
     found = await scraped(service)
-    assert found.all("refusals") == {("sessions of a topic", "429"): 1}
+    assert found.all("refusals") == {("sessions of an origin", "429"): 1}
     assert found.one("requests", "/:topic/offer", "POST", "429") == 1
 
 

@@ -239,8 +239,8 @@ async def test_without_access_log_no_record_is_made(service, caplog):
 
 @pytest.mark.parametrize("asked_for", [True, False])
 def test_addresses_are_in_the_log_only_if_asked_for(asked_for, start):
-    flags = ["--log-addresses"] if asked_for else []
-    server = start("--access-log", "--log-format", "json", "--trusted-proxies", "127.0.0.1", *flags)
+    access_log = ["--access-log", "addresses"] if asked_for else ["--access-log"]
+    server = start("--log-format", "json", "--trusted-proxies", "127.0.0.1", *access_log)
     server.offer()
     for path in ("/health", "/lobby/sessions?wait=0.1"):
         ask(server, "GET", path, X_Forwarded_For="203.0.113.9")

@@ -55,7 +55,7 @@ def test_origins_limits_ice_servers_and_the_log_change_while_all_else_stays(conf
         f"allowed_origins = ['{OTHER}', '{ORIGIN}']",
         "max_offer = 100",
         "max_candidates = 100",
-        "max_sessions_per_topic = 1",
+        "max_sessions_per_origin = 1",
         "max_body_bytes = 2000",
         "demo = false",
         "stun_servers = 'stun:stun.example.com'",
@@ -67,7 +67,7 @@ def test_origins_limits_ice_servers_and_the_log_change_while_all_else_stays(conf
     said, pending = reload(server, 2)
     assert said == (
         "INFO tornado_signal.process.reload: settings read again, applied: --allowed-origins, --max-body-bytes, "
-        "--max-offer, --max-sessions-per-topic, --demo, --stun-servers, --log-level, --access-log"
+        "--max-offer, --max-sessions-per-origin, --demo, --stun-servers, --log-level, --access-log"
     )
     assert pending == (
         "WARNING tornado_signal.process.reload: settings that have changed and need a restart: --data-dir, "

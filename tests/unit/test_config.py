@@ -136,9 +136,10 @@ PATHS = ["tls_certificate", "tls_key", "redis_password_file", "redis_sentinel_pa
 for name in (*PATHS, "admin_token_file", "turn_secret_file"):
     values = [("none", '"none"', None), ("/etc/a b.pem", '"/etc/a b.pem"', Path("/etc/a b.pem"))]
     also(name, values, ["", "a\0b"], ["1", "true", "['key.pem']"])
-for name in ("redis_tls", "demo", "start_empty_if_damaged", "access_log", "log_addresses"):
+for name in ("redis_tls", "demo", "start_empty_if_damaged", "access_log"):
     values = [("true", "true", True), ("false", '"false"', False)]
     also(name, values, ["", "yes", "True", "1", "on"], ["1", "[true]", "0.0"])
+also("access_log", [("addresses", '"addresses"', "addresses")])
 for name, words in {
     "store": ["leveldb", "redis"],
     "durability": ["fsync", "os", "replicated"],
@@ -166,7 +167,7 @@ for name, (least, most) in {
     beyond = [str(least - 1), str(most + 1)]
     also(name, values, ["", "many", "1.5", *beyond], ["true", f"{most}.0", *beyond])
 for setting in SETTINGS:
-    if setting.name.startswith(("max_", "rate_", "burst_")):
+    if setting.name.startswith(("max_", "rate_")):
         texts = ["", "0", "-1", "many", "1.5", "9007199254740993"]
         also(setting.name, [("2000", "2_000", 2000)], texts, ["0", "true", "2000.0"])
 

@@ -132,7 +132,8 @@ def add_commands(root: CommandLine) -> None:
         "check-ice",
         "check the STUN and TURN servers",
         "Get the ICE servers from the server as a peer does, and check each. A STUN server must return this machine's "
-        "public address, a TURN server must relay a message. The exit status is 1 if one fails. Needs the extra [peer].",
+        "public address, a TURN server must relay a message. The exit status is 1 if a check fails. "
+        "Needs the extra [peer].",
     )
     for parser in (topics, sessions, watch, offer, answer, ping, check_ice):
         parser.add_argument(

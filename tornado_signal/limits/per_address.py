@@ -20,6 +20,8 @@ SPARE_CONNECTIONS_PER_CLIENT = 4
 # A client may open twice as many connections as it may make requests, and this many more; each gets its 429. Further
 # ones are closed unanswered.
 SPARE_ARRIVALS = 100
+# A client that was idle may make the requests of this many seconds at once.
+BURST_S = 10
 # What an address may store however little room there is: a full store refuses by itself.
 LEAST_ROOM_BYTES = 1 << 20
 # The operator's programs are few, and connections that they leave open take no descriptors from clients.
@@ -118,7 +120,7 @@ class Client(ConnectionCounts):
     def __init__(self, settings: Settings, limited: bool) -> None:
         super().__init__()
         self.limited = limited
-        self.requests = TokenBucket(settings.burst_per_address)
+        self.requests = TokenBucket(burst(settings))
         self.refusals = TokenBucket(settings.rate_per_address)
         self.arrivals = TokenBucket(most_arrivals(settings))
         self.sessions = TokenBucket(settings.max_sessions_per_address)
@@ -131,9 +133,14 @@ class Client(ConnectionCounts):
         return not (self.connections or self.refused or self.waiting or self.held)
 
 
-def most_arrivals(settings: Settings) -> int:
+def burst(settings: Settings) -> float:
+    """Return how many requests a client may make at once."""
+    return BURST_S * settings.rate_per_address
+
+
+def most_arrivals(settings: Settings) -> float:
     """How many connections a client may open at once."""
-    return 2 * settings.burst_per_address + SPARE_ARRIVALS
+    return 2 * burst(settings) + SPARE_ARRIVALS
 
 
 class Limits(ConnectionCounts):
@@ -181,7 +188,7 @@ class Limits(ConnectionCounts):
         client = self._find(address)
         if not client.limited:
             return 0
-        return client.requests.take(self._settings.burst_per_address, self._rate_per_ms, now_ms)
+        return client.requests.take(burst(self._settings), self._rate_per_ms, now_ms)
 
     def goes_on(self, address: str, now_ms: int) -> bool:
         """Count a request that is refused for its rate; whether there are too many of those to keep the connection."""
@@ -226,9 +233,9 @@ class Limits(ConnectionCounts):
             Unavailable: too many wait.
         """
         client = self._find(address)
-        if self.waiting >= self._settings.max_waiting:
+        if self.waiting >= self._settings.max_connections:
             raise Unavailable("too many requests wait", retry_after_s=5)
-        if client.limited and client.waiting >= self._settings.max_waiting_per_address:
+        if client.limited and client.waiting >= self._settings.max_connections_per_address:
             raise TooMany("waiting requests of an address", 5)
         client.waiting += 1
         self.waiting += 1

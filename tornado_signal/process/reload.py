@@ -23,17 +23,14 @@ KEPT = "what is in use stays: %s"
 
 # Read from `service.settings` whenever they are needed.
 OF_CALLS = ("allowed_origins", "trusted_proxies", "max_body_bytes", "drain_delay_ms")
-OF_THE_LOG = ("access_log", "allowed_origins", "log_addresses", "trusted_proxies")
+OF_THE_LOG = ("access_log", "allowed_origins", "trusted_proxies")
 OF_ROUTES = ("demo", "max_offer")
 OF_LIMITS = (
-    *("burst_per_address", "max_bytes_per_address", "max_connections", "max_connections_per_address"),
-    *("max_sessions_per_address", "max_waiting", "max_waiting_per_address", "rate_per_address"),
+    *("max_bytes_per_address", "max_connections", "max_connections_per_address"),
+    *("max_sessions_per_address", "rate_per_address"),
     *("trusted_proxies", "unlimited_addresses"),
 )
-OF_STORES = (
-    *("max_candidates", "max_sessions_per_origin", "max_sessions_per_topic", "max_side_bytes", "max_store_bytes"),
-    "min_free_bytes",
-)
+OF_STORES = ("max_body_bytes", "max_candidates", "max_sessions_per_origin", "max_store_bytes", "min_free_bytes")
 
 
 def make_live_settings(

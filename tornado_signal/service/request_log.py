@@ -30,7 +30,7 @@ class RequestLog:
     @property
     def written(self) -> bool:
         """Whether each request has a line."""
-        return self.settings.access_log
+        return bool(self.settings.access_log)
 
     def request_id(self, headers: Mapping[str, str], remote_ip: str) -> str:
         """The name of a request: what a trusted proxy calls it, or one of our own."""
@@ -45,7 +45,7 @@ class RequestLog:
         """Write the line of a request that has come to its end, with these fields; why it was refused, if it was."""
         if refused_for:
             fields["reason"] = refused_for
-        if self.settings.log_addresses:
+        if self.settings.access_log == "addresses":
             fields["address"] = address
         log.info("request", extra={"fields": fields})
 

@@ -192,22 +192,20 @@ class Settings:
         "program that connects to the Unix socket",
         live=True,
     )
-    max_body_bytes: int = setting(262_144, integer(1024, 16_777_216), "the largest body", "bytes", live=True)
+    max_body_bytes: int = setting(
+        262_144,
+        integer(1024, 16_777_216),
+        "the largest request body or WebSocket message; a side of a session may store four times as much",
+        "bytes",
+        live=True,
+    )
     max_offer: int = setting(
         262_144, integer(64, 16_777_216), "the longest offer, answer or candidate", "code points", live=True
     )
     max_candidates: int = setting(1000, COUNT, "how many candidates a side of a session may have", live=True)
-    max_side_bytes: int = setting(
-        1_048_576,
-        SIZE,
-        "how much a side of a session may have stored, its offer or answer included, when it sends a candidate",
-        "bytes",
-        live=True,
-    )
     max_sessions_per_origin: int = setting(
-        2_000_000, COUNT, "how many unanswered sessions an origin may have", live=True
+        2_000_000, COUNT, "how many unanswered sessions an origin may have, in one topic or in many", live=True
     )
-    max_sessions_per_topic: int = setting(2_000_000, COUNT, "how many unanswered sessions a topic may have", live=True)
     max_sessions_per_address: int = setting(
         10_000, COUNT, "how many sessions an address may publish in the lifetime of one", live=True
     )
@@ -229,9 +227,18 @@ class Settings:
         live=True,
     )
     max_connections: int = setting(
-        100_000, COUNT, "how many connections may be open; not more than there are file descriptors for", live=True
+        100_000,
+        COUNT,
+        "how many connections may be open, and how many requests may wait at the same time; file descriptors are a "
+        "further limit of connections",
+        live=True,
     )
-    max_connections_per_address: int = setting(1000, COUNT, "how many connections an address may have open", live=True)
+    max_connections_per_address: int = setting(
+        1000,
+        COUNT,
+        "how many connections an address may have open, and how many of its requests may wait at the same time",
+        live=True,
+    )
     max_unsent_bytes: int = setting(
         67_108_864,
         COUNT,
@@ -240,13 +247,12 @@ class Settings:
         "bytes",
         live=True,
     )
-    max_waiting: int = setting(100_000, COUNT, "how many requests may wait for news", live=True)
-    max_waiting_per_address: int = setting(1000, COUNT, "how many requests of an address may wait for news", live=True)
     rate_per_address: int = setting(
-        100, integer(1, 1_000_000), "how many requests an address may make", "1/s", live=True
-    )
-    burst_per_address: int = setting(
-        1000, COUNT, "how many requests an address may make at once, if it has made few before", live=True
+        100,
+        integer(1, 1_000_000),
+        "how many requests an address may make; after a pause ten times as many at once",
+        "1/s",
+        live=True,
     )
     unlimited_addresses: tuple[Network, ...] = setting(
         "127.0.0.0/8,::1",
@@ -305,19 +311,27 @@ class Settings:
     log_format: Literal["text", "json"] = setting(
         "text", one_of("text", "json"), "the form of a line in the log: words, or a JSON object", live=True
     )
-    access_log: bool = setting(
-        "false", SWITCH, "whether every request has a line in the log, at the level info", live=True
+    access_log: bool | Literal["addresses"] = setting(
+        "false",
+        keyword_or("addresses", "addresses", SWITCH),
+        "whether to log a line for each request, at level info; addresses: with the client's address",
+        live=True,
     )
-    log_addresses: bool = setting("false", SWITCH, "whether those lines name the client's address", live=True)
 
 
 SETTINGS = tuple(Setting(field.name, **field.metadata) for field in dataclasses.fields(Settings))
 """The settings, in the order of their table."""
 REPLACED = {
+    "burst_per_address": "rate_per_address",
+    "log_addresses": "access_log",
     "max_answer": "max_offer",
     "max_candidate": "max_offer",
     "max_read_ahead_bytes": "max_unsent_bytes",
+    "max_sessions_per_topic": "max_sessions_per_origin",
+    "max_side_bytes": "max_body_bytes",
     "max_topics_per_origin": "max_sessions_per_origin",
+    "max_waiting": "max_connections",
+    "max_waiting_per_address": "max_connections_per_address",
 }
 """The names of settings that were removed, each with the one to use instead."""
 LIVE = frozenset(each.name for each in SETTINGS if each.live)

@@ -94,7 +94,9 @@ def keyword_or(word: str, value: U, item: ValueType[T]) -> ValueType[T | U]:
 
     The word lets a flag take back what the environment says, and the environment what the file says.
     """
-    return ValueType(f"{word}, or {item.allowed}", lambda raw: value if raw == word else item.parse(raw))
+    return ValueType(
+        f"{word}, or {item.allowed}", lambda raw: value if raw == word else item.parse(raw), item.bare_flag
+    )
 
 
 def _address(name: str) -> str:

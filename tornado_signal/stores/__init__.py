@@ -16,6 +16,10 @@ if TYPE_CHECKING:  # a command that looks at files starts faster without asyncio
     from .watches import Watch
 
 
+SIDE_BODIES = 4
+"""How many of the largest bodies a side of a session may store."""
+
+
 class Maintenance(Protocol):
     """What an operator can do with the files of a store while it is in use.
 
@@ -304,10 +308,10 @@ def quotas_of(settings: Settings) -> Quotas:
     """The quotas of the settings."""
     return Quotas(
         settings.max_sessions_per_origin,
-        settings.max_sessions_per_topic,
+        settings.max_sessions_per_origin,  # all of them may share a topic
         settings.max_sessions_per_origin,  # a topic exists while it has a session
         settings.max_candidates,
-        settings.max_side_bytes,
+        SIDE_BODIES * settings.max_body_bytes,
         settings.max_store_bytes,
         settings.min_free_bytes,
     )
