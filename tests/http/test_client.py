@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import sys
 import time
 from contextlib import aclosing
 from signal import SIGKILL, SIGTERM
@@ -301,6 +302,14 @@ async def test_without_a_server_one_sentence_says_which_and_why():
         assert time.monotonic() - began_s > 0.1
         client.retry_timeout_s = 0
         with pytest.raises(Unreachable):
+            await anext(client.topic_events("lobby"))
+
+
+async def test_a_stream_over_http_without_its_package_names_the_extra(start, monkeypatch):
+    monkeypatch.setitem(sys.modules, "httpx_sse", None)
+    async with SignalClient(start().url, ORIGIN, websocket=False) as client:
+        await client.health()
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'tornado-signal\[client\]'"):
             await anext(client.topic_events("lobby"))
 
 

@@ -186,6 +186,13 @@ def test_no_command_imports_what_it_does_not_need(arguments, absent, tmp_path):
     assert imported & absent == set()
 
 
+def test_completion_without_its_package_names_the_extra(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['shtab'] = None\n")
+    done = run("completion", "bash", PYTHONPATH=str(tmp_path))
+    needs = "tornado-signal: completion needs shtab: pip install 'tornado-signal[client]'\n"
+    assert (done.returncode, done.stderr) == (1, needs)
+
+
 TWO_SHELLS = """
 echo "offer of alice" | tornado-signal offer lobby --candidate "alice is here" >answer &
 coproc tornado-signal answer lobby --candidate "bob is here"

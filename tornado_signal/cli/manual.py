@@ -5,8 +5,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 
-import shtab
-
+from ..errors import OperatorError
 from ..settings.command_line import CommandLine
 from . import ORIGIN_VARIABLE, URL_VARIABLE
 
@@ -18,7 +17,15 @@ ENVIRONMENT = {
 
 
 def completion(arguments: argparse.Namespace) -> None:
-    """Print completion for a shell."""
+    """Print completion for a shell.
+
+    Raises:
+        OperatorError: shtab is not installed.
+    """
+    try:
+        import shtab
+    except ModuleNotFoundError as error:
+        raise OperatorError("completion needs shtab: pip install 'tornado-signal[client]'") from error
     print(shtab.complete(arguments.root, arguments.shell))
 
 

@@ -74,6 +74,8 @@ def with_client(
             raise OperatorError(interrupted) from None
     except APIError as error:
         raise OperatorError(sentence(error)) from None
+    except ModuleNotFoundError as error:
+        raise OperatorError(str(error)) from error
     except BrokenPipeError:
         # The reader has closed the pipe. Python would complain about unwritten output at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,14 +7,16 @@ import os
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import httpx
-from httpx_sse import EventSource, ServerSentEvent, SSEError, aconnect_sse
 
 from .errors import ANSWER_S, FOREIGN, HUNG_UP, SLOW, APIError, Unreachable, unreachable
 from .types import Fields, StreamEvent
+
+if TYPE_CHECKING:
+    from httpx_sse import EventSource, ServerSentEvent
 
 # It writes every address at INFO, with the query, in which there may be a secret.
 logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -90,7 +92,12 @@ class HttpClient:
 
         Raises:
             APIError: there is no stream; reading it raises that it breaks.
+            ModuleNotFoundError: the extra `client` is not installed.
         """
+        try:
+            from httpx_sse import aconnect_sse
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("event streams need httpx-sse: pip install 'tornado-signal[client]'") from error
         fields = dict(fields)
         path = f"/{_segment(fields.pop('topic'))}/events" if "topic" in fields else "/events"
         async with contextlib.AsyncExitStack() as opened:
@@ -120,7 +127,9 @@ class HttpClient:
         return self._http
 
 
-async def _events(server: str, source: EventSource) -> AsyncGenerator[StreamEvent, None]:
+async def _events(server: str, source: "EventSource") -> AsyncGenerator[StreamEvent, None]:
+    from httpx_sse import SSEError
+
     try:
         async for sse in source.aiter_sse():
             data = _json_object(sse) if sse.data else None
@@ -154,7 +163,7 @@ def _unreachable(server: str, error: httpx.TransportError) -> Unreachable:
     return unreachable(server, why, sent)
 
 
-def _json_object(said: httpx.Response | ServerSentEvent) -> dict[str, Any] | None:
+def _json_object(said: "httpx.Response | ServerSentEvent") -> dict[str, Any] | None:
     """The JSON object that a response or an event holds; None if it holds anything else."""
     try:
         found = said.json()
