@@ -39,7 +39,7 @@ class SessionNotFound(SignalError):
     message = "Session not found, expired, or origin mismatch"
 
 
-class OtherSession(Exception):
+class StalePosition(Exception):
     """A position is in an earlier session with the same code; the content of both is the same (contract B16).
 
     No SignalError: what it means depends on the request. A cursor that says so was wrong from the beginning; for a
@@ -81,7 +81,7 @@ class BodyTooLarge(SignalError):
     message = "Request body too large"
 
 
-class Passing(SignalError):
+class TransientError(SignalError):
     """What may work later.
 
     Args:
@@ -95,11 +95,11 @@ class Passing(SignalError):
         self.retry_after_s = retry_after_s
 
 
-class TooMany(Passing):
+class TooMany(TransientError):
     """A rate or a quota is used up (contract B15).
 
     Args:
-        reason: as `Passing`; so is `retry_after_s`.
+        reason: as `TransientError`; so is `retry_after_s`.
         persists: whether the client goes on all the same, and is to lose its connection.
     """
 
@@ -110,7 +110,7 @@ class TooMany(Passing):
         self.persists = persists
 
 
-class Unavailable(Passing):
+class Unavailable(TransientError):
     """The server cannot serve this now (contract B15)."""
 
     message = "Service unavailable"

@@ -97,7 +97,7 @@ class SessionPosition(NamedTuple):
     number: int
 
 
-class News(NamedTuple):
+class SessionUpdate(NamedTuple):
     """What one side reads of the other (specification 4, POST /poll; contract C1).
 
     Attributes:
@@ -120,7 +120,7 @@ class News(NamedTuple):
         return max(self.description_number, self.candidates[-1][0] if self.candidates else 0)
 
 
-class Departure(NamedTuple):
+class Removed(NamedTuple):
     """A session that has left its topic's listing (contract C3).
 
     Attributes:
@@ -134,7 +134,7 @@ class Departure(NamedTuple):
     reason: Reason
 
 
-class Arrival(NamedTuple):
+class Added(NamedTuple):
     """A session that has come to its topic's listing (contract C3).
 
     Attributes:
@@ -146,18 +146,18 @@ class Arrival(NamedTuple):
     listed: ListedSession
 
 
-class TopicStep(NamedTuple):
+class EventBatch(NamedTuple):
     """Something that has happened to a topic's listing, in this order.
 
     Attributes:
-        departures: what has left.
-        arrivals: what has come, the oldest first.
+        removed: the sessions that were removed, in order.
+        added: the sessions that were added, oldest first.
         position: where a reader has come to that knows it.
         more: whether there is more to be told.
     """
 
-    departures: list[Departure]
-    arrivals: list[Arrival]
+    removed: list[Removed]
+    added: list[Added]
     position: Position
     more: bool
 

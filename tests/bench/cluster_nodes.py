@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from tornado_signal.stores.redis.connections import Access
+from tornado_signal.stores.redis.connections import Credentials
 from tornado_signal.stores.redis.nodes import Acknowledgement
 from tornado_signal.stores.redis.store import RedisStore
 
@@ -52,7 +52,7 @@ def used_bytes(nodes: Iterable[RedisServer]) -> int:
 async def open_store(nodes: Iterable[RedisServer]) -> AsyncIterator[RedisStore]:
     """The store on some nodes; what it writes is acknowledged at once."""
     addresses = [("127.0.0.1", node.port) for node in nodes]
-    access = Access(timeout_s=PATIENCE_S)
+    access = Credentials(timeout_s=PATIENCE_S)
     store = RedisStore(addresses, access=access, acknowledgement=Acknowledgement("os"), timeout_ms=TIMEOUT_MS)
     await store.open()
     try:

@@ -8,7 +8,7 @@ import pytest
 from support.stores import BEGIN_MS, TIMEOUT_MS, sweep
 
 from tornado_signal.errors import AlreadyAnswered, SessionNotFound, Unavailable
-from tornado_signal.session import ListedSession, News, Session, Side
+from tornado_signal.session import ListedSession, Session, SessionUpdate, Side
 
 ORIGIN, OTHER = "https://one.example", "https://two.example"
 OFFERER, ANSWERER = Side.OFFERER, Side.ANSWERER
@@ -54,12 +54,12 @@ async def test_a_session_from_offer_to_answer(one, clock):
     await one.add(code, OFFERER, "o2")
     assert await one.sessions() == [ListedSession(session, "offer", ["o1", "o2"])]
     end, serial = session.expires_ms, session.serial
-    assert await one.read(code, OFFERER) == News("offer", 1, [(2, "o1"), (3, "o2")], end, serial)
-    assert await one.read(code, ANSWERER) == News(None, 0, [(1, "a1"), (2, "a2")], end, serial)
+    assert await one.read(code, OFFERER) == SessionUpdate("offer", 1, [(2, "o1"), (3, "o2")], end, serial)
+    assert await one.read(code, ANSWERER) == SessionUpdate(None, 0, [(1, "a1"), (2, "a2")], end, serial)
     await one.answer(code, "ånswer")
-    assert await one.read(code, ANSWERER) == News("ånswer", 3, [(1, "a1"), (2, "a2")], end, serial)
+    assert await one.read(code, ANSWERER) == SessionUpdate("ånswer", 3, [(1, "a1"), (2, "a2")], end, serial)
     await one.add(code, ANSWERER, "a3")
-    assert await one.read(code, ANSWERER) == News("ånswer", 3, [(1, "a1"), (2, "a2"), (4, "a3")], end, serial)
+    assert await one.read(code, ANSWERER) == SessionUpdate("ånswer", 3, [(1, "a1"), (2, "a2"), (4, "a3")], end, serial)
     assert (await one.sessions(), await one.topics()) == ([], ([], 0))
 
 

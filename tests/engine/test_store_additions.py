@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 from support.stores import BEGIN_MS, TIMEOUT_MS, sweep
 
-from tornado_signal.errors import AlreadyAnswered, OtherSession, SessionNotFound, TooMany
-from tornado_signal.session import MAX_LEASES, MIN_HELD_MS, News, Reason, SessionPosition, Side, hash_secret
+from tornado_signal.errors import AlreadyAnswered, SessionNotFound, StalePosition, TooMany
+from tornado_signal.session import MAX_LEASES, MIN_HELD_MS, Reason, SessionPosition, SessionUpdate, Side, hash_secret
 from tornado_signal.stores.quotas import Quotas
 
 ORIGIN, OTHER = "https://one.example", "https://two.example"
@@ -38,7 +38,7 @@ async def test_reading_on_from_every_number(opened, answered_after, reopened, re
     numbered = [(at + 1 + (at >= answered_after), text) for at, text in enumerate(texts)]
     for since in range(7):
         later = [(number, text) for number, text in numbered if number > since]
-        expected = News("answer", answered_after + 1, later, BEGIN_MS + TIMEOUT_MS, serial)
+        expected = SessionUpdate("answer", answered_after + 1, later, BEGIN_MS + TIMEOUT_MS, serial)
         assert await one.read(code, ANSWERER, since=SessionPosition(serial, since)) == expected
     assert (await one.read(code, ANSWERER)).last == 4
 
@@ -68,7 +68,7 @@ async def test_a_position_of_an_earlier_session_with_the_same_code_is_refused(op
     with pytest.raises(SessionNotFound):
         await one.read(code, OFFERER, since=before)
     assert await one.create() == code
-    with pytest.raises(OtherSession):
+    with pytest.raises(StalePosition):
         await one.read(code, OFFERER, since=before)
 
 

@@ -60,7 +60,7 @@ def test_each_ipv4_address_and_each_ipv6_64_has_its_own_tokens():
     limits = strict(rate_per_address=1)
     same = [["192.0.2.1", "::ffff:192.0.2.1"], ["192.0.2.2"], ["2001:db8::1", "2001:db8::ffff:1"], ["2001:db8:0:1::1"]]
     for addresses in same:
-        found = [limits.request(addresses[number % len(addresses)], 0) for number in range(11)]
+        found = [limits.charge_request(addresses[number % len(addresses)], 0) for number in range(11)]
         assert found == [0] * 10 + [1]
 
 
@@ -70,10 +70,10 @@ def test_loopback_proxies_and_unix_sockets_have_no_limit(address):
     one_each = {"rate_per_address": 1, "max_connections_per_address": 1, "max_bytes_per_address": 1024}
     limits = Limits(Settings(**one_each, trusted_proxies=proxies))
     for _ in range(20):
-        assert limits.request(address, 0) == 0
-        limits.publish(address, 0)
-        limits.store(address, 10_000, 0)
-        limits.wait(address)
+        assert limits.charge_request(address, 0) == 0
+        limits.charge_session(address, 0)
+        limits.charge_bytes(address, 10_000, 0)
+        limits.acquire_wait(address)
         assert limits.connected(address, 0) == 0
 
 
@@ -82,15 +82,15 @@ def test_other_settings_count_at_once_with_what_is_open(monkeypatch):
     limits = strict(max_connections_per_address=1, rate_per_address=1)
     address, other = "2001:db8::1", "192.0.2.2"
     assert limits.connected(address, 0) == 0
-    assert limits.request(other, 0) == 0
-    assert [limits.connected(address, 0), limits.request(other, 0)] == [429, 1]
+    assert limits.charge_request(other, 0) == 0
+    assert [limits.connected(address, 0), limits.charge_request(other, 0)] == [429, 1]
     limits.disconnected(address, 429)
     limits.apply(dataclasses.replace(limits._settings, max_connections_per_address=2))
     assert [limits.connected(address, 0), limits.connected(address, 0)] == [0, 429]
     limits.disconnected(address, 429)
     networks = tuple(ipaddress.ip_network(each) for each in (address, other))
     limits.apply(dataclasses.replace(limits._settings, unlimited_addresses=networks))
-    assert [limits.request(other, 0) for _ in range(3)] == [0, 0, 0]
+    assert [limits.charge_request(other, 0) for _ in range(3)] == [0, 0, 0]
     assert limits.connected(address, 0) == 429  # for what it has open
     limits.disconnected(address, 429)
     for _ in range(2):
@@ -98,16 +98,16 @@ def test_other_settings_count_at_once_with_what_is_open(monkeypatch):
     assert [limits.connected(address, 0) for _ in range(3)] == [0, 0, 0]
     neighbour = "2001:db8::2"
     assert [limits.connected(neighbour, 0) for _ in range(3)] == [0, 0, 429]
-    limits.wait(address)
+    limits.acquire_wait(address)
     limits.apply(dataclasses.replace(limits._settings, unlimited_addresses=()))
-    assert [limits.request(other, 0), limits.request(other, 0)] == [0, 1]
+    assert [limits.charge_request(other, 0), limits.charge_request(other, 0)] == [0, 1]
     for _ in range(3):
         assert limits.connected(address, 0) == 0
         limits.disconnected(address, 0)
         limits.disconnected(address, 0)
     assert limits.connected(address, 0) == 0
     limits.disconnected(address, 0)
-    limits.waited(address)
+    limits.release_wait(address)
     assert limits.connected(address, 0) == 429  # as the neighbour, with which it has been one client
     limits.disconnected(neighbour, 0)
     assert limits.connected(address, 0) == 0
@@ -121,8 +121,8 @@ def test_few_clients_are_kept_and_none_with_something_open_is_forgotten(monkeypa
     limits = strict(max_connections_per_address=1)
     assert limits.connected("2001:db8::1", 0) == 0
     for number in range(1000):
-        limits.request(f"2001:db8:1:{number:x}::1", 0)
-        limits.request(f"2001:db8:2::{number:x}", 0)
+        limits.charge_request(f"2001:db8:1:{number:x}::1", 0)
+        limits.charge_request(f"2001:db8:2::{number:x}", 0)
         assert len(limits._by_address) <= 101
         assert len(limits._clients) <= 101
     assert limits.connected("2001:db8::2", 0) == 429
@@ -134,14 +134,14 @@ def test_few_clients_are_kept_and_none_with_something_open_is_forgotten(monkeypa
 def test_an_address_publishes_so_many_sessions_in_the_lifetime_of_one():
     limits = strict(max_sessions_per_address=10, session_timeout_ms=100_000)
     for _ in range(10):
-        limits.publish("192.0.2.1", 0)
+        limits.charge_session("192.0.2.1", 0)
     with pytest.raises(TooMany) as refused:
-        limits.publish("192.0.2.1", 0)
+        limits.charge_session("192.0.2.1", 0)
     assert refused.value.retry_after_s == 10
-    limits.publish("192.0.2.2", 0)
-    limits.publish("192.0.2.1", 10_000)
+    limits.charge_session("192.0.2.2", 0)
+    limits.charge_session("192.0.2.1", 10_000)
     with pytest.raises(TooMany):
-        limits.publish("192.0.2.1", 10_001)
+        limits.charge_session("192.0.2.1", 10_001)
 
 
 def test_each_connection_that_goes_makes_room():
@@ -192,35 +192,35 @@ def test_an_address_that_connects_again_and_again_is_shut_out_for_a_while():
 
 def test_an_address_stores_so_many_bytes_all_of_a_request_or_nothing():
     limits = strict(max_bytes_per_address=10_000, session_timeout_ms=100_000)
-    limits.store("192.0.2.1", 9_000, 0)
+    limits.charge_bytes("192.0.2.1", 9_000, 0)
     with pytest.raises(TooMany) as refused:
-        limits.store("192.0.2.1", 2_000, 0)
+        limits.charge_bytes("192.0.2.1", 2_000, 0)
     assert (refused.value.reason, refused.value.retry_after_s) == ("bytes of an address", 10)
-    limits.store("192.0.2.1", 1_000, 0)
-    limits.store("192.0.2.2", 9_000, 0)
-    limits.store("192.0.2.1", 1_000, 10_000)
+    limits.charge_bytes("192.0.2.1", 1_000, 0)
+    limits.charge_bytes("192.0.2.2", 9_000, 0)
+    limits.charge_bytes("192.0.2.1", 1_000, 10_000)
 
 
 def test_who_goes_on_above_its_rate_after_refusals_is_known():
     limits = strict(rate_per_address=5)
-    assert [limits.goes_on("192.0.2.1", 0) for _ in range(6)] == [False] * 5 + [True]
-    assert not limits.goes_on("192.0.2.1", 1000)
-    assert not limits.goes_on("127.0.0.1", 1000)
+    assert [limits.exceeds_hard_limit("192.0.2.1", 0) for _ in range(6)] == [False] * 5 + [True]
+    assert not limits.exceeds_hard_limit("192.0.2.1", 1000)
+    assert not limits.exceeds_hard_limit("127.0.0.1", 1000)
 
 
 def test_so_many_requests_of_an_address_and_in_all_wait():
     limits = strict(max_connections=3, max_connections_per_address=2)
-    limits.wait("192.0.2.1")
-    limits.wait("192.0.2.1")
+    limits.acquire_wait("192.0.2.1")
+    limits.acquire_wait("192.0.2.1")
     with pytest.raises(TooMany):
-        limits.wait("192.0.2.1")
-    limits.wait("192.0.2.2")
+        limits.acquire_wait("192.0.2.1")
+    limits.acquire_wait("192.0.2.2")
     with pytest.raises(Unavailable):
-        limits.wait("192.0.2.3")
-    limits.waited("192.0.2.1")
-    limits.wait("192.0.2.1")
+        limits.acquire_wait("192.0.2.3")
+    limits.release_wait("192.0.2.1")
+    limits.acquire_wait("192.0.2.1")
     for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2"):
-        limits.waited(address)
+        limits.release_wait(address)
     assert limits.waiting == 0
 
 
@@ -393,7 +393,7 @@ async def test_one_waiting_request_too_many_is_refused(serving, kind, setting, s
     service = await serving(**{setting: 5})
     limits = service.shared.limits
     for _ in range(3):  # as three requests of one WebSocket
-        limits.wait("127.0.0.1")
+        limits.acquire_wait("127.0.0.1")
     code = (await offer(service)).json["code"]
     method, target, fields = WAITS[kind]
     data = json.dumps(fields | {"code": code}).encode() if fields else b""

@@ -226,7 +226,7 @@ def without_garbage_collection():
     gc.collect()
 
 
-KINDS = (connection.Connection, exchange.Exchange, HttpCall, Handler)
+KINDS = (connection.Connection, exchange.HTTPStream, HttpCall, Handler)
 
 
 def left():

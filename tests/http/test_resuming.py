@@ -45,7 +45,7 @@ async def test_a_stream_that_goes_on_at_another_store_begins_again(position, two
         assert told(await stream.listing()) == [("session", code) for code in codes]
         code = await second.offer()
         assert told(await stream.take()) == [("session", code)]
-        assert stream.last.split(".")[0] == second.store.memory.identity != last.split(".")[0]
+        assert stream.last.split(".")[0] == second.store.state.identity != last.split(".")[0]
 
 
 @pytest.mark.parametrize("beyond", [(1, 1), (10**6, 0), (10**6, 10**6), (0, 10**6)])

@@ -17,7 +17,7 @@ from tornado.iostream import StreamClosedError
 
 from tornado_signal.transport import connection, listener
 from tornado_signal.transport.connection import Connection
-from tornado_signal.transport.exchange import Exchange
+from tornado_signal.transport.exchange import HTTPStream
 
 HOST = b"Host: a.example\r\n"
 CLOSE = b"Connection: close\r\n"
@@ -141,7 +141,7 @@ def paths(found):
 
 def living():
     gc.collect()
-    return sum(isinstance(each, Connection | Exchange) for each in gc.get_objects())
+    return sum(isinstance(each, Connection | HTTPStream) for each in gc.get_objects())
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
@@ -198,7 +198,7 @@ def test_a_body_behind_a_request_that_waits_stays_with_its_sender(running):
 
 
 def test_bytes_behind_requests_that_wait_are_bounded_for_all_together(running, monkeypatch):
-    monkeypatch.setattr(running.server.state.unfinished, "most_bytes", 1_000_000)
+    monkeypatch.setattr(running.server.state.unfinished, "max_bytes", 1_000_000)
     much = WAIT + numbered(1) * 10_000
     little = WAIT + b"".join(map(numbered, range(10))) + numbered(10, CLOSE)
     with contextlib.ExitStack() as ends:

@@ -12,7 +12,7 @@ from tornado import web
 from tornado.iostream import StreamClosedError
 
 from tornado_signal.transport.listener import UNSENT_BYTES
-from tornado_signal.transport.state import Backlog
+from tornado_signal.transport.state import MemoryBudget
 
 MOST_BYTES = 8 * 1024 * 1024
 LARGE_BYTES = 4 * 1024 * 1024  # more than the kernel takes for a client
@@ -39,7 +39,7 @@ class Slow:
 @pytest.fixture
 def unsent():
     """The bound of connections that may have 100 bytes unsent."""
-    return Backlog(100, attrgetter("unsent_bytes"))
+    return MemoryBudget(100, attrgetter("unsent_bytes"))
 
 
 def slow(unsent, **sizes):
@@ -123,7 +123,7 @@ class Large(web.RequestHandler):
 def running(loop):
     """A server whose clients may leave a few megabytes unread."""
     with serving(lambda: echo_application(("/large", Large)), loop=loop) as running:
-        running.call(setattr, running.server.state, "unsent", Backlog(MOST_BYTES, attrgetter("unsent_bytes")))
+        running.call(setattr, running.server.state, "unsent", MemoryBudget(MOST_BYTES, attrgetter("unsent_bytes")))
         yield running
 
 

@@ -35,7 +35,7 @@ from tornado_signal.service.operations import declare
 from tornado_signal.settings.origins import Origins
 from tornado_signal.settings.settings import Settings
 from tornado_signal.transport import listener, websocket
-from tornado_signal.transport.state import Backlog
+from tornado_signal.transport.state import MemoryBudget
 from tornado_signal.websocket.asyncapi import make_asyncapi
 from tornado_signal.websocket.connection import Connection, RpcCall, make_methods
 
@@ -521,7 +521,7 @@ async def test_behind_a_proxy_each_client_has_its_connections_and_its_part_of_th
         await opened.pop().socket.close()
         await until(lambda: service.shared.limits.client("192.0.2.1").connections == 2)
         opened.append(await stack.enter_async_context(open_socket(service, **forwarded[1])))
-        states[0].unfinished = Backlog(500_000, attrgetter("unfinished_bytes"))
+        states[0].unfinished = MemoryBudget(500_000, attrgetter("unfinished_bytes"))
         other.socket.transport.write(serialized(Opcode.TEXT, b" " * 200_000)[:-1])
         await until(lambda: states[0].unfinished.bytes > 150_000)
         for each in opened:
@@ -550,7 +550,7 @@ async def test_the_address_with_the_most_unfinished_messages_loses_its_connectio
     large = serialized(Opcode.TEXT, b" " * 200_000)
     async with contextlib.AsyncExitStack() as stack:
         other = await stack.enter_async_context(open_socket(service, local_addr=("127.0.0.2", 0)))
-        states[0].unfinished = Backlog(1_000_000, attrgetter("unfinished_bytes"))
+        states[0].unfinished = MemoryBudget(1_000_000, attrgetter("unfinished_bytes"))
         senders = [await stack.enter_async_context(open_socket(service)) for _ in range(6)]
         for sender in senders:
             sender.socket.transport.write(large[:-1])
@@ -569,10 +569,10 @@ async def test_what_http_and_websockets_send_ahead_is_bounded_together(service, 
         while (before := unfinished.bytes) < 150_000:
             await (await stack.enter_async_context(service.connect())).send(ahead)
             await until(lambda before=before: unfinished.bytes > before)
-        unfinished.most_bytes = before + 50_000
+        unfinished.max_bytes = before + 50_000
         sender.socket.transport.write(serialized(Opcode.TEXT, b" " * 100_000)[:-1])
         await until(lambda: unfinished.ended)
-        assert unfinished.bytes <= unfinished.most_bytes
+        assert unfinished.bytes <= unfinished.max_bytes
     await until(lambda: not unfinished.bytes)
 
 

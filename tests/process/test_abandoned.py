@@ -90,7 +90,7 @@ async def test_a_waiter_is_freed_when_its_client_goes(kind, goodbye, service):
     await reaches(lambda: len(service.store.watches), 0)  # long before the wait is over
     client.close()
     del client
-    await reaches(lambda: len(alive(connection.Connection, exchange.Exchange, HttpCall)), 0)
+    await reaches(lambda: len(alive(connection.Connection, exchange.HTTPStream, HttpCall)), 0)
 
 
 @pytest.mark.parametrize("whose", ["topic", "session"])

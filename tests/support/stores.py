@@ -120,7 +120,7 @@ class Redis:
 
     async def settled(self, store):
         for each in store.stores:
-            await each.watching.wakes.settled()
+            await each.watching.change_feed.settled()
         await turns()
 
     async def sweep_some(self, store):
@@ -227,8 +227,8 @@ class Under:
         found, more = [], True
         while more:
             step = await self.store.topic_step(self.origin, topic, position)
-            found += step.departures
-            found += [(arrival.position, arrival.listed.session.code, None) for arrival in step.arrivals]
+            found += step.removed
+            found += [(arrival.position, arrival.listed.session.code, None) for arrival in step.added]
             position, more = step.position, step.more
         return found
 

@@ -9,7 +9,7 @@ from support.service import NOW_MS
 from tornado_signal.session import Answer, Reason, Session, Side
 from tornado_signal.stores.leveldb import changes, layout
 from tornado_signal.stores.leveldb.census import Census
-from tornado_signal.stores.leveldb.changes import Leaving
+from tornado_signal.stores.leveldb.changes import Removal
 
 TIMEOUT_MS = 1000
 
@@ -32,7 +32,7 @@ class Held:
         session = Session(code, topic, "their info", NOW_MS, expires_ms, TIMEOUT_MS, self.serial)
         self.apply(changes.created(origin, session, "their offer"))
         if answered:
-            leaving = Leaving(self.serial + 1, Reason.ANSWERED, expires_ms)
+            leaving = Removal(self.serial + 1, Reason.ANSWERED, expires_ms)
             self.apply(changes.answered(origin, session, Answer("their answer", 1), leaving))
         for side in Side:
             texts = ((number, "their candidate") for number in range(2, 2 + candidates))

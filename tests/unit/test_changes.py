@@ -4,13 +4,13 @@ import pytest
 
 from tornado_signal.session import Answer, Reason, Session, Side
 from tornado_signal.stores.leveldb import changes, layout
-from tornado_signal.stores.leveldb.changes import Change, Leaving
+from tornado_signal.stores.leveldb.changes import Change, Removal
 
 ORIGIN = "https://one.example"
 SESSION = Session(bytes(range(16)), "topic", "info", created_ms=10, expires_ms=20, timeout_ms=10, serial=3)
 KEY = layout.pack_session_prefix(ORIGIN, SESSION.code)
 LISTING = layout.pack_listing_key(ORIGIN, SESSION)
-LEAVING = Leaving(7, Reason.ANSWERED, 99)
+LEAVING = Removal(7, Reason.ANSWERED, 99)
 ANSWER = Answer("ånswer", 4, bytes(32))
 
 
@@ -75,11 +75,11 @@ def test_a_refreshed_session_expires_once_and_keeps_its_place(expires_ms, answer
 def test_a_session_that_leaves_is_remembered_with_the_reason(reason):
     before = applied(CREATED)
     del before[LISTING]
-    assert applied(CREATED, changes.left(ORIGIN, SESSION, LEAVING._replace(reason=reason))) == before | gone(reason)
+    assert applied(CREATED, changes.delisted(ORIGIN, SESSION, LEAVING._replace(reason=reason))) == before | gone(reason)
 
 
 @pytest.mark.parametrize(
-    "leaving", [changes.left(ORIGIN, SESSION, LEAVING), changes.answered(ORIGIN, SESSION, ANSWER, LEAVING)]
+    "leaving", [changes.delisted(ORIGIN, SESSION, LEAVING), changes.answered(ORIGIN, SESSION, ANSWER, LEAVING)]
 )
 def test_a_removed_session_leaves_only_its_departure(leaving):
     events = [CREATED, changes.candidates_added(KEY, Side.OFFERER, [(4, "a")]), leaving]
@@ -92,11 +92,11 @@ def test_a_removed_session_leaves_only_its_departure(leaving):
     [
         (CREATED, 1),
         (changes.answered(ORIGIN, SESSION, ANSWER, LEAVING), -1),
-        (changes.left(ORIGIN, SESSION, LEAVING), -1),
+        (changes.delisted(ORIGIN, SESSION, LEAVING), -1),
         (changes.refreshed(ORIGIN, SESSION, SESSION, listed=True), 0),
         (changes.refreshed(ORIGIN, SESSION, SESSION, listed=False), 0),
         (changes.removed(KEY, SESSION, []), 0),
-        (changes.together(CREATED, changes.left(ORIGIN, SESSION, LEAVING), CREATED), 1),
+        (changes.merge(CREATED, changes.delisted(ORIGIN, SESSION, LEAVING), CREATED), 1),
     ],
 )
 def test_each_change_counts_listed_sessions(change, listed):
@@ -104,5 +104,5 @@ def test_each_change_counts_listed_sessions(change, listed):
 
 
 def test_combined_changes_keep_their_order():
-    changed = changes.together(Change([(b"a", b"1")], [b"x"], 1), Change([], []), Change([(b"b", b"2")], [b"y"], -3))
+    changed = changes.merge(Change([(b"a", b"1")], [b"x"], 1), Change([], []), Change([(b"b", b"2")], [b"y"], -3))
     assert changed == Change([(b"a", b"1"), (b"b", b"2")], [b"x", b"y"], -2)

@@ -17,7 +17,7 @@ STEPS = [1, 2, 500]
 def settle(index, origin, now_ms, steps=500):
     """Settle until the counts are exact; how many times it had to be called."""
     calls = 1
-    while not index.settle(origin, now_ms, steps):
+    while not index.prune(origin, now_ms, steps):
         calls += 1
     return calls
 
@@ -68,7 +68,7 @@ class Counts(RuleBasedStateMachine):
 
     @rule(origin=st.sampled_from(ORIGINS), steps=st.sampled_from(STEPS))
     def settle_a_step(self, origin, steps):
-        self.index.settle(origin, self.now_ms, steps)
+        self.index.prune(origin, self.now_ms, steps)
 
     @rule(
         origin=st.sampled_from(ORIGINS), offset=st.integers(0, 8), limit=st.integers(1, 8), steps=st.sampled_from(STEPS)
@@ -133,8 +133,8 @@ def test_settling_is_bounded():
     for number in range(1000):
         index.add("o", f"topic {number:04}", 5)
     index.add("o", "topic 0000", 9)
-    assert index.settle("o", 4, 0)
-    assert not index.settle("o", 5, 10)
+    assert index.prune("o", 4, 0)
+    assert not index.prune("o", 5, 10)
     assert index.page("o", 0, 1)[1] == 991
     assert settle(index, "o", 5, 10) == 99
     assert index.page("o", 0, 10) == ([("topic 0000", 1)], 1)
@@ -144,14 +144,14 @@ def test_many_sessions_of_one_topic_expire_in_one_step():
     index = TopicIndex()
     for number in range(5000):
         index.add("o", "topic", number)
-    assert index.settle("o", 4998, 1)
+    assert index.prune("o", 4998, 1)
     assert index.page("o", 0, 10) == ([("topic", 1)], 1)
 
 
 def test_an_unknown_origin_has_nothing():
     index = TopicIndex()
     index.fill(iter(()))
-    assert index.settle("o", 0, 1)
+    assert index.prune("o", 0, 1)
     index.remove("o", "topic", 5)
     assert index.page("o", 0, 10) == ([], 0)
     assert index.counted("o", "topic", 0) == (0, None)

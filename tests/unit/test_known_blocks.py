@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tornado_signal.transport.parser import PIECE_BYTES, RequestParser
-from tornado_signal.transport.syntax import Refused
+from tornado_signal.transport.syntax import BadRequest
 
 
 class Sink:
@@ -38,7 +38,7 @@ def understood(kind, pieces):
         for piece in pieces:
             while piece:
                 piece = piece[parser.feed(piece[:PIECE_BYTES]) :]
-    except Refused as refused:
+    except BadRequest as refused:
         sink.told.append(refused.status)
     return sink.told, parser.in_head
 

@@ -8,7 +8,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tornado_signal.errors import AlreadyAnswered
-from tornado_signal.session import Answer, News, Reason, Session, Side, changes_answer, content_code, hash_secret, owns
+from tornado_signal.session import (
+    Answer,
+    Reason,
+    Session,
+    SessionUpdate,
+    Side,
+    changes_answer,
+    content_code,
+    hash_secret,
+    owns,
+)
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 ORIGIN = "https://one.example"
@@ -29,7 +39,7 @@ def test_only_the_first_answer_and_its_retry_are_taken():
 
 def test_last_is_the_greatest_number_of_the_news():
     for description_number, numbers, last in [(0, [], 0), (1, [], 1), (0, [1, 2], 2), (3, [1, 2], 3), (2, [1, 3], 3)]:
-        assert News(None, description_number, [(number, "c") for number in numbers], 5, 9).last == last
+        assert SessionUpdate(None, description_number, [(number, "c") for number in numbers], 5, 9).last == last
 
 
 def test_sides_and_reasons_never_change():

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tornado_signal.errors import InvalidParameter, SessionNotFound
 from tornado_signal.http.streams import encode
 from tornado_signal.service import wire
-from tornado_signal.service.topic_steps import Event
-from tornado_signal.session import ListedSession, News, Reason, Session, Side
+from tornado_signal.service.event_batches import Event
+from tornado_signal.session import ListedSession, Reason, Session, SessionUpdate, Side
 
 encodable = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -133,9 +133,15 @@ def test_a_listed_session_has_the_fields_of_the_specification():
 
 def test_news_have_the_fields_of_the_side_that_polls():
     candidates = [(2, "c"), (7, "d")]
-    assert wire.news(Side.OFFERER, News(None, 0, [], 5)) == {"answer": None, "answerCandidates": []}
-    assert wire.news(Side.OFFERER, News("a", 3, candidates, 5)) == {"answer": "a", "answerCandidates": ["c", "d"]}
-    assert wire.news(Side.ANSWERER, News("o", 1, candidates, 5)) == {"offer": "o", "offerCandidates": ["c", "d"]}
+    assert wire.news(Side.OFFERER, SessionUpdate(None, 0, [], 5)) == {"answer": None, "answerCandidates": []}
+    assert wire.news(Side.OFFERER, SessionUpdate("a", 3, candidates, 5)) == {
+        "answer": "a",
+        "answerCandidates": ["c", "d"],
+    }
+    assert wire.news(Side.ANSWERER, SessionUpdate("o", 1, candidates, 5)) == {
+        "offer": "o",
+        "offerCandidates": ["c", "d"],
+    }
 
 
 @pytest.mark.parametrize("reason", Reason)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from ..client import APIError, News, SignalClient
+from ..client import APIError, SessionUpdate, SignalClient
 from ..errors import OperatorError
 from ..system import terminal
 from . import run
@@ -86,7 +86,7 @@ async def time_limit(wait_s: float | None, event: str) -> AsyncIterator[None]:
         raise OperatorError(f"no {event} within {wait_s:g} s") from None
 
 
-async def answered(client: SignalClient, code: str, secret: str) -> News:
+async def answered(client: SignalClient, code: str, secret: str) -> SessionUpdate:
     """The answer, and the candidates that came until then."""
     candidates: list[str] = []
     async with aclosing(client.news(code, "offerer", secret=secret)) as all_news:

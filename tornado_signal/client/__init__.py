@@ -2,6 +2,6 @@
 
 from .api import SignalClient
 from .errors import APIError, Unreachable
-from .types import Event, Listing, News, Session, Side, Token
+from .types import Event, Listing, Session, SessionUpdate, Side, Token
 
-__all__ = ["APIError", "Event", "Listing", "News", "Session", "Side", "SignalClient", "Token", "Unreachable"]
+__all__ = ["APIError", "Event", "Listing", "Session", "SessionUpdate", "Side", "SignalClient", "Token", "Unreachable"]

@@ -10,7 +10,20 @@ from .errors import APIError
 from .events import follow
 from .leases import LeaseManager
 from .servers import Answer, Servers, back_off_s
-from .types import Closable, Event, Fields, Health, IceServers, Listing, News, Session, Side, StreamEvent, Token, Topics
+from .types import (
+    Closable,
+    Event,
+    Fields,
+    Health,
+    IceServers,
+    Listing,
+    Session,
+    SessionUpdate,
+    Side,
+    StreamEvent,
+    Token,
+    Topics,
+)
 
 MAX_BATCH = 100
 WAIT_S = 50.0  # below the minute after which many proxies give up
@@ -159,14 +172,14 @@ class SignalClient(Closable):
 
     async def poll(
         self, code: str, side: Side, *, wait_s: float | None = None, since: str | None = None, secret: str | None = None
-    ) -> News:
+    ) -> SessionUpdate:
         """POST /poll, with `wait_s` or `since` as soon as there is anything newer."""
         fields = {"side": side, "wait": wait_s, "since": since, "secret": secret}
         answer = await self._act("poll", code, fields)
         other = "answer" if side == "offerer" else "offer"
         if answer.found.get("answer") is not None:
             self._leases.forget(code)
-        return News(answer.found[other], answer.found[f"{other}Candidates"], _cursor(answer))
+        return SessionUpdate(answer.found[other], answer.found[f"{other}Candidates"], _cursor(answer))
 
     async def withdraw(self, code: str, side: Side, *, secret: str | None = None) -> None:
         """POST /withdraw: the session is no more.
@@ -237,7 +250,7 @@ class SignalClient(Closable):
                 topic, wait_s=WAIT_S if listing.cursor else 0, since=listing.cursor, limit=limit
             )
 
-    async def news(self, code: str, side: Side, *, secret: str | None = None) -> AsyncGenerator[News, None]:
+    async def news(self, code: str, side: Side, *, secret: str | None = None) -> AsyncGenerator[SessionUpdate, None]:
         """What the other side sends, as soon as there is anything: by an event, by waiting, else by polling.
 
         Each time with those candidates only that have not come before. It fails when the session ends (404).
@@ -257,7 +270,7 @@ class SignalClient(Closable):
                 if event.name != "candidate":
                     description = told[event.name]
                 candidates = [told["candidate"]] if event.name == "candidate" else []
-                yield News(description, candidates, Token(event.cursor or "", home))
+                yield SessionUpdate(description, candidates, Token(event.cursor or "", home))
 
     async def _session_events(
         self, code: str, side: Side, secret: str | None, home: str | None, *, lasting: bool = True
@@ -269,7 +282,7 @@ class SignalClient(Closable):
                     self._leases.forget(code)
                 yield event
 
-    async def _polled(self, code: str, side: Side, secret: str | None) -> AsyncGenerator[News, None]:
+    async def _polled(self, code: str, side: Side, secret: str | None) -> AsyncGenerator[SessionUpdate, None]:
         cursor: Token | None = None
         description: str | None = None
         seen = 0
@@ -281,7 +294,7 @@ class SignalClient(Closable):
             cursor = found.cursor
             if candidates or found.description != description:
                 description = found.description
-                yield News(description, candidates, cursor)
+                yield SessionUpdate(description, candidates, cursor)
             if cursor is None:
                 await asyncio.sleep(back_off_s(0, POLL_S))
 

@@ -106,7 +106,7 @@ class Listing(NamedTuple):
     cursor: Token | None
 
 
-class News(NamedTuple):
+class SessionUpdate(NamedTuple):
     """What the other side has sent.
 
     Attributes:

@@ -79,8 +79,8 @@ class Application(httputil.HTTPServerConnectionDelegate):
         routes["/openapi.json"] = document_route("/openapi.json", document)
         self.routes = {**routes, **self._make_others(operations)}
 
-    def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> "Reception":
-        return Reception(self, request_conn)
+    def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> "RequestReader":
+        return RequestReader(self, request_conn)
 
     def run(self, call: HttpCall, route: Route, topic: str | None) -> None:
         """Have the handler of a route answer a request whose body has come."""
@@ -113,7 +113,7 @@ class Application(httputil.HTTPServerConnectionDelegate):
         return UNKNOWN, None
 
 
-class Reception(httputil.HTTPMessageDelegate):
+class RequestReader(httputil.HTTPMessageDelegate):
     """A request that is being received."""
 
     _request: httputil.HTTPServerRequest

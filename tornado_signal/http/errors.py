@@ -24,7 +24,7 @@ def error_response(error: BaseException) -> tuple[int, list[tuple[str, str]], by
     headers = []
     if isinstance(error, errors.MethodNotAllowed):
         headers.append(("Allow", ", ".join(error.allowed)))
-    elif isinstance(error, errors.Passing):
+    elif isinstance(error, errors.TransientError):
         headers.append(("Retry-After", str(error.retry_after_s)))
     # What is refused can be named to the operator, and comes back in time.
     headers.append(("Access-Control-Expose-Headers", "Retry-After, X-Request-Id"))

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from ..errors import InvalidParameter
 from ..lifecycle import DRAINING
+from ..service.event_batches import Event
 from ..service.operations import Subscription, check
 from ..service.schemas import EVENT_STREAM
-from ..service.topic_steps import Event
 from .call import HttpCall
 from .fields import query_fields, topic_of
 from .handlers import Handler

@@ -183,21 +183,21 @@ class Limits(ConnectionCounts):
         self._rate_per_ms = settings.rate_per_address / 1000
         self._sessions_per_ms = settings.max_sessions_per_address / settings.session_timeout_ms
 
-    def request(self, address: str, now_ms: int) -> int:
+    def charge_request(self, address: str, now_ms: int) -> int:
         """Count a request; 0, or the seconds after which to try again."""
         client = self._find(address)
         if not client.limited:
             return 0
         return client.requests.take(burst(self._settings), self._rate_per_ms, now_ms)
 
-    def goes_on(self, address: str, now_ms: int) -> bool:
+    def exceeds_hard_limit(self, address: str, now_ms: int) -> bool:
         """Count a request that is refused for its rate; whether there are too many of those to keep the connection."""
         client = self._find(address)
         if not client.limited:
             return False
         return bool(client.refusals.take(self._settings.rate_per_address, self._rate_per_ms, now_ms))
 
-    def publish(self, address: str, now_ms: int) -> None:
+    def charge_session(self, address: str, now_ms: int) -> None:
         """Count a session.
 
         Raises:
@@ -210,7 +210,7 @@ class Limits(ConnectionCounts):
         if wait_s:
             raise TooMany("sessions of an address", wait_s)
 
-    def store(self, address: str, size: int, now_ms: int) -> None:
+    def charge_bytes(self, address: str, size: int, now_ms: int) -> None:
         """Count bytes that are to be stored.
 
         Raises:
@@ -225,8 +225,8 @@ class Limits(ConnectionCounts):
         if wait_s:
             raise TooMany("bytes of an address", wait_s)
 
-    def wait(self, address: str) -> None:
-        """Count a waiting request, which has to be `waited` once.
+    def acquire_wait(self, address: str) -> None:
+        """Count a waiting request, which has to be `release_wait` once.
 
         Raises:
             TooMany: too many of this client wait.
@@ -240,7 +240,7 @@ class Limits(ConnectionCounts):
         client.waiting += 1
         self.waiting += 1
 
-    def waited(self, address: str) -> None:
+    def release_wait(self, address: str) -> None:
         self.waiting -= 1
         client = self._find(address)
         client.waiting -= 1

@@ -92,7 +92,7 @@ class Call:
         """
         service = self.service
         self.now_ms = service.clock.now_ms()
-        retry_after_s = service.limits.request(self.client_address, self.now_ms)
+        retry_after_s = service.limits.charge_request(self.client_address, self.now_ms)
         if find_origin is not None:
             origin = find_origin()
             allowed = service.settings.allowed_origins
@@ -100,7 +100,7 @@ class Call:
                 raise OriginNotAllowed
             self.origin = origin
         if retry_after_s:
-            persists = service.limits.goes_on(self.client_address, self.now_ms)
+            persists = service.limits.exceeds_hard_limit(self.client_address, self.now_ms)
             raise TooMany("requests of an address", retry_after_s, persists=persists)
         if service.lifecycle.state >= DRAINING:
             raise Unavailable("draining")
@@ -111,7 +111,7 @@ class Call:
         Raises:
             TooMany: the client has published as many as it may.
         """
-        self.service.limits.publish(self.client_address, self.now_ms)
+        self.service.limits.charge_session(self.client_address, self.now_ms)
 
     def admit_bytes(self, size: int) -> None:
         """Charge `size` bytes that are about to be stored to the client's quota.
@@ -119,7 +119,7 @@ class Call:
         Raises:
             TooMany: the client has stored as many as it may.
         """
-        self.service.limits.store(self.client_address, size, self.now_ms)
+        self.service.limits.charge_bytes(self.client_address, size, self.now_ms)
 
     def waiting(self, watch: Watch) -> Watch:
         """Tie a watch to the call, which ends it when its client is gone; to be used as a context manager.
@@ -128,7 +128,7 @@ class Call:
             TooMany, Unavailable: too many wait already.
         """
         try:
-            self.service.limits.wait(self.client_address)
+            self.service.limits.acquire_wait(self.client_address)
         except SignalError:
             watch.close()
             raise
@@ -141,7 +141,7 @@ class Call:
         return watch
 
     def _wait_over(self) -> None:
-        self.service.limits.waited(self.client_address)
+        self.service.limits.release_wait(self.client_address)
 
     def client_gone(self) -> None:
         """The client has left: what waits for it need not."""

@@ -15,9 +15,9 @@ from ..settings.settings import Settings
 from ..stores import Store
 from ..stores.latest_counts import LatestCounts
 from ..system.clock import Clock
+from .event_batches import EventBatchCache
 from .ice import IceServers
 from .request_log import RequestLog
-from .topic_steps import TopicSteps
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Service:
         lifecycle: how far the process is.
         running: how many calls are being worked on, or wait for their turn.
         idle: set when none is, once the service drains.
-        topic_steps: the latest events of topics.
+        event_batches: the latest events of topics.
         queue: starts calls, one client after the other.
         turns: resumes calls that have waited, so that thousands of them do not delay a new one.
         counts: what the store holds, for the operator.
@@ -57,7 +57,7 @@ class Service:
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     running: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
-    topic_steps: TopicSteps = field(default_factory=TopicSteps)
+    event_batches: EventBatchCache = field(default_factory=EventBatchCache)
     queue: FairQueue = field(default_factory=FairQueue)
     turns: FairQueue = field(default_factory=FairQueue)
     counts: LatestCounts = field(init=False)

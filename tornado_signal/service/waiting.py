@@ -3,14 +3,14 @@
 import math
 from typing import Final, Protocol
 
-from ..errors import InvalidParameter, OtherSession, SessionNotFound, Unavailable
-from ..session import ListingState, News, Position, Reason, SessionPosition, Side
+from ..errors import InvalidParameter, SessionNotFound, StalePosition, Unavailable
+from ..session import ListingState, Position, Reason, SessionPosition, SessionUpdate, Side
 from ..stores import Store
 from ..stores.watches import Watch
 from . import wire
 from .call import Call
 from .cursors import cursor_scope, format_cursor, parse_cursor
-from .topic_steps import Encode, Event, EventStep
+from .event_batches import Encode, EncodedBatch, Event
 
 LEAST_LOOK_S: Final = 0.005
 AGAIN_S: Final = 0.5
@@ -40,7 +40,7 @@ async def wait_for_store(call: Call, watch: Watch, until_s: float) -> bool:
 
 async def wait_for_news(
     call: Call, code: bytes, side: Side, since: SessionPosition | None, secret_hash: bytes, wait_s: float
-) -> News:
+) -> SessionUpdate:
     """Wait until there is anything newer than `since` in its session, or that ends, or the time is over."""
     store = call.service.store
     known = since.number if since else 0
@@ -51,7 +51,7 @@ async def wait_for_news(
             try:
                 await watch.opened()
                 news = await store.read(call.origin, code, side, since=since, secret_hash=secret_hash)
-            except OtherSession:  # the same content, published anew
+            except StalePosition:  # the same content, published anew
                 raise SessionNotFound if looked else InvalidParameter("since") from None
             except Unavailable:
                 if not looked or not await wait_for_store(call, watch, until_s):
@@ -168,21 +168,21 @@ class TopicFeed:
                 return b""
             await self._call.turn()
 
-    async def _step(self, position: Position) -> EventStep:
-        async def make() -> EventStep:
+    async def _step(self, position: Position) -> EncodedBatch:
+        async def make() -> EncodedBatch:
             step = await self._store.topic_step(self._call.origin, self._topic, position)
             events = [
                 self._event("gone", wire.encode(wire.gone(each.code, each.reason)), each.position)
-                for each in step.departures
+                for each in step.removed
             ]
-            for arrival in step.arrivals:
+            for arrival in step.added:
                 data = wire.encode(wire.listed_session(arrival.listed))
                 events.append(self._event("session", data, arrival.position))
-            until_ms = min((each.listed.session.expires_ms for each in step.arrivals), default=math.inf)
-            return EventStep(b"".join(events), step.position, step.more, until_ms)
+            until_ms = min((each.listed.session.expires_ms for each in step.added), default=math.inf)
+            return EncodedBatch(b"".join(events), step.position, step.more, until_ms)
 
         key = (self._call.origin, self._topic, position, self._encode)
-        return await self._call.service.topic_steps.get(key, self._store.now_ms, make, self._call.turn)
+        return await self._call.service.event_batches.get(key, self._store.now_ms, make, self._call.turn)
 
     def _event(self, name: str, data: bytes, position: Position) -> bytes:
         return self._encode(Event(name, data, format_cursor(self._store, self._scope, position)))
@@ -212,7 +212,7 @@ class SessionFeed:
         self._position = (
             parse_cursor(self._store.parse_session_position, self._scope, cursor, parameter) if cursor else None
         )
-        self._news: News | None = None  # what has been read and not been told
+        self._news: SessionUpdate | None = None  # what has been read and not been told
         self._expires_ms = 0
         self.watch = self._store.watch_session(call.origin, self._code)
 
@@ -226,7 +226,7 @@ class SessionFeed:
         await self.watch.opened()
         try:
             self._news = await self._read()
-        except OtherSession:
+        except StalePosition:
             raise InvalidParameter(self._parameter) from None
 
     async def next(self, until_s: float) -> bytes | None:
@@ -246,7 +246,7 @@ class SessionFeed:
             await self._call.turn()
             try:
                 self._news = await self._read()
-            except (SessionNotFound, OtherSession):
+            except (SessionNotFound, StalePosition):
                 self.finished = True
                 expired = self._store.now_ms(self.watch) >= self._expires_ms
                 reason = Reason.EXPIRED if expired else Reason.WITHDRAWN
@@ -264,12 +264,12 @@ class SessionFeed:
     def _number(self) -> int:
         return self._position.number if self._position else 0
 
-    async def _read(self) -> News:
+    async def _read(self) -> SessionUpdate:
         return await self._store.read(
             self._call.origin, self._code, self._side, since=self._position, secret_hash=self._secret_hash
         )
 
-    def _tell(self, news: News) -> bytes:
+    def _tell(self, news: SessionUpdate) -> bytes:
         """What is newer than the position, in the order in which it was sent; the position is behind it then."""
         self._expires_ms = news.expires_ms
         items = [(number, "candidate", text) for number, text in news.candidates]

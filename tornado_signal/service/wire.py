@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from ..errors import InvalidParameter, SessionNotFound
-from ..session import ListedSession, News, Reason, Side
+from ..session import ListedSession, Reason, SessionUpdate, Side
 
 JSON: Final = "application/json"
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -106,7 +106,7 @@ def listed_session(listed: ListedSession) -> dict[str, Any]:
     }
 
 
-def news(side: Side, found: News) -> dict[str, Any]:
+def news(side: Side, found: SessionUpdate) -> dict[str, Any]:
     """The answer of POST /poll for the side that polls."""
     candidates = [text for _, text in found.candidates]
     if side is Side.OFFERER:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import OperatorError
 from ..metrics import Family, SessionMetrics
-from ..session import ListedSession, ListingState, News, Position, SessionPosition, Side, TopicStep
+from ..session import EventBatch, ListedSession, ListingState, Position, SessionPosition, SessionUpdate, Side
 from ..settings.settings import Settings
 from ..system.clock import Clock
 from ..system.secrets import redis_passwords
@@ -155,7 +155,7 @@ class Store(Protocol):
         *,
         since: SessionPosition | None = None,
         secret_hash: bytes = b"",
-    ) -> News:
+    ) -> SessionUpdate:
         """What the other side has sent so far (specification 4, POST /poll).
 
         Args:
@@ -167,7 +167,7 @@ class Store(Protocol):
 
         Raises:
             SessionNotFound: it does not exist, has expired, is another origin's, or the secret is not the reader's.
-            OtherSession: `since` is a position in an earlier session with this code.
+            StalePosition: `since` is a position in an earlier session with this code.
         """
 
     async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
@@ -251,7 +251,7 @@ class Store(Protocol):
             anew, as it may be after a loss of power.
         """
 
-    async def topic_step(self, origin: str, topic: str, position: Position) -> TopicStep:
+    async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:
         """What has happened to a topic's listing since a position, a step of it.
 
         First what has left of the sessions that the reader knows, in that order, then what has come and is still

@@ -9,11 +9,11 @@ from typing import Final, cast
 from tornado import httputil
 from tornado.iostream import StreamClosedError
 
-from .exchange import Exchange
+from .exchange import HTTPStream
 from .headers import Headers
 from .parser import PIECE_BYTES, RequestParser
 from .state import ServerState
-from .syntax import Refused, format_head
+from .syntax import BadRequest, format_head
 
 IDLE_S: Final = 75.0  # between two requests
 HEAD_S: Final = 15.0  # for request line and headers, from their first byte
@@ -66,7 +66,7 @@ class Connection(asyncio.Protocol):
         self.deadline_s = 0.0
         self._parser = RequestParser(self)
         # Those that are not finished: the first has its turn, the last may still be arriving.
-        self._exchanges: tuple[Exchange, ...] = ()
+        self._exchanges: tuple[HTTPStream, ...] = ()
         self._waiting = b""  # what has been read and not been parsed, while a request waits for its turn
         self._paused = False  # whether reading is
         self._drained: asyncio.Future[None] | None = None  # while the client reads too slowly
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
             if self._exchanges and self._drained is None:
                 self._exchanges[0].begin()
             self._parse(data)
-        except Refused as refused:
+        except BadRequest as refused:
             self._refuse(refused.status)
         except httputil.HTTPInputError:
             if self._exchanges:  # raised by Tornado, for the first of them, which is not going to be answered
@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
             unfinished.forget(self)
             return
         unfinished.record(self, len(data))
-        if unfinished.bytes > unfinished.most_bytes and len(data) > PIECE_BYTES:
+        if unfinished.bytes > unfinished.max_bytes and len(data) > PIECE_BYTES:
             self._refuse(http.HTTPStatus.SERVICE_UNAVAILABLE)
 
     @property
@@ -219,8 +219,8 @@ class Connection(asyncio.Protocol):
 
     def request_received(self, start_line: httputil.RequestStartLine, headers: Headers, keep_alive: bool) -> None:
         if self._refusal:
-            raise Refused(self._refusal)
-        exchange = Exchange(self, start_line, headers, keep_alive)
+            raise BadRequest(self._refusal)
+        exchange = HTTPStream(self, start_line, headers, keep_alive)
         self._exchanges += (exchange,)
         if self._drained is None and self._exchanges[0] is exchange:
             exchange.begin()

@@ -15,7 +15,7 @@ from .syntax import format_head
 NO_HEADERS = Headers([])
 
 
-class Exchange(httputil.HTTPConnection):
+class HTTPStream(httputil.HTTPConnection):
     """One request and its response.
 
     Attributes:
@@ -170,7 +170,7 @@ class Exchange(httputil.HTTPConnection):
             self.context.send(b"0\r\n\r\n")
         self.context.exchange_finished(self)
 
-    def detach(self) -> "Exchange":
+    def detach(self) -> "HTTPStream":
         """Return what can give the connection to another protocol, after a 101 has been written."""
         return self
 

@@ -8,7 +8,7 @@ import httptools
 from tornado import httputil
 
 from .headers import Headers
-from .syntax import Refused, check_headers, check_target
+from .syntax import BadRequest, check_headers, check_target
 
 MAX_HEAD_BYTES: Final = 32 * 1024  # request line and headers, or whatever else comes between two pieces of a body
 MAX_HEADERS: Final = 128  # each takes much more in memory than on the wire; browsers send fifteen, proxies add some
@@ -66,7 +66,7 @@ class _Block(NamedTuple):
 
 
 class RequestSink(Protocol):
-    """What is told of each request; it may raise `Refused`."""
+    """What is told of each request; it may raise `BadRequest`."""
 
     def request_received(self, start_line: httputil.RequestStartLine, headers: Headers, keep_alive: bool) -> None:
         """Request line and headers of a request have come; the client may want to keep its connection."""
@@ -135,7 +135,7 @@ class RequestParser:
             How many bytes of it were taken; the rest has to be fed again.
 
         Raises:
-            Refused: what has come cannot be understood.
+            BadRequest: what has come cannot be understood.
         """
         if not self.in_head and (taken := self._feed_known(piece)):
             return taken
@@ -153,12 +153,12 @@ class RequestParser:
         except httptools.HttpParserCallbackError as error:
             raise error.__context__ or error from None
         except httptools.HttpParserError:
-            raise Refused(http.HTTPStatus.BAD_REQUEST) from None
+            raise BadRequest(http.HTTPStatus.BAD_REQUEST) from None
         if not self.in_head:
             self._read = b""
         self._silent_bytes += taken
         if self._silent_bytes > MAX_HEAD_BYTES:
-            raise Refused(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            raise BadRequest(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         return taken
 
     def _feed_known(self, piece: bytes) -> int:
@@ -228,7 +228,7 @@ class RequestParser:
         """The request target, or a piece of it."""
         self._target += part
         if len(self._target) > MAX_HEAD_BYTES:
-            raise Refused(http.HTTPStatus.REQUEST_URI_TOO_LONG)
+            raise BadRequest(http.HTTPStatus.REQUEST_URI_TOO_LONG)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header; or a trailer, which is dropped (RFC 9110, 6.5.1)."""
@@ -236,7 +236,7 @@ class RequestParser:
             return
         fields = self._fields
         if len(fields) == MAX_HEADERS:
-            raise Refused(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            raise BadRequest(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         fields.append((_LOWER_CASE.get(name) or name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -253,7 +253,7 @@ class RequestParser:
         line = b"%b %b HTTP/" % (method, self._target)
         at = self._find_line(line)
         if at is None:
-            raise Refused(http.HTTPStatus.BAD_REQUEST)
+            raise BadRequest(http.HTTPStatus.BAD_REQUEST)
         self._begin_at = self._read.find(b"\r\n\r\n", at) + 4
         self._chunked = "Transfer-Encoding" in headers
         target = check_target(method, self._target, headers)

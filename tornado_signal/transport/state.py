@@ -88,33 +88,33 @@ class ClientConnection(OpenConnection, Protocol):
         """
 
 
-class Backlog:
+class MemoryBudget:
     """The connections that keep memory busy: what their clients have not read, or sent and not finished.
 
     It costs a client nothing. When all of them together have too much of it, the address with the most loses
     connections, the largest first: an address with many such connections cannot end those of others.
 
     Args:
-        most_bytes: the most that they may have.
+        max_bytes: the most that they may have.
         size_of: how much a connection has.
 
     Attributes:
-        most_bytes: as given.
+        max_bytes: as given.
         bytes: how much they have, as it was when each has told of it last.
         ended: how many connections have been ended for it.
     """
 
-    def __init__(self, most_bytes: int, size_of: Callable[[Any], int]) -> None:
+    def __init__(self, max_bytes: int, size_of: Callable[[Any], int]) -> None:
         self.bytes = 0
         self.ended = 0
-        self.most_bytes = most_bytes
+        self.max_bytes = max_bytes
         self._size_of = size_of
         self._sizes: dict[OpenConnection, int] = {}
 
     def grown(self, connection: OpenConnection, size: int) -> None:
         """A connection has so many bytes now."""
         self.record(connection, size)
-        if self.bytes > self.most_bytes:
+        if self.bytes > self.max_bytes:
             self._shrink()
 
     def record(self, connection: OpenConnection, size: int) -> None:
@@ -133,7 +133,7 @@ class Backlog:
         by_address: defaultdict[str, list[OpenConnection]] = defaultdict(list)
         for connection in self._sizes:
             by_address[connection.client_address].append(connection)
-        while self.bytes > self.most_bytes * 3 // 4:
+        while self.bytes > self.max_bytes * 3 // 4:
             most = max(by_address.values(), key=lambda some: sum(map(self._sizes.__getitem__, some)))
             largest = max(most, key=self._sizes.__getitem__)
             most.remove(largest)
@@ -180,8 +180,8 @@ class ServerState:
         self.loop = asyncio.get_running_loop()
         self.connections: set[OpenConnection] = set()
         self.all_closed = asyncio.Event()
-        self.unsent = Backlog(max_unsent_bytes, attrgetter("unsent_bytes"))
-        self.unfinished = Backlog(max_unsent_bytes // 4, attrgetter("unfinished_bytes"))
+        self.unsent = MemoryBudget(max_unsent_bytes, attrgetter("unsent_bytes"))
+        self.unfinished = MemoryBudget(max_unsent_bytes // 4, attrgetter("unfinished_bytes"))
         self.websockets = 0
         self.turned_away = 0
         self.stopping = False
@@ -191,8 +191,8 @@ class ServerState:
 
     def limit_memory(self, max_unsent_bytes: int) -> None:
         """Change the limit of `unsent`, and that of `unfinished`, which is a quarter of it."""
-        self.unsent.most_bytes = max_unsent_bytes
-        self.unfinished.most_bytes = max_unsent_bytes // 4
+        self.unsent.max_bytes = max_unsent_bytes
+        self.unfinished.max_bytes = max_unsent_bytes // 4
 
     def admit(self, address: str) -> int | None:
         """Count a client's connection; see `ConnectionLimiter.connected`."""

@@ -14,7 +14,7 @@ _LENGTH: Final = re.compile(rb"[0-9]{1,20}")  # beyond any body; thousands of di
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}" for status in http.HTTPStatus}
 
 
-class Refused(Exception):
+class BadRequest(Exception):
     """A request that is not understood, or not wanted, before any handler sees it: the HTTP status to answer with."""
 
     def __init__(self, status: int) -> None:
@@ -26,7 +26,7 @@ def check_target(method: bytes, target: bytes, headers: Headers) -> str:
     """The path and query that a request is for (RFC 9112, 3.2). A host named in the target replaces the header's.
 
     Raises:
-        Refused: it is not one that this server understands.
+        BadRequest: it is not one that this server understands.
     """
     if not target.startswith(b"/"):
         absolute = _ABSOLUTE.match(target)
@@ -37,9 +37,9 @@ def check_target(method: bytes, target: bytes, headers: Headers) -> str:
             if len(headers.get_list("Host")) == 1:
                 headers.sent[b"host"] = absolute[1]
         elif target != b"*" or method != b"OPTIONS":
-            raise Refused(http.HTTPStatus.BAD_REQUEST)
+            raise BadRequest(http.HTTPStatus.BAD_REQUEST)
     if not _TARGET.fullmatch(target):
-        raise Refused(http.HTTPStatus.BAD_REQUEST)
+        raise BadRequest(http.HTTPStatus.BAD_REQUEST)
     return target.decode("latin-1")
 
 
@@ -47,24 +47,24 @@ def check_headers(headers: Headers, version: str) -> None:
     """Refuse what the grammar allows but two readers may understand differently (RFC 9112, 3.2, 6.1, 6.3).
 
     Raises:
-        Refused: with the status that fits.
+        BadRequest: with the status that fits.
     """
     if version not in ("HTTP/1.1", "HTTP/1.0"):
-        raise Refused(http.HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+        raise BadRequest(http.HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
     sent = headers.sent
     host = sent.get(b"host")
     if version == "HTTP/1.1" if host is None else not _HOST.fullmatch(host.strip()):  # several would have a comma
-        raise Refused(http.HTTPStatus.BAD_REQUEST)
+        raise BadRequest(http.HTTPStatus.BAD_REQUEST)
     length = sent.get(b"content-length")
     if length is not None and not _LENGTH.fullmatch(length.strip()):
-        raise Refused(http.HTTPStatus.BAD_REQUEST)
+        raise BadRequest(http.HTTPStatus.BAD_REQUEST)
     if b"transfer-encoding" in sent:
         if length is not None or version == "HTTP/1.0":
-            raise Refused(http.HTTPStatus.BAD_REQUEST)
+            raise BadRequest(http.HTTPStatus.BAD_REQUEST)
         if headers["Transfer-Encoding"].lower() != "chunked":
-            raise Refused(http.HTTPStatus.NOT_IMPLEMENTED)
+            raise BadRequest(http.HTTPStatus.NOT_IMPLEMENTED)
     if b"expect" in sent and headers["Expect"].lower() != "100-continue":
-        raise Refused(http.HTTPStatus.EXPECTATION_FAILED)
+        raise BadRequest(http.HTTPStatus.EXPECTATION_FAILED)
 
 
 def format_head(code: int, reason: str, values: Iterable[tuple[str, str]]) -> bytes:

@@ -11,11 +11,11 @@ from websockets.frames import CloseCode
 from .. import errors
 from ..service import wire
 from ..service.call import Call
+from ..service.event_batches import Event
 from ..service.operations import SUBSCRIPTIONS, SUCCESS, Operation, Pieces, check, encode_published, publish
 from ..service.parameters import CODE, SECRET, check_optional_string
 from ..service.service import Service
 from ..service.statuses import STATUS
-from ..service.topic_steps import Event
 from ..service.waiting import Feed
 from ..stores.watches import Watch
 from ..transport.websocket import WebSocket
@@ -196,7 +196,9 @@ class Connection:
     def frame_received(self) -> None:
         now_ms = self.service.clock.now_ms()
         limits = self.service.limits
-        if limits.request(self.client_address, now_ms) and limits.goes_on(self.client_address, now_ms):
+        if limits.charge_request(self.client_address, now_ms) and limits.exceeds_hard_limit(
+            self.client_address, now_ms
+        ):
             self.socket.close(CloseCode.POLICY_VIOLATION, "too many frames")
 
     def client_gone(self) -> None:
@@ -515,7 +517,7 @@ def failure(id_: bytes, error: BaseException) -> tuple[int, bytes]:
     status = STATUS.get(type(error), 500)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return status, rpc.error(id_, status, "Internal server error")
-    data = {"retryAfter": error.retry_after_s} if isinstance(error, errors.Passing) else None
+    data = {"retryAfter": error.retry_after_s} if isinstance(error, errors.TransientError) else None
     return status, rpc.error(id_, status, str(error), data)
 
 

@@ -11,7 +11,7 @@ from ..http.call import HttpCall
 from ..http.handlers import Handler
 from ..service.operations import Operation
 from ..transport import ServerState
-from ..transport.exchange import Exchange
+from ..transport.exchange import HTTPStream
 from ..transport.websocket import WebSocket, accept
 from .asyncapi import make_asyncapi
 from .connection import Connection, Method, make_methods
@@ -56,7 +56,7 @@ class Handshake(Handler):
             self.set_header(name, value)
         self.flush()
         with call:
-            cast(Exchange, self.detach()).upgrade(make)
+            cast(HTTPStream, self.detach()).upgrade(make)
 
 
 def websocket_routes(holds: Holds, operations: tuple[Operation, ...]) -> dict[str, Route]:

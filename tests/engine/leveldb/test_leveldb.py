@@ -8,7 +8,7 @@ from support.stores import BEGIN_MS, TIMEOUT_MS, Under, open_leveldb, sweep
 
 from tornado_signal.errors import DatabaseError, Unavailable
 from tornado_signal.session import Answer, Reason, Side
-from tornado_signal.stores.leveldb import expiry, layout, memory, records
+from tornado_signal.stores.leveldb import expiry, layout, records, state
 from tornado_signal.stores.leveldb.binding import plyvel
 from tornado_signal.stores.leveldb.positions import TopicPosition
 
@@ -25,9 +25,9 @@ async def test_creation_times_never_go_backwards(opened, clock, restarted):
     codes = [await one.create()]
     clock.ms -= 500
     codes.append(await one.create())
-    assert store.memory.created_ms == BEGIN_MS
+    assert store.state.created_ms == BEGIN_MS
     store, one = await restarted(store)
-    assert store.memory.created_ms == BEGIN_MS
+    assert store.state.created_ms == BEGIN_MS
     clock.ms -= 100_000
     codes.append(await one.create())
     found = await one.sessions()
@@ -87,12 +87,12 @@ async def test_reading_stops_at_the_last_entry(store, one):
 
 
 async def test_cached_accesses_are_bounded(store, one, monkeypatch):
-    monkeypatch.setattr(memory, "ACCESSES_KEPT", 10)
+    monkeypatch.setattr(state, "ACCESSES_KEPT", 10)
     codes = [await one.create() for _ in range(20)]
     for text in "abc":
         for code in codes:
             await asyncio.gather(one.add(code, OFFERER, text), one.add(code, ANSWERER, text))
-            assert len(store.memory.accesses) <= 11
+            assert len(store.state.accesses) <= 11
             store.check()
     for code in codes:
         await one.answer(code)
@@ -101,7 +101,7 @@ async def test_cached_accesses_are_bounded(store, one, monkeypatch):
             assert sorted([news.description_number, *(number for number, _ in news.candidates)]) == [1, 2, 3, 4]
     for code in codes:
         await one.withdraw(code)
-    assert store.memory.accesses == {}
+    assert store.state.accesses == {}
 
 
 async def test_a_sweep_goes_in_bounded_steps(store, one, clock):
@@ -302,7 +302,7 @@ async def test_a_check_finds_each_disagreement(io_loop, tmp_path, clock, under, 
 async def test_a_check_finds_wrong_counts(io_loop, tmp_path, clock, under):
     store = await open_leveldb(tmp_path / "data", clock)
     await under(store).create()
-    store.memory.index.add(ORIGIN, "topic", clock.ms + 1)
+    store.state.index.add(ORIGIN, "topic", clock.ms + 1)
     with pytest.raises(AssertionError, match="counts of"):
         store.check()
     await store.close()
@@ -325,8 +325,8 @@ async def test_events_of_a_long_absence_come_in_steps(store, one, clock, monkeyp
     position, found, steps, more = begun, [], 0, True
     while more:
         step = await store.topic_step(ORIGIN, "topic", position)
-        found += [(each.code, each.reason) for each in step.departures]
-        found += [(each.listed.session.code, None) for each in step.arrivals]
+        found += [(each.code, each.reason) for each in step.removed]
+        found += [(each.listed.session.code, None) for each in step.added]
         position, more, steps = step.position, step.more, steps + 1
     assert found == whole
     assert steps >= 60 // 7
@@ -342,7 +342,7 @@ async def test_a_step_is_bounded_in_bytes(store, one):
     while more:
         step = await store.topic_step(ORIGIN, "topic", position)
         position, more = step.position, step.more
-        oldest_first.append(len(step.arrivals))
+        oldest_first.append(len(step.added))
     assert [count for count in oldest_first if count] == [3, 3, 3, 3]
 
 

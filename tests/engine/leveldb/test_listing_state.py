@@ -10,7 +10,8 @@ from support.service import ORIGIN
 from support.stores import TIMEOUT_MS, Under, sweep
 
 from tornado_signal.session import Side
-from tornado_signal.stores.leveldb import memory, records
+from tornado_signal.stores.leveldb import records
+from tornado_signal.stores.leveldb import state as state_module
 from tornado_signal.stores.leveldb.positions import TopicPosition
 
 pytest_plugins = ["support.http_fixtures"]
@@ -27,7 +28,7 @@ def stored(store, one, topic):
 @pytest.mark.parametrize("kept", [2, 10_000])
 @pytest.mark.parametrize("seed", range(5))
 async def test_the_state_is_that_of_the_disk(seed, kept, opened, clock, monkeypatch, restarted):
-    monkeypatch.setattr(memory, "NEWEST_KEPT", kept)
+    monkeypatch.setattr(state_module, "NEWEST_KEPT", kept)
     rng = random.Random(seed)
     store, one = await opened()
     live = {}
@@ -38,7 +39,7 @@ async def test_the_state_is_that_of_the_disk(seed, kept, opened, clock, monkeypa
             live[await one.create(topic)] = (topic, clock.ms + TIMEOUT_MS)
         elif step == "pass":
             clock.ms += TIMEOUT_MS // 5
-            await store.expiry.settle(clock.ms)
+            await store.expiry.expire_due(clock.ms)
             live = {code: each for code, each in live.items() if each[1] > clock.ms}
         elif step == "restart" and rng.random() < 0.2:
             store, one = await restarted(store)
@@ -51,7 +52,7 @@ async def test_the_state_is_that_of_the_disk(seed, kept, opened, clock, monkeypa
             expiries = [expires_ms for name, expires_ms in live.values() if name == topic]
             assert state.position == TopicPosition(stored(store, one, topic), len(expiries))
             assert state.changes_ms == min(expiries, default=None)
-        assert len(store.memory.newest) <= max(kept, 3)
+        assert len(store.state.newest) <= max(kept, 3)
 
 
 async def test_a_state_does_not_go_back_when_departures_are_forgotten(store, one, clock):
@@ -61,7 +62,7 @@ async def test_a_state_does_not_go_back_when_departures_are_forgotten(store, one
     await sweep(store)
     assert stored(store, one, "topic") == 0
     assert (await one.state()) == before
-    store.memory.newest.clear()
+    store.state.newest.clear()
     assert (await one.state()).position.serial <= before.position.serial
     await one.create()
     assert (await one.state()).position.serial > before.position.serial

@@ -100,7 +100,7 @@ async def test_settling_goes_in_timed_steps(store, one, clock, monkeypatch):
     clock.ms += TIMEOUT_MS
     monkeypatch.setattr(expiry, "STEP_S", 0.0)
     commits = store.database_metrics.changes.sum
-    await store.expiry.settle(clock.ms)
+    await store.expiry.expire_due(clock.ms)
     assert store.database_metrics.changes.sum == commits + 30
     assert {code for code, _ in await one.news(position)} == set(codes)
 
@@ -124,7 +124,7 @@ async def test_a_change_in_flight_ends_before_the_expiry_is_reported(change, dur
     )
     await asyncio.sleep(0)
     clock.ms += 1
-    settling = [asyncio.create_task(store.expiry.settle(clock.ms)) for _ in range(3)]
+    settling = [asyncio.create_task(store.expiry.expire_due(clock.ms)) for _ in range(3)]
     swept = asyncio.create_task(store.expiry.sweep(clock.ms))
     await changing
     await asyncio.gather(*settling)
@@ -154,7 +154,7 @@ async def test_failed_commits_lose_no_departure(store, one, clock, monkeypatch, 
 
     with monkeypatch.context() as patch:
         patch.setattr(Group, "write", failing)
-        for each in (store.expiry.settle(clock.ms), store.expiry.sweep(clock.ms), one.begin()):
+        for each in (store.expiry.expire_due(clock.ms), store.expiry.sweep(clock.ms), one.begin()):
             with pytest.raises(Unavailable):
                 await each
             await until(lambda: store.available)
@@ -172,7 +172,7 @@ async def test_expired_sessions_stay_expired_when_the_clock_is_put_back(how, ope
     await one.answer(answered)
     clock.ms += TIMEOUT_MS
     late_ms = clock.ms
-    await (store.expiry.settle(clock.ms) if how == "settled" else sweep(store))
+    await (store.expiry.expire_due(clock.ms) if how == "settled" else sweep(store))
     await store.close()
     clock.ms -= TIMEOUT_MS // 2
     _, one = await opened()
@@ -189,7 +189,7 @@ async def test_a_new_session_is_not_older_than_an_expiry(opened, clock):
     await one.create()
     clock.ms += TIMEOUT_MS
     late_ms = clock.ms
-    await store.expiry.settle(late_ms)
+    await store.expiry.expire_due(late_ms)
     clock.ms -= TIMEOUT_MS
     await one.create()
     assert (await one.sessions())[0].session.created_ms == late_ms
@@ -214,7 +214,7 @@ async def test_a_refused_change_is_not_counted(change, opened, under, monkeypatc
                 await getattr(one, change)(*arguments)
     assert await one.state() == before
     other = await one.create()
-    assert store.memory.listed == 2
+    assert store.state.listed == 2
     await one.answer(code)
     store, one = await restarted(store, quotas=Quotas(sessions_per_topic=3))
-    assert (store.memory.listed, await under(store).codes()) == (1, [other])
+    assert (store.state.listed, await under(store).codes()) == (1, [other])

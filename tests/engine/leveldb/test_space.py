@@ -78,10 +78,10 @@ def test_nothing_is_admitted_below_the_reserve(place, small_disk):
 def test_the_ballast_goes_and_comes_with_free_space(place, small_disk):
     space = measured(place, reserve_bytes=RESERVE)
     ballast = place / files.BALLAST
-    space.give_up_ballast()
+    space.release_ballast()
     assert ballast.exists()
     fill_up(small_disk / "others")
-    space.give_up_ballast()
+    space.release_ballast()
     assert not ballast.exists()
     space.measure()
     assert not ballast.exists()
@@ -126,12 +126,12 @@ def test_a_missing_directory_keeps_the_last_measurement(place):
     files.remove_ballast(place)
     place.rmdir()
     space.measure()
-    space.give_up_ballast()
+    space.release_ballast()
     assert (space.size_bytes, space.free_bytes) == before
 
 
 def test_nothing_is_admitted_beyond_the_bound(tmp_path):
-    space = Space(tmp_path, most_bytes=10 * MIB, reserve_bytes=MIB)
+    space = Space(tmp_path, max_bytes=10 * MIB, reserve_bytes=MIB)
     (tmp_path / "table").write_bytes(b"\0" * 8 * MIB)
     space.measure()
     assert space.size_bytes == 8 * MIB
@@ -145,7 +145,7 @@ def test_nothing_is_admitted_beyond_the_bound(tmp_path):
 
 
 def test_submitted_bytes_count_until_they_are_measured_or_failed(tmp_path):
-    space = measured(tmp_path, most_bytes=10 * MIB)
+    space = measured(tmp_path, max_bytes=10 * MIB)
     space.submitted(6 * MIB)
     assert not fits(space, 5 * MIB)
     space.measure()  # nothing is written yet
@@ -171,7 +171,7 @@ def room(tmp_path):
 
     def make(most_mib):
         (tmp_path / "data").mkdir()
-        return Space(tmp_path / "data", most_bytes=most_mib * MIB)
+        return Space(tmp_path / "data", max_bytes=most_mib * MIB)
 
     return make
 

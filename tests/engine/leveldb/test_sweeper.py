@@ -118,10 +118,10 @@ async def test_compactions_keep_a_pause(store, filled_and_swept, monotonic, comp
 
 
 async def test_compactions_pause_less_while_the_store_is_full(store, one, clock, monotonic, compactions):
-    for passed_s, most_bytes, expected in [(0.0, UNLIMITED, 1), (5.1, UNLIMITED, 1), (0.0, 1, 2), (4.9, 1, 2)]:
-        store.space.most_bytes = UNLIMITED
+    for passed_s, max_bytes, expected in [(0.0, UNLIMITED, 1), (5.1, UNLIMITED, 1), (0.0, 1, 2), (4.9, 1, 2)]:
+        store.space.max_bytes = UNLIMITED
         await fill(one)
-        store.space.most_bytes = most_bytes
+        store.space.max_bytes = max_bytes
         monotonic[0] += passed_s
         clock.ms += TIMEOUT_MS
         await store.sweeper.sweep()
@@ -166,7 +166,7 @@ async def test_settling_does_not_wait_for_a_sweep(store, one, clock):
     code = await one.create()
     (arrival,) = await one.events(position)
     clock.ms += TIMEOUT_MS
-    await store.sweeper.settle()
+    await store.sweeper.expire_due()
     assert await store.counts() == (0, 0)
     assert await one.news(arrival[0]) == [(code, Reason.EXPIRED)]
     assert sum(store.database_metrics.sweeps.counts) == 0
@@ -182,15 +182,15 @@ async def test_sweeps_go_on_after_a_failure_and_end_with_the_store(
 ):
     store = await open_store(sweep_interval_ms=10)
     await under(store).create()
-    settle, failed = store.expiry.settle, asyncio.Event()
+    expire_due, failed = store.expiry.expire_due, asyncio.Event()
 
     async def failing_once(now_ms):
-        monkeypatch.setattr(store.expiry, "settle", settle)
+        monkeypatch.setattr(store.expiry, "expire_due", expire_due)
         failed.set()
         raise plyvel.CorruptionError(b"bad block") if failing == "read" else ZeroDivisionError
 
     if failing in ("read", "defect"):
-        monkeypatch.setattr(store.expiry, "settle", failing_once)
+        monkeypatch.setattr(store.expiry, "expire_due", failing_once)
         await failed.wait()
     elif failing == "database":
         store.database.failed(plyvel.CorruptionError(b"bad block"))

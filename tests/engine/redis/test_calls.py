@@ -12,9 +12,9 @@ from support.waiting import LocalServer, until
 
 from tornado_signal.errors import Unavailable
 from tornado_signal.session import Side
-from tornado_signal.stores.redis import nodes, wakes
-from tornado_signal.stores.redis.connections import Access
-from tornado_signal.stores.redis.nodes import Acknowledgement, Lane
+from tornado_signal.stores.redis import change_feed, nodes
+from tornado_signal.stores.redis.connections import Credentials
+from tornado_signal.stores.redis.nodes import Acknowledgement, Pipeline
 from tornado_signal.stores.redis.partitions import key_slot
 from tornado_signal.stores.redis.store import RedisStore
 
@@ -48,7 +48,7 @@ async def test_a_call_keeps_its_time_behind_another_that_waits_for_a_replica(red
     replica = RedisServer("redis", "--replicaof", f"{redis.host} {redis.port}")
     redis.wait(lambda: redis.replicas() == 1)
     timeout_s = 1.0
-    options = {"acknowledgement": Acknowledgement("replicated"), "access": Access(timeout_s=timeout_s)}
+    options = {"acknowledgement": Acknowledgement("replicated"), "access": Credentials(timeout_s=timeout_s)}
     async with opened((redis.host, redis.port), **options) as store:
         replica.freeze()
         first = asyncio.create_task(store.client.call(SLOT, (b"SET", KEY, b"1"), write=True))
@@ -67,7 +67,7 @@ async def test_a_call_keeps_its_time_behind_another_that_waits_for_a_replica(red
 
 
 async def test_commands_after_a_stall_leave_in_batches(redis):
-    lane = Lane((redis.host, redis.port), Access())
+    lane = Pipeline((redis.host, redis.port), Credentials())
     replies = await asyncio.gather(*(lane.submit((b"PING",)) for _ in range(5 * nodes.BATCH)))
     assert set(replies) == {b"PONG"}
     assert calls(redis, "time") == 5  # each batch begins with one
@@ -101,11 +101,11 @@ async def test_a_slot_that_two_nodes_pass_to_each_other_is_not_asked_for_without
 
 async def test_reads_do_not_wait_for_the_subscription_of_another_client(redis, under):
     with HoldingProxy(redis) as proxy:
-        async with opened(proxy.address, access=Access(timeout_s=30)) as store:
+        async with opened(proxy.address, access=Credentials(timeout_s=30)) as store:
             one = under(store, "https://one.example")
             code = await one.create()
             watches = [store.watch_session(one.origin, code), store.watch_topic(one.origin, "topic")]
-            held = [store.watch_topic(one.origin, str(number)) for number in range(wakes.IN_FLIGHT)]
+            held = [store.watch_topic(one.origin, str(number)) for number in range(change_feed.IN_FLIGHT)]
             openings = [asyncio.create_task(watch.opened()) for watch in watches]
             late = asyncio.create_task(asyncio.sleep(10))
             reads = asyncio.gather(
@@ -123,22 +123,22 @@ async def test_reads_do_not_wait_for_the_subscription_of_another_client(redis, u
 
 
 async def test_many_channels_are_subscribed_a_part_at_a_time(redis):
-    count = 5 * wakes.IN_FLIGHT
+    count = 5 * change_feed.IN_FLIGHT
     with HoldingProxy(redis) as proxy:
-        async with opened(proxy.address, access=Access(timeout_s=30)) as store:
+        async with opened(proxy.address, access=Credentials(timeout_s=30)) as store:
             watches = [store.watch_topic("https://one.example", str(number)) for number in range(count)]
-            await asyncio.to_thread(until, lambda: proxy.subscribed >= wakes.IN_FLIGHT)
+            await asyncio.to_thread(until, lambda: proxy.subscribed >= change_feed.IN_FLIGHT)
             await asyncio.sleep(0.2)  # all would have come
-            assert proxy.subscribed == wakes.IN_FLIGHT
+            assert proxy.subscribed == change_feed.IN_FLIGHT
             proxy.released.set()
-            await store.watching.wakes.settled()
+            await store.watching.change_feed.settled()
             assert proxy.subscribed == count == redis.ask("INFO", "stats")["pubsubshard_channels"]
             for watch in watches:
                 watch.close()
 
 
 async def test_a_page_in_the_middle_of_the_topics_reads_few_more_than_the_first(redis, under):
-    async with opened((redis.host, redis.port), access=Access(timeout_s=30)) as store:
+    async with opened((redis.host, redis.port), access=Credentials(timeout_s=30)) as store:
         one = under(store)
         names = [f"topic-{number:04}" for number in range(6000)]
         for at in range(0, len(names), 500):

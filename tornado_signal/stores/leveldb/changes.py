@@ -21,7 +21,7 @@ class Change(NamedTuple):
     listed: int = 0
 
 
-class Leaving(NamedTuple):
+class Removal(NamedTuple):
     """How a session leaves its topic's listing.
 
     Attributes:
@@ -49,9 +49,9 @@ def created(origin: str, session: Session, offer: str) -> Change:
     return Change(puts, [], 1)
 
 
-def answered(origin: str, session: Session, answer: Answer, leaving: Leaving) -> Change:
+def answered(origin: str, session: Session, answer: Answer, leaving: Removal) -> Change:
     """The first answer comes: the session is no longer listed."""
-    change = left(origin, session, leaving)
+    change = delisted(origin, session, leaving)
     key = layout.pack_session_prefix(origin, session.code)
     change.puts.append((key + layout.ANSWER, layout.pack_answer(answer)))
     return change
@@ -75,7 +75,7 @@ def refreshed(origin: str, before: Session, after: Session, *, listed: bool) -> 
     return Change(puts, [layout.pack_expiry_key(before.expires_ms, key)])
 
 
-def left(origin: str, session: Session, leaving: Leaving) -> Change:
+def delisted(origin: str, session: Session, leaving: Removal) -> Change:
     """A session leaves its topic's listing; that is remembered for a while."""
     prefix = layout.pack_departure_prefix(origin, session.topic, expired=leaving.reason is Reason.EXPIRED)
     departure_key = prefix + layout.pack_number(leaving.serial)
@@ -99,7 +99,7 @@ def removed(key: bytes, session: Session, parts: Iterable[bytes]) -> Change:
     return Change([], [*parts, layout.pack_expiry_key(session.expires_ms, key)])
 
 
-def together(*changes: Change) -> Change:
+def merge(*changes: Change) -> Change:
     """Several changes as one."""
     puts = [put for change in changes for put in change.puts]
     deletes = [key for change in changes for key in change.deletes]

@@ -89,7 +89,7 @@ def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
     if len(serials) != len(set(serials)) or max(serials, default=0) > counters.serial:
         found.append("serials are not distinct or are beyond the counters")
     for origin in {name[0] for name in sessions} | set(index.origins()):
-        while not index.settle(origin, now_ms, 1000):
+        while not index.prune(origin, now_ms, 1000):
             pass
         expected = sorted((topic, count) for (of, topic), count in counts.items() if of == origin and count)
         held_counts, total = index.page(origin, 0, len(expected) + 1)

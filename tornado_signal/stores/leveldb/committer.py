@@ -9,7 +9,7 @@ from .changes import Change
 from .database import Database
 from .layout import StoreCounters
 from .locks import SessionLocks, Token
-from .memory import Memory
+from .state import StoreState
 
 
 @dataclass
@@ -18,12 +18,12 @@ class Committer:
 
     Attributes:
         database: where to.
-        memory: what is brought up to date.
+        state: the state in memory to update.
         locks: those of the sessions that change.
     """
 
     database: Database
-    memory: Memory
+    state: StoreState
     locks: SessionLocks
 
     def commit(
@@ -45,10 +45,10 @@ class Committer:
         Returns:
             A future that is done once it is committed, or fails with Unavailable.
         """
-        memory, locks = self.memory, self.locks
-        listed = memory.listed + change.listed
+        state, locks = self.state, self.locks
+        listed = state.listed + change.listed
         if counted:
-            counters = StoreCounters(memory.created_ms, memory.serial, listed)
+            counters = StoreCounters(state.created_ms, state.serial, listed)
             change.puts.append((layout.COUNTERS_KEY, layout.pack_counters(counters)))
         locks.enter(tokens)
         appends = bool(tokens) and tokens[0].appends
@@ -58,10 +58,10 @@ class Committer:
             if committed:
                 if not appends:  # candidates have no expiry of their own, and change nothing for others
                     for token in tokens:
-                        memory.accesses.pop(token.key, None)
-                    memory.on_expiries(put for put, _ in change.puts if put.startswith(layout.EXPIRY))
+                        state.accesses.pop(token.key, None)
+                    state.on_expiries(put for put, _ in change.puts if put.startswith(layout.EXPIRY))
                 apply()
 
         waiter = self.database.commit(change, settled)
-        memory.listed = listed  # once the change is on its way: one that the database does not take changes nothing
+        state.listed = listed  # once the change is on its way: one that the database does not take changes nothing
         return waiter

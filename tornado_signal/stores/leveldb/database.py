@@ -392,7 +392,7 @@ class Database:
         while True:
             began_s = time.monotonic()
             try:
-                self.space.give_up_ballast()
+                self.space.release_ballast()
                 db, loaded = self._open_sound()
             except Exception as error:
                 if str(error) != complaint:

@@ -6,7 +6,7 @@ import time
 from ...metrics import SessionMetrics
 from ...session import Reason, Session
 from . import changes, layout, records
-from .changes import Change, Leaving
+from .changes import Change, Removal
 from .committer import Committer
 from .locks import Token
 
@@ -20,12 +20,12 @@ class Expiry:
 
     def __init__(self, committer: Committer, metrics: SessionMetrics, remember_ms: int) -> None:
         self._committer = committer
-        self._database, self._memory, self._locks = committer.database, committer.memory, committer.locks
+        self._database, self._state, self._locks = committer.database, committer.state, committer.locks
         self._metrics = metrics
         self._remember_ms = remember_ms
         self._settling = asyncio.Lock()
 
-    async def settle(self, now_ms: int) -> None:
+    async def expire_due(self, now_ms: int) -> None:
         """Have all that has expired by now leave its listing: from then on its departure is an event like others.
 
         What else there is of an expired session is swept later.
@@ -34,11 +34,11 @@ class Expiry:
             Unavailable: that does not work now.
         """
         stop = layout.pack_expired_stop(now_ms)
-        if self._memory.unsettled >= stop and not self._settling.locked():
+        if self._state.unsettled >= stop and not self._settling.locked():
             return
         async with self._settling:  # what another one settles has left once that is committed
             acquired: Token | None = None
-            while self._memory.unsettled < stop:
+            while self._state.unsettled < stop:
                 blocked = await self._settle_some(stop, now_ms, acquired)
                 # As by a refresh that began before the expiry: the session may live on.
                 acquired = None if blocked is None else await self._locks.acquire(blocked)
@@ -51,11 +51,11 @@ class Expiry:
         Returns:
             The key of a session that could not be settled; None if none was in the way.
         """
-        memory, view = self._memory, self._database.view
+        state, view = self._state, self._database.view
         until_s = time.monotonic() + STEP_S
-        leavings: list[tuple[Token, str, Session, Leaving]] = []
+        leavings: list[tuple[Token, str, Session, Removal]] = []
         blocked: bytes | None = None
-        position = memory.unsettled
+        position = state.unsettled
         reached = stop
         with view.iterator(start=position, stop=stop, include_value=False) as entries:
             for entry in entries:
@@ -69,26 +69,26 @@ class Expiry:
                     listed = self._listed(key)
                     if listed is not None:
                         forget_ms = now_ms + self._remember_ms
-                        leaving = Leaving(memory.next_serial(), Reason.EXPIRED, forget_ms, key in memory.leases)
+                        leaving = Removal(state.next_serial(), Reason.EXPIRED, forget_ms, key in state.leases)
                         leavings.append((token, *listed, leaving))
                 if time.monotonic() >= until_s:
                     reached = entry + b"\x00"
                     break
-        memory.unsettled = reached
+        state.unsettled = reached
         if leavings:
-            memory.see(now_ms)  # what has expired stays so, whatever a clock says
+            state.advance_time(now_ms)  # what has expired stays so, whatever a clock says
 
             def applied() -> None:
                 for _, origin, session, leaving in leavings:
-                    memory.on_removed(origin, session, leaving)
+                    state.on_removed(origin, session, leaving)
 
-            change = changes.together(
-                *(changes.left(origin, session, leaving) for _, origin, session, leaving in leavings)
+            change = changes.merge(
+                *(changes.delisted(origin, session, leaving) for _, origin, session, leaving in leavings)
             )
             try:
                 await self._committer.commit([token for token, *_ in leavings], change, applied, counted=True)
             except BaseException:
-                memory.unsettled = min(memory.unsettled, position)
+                state.unsettled = min(state.unsettled, position)
                 raise
         elif reached != stop and blocked is None:
             await asyncio.sleep(0)
@@ -96,7 +96,7 @@ class Expiry:
 
     def _listed(self, key: bytes) -> tuple[str, Session] | None:
         """The origin and the head of a session, if it is listed."""
-        access = self._memory.accesses.get(key)
+        access = self._state.accesses.get(key)
         if access is not None and access.answer_number:
             return None
         view = self._database.view
@@ -113,29 +113,29 @@ class Expiry:
         Raises:
             Unavailable: that does not work now.
         """
-        await self.settle(now_ms)
-        memory, view = self._memory, self._database.view
+        await self.expire_due(now_ms)
+        state, view = self._state, self._database.view
         until_s = time.monotonic() + STEP_S
         deletes: list[bytes] = []
         swept: list[Token] = []
-        forgotten = memory.forgotten
+        forgotten = state.forgotten
         whole = 0  # sessions of which nothing is left
-        left: bytes | None = None  # the first entry that this step does not delete
-        stop = min(layout.pack_expired_stop(now_ms), memory.unsettled)
-        with view.iterator(start=memory.unswept, stop=stop, include_value=False) as entries:
+        remaining: bytes | None = None  # the first entry that this step does not delete
+        stop = min(layout.pack_expired_stop(now_ms), state.unsettled)
+        with view.iterator(start=state.unswept, stop=stop, include_value=False) as entries:
             for entry in entries:
                 key = layout.unpack_expiry_key(entry)[1]
                 if key.startswith(layout.DEPARTURES):
                     deletes += key, entry
                     forgotten = max(forgotten, layout.unpack_number(key[-8:]))
                 elif (token := self._locks.try_acquire(key)) is None:
-                    left = left or entry
+                    remaining = remaining or entry
                 else:
-                    parts = records.part_keys(view, key, memory.accesses.get(key), STEP)
+                    parts = records.part_keys(view, key, state.accesses.get(key), STEP)
                     if len(parts) == STEP:
                         # Its head and its offer stay: it is found again by the head, and sound by what still reads it.
                         deletes += parts[2:]
-                        left = left or entry
+                        remaining = remaining or entry
                     else:
                         deletes += *parts, entry
                         whole += 1
@@ -143,14 +143,14 @@ class Expiry:
                 if len(deletes) >= STEP or time.monotonic() >= until_s:
                     break
         if deletes:
-            memory.see(now_ms)
+            state.advance_time(now_ms)
 
             def applied() -> None:
                 self._metrics.swept += whole
-                memory.forgotten = max(memory.forgotten, forgotten)
+                state.forgotten = max(state.forgotten, forgotten)
                 for token in swept:
-                    memory.watches.changed(token.key)
+                    state.watches.changed(token.key)
 
-            memory.unswept = left or entry
+            state.unswept = remaining or entry
             await self._committer.commit(swept, Change([], deletes), applied, counted=True)
         return len(deletes)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...errors import DamagedListing
-from ...session import Answer, ListedSession, News, Reason, Session, Side
+from ...session import Answer, ListedSession, Reason, Session, SessionUpdate, Side
 from . import layout
 from .layout import StoreCounters
 from .topic_index import TopicIndex
@@ -25,7 +25,7 @@ ENTRIES_STEP_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
-class SessionAccess:
+class SessionAuth:
     """What access to a session depends on, as it is committed.
 
     Attributes:
@@ -82,13 +82,13 @@ def find(view: Any, key: bytes, code: bytes) -> Session | None:
     return None if head is None else layout.unpack_head(code, head)
 
 
-def find_access(view: Any, key: bytes) -> SessionAccess | None:
+def find_access(view: Any, key: bytes) -> SessionAuth | None:
     """What access to a session depends on, expired or not, by its key; None where there is none."""
     head = view.get(key + layout.HEAD)
     if head is None:
         return None
     answer = view.get(key + layout.ANSWER)
-    return SessionAccess(*layout.unpack_head_access(head), *(layout.unpack_answer_access(answer) if answer else ()))
+    return SessionAuth(*layout.unpack_head_access(head), *(layout.unpack_answer_access(answer) if answer else ()))
 
 
 def find_answer(view: Any, key: bytes) -> Answer | None:
@@ -102,7 +102,7 @@ def is_listed(view: Any, origin: str, session: Session) -> bool:
     return view.get(layout.pack_listing_key(origin, session)) is not None
 
 
-def part_keys(view: Any, key: bytes, access: SessionAccess | None, most: int | None = None) -> list[bytes]:
+def part_keys(view: Any, key: bytes, access: SessionAuth | None, most: int | None = None) -> list[bytes]:
     """The keys of a session's parts, the head first, at most so many; not looked for where its access tells them."""
     if access is not None and len(access.numbers) == len(Side):
         return list(itertools.islice(layout.pack_part_keys(key, access.numbers, access.answer_number), most))
@@ -110,7 +110,7 @@ def part_keys(view: Any, key: bytes, access: SessionAccess | None, most: int | N
         return list(itertools.islice(parts, most))
 
 
-def news(view: Any, key: bytes, access: SessionAccess, side: Side, since: int) -> News:
+def news(view: Any, key: bytes, access: SessionAuth, side: Side, since: int) -> SessionUpdate:
     """What one side of a session has sent, of its candidates only those with a number after `since`.
 
     No more is looked for than the session's access says that there is.
@@ -124,11 +124,11 @@ def news(view: Any, key: bytes, access: SessionAccess, side: Side, since: int) -
         description = parts.pop(0)[1]
     candidates = [(layout.unpack_number(part_key[-8:]), value.decode()) for part_key, value in parts]
     if description is None:
-        return News(None, 0, candidates, access.expires_ms, access.serial)
+        return SessionUpdate(None, 0, candidates, access.expires_ms, access.serial)
     if side is Side.OFFERER:
-        return News(description.decode(), 1, candidates, access.expires_ms, access.serial)
+        return SessionUpdate(description.decode(), 1, candidates, access.expires_ms, access.serial)
     answer = layout.unpack_answer(description)
-    return News(answer.text, answer.number, candidates, access.expires_ms, access.serial)
+    return SessionUpdate(answer.text, answer.number, candidates, access.expires_ms, access.serial)
 
 
 def sent(view: Any, key: bytes, side: Side) -> tuple[int, int]:
@@ -149,7 +149,7 @@ def listing_step(
     stop: bytes,
     now_ms: int,
     most: int,
-    accesses: Mapping[bytes, SessionAccess],
+    accesses: Mapping[bytes, SessionAuth],
     *,
     oldest_first: bool = False,
 ) -> tuple[list[ListedSession], bytes | None]:
@@ -184,7 +184,7 @@ def listing_step(
     return step, None
 
 
-def listed(view: Any, key: bytes, code: bytes, access: SessionAccess | None) -> ListedSession:
+def listed(view: Any, key: bytes, code: bytes, access: SessionAuth | None) -> ListedSession:
     """A session as its topic's listing shows it."""
     last = None if access is None else access.numbers.get(Side.OFFERER)
     parts = span(view, key, key + layout.AFTER_OFFERER, None if last is None else 1 + last)
@@ -238,11 +238,11 @@ def departures(
             prefix = layout.pack_departure_prefix(origin, topic, expired=expired)
             start, stop = prefix + layout.pack_number(since), prefix + layout.AFTER_NUMBERS
             some.append(open_iterators.enter_context(view.iterator(start=start, include_start=False, stop=stop)))
-        left = [
+        removed = [
             (layout.unpack_number(key[-8:]), layout.unpack_departure_value(value))
             for key, value in itertools.islice(heapq.merge(*some, key=lambda entry: entry[0][-8:]), DEPARTURES_STEP + 1)
         ]
-    return left[:DEPARTURES_STEP], len(left) > DEPARTURES_STEP
+    return removed[:DEPARTURES_STEP], len(removed) > DEPARTURES_STEP
 
 
 def entries_step(view: Any, after: bytes) -> list[tuple[bytes, bytes]]:

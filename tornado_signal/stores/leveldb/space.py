@@ -31,14 +31,14 @@ class Space:
         reserve_bytes: how much is to stay free on its filesystem; of a small one a quarter. 0 for none, and no ballast.
 
     Attributes:
-        most_bytes: how much it may hold.
+        max_bytes: how much it may hold.
         wanted_bytes: how much is to stay free, on a disk that is not small; counts from the next measurement on.
         size_bytes: what the database held when it was measured.
         free_bytes: what was free then.
     """
 
-    def __init__(self, path: Path, most_bytes: int = UNLIMITED, reserve_bytes: int = 0) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, path: Path, max_bytes: int = UNLIMITED, reserve_bytes: int = 0) -> None:
+        self.max_bytes = max_bytes
         self.size_bytes = self.free_bytes = self.reserve_bytes = 0
         self._path = path
         self.wanted_bytes = reserve_bytes
@@ -51,7 +51,7 @@ class Space:
     @property
     def capacity_bytes(self) -> int:
         """How much the database can hold at most; half of the room there is for what LevelDB merges."""
-        return min(self.most_bytes, self.size_bytes + max(0, self.free_bytes - self.reserve_bytes) // 2)
+        return min(self.max_bytes, self.size_bytes + max(0, self.free_bytes - self.reserve_bytes) // 2)
 
     @property
     def full(self) -> bool:
@@ -60,7 +60,7 @@ class Space:
 
     def families(self) -> Iterator[Family]:
         """Yield the bounds and what is free."""
-        yield Family("gauge", "store_max_bytes", "What the data directory may hold.", self.most_bytes)
+        yield Family("gauge", "store_max_bytes", "What the data directory may hold.", self.max_bytes)
         yield Family("gauge", "store_free_bytes", "What is free on its disk.", self.free_bytes)
         yield Family("gauge", "store_full", "Whether nothing is published for want of room.", self.full)
 
@@ -81,8 +81,8 @@ class Space:
         added = self._submitted_bytes - self._measured_bytes + size
         held = self.size_bytes + added
         # What is in the log now is in a table soon, for a while in both.
-        left = self.free_bytes - 2 * added - min(held, MERGE_BYTES)
-        return held <= self.most_bytes and (not self.wanted_bytes or left >= self.reserve_bytes)
+        remaining = self.free_bytes - 2 * added - min(held, MERGE_BYTES)
+        return held <= self.max_bytes and (not self.wanted_bytes or remaining >= self.reserve_bytes)
 
     # In the writer's thread
 
@@ -125,7 +125,7 @@ class Space:
                 self._ballast.unlink()
                 raise
 
-    def give_up_ballast(self) -> None:
+    def release_ballast(self) -> None:
         """Make room, if there is less free than there should be."""
         with contextlib.suppress(FileNotFoundError):  # there is no directory any more
             if shutil.disk_usage(self._path).free < self.reserve_bytes:

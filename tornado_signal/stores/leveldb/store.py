@@ -14,22 +14,22 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Seque
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from ...errors import OtherSession, SessionNotFound, TooMany, Unavailable
+from ...errors import SessionNotFound, StalePosition, TooMany, Unavailable
 from ...metrics import Family, SessionMetrics
 from ...session import (
     MIN_HELD_MS,
+    Added,
     Answer,
-    Arrival,
-    Departure,
+    EventBatch,
     ListedSession,
     ListingState,
-    News,
     Position,
     Reason,
+    Removed,
     Session,
     SessionPosition,
+    SessionUpdate,
     Side,
-    TopicStep,
     add_lease,
     changes_answer,
     content_code,
@@ -45,18 +45,18 @@ from ..quotas import Quotas
 from ..watches import Watch, Watches
 from . import changes, layout, records
 from .binding import plyvel
-from .changes import Change, Leaving
+from .changes import Change, Removal
 from .check import problems
 from .committer import Committer
 from .database import Database
 from .expiry import Expiry
 from .locks import SessionLocks, Token
 from .maintenance import DirectoryMaintenance
-from .memory import Memory
 from .metrics import DatabaseMetrics
 from .positions import TopicPosition
-from .records import SessionAccess
+from .records import SessionAuth
 from .space import Space
+from .state import StoreState
 from .sweeper import Sweeper
 from .topic_index import Reservations
 from .turn import Turn
@@ -106,7 +106,7 @@ class LevelDBStore:
         database_metrics: what it has done for that.
         space: the room that it has on the disk; unless given there is no bound.
         database: what is on the disk.
-        memory: what is kept beside it.
+        state: the state in memory.
         locks: the sessions that are being changed.
         watches: what waits for a session or a topic.
         expiry: what ends by itself.
@@ -142,28 +142,28 @@ class LevelDBStore:
         self.watches = Watches()
         turn = Turn()
         self.locks = SessionLocks(turn)
-        self.memory = Memory(self.watches, self.locks.held)
+        self.state = StoreState(self.watches, self.locks.held)
         self.database = Database(
             path,
             sync=durability == "fsync",
             load=records.load,
-            loaded=self.memory.load,
+            loaded=self.state.load,
             start_empty=start_empty,
             space=self.space,
             metrics=self.database_metrics,
             turn=turn,
         )
-        self._committer = Committer(self.database, self.memory, self.locks)
+        self._committer = Committer(self.database, self.state, self.locks)
         self.expiry = Expiry(self._committer, self.metrics, timeout_ms)
         self.maintenance = DirectoryMaintenance(self.database, clock)
         self.sweeper = Sweeper(self.expiry, self.database, clock, sweep_interval_ms)
 
     async def open(self) -> None:
         await self.database.open()
-        self._clock.advance_to(self.memory.created_ms)
+        self._clock.advance_to(self.state.created_ms)
         self.sweeper.start()
-        if self.memory.leases:
-            self._abandoned = asyncio.create_task(self._release_abandoned(dict(self.memory.leases)))
+        if self.state.leases:
+            self._abandoned = asyncio.create_task(self._release_abandoned(dict(self.state.leases)))
 
     async def close(self) -> None:
         if self._abandoned is not None:
@@ -177,7 +177,7 @@ class LevelDBStore:
 
     def allow(self, quotas: Quotas) -> None:
         self._quotas = self._reservations.quotas = quotas
-        self.space.most_bytes, self.space.wanted_bytes = quotas.store_bytes, quotas.free_bytes
+        self.space.max_bytes, self.space.wanted_bytes = quotas.store_bytes, quotas.free_bytes
 
     @property
     def available(self) -> bool:
@@ -205,7 +205,7 @@ class LevelDBStore:
         records.counters(self.database.view)
 
     async def counts(self) -> tuple[int, int]:
-        return self.memory.listed, self.memory.index.topic_count
+        return self.state.listed, self.state.index.topic_count
 
     # Publishing and connecting
 
@@ -241,33 +241,33 @@ class LevelDBStore:
                 if not lease:
                     return code, await self._move(origin, token, before, now_ms)
                 before = before._replace(timeout_ms=max(before.timeout_ms, MIN_HELD_MS))
-                leases = add_lease(self.memory.leases.get(key, b""), lease)
+                leases = add_lease(self.state.leases.get(key, b""), lease)
                 return code, await self._move(origin, token, before, now_ms, leases)
             tokens.append(token)
             if before is not None:
                 ended, _ = self._removal(origin, key, before, Reason.EXPIRED, now_ms)
-        memory = self.memory
-        memory.index.settle(origin, now_ms, SETTLING_BY_CREATE)
-        self._reservations.reserve(memory.index, origin, topic)
+        state = self.state
+        state.index.prune(origin, now_ms, SETTLING_BY_CREATE)
+        self._reservations.reserve(state.index, origin, topic)
         try:
-            created_ms = memory.see(now_ms)
+            created_ms = state.advance_time(now_ms)
             expires_ms = created_ms + timeout_ms
-            serial = memory.next_serial()
+            serial = state.next_serial()
             session = Session(code, topic, info, created_ms, expires_ms, timeout_ms, serial, secret_hash)
             change = changes.created(origin, session, offer)
             key = layout.pack_session_prefix(origin, code)
             if lease:
-                change = changes.together(change, changes.leased(key, lease))
+                change = changes.merge(change, changes.leased(key, lease))
             if ended is not None:  # the old one leaves before the new one comes: both have this code
-                change = changes.together(ended, change)
+                change = changes.merge(ended, change)
 
             def applied() -> None:
                 self.metrics.created += 1
-                memory.on_created(origin, session, offer)
+                state.on_created(origin, session, offer)
                 if lease:
-                    memory.leases[key] = lease
+                    state.leases[key] = lease
                 elif ended is not None:
-                    memory.leases.pop(key, None)
+                    state.leases.pop(key, None)
 
             await self._committer.commit(tokens, change, applied, counted=True)
         finally:
@@ -289,8 +289,8 @@ class LevelDBStore:
             def applied() -> None:
                 self.metrics.offers_waited.observe(max(0, now_ms - session.created_ms) / 1000)
                 access.answer_hash, access.answer_number = secret_hash, number
-                self.memory.keep_access(key, access)
-                self.memory.on_removed(origin, session, leaving)
+                self.state.keep_access(key, access)
+                self.state.on_removed(origin, session, leaving)
 
             await self._committer.commit([token], change, applied, counted=True)
 
@@ -316,13 +316,13 @@ class LevelDBStore:
         *,
         since: SessionPosition | None = None,
         secret_hash: bytes = b"",
-    ) -> News:
+    ) -> SessionUpdate:
         key = layout.pack_session_prefix(origin, code)
         access = self._admit(key, reader, secret_hash, self._clock.now_ms())
         if since is None:
             return records.news(self.database.view, key, access, reader.other, 0)
         if since.serial != access.serial:
-            raise OtherSession
+            raise StalePosition
         return records.news(self.database.view, key, access, reader.other, since.number)
 
     @_refusing
@@ -362,7 +362,7 @@ class LevelDBStore:
         if not rest:
             await self._withdraw(origin, token, session, now_ms)
             return
-        applied = functools.partial(self.memory.leases.__setitem__, token.key, rest)
+        applied = functools.partial(self.state.leases.__setitem__, token.key, rest)
         await self._committer.commit([token], changes.leased(token.key, rest), applied)
 
     async def _release_abandoned(self, leases: dict[bytes, bytes]) -> None:
@@ -379,10 +379,10 @@ class LevelDBStore:
     @_refusing
     async def topics(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
         now_ms = self._clock.now_ms()
-        while not self.memory.index.settle(origin, now_ms, SETTLING_STEP):  # noqa: ASYNC110 (others get their turn)
+        while not self.state.index.prune(origin, now_ms, SETTLING_STEP):  # noqa: ASYNC110 (others get their turn)
             await asyncio.sleep(0)
         _ = self.database.view  # counts of a database that cannot be read are no answer
-        return self.memory.index.page(origin, offset, limit)
+        return self.state.index.page(origin, offset, limit)
 
     async def sessions(
         self, origin: str, topic: str, limit: int | None = None
@@ -392,20 +392,20 @@ class LevelDBStore:
         stop = layout.pack_listing_stop(prefix)
         at: bytes | None = prefix
         # No more are looked for than there are: what was listed once would be passed over entry by entry.
-        left, _ = self.memory.index.counted(origin, topic, now_ms)
+        remaining, _ = self.state.index.counted(origin, topic, now_ms)
         if limit is not None:
-            left = min(left, limit)
+            remaining = min(remaining, limit)
         try:
             _ = self.database.view  # counts of a database that cannot be read are no answer
-            while at is not None and left:
-                most = min(left, records.LISTING_STEP)
+            while at is not None and remaining:
+                most = min(remaining, records.LISTING_STEP)
                 *steps, at = records.listing_step(
-                    self.database.view, origin, at, stop, now_ms, most, self.memory.accesses
+                    self.database.view, origin, at, stop, now_ms, most, self.state.accesses
                 )
-                left -= len(steps[0])
+                remaining -= len(steps[0])
                 if steps[0]:
                     yield steps.pop()  # many clients may read slowly: nothing is kept here while they do
-                if at is not None and left:
+                if at is not None and remaining:
                     await asyncio.sleep(0)
         except plyvel.Error as error:
             raise self.database.failed(error) from error
@@ -414,8 +414,8 @@ class LevelDBStore:
     async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
         prefix = layout.pack_listing_prefix(origin, topic)
         view = self.database.view
-        serial = self.memory.newest_serial(prefix, lambda: records.newest_serial(view, origin, topic))
-        live, changes_ms = self.memory.index.counted(origin, topic, self._clock.now_ms())
+        serial = self.state.newest_serial(prefix, lambda: records.newest_serial(view, origin, topic))
+        live, changes_ms = self.state.index.counted(origin, topic, self._clock.now_ms())
         position = TopicPosition(serial, live)
         if since is None:
             return ListingState(live > 0, position, changes_ms)
@@ -432,38 +432,40 @@ class LevelDBStore:
             # Not after a loss of power under `durability = os`.
             if since.listed <= since.serial <= records.counters(self.database.view).serial:
                 return since, True
-        await self.expiry.settle(self._clock.now_ms())
+        await self.expiry.expire_due(self._clock.now_ms())
         return TopicPosition(records.counters(self.database.view).serial, 0), False
 
     @_refusing
-    async def topic_step(self, origin: str, topic: str, position: Position) -> TopicStep:
+    async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:
         assert isinstance(position, TopicPosition)
         now_ms = self._clock.now_ms()
-        await self.expiry.settle(now_ms)  # what has expired has left then: it is in no listing, and is not passed over
+        await self.expiry.expire_due(
+            now_ms
+        )  # what has expired has left then: it is in no listing, and is not passed over
         prefix = layout.pack_listing_prefix(origin, topic)
         at = await self._place(prefix, position)
         view = self.database.view
         counters = records.counters(view)
-        found, more = records.departures(view, origin, topic, max(position.serial, self.memory.forgotten))
-        departures = [
-            Departure(TopicPosition(serial, position.listed), code, reason)
+        found, more = records.departures(view, origin, topic, max(position.serial, self.state.forgotten))
+        removed = [
+            Removed(TopicPosition(serial, position.listed), code, reason)
             for serial, (code, session_serial, reason) in found
             if session_serial <= position.listed
         ]
         if more:
-            return TopicStep(departures, [], TopicPosition(found[-1][0], position.listed, at), more=True)
+            return EventBatch(removed, [], TopicPosition(found[-1][0], position.listed, at), more=True)
         arrived: list[ListedSession] = []
         behind = None
-        if self.memory.index.sizes(origin, topic)[2]:
+        if self.state.index.sizes(origin, topic)[2]:
             arrived, behind = records.listing_step(
-                view, origin, prefix, at, now_ms, records.LISTING_STEP, self.memory.accesses, oldest_first=True
+                view, origin, prefix, at, now_ms, records.LISTING_STEP, self.state.accesses, oldest_first=True
             )
         if behind is None:
             end = TopicPosition(counters.serial, counters.serial, layout.pack_listing_position(prefix, counters))
         else:
             end = TopicPosition(counters.serial, layout.unpack_listing_key(behind)[3], behind)
-        arrivals = [Arrival(TopicPosition(counters.serial, each.session.serial), each) for each in arrived]
-        return TopicStep(departures, arrivals, end, more=behind is not None)
+        added = [Added(TopicPosition(counters.serial, each.session.serial), each) for each in arrived]
+        return EventBatch(removed, added, end, more=behind is not None)
 
     async def _place(self, prefix: bytes, position: TopicPosition) -> bytes:
         """The listing key up to which the reader knows a listing."""
@@ -492,16 +494,16 @@ class LevelDBStore:
 
     def format_position(self, position: Position | SessionPosition) -> str:
         if isinstance(position, TopicPosition):
-            return position_text.format_numbers(self.memory.identity, position.serial, position.listed)
+            return position_text.format_numbers(self.state.identity, position.serial, position.listed)
         assert isinstance(position, SessionPosition)
-        return position_text.format_numbers(self.memory.identity, *position)
+        return position_text.format_numbers(self.state.identity, *position)
 
     def parse_position(self, text: str) -> Position | None:
-        numbers = position_text.parse_numbers(self.memory.identity, text)
+        numbers = position_text.parse_numbers(self.state.identity, text)
         return None if numbers is None else TopicPosition(*numbers)
 
     def parse_session_position(self, text: str) -> SessionPosition | None:
-        numbers = position_text.parse_numbers(self.memory.identity, text)
+        numbers = position_text.parse_numbers(self.state.identity, text)
         return None if numbers is None else SessionPosition(*numbers)
 
     def check(self) -> None:
@@ -511,8 +513,8 @@ class LevelDBStore:
             AssertionError: lists what does not agree.
         """
         view = self.database.view
-        found = problems(view, self.memory.index, self._clock.now_ms())
-        for key, access in self.memory.accesses.items():
+        found = problems(view, self.state.index, self._clock.now_ms())
+        for key, access in self.state.accesses.items():
             same = access == records.find_access(view, key)
             if not self.locks.held(key):
                 same &= all(
@@ -527,15 +529,15 @@ class LevelDBStore:
 
     # What operations have in common
 
-    def _admit(self, key: bytes, side: Side, secret_hash: bytes, now_ms: int) -> SessionAccess:
+    def _admit(self, key: bytes, side: Side, secret_hash: bytes, now_ms: int) -> SessionAuth:
         """Let a side of a live session act."""
         view = self.database.view
-        access = self.memory.accesses.get(key)
+        access = self.state.accesses.get(key)
         if access is None:
             access = records.find_access(view, key)
             if access is None:
                 raise SessionNotFound
-            self.memory.keep_access(key, access)
+            self.state.keep_access(key, access)
         if not owns(access.secret_hash(side), secret_hash) or now_ms >= access.expires_ms:
             view.get(key + layout.HEAD)  # takes the time of one that does not exist
             raise SessionNotFound
@@ -543,7 +545,7 @@ class LevelDBStore:
 
     async def _acquire(
         self, origin: str, code: bytes, side: Side, secret_hash: bytes, now_ms: int
-    ) -> tuple[Token, Session, SessionAccess]:
+    ) -> tuple[Token, Session, SessionAuth]:
         """Wait until a session may be changed by one of its sides."""
         key = layout.pack_session_prefix(origin, code)
         token = await self.locks.acquire(key)
@@ -554,7 +556,7 @@ class LevelDBStore:
         return token, session, access
 
     def _take_numbers(
-        self, key: bytes, access: SessionAccess, side: Side, texts: Sequence[str], *, candidates: bool
+        self, key: bytes, access: SessionAuth, side: Side, texts: Sequence[str], *, candidates: bool
     ) -> int:
         """The first of the next numbers of a side, also while earlier ones are on their way to the disk.
 
@@ -578,7 +580,7 @@ class LevelDBStore:
         """Wait until a live offer with a lease may be changed; return its token, itself and its leases."""
         key = layout.pack_session_prefix(origin, code)
         token = await self.locks.acquire(key)
-        leases = self.memory.leases.get(key, b"")
+        leases = self.state.leases.get(key, b"")
         session = records.find(self.database.view, key, code) if lease in split_leases(leases) else None
         if session is None or not session.live(now_ms):
             raise SessionNotFound
@@ -589,23 +591,23 @@ class LevelDBStore:
 
         def applied() -> None:
             self.metrics.withdrawn += 1
-            self.memory.on_removed(origin, session, leaving)
+            self.state.on_removed(origin, session, leaving)
 
         await self._committer.commit([token], change, applied, counted=True)
 
-    def _leaving(self, key: bytes, reason: Reason, now_ms: int) -> Leaving:
-        return Leaving(self.memory.next_serial(), reason, now_ms + self._timeout_ms, key in self.memory.leases)
+    def _leaving(self, key: bytes, reason: Reason, now_ms: int) -> Removal:
+        return Removal(self.state.next_serial(), reason, now_ms + self._timeout_ms, key in self.state.leases)
 
     def _removal(
         self, origin: str, key: bytes, session: Session, reason: Reason, now_ms: int
-    ) -> tuple[Change, Leaving | None]:
+    ) -> tuple[Change, Removal | None]:
         """The end of a session, and how it leaves its listing if it is there."""
         view = self.database.view
-        change = changes.removed(key, session, records.part_keys(view, key, self.memory.accesses.get(key)))
+        change = changes.removed(key, session, records.part_keys(view, key, self.state.accesses.get(key)))
         if not records.is_listed(view, origin, session):
             return change, None
         leaving = self._leaving(key, reason, now_ms)
-        return changes.together(change, changes.left(origin, session, leaving)), leaving
+        return changes.merge(change, changes.delisted(origin, session, leaving)), leaving
 
     async def _move(self, origin: str, token: Token, before: Session, now_ms: int, leases: bytes = b"") -> int:
         """Move a session's expiry to now and its timeout, and set its leases if there are any; return the expiry."""
@@ -616,13 +618,13 @@ class LevelDBStore:
         listed = records.is_listed(self.database.view, origin, before)
         change = changes.refreshed(origin, before, after, listed=listed)
         if leases:
-            change = changes.together(change, changes.leased(key, leases))
+            change = changes.merge(change, changes.leased(key, leases))
 
         def applied() -> None:
             if listed:
-                self.memory.on_moved(origin, before, after)
+                self.state.on_expiry_changed(origin, before, after)
             if leases:
-                self.memory.leases[key] = leases
+                self.state.leases[key] = leases
 
         await self._committer.commit([token], change, applied)
         return after.expires_ms

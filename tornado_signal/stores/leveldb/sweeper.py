@@ -32,7 +32,7 @@ class Sweeper:
         self._swept = 0
         self._next_compaction_s = 0.0
         # Apart: what has expired leaves its listing in time, whatever a sweep or a compaction takes.
-        work = (self.settle, self.sweep)
+        work = (self.expire_due, self.sweep)
         self._callbacks = [PeriodicCallback(functools.partial(self._run, each), interval_ms) for each in work]
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -61,8 +61,8 @@ class Sweeper:
         finally:
             self._tasks.discard(task)
 
-    async def settle(self) -> None:
-        await self._expiry.settle(self._clock.now_ms())
+    async def expire_due(self) -> None:
+        await self._expiry.expire_due(self._clock.now_ms())
 
     async def sweep(self) -> None:
         """Delete all that has expired, in steps with a pause as long as the step after each: requests come first."""

@@ -127,7 +127,7 @@ class TopicIndex:
             self.topic_count += held.replace(name, found[0], _without(expiries, at, at + 1))
             self._tidy(origin, held)
 
-    def settle(self, origin: str, now_ms: int, steps: int) -> bool:
+    def prune(self, origin: str, now_ms: int, steps: int) -> bool:
         """Take what has expired by now out of an origin's counts, at most `steps` topics at a time.
 
         Returns:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from ...errors import OperatorError
-from .connections import Access, Refused
+from .connections import Credentials, ErrorReply
 from .nodes import Acknowledgement, Node, advised, parse_info, text_of
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ async def _setting(node: Node, name: str) -> str:
     return text_of(reply[1]) if isinstance(reply, list) and len(reply) == 2 else ""
 
 
-async def check_node(node: Node, acknowledgement: Acknowledgement, access: Access) -> tuple[bool, int]:
+async def check_node(node: Node, acknowledgement: Acknowledgement, access: Credentials) -> tuple[bool, int]:
     """Check a primary, and its replicas, which may take over.
 
     Returns:
@@ -49,7 +49,7 @@ async def check_node(node: Node, acknowledgement: Acknowledgement, access: Acces
     """
     where = "{}:{}".format(*node.address)
     reply = await node.reads.submit((b"INFO",))
-    if isinstance(reply, Refused):
+    if isinstance(reply, ErrorReply):
         raise OperatorError(f"Redis at {where} refuses: {reply}; see --redis-user and --redis-password-file")
     if isinstance(reply, Exception):
         raise OperatorError(f"Redis at {where} does not answer: {reply}")

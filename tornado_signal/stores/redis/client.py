@@ -7,9 +7,9 @@ from collections import Counter
 from typing import Any, Final
 
 from ...errors import Unavailable
-from .connections import Address, Command, Failure, Refused
+from .connections import Address, Command, ErrorReply, Failure
 from .metrics import RedisMetrics
-from .nodes import HISTORY, Lane, NodeLost, NotReplicated, advised
+from .nodes import HISTORY, NodeLost, NotReplicated, Pipeline, advised
 from .scripts import SCRIPTS, Call, Script
 from .topology import Topology
 
@@ -127,11 +127,11 @@ class Client:
                 node = self.topology.node(slot)
             if kind == "NOSCRIPT" and script is not None:
                 command = (b"EVAL", script.text, *command[2:])
-            elif isinstance(reply, Refused) and kind == "MOVED":
+            elif isinstance(reply, ErrorReply) and kind == "MOVED":
                 redirected = True
                 self.topology.moved(*reply.elsewhere(asked))
                 node = self.topology.node(slot)
-            elif isinstance(reply, Refused) and kind == "ASK":
+            elif isinstance(reply, ErrorReply) and kind == "ASK":
                 redirected = True
                 node, asking = self.topology.node_at(reply.elsewhere(asked)[1]), ((b"ASKING",),)
             elif kind not in AGAIN:
@@ -149,7 +149,7 @@ class Client:
         reason = advised(str(reply) if isinstance(reply, NotReplicated | NodeLost) else reply.kind)
         raise Unavailable("Redis at {}:{}: {}".format(*node.address, reason)) from reply
 
-    async def _send(self, lane: Lane, until_s: float, *commands: Command) -> Any:
+    async def _send(self, lane: Pipeline, until_s: float, *commands: Command) -> Any:
         """Return the reply to the last command, or a NodeLost if there is none in time."""
         future = lane.submit(*commands)
         timer = self._loop.call_at(until_s, _expire, future)

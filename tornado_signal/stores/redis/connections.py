@@ -24,7 +24,7 @@ class Failure(Exception):
         return type(self).__name__
 
 
-class Refused(Failure):
+class ErrorReply(Failure):
     """An error that a node has answered with; its kind is the word that it begins with, such as MOVED."""
 
     @property
@@ -42,14 +42,14 @@ class Connection(asyncio.Protocol):
     """An open connection: replies come in the order of what was sent.
 
     Args:
-        on_reply: called with each reply, an error as a `Refused`.
+        on_reply: called with each reply, an error as a `ErrorReply`.
         on_lost: called when the connection has ended, unless it was closed here.
     """
 
     def __init__(self, on_reply: Callable[[Any], None], on_lost: Callable[[], None]) -> None:
         self._on_reply = on_reply
         self._on_lost = on_lost
-        self._reader = hiredis.Reader(replyError=Refused, notEnoughData=_MORE)
+        self._reader = hiredis.Reader(replyError=ErrorReply, notEnoughData=_MORE)
         self._transport: asyncio.Transport | None = None
 
     @property
@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
 
 
 @dataclass
-class Access:
+class Credentials:
     """How to get in.
 
     Attributes:
@@ -118,7 +118,7 @@ class Access:
 
         Raises:
             OSError: that does not work, or takes too long.
-            Refused: the node does not let this in.
+            ErrorReply: the node does not let this in.
         """
         loop = asyncio.get_running_loop()
         replies: asyncio.Queue[Any] = asyncio.Queue()

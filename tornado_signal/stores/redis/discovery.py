@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import AsyncGenerator, Sequence
 
-from ...session import Arrival, Departure, ListedSession, ListingState, Position, Reason, Side, TopicStep
+from ...session import Added, EventBatch, ListedSession, ListingState, Position, Reason, Removed, Side
 from ..quotas import UNLIMITED
 from . import records, scripts
 from .client import Client
@@ -192,7 +192,7 @@ class Discovery:
                 return since, True
         return TopicPosition(identity, serial, 0), False
 
-    async def topic_step(self, origin: str, topic: str, position: Position) -> TopicStep:
+    async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:
         assert isinstance(position, TopicPosition)
         partition = self._partitions.of_topic(origin, topic)
         identity, serial, left, come = await self._step(partition, topic, position.serial, position.listed, EVENTS_STEP)
@@ -200,27 +200,27 @@ class Discovery:
             position = TopicPosition(identity, 0, 0)
             identity, serial, left, come = await self._step(partition, topic, 0, 0, EVENTS_STEP)
             left = []
-        departures = []
+        removed = []
         for member in left:
             at, of = int.from_bytes(member[:8], "big"), int.from_bytes(member[8:16], "big")
             if of <= position.listed:
                 departed = TopicPosition(identity, at, position.listed)
-                departures.append(Departure(departed, member[17:], Reason(member[16])))
+                removed.append(Removed(departed, member[17:], Reason(member[16])))
         if len(left) == EVENTS_STEP:
             end = TopicPosition(identity, int.from_bytes(left[-1][:8], "big"), position.listed)
-            return TopicStep(departures, [], end, more=True)
-        arrivals: list[Arrival] = []
+            return EventBatch(removed, [], end, more=True)
+        added: list[Added] = []
         listed = position.listed
         for member, found in zip(come, await self._listed(partition, [each[8:] for each in come]), strict=True):
             if found is None:
                 # It has left meanwhile. The next step begins with that, without this one.
                 await self._heal(partition, topic, member)
-                return TopicStep(departures, arrivals, TopicPosition(identity, serial, listed), more=True)
+                return EventBatch(removed, added, TopicPosition(identity, serial, listed), more=True)
             listed = found.session.serial
-            arrivals.append(Arrival(TopicPosition(identity, serial, listed), found))
+            added.append(Added(TopicPosition(identity, serial, listed), found))
         more = len(come) == EVENTS_STEP
         # A session that has left before a reader had it is not to be told of: those up to here count as known.
-        return TopicStep(departures, arrivals, TopicPosition(identity, serial, listed if more else serial), more)
+        return EventBatch(removed, added, TopicPosition(identity, serial, listed if more else serial), more)
 
     async def _step(
         self, partition: Partition, topic: str, serial: int, listed: int, most: int

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from .connections import Access, Address, Command, Connection, Failure, Refused
+from .connections import Address, Command, Connection, Credentials, ErrorReply, Failure
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ _LAG = re.compile(rb",state=online,offset=[0-9]+,lag=(-?[0-9]+)")
 Entry = tuple[tuple[Command, ...], "asyncio.Future[Any]", float]  # with the time when it was submitted
 
 
-class Lane:
+class Pipeline:
     """Commands to one node on one connection, a batch at a time.
 
     Args:
@@ -121,7 +121,7 @@ class Lane:
     def __init__(
         self,
         address: Address,
-        access: Access,
+        access: Credentials,
         acknowledgement: Acknowledgement | None = None,
         confirm: Callable[[Address], Awaitable[bool]] | None = None,
     ) -> None:
@@ -209,13 +209,13 @@ class Lane:
         try:
             self._connection = await self._access.connect(self._address, self._on_reply, self.lose)
             self._connecting = None
-        except (OSError, Refused) as error:
+        except (OSError, ErrorReply) as error:
             self._connecting = None
             self.lose(reason_of(error))
         self._send()
 
     def _on_reply(self, reply: Any) -> None:
-        if isinstance(reply, Refused) and reply.kind == "NOREPLICAS":  # with `min-replicas-to-write`
+        if isinstance(reply, ErrorReply) and reply.kind == "NOREPLICAS":  # with `min-replicas-to-write`
             reply = NotReplicated("it has too few replicas to write")
         self._replies.append(reply)
         if len(self._replies) < self._expected:
@@ -312,7 +312,7 @@ class Node:
         address: its host and port.
         access: how to get in.
         acknowledgement: when a write is acknowledged.
-        confirm: as that of `Lane`.
+        confirm: as that of `Pipeline`.
 
     Attributes:
         reads: what changes nothing, or nothing that anybody is told of.
@@ -324,13 +324,13 @@ class Node:
     def __init__(
         self,
         address: Address,
-        access: Access,
+        access: Credentials,
         acknowledgement: Acknowledgement,
         confirm: Callable[[Address], Awaitable[bool]] | None = None,
     ) -> None:
         self.address = address
-        self.reads = Lane(address, access)
-        self.writes = Lane(address, access, acknowledgement, confirm)
+        self.reads = Pipeline(address, access)
+        self.writes = Pipeline(address, access, acknowledgement, confirm)
         self.problem = ""
         self._lost_s = 0.0
         self.clock_ahead_s: float | None = None

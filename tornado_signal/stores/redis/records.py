@@ -4,7 +4,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...session import ListedSession, News, Session, Side
+from ...session import ListedSession, Session, SessionUpdate, Side
 
 CHUNK = 16  # so many numbers of a side share a field
 SPREAD_MS = 30_000  # after its expiry the key of a session is gone; as in the scripts
@@ -102,10 +102,10 @@ def unpack_listed(code: bytes, fields: Sequence[bytes | None]) -> tuple[ListedSe
     return ListedSession(unpack_session(code, fixed, expires), offer.decode(), candidates), sent.last[Side.OFFERER]
 
 
-def unpack_news(side: Side, fields: Sequence[bytes | None], sent: Sent, serial: int, since: int) -> News:
+def unpack_news(side: Side, fields: Sequence[bytes | None], sent: Sent, serial: int, since: int) -> SessionUpdate:
     """What a side has sent, from `e`, its description, and the chunks of its candidates."""
     expires, description, *chunks = fields
     assert expires is not None
     number = 1 if side is Side.OFFERER else sent.answered
     text = None if description is None else description.decode()
-    return News(text, number, unpack_candidates(chunks, since), int(expires), serial)
+    return SessionUpdate(text, number, unpack_candidates(chunks, since), int(expires), serial)

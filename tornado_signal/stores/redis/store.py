@@ -10,12 +10,12 @@ import os
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import Literal
 
-from ...errors import AlreadyAnswered, OperatorError, OtherSession, SessionNotFound, TooMany, Unavailable
+from ...errors import AlreadyAnswered, OperatorError, SessionNotFound, StalePosition, TooMany, Unavailable
 from ...metrics import Family, SessionMetrics
 from ...session import (
-    News,
     Position,
     SessionPosition,
+    SessionUpdate,
     Side,
     content_code,
     make_uuid,
@@ -26,9 +26,10 @@ from .. import position_text
 from ..quotas import Quotas
 from ..watches import Watch, Watches
 from . import records, scripts
+from .change_feed import ChangeFeed
 from .checks import check_clocks, check_node
 from .client import Client
-from .connections import Access, Address
+from .connections import Address, Credentials
 from .counts import OriginCounts
 from .discovery import Discovery
 from .leases import Leases
@@ -38,7 +39,6 @@ from .origins import Origins
 from .partitions import MAX_PARTITIONS, Partitions, key_slot
 from .positions import StoreIdentity, TopicPosition
 from .topology import Topology
-from .wakes import Wakes
 from .watching import Watching
 
 FULL_RETRY_S = 10
@@ -80,8 +80,8 @@ class RedisStore:
         addresses: Sequence[Address],
         *,
         sentinel: str = "",
-        access: Access | None = None,
-        sentinel_access: Access | None = None,
+        access: Credentials | None = None,
+        sentinel_access: Credentials | None = None,
         acknowledgement: Acknowledgement = Acknowledgement(),  # noqa: B008 (it never changes)
         prefix: str = "tornado-signal:",
         partitions: int = 16,
@@ -98,8 +98,8 @@ class RedisStore:
         self.capacity_bytes = 0
         self.maintenance = None
         self.prefix = prefix
-        self._access = access = access or Access()
-        self._sentinel_access = sentinel_access or Access(timeout_s=access.timeout_s)
+        self._access = access = access or Credentials()
+        self._sentinel_access = sentinel_access or Credentials(timeout_s=access.timeout_s)
         self._acknowledgement = dataclasses.replace(acknowledgement)
         self.partitions = Partitions(prefix, partitions)
         self._timeout_ms = timeout_ms
@@ -109,8 +109,8 @@ class RedisStore:
             addresses, sentinel, access, self._sentinel_access, self._acknowledgement, self.redis_metrics
         )
         self.client = Client(self.topology, access.timeout_s, self.redis_metrics)
-        wakes = Wakes(self.topology, access, Watches(), self.redis_metrics)
-        self.watching = Watching(self.client, wakes, wakes.watches, access.timeout_s)
+        change_feed = ChangeFeed(self.topology, access, Watches(), self.redis_metrics)
+        self.watching = Watching(self.client, change_feed, change_feed.watches, access.timeout_s)
         self._identity = StoreIdentity()
         discovery = Discovery(self.client, self.partitions, self.watching, self._identity, timeout_ms)
         self.topics, self.sessions = discovery.topics, discovery.sessions
@@ -191,7 +191,7 @@ class RedisStore:
         for task in self._asides:
             task.cancel()
         await self.client.close()
-        await self.watching.wakes.close()
+        await self.watching.change_feed.close()
         await self.topology.close()
 
     def now_ms(self, watch: Watch | None = None) -> int:
@@ -329,7 +329,7 @@ class RedisStore:
         *,
         since: SessionPosition | None = None,
         secret_hash: bytes = b"",
-    ) -> News:
+    ) -> SessionUpdate:
         partition = self.partitions.of_code(origin, code)
         key = partition.session(code)
         side = reader.other
@@ -347,7 +347,7 @@ class RedisStore:
             if not owns(offerer_hash if reader is Side.OFFERER else sent.secret_hash, secret_hash):
                 raise SessionNotFound
             if since is not None and since.serial != serial:
-                raise OtherSession
+                raise StalePosition
             if sent.last[side] < (last // records.CHUNK + 2) * records.CHUNK:
                 return records.unpack_news(side, rest, sent, serial, known)
             last = sent.last[side]
@@ -446,8 +446,8 @@ def make_redis_store(
     return RedisStore(
         settings.redis_nodes,
         sentinel=settings.redis_sentinel,
-        access=Access(settings.redis_user or None, password, settings.redis_tls, ca, timeout_s),
-        sentinel_access=Access(
+        access=Credentials(settings.redis_user or None, password, settings.redis_tls, ca, timeout_s),
+        sentinel_access=Credentials(
             settings.redis_sentinel_user or None, sentinel_password, settings.redis_tls, ca, timeout_s
         ),
         acknowledgement=Acknowledgement(settings.durability, settings.redis_replicas),

@@ -6,9 +6,9 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ...errors import OperatorError
-from .connections import Access, Address
+from .connections import Address, Credentials
 from .metrics import RedisMetrics
-from .nodes import REPLACED, Acknowledgement, Lane, Node, parse_info, text_of
+from .nodes import REPLACED, Acknowledgement, Node, Pipeline, parse_info, text_of
 from .partitions import SLOTS
 
 T = TypeVar("T")
@@ -89,8 +89,8 @@ class Topology:
         self,
         addresses: Sequence[Address],
         sentinel: str,
-        access: Access,
-        sentinel_access: Access,
+        access: Credentials,
+        sentinel_access: Credentials,
         acknowledgement: Acknowledgement,
         metrics: RedisMetrics,
     ) -> None:
@@ -277,7 +277,7 @@ class Topology:
 
     async def _report_of(self, address: Address) -> Report | str:
         """What a Sentinel reports; what is wrong, if it cannot tell."""
-        lane = Lane(address, self._sentinel_access)
+        lane = Pipeline(address, self._sentinel_access)
         try:
             # The first names a promoted replica earlier.
             primary, details = await asyncio.gather(

@@ -5,9 +5,9 @@ import functools
 
 from ...errors import Unavailable
 from ..watches import Watch, Watches
+from .change_feed import ChangeFeed
 from .client import Client
 from .partitions import key_slot
-from .wakes import Wakes
 
 LOOK_AGAIN_S = 0.005  # after something should have expired: clocks are not read at the same instant
 
@@ -22,9 +22,9 @@ class Watching:
         timeout_s: how long a subscription may take.
     """
 
-    def __init__(self, client: Client, wakes: Wakes, watches: Watches, timeout_s: float) -> None:
+    def __init__(self, client: Client, change_feed: ChangeFeed, watches: Watches, timeout_s: float) -> None:
         self._client = client
-        self.wakes = wakes
+        self.change_feed = change_feed
         self.watches = watches
         self._timeout_s = timeout_s
         self._expiring: dict[bytes, tuple[int, asyncio.TimerHandle]] = {}  # by channel, when something expires there
@@ -37,9 +37,9 @@ class Watching:
 
     def watch(self, channel: bytes, slot: int) -> Watch:
         """Open a watch; its `opened` waits until the channel is subscribed."""
-        self.wakes.want(channel, slot)
+        self.change_feed.want(channel, slot)
         watch = self.watches.watch(channel)
-        if channel in self.wakes.pending:
+        if channel in self.change_feed.pending:
             watch.opening = functools.partial(self._subscribed, channel)
         return watch
 
@@ -69,7 +69,7 @@ class Watching:
 
     async def _subscribed(self, channel: bytes) -> None:
         """Wait until a channel is subscribed."""
-        pending = self.wakes.pending.get(channel)
+        pending = self.change_feed.pending.get(channel)
         if pending is not None:
             try:
                 async with asyncio.timeout(self._timeout_s):

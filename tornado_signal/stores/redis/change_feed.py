@@ -10,7 +10,7 @@ from collections import deque
 from typing import Final
 
 from ..watches import Watches
-from .connections import Access, Address, Connection, Refused
+from .connections import Address, Connection, Credentials, ErrorReply
 from .metrics import RedisMetrics
 from .nodes import Node
 from .topology import Topology
@@ -22,7 +22,7 @@ AGAIN_S: Final = 0.1  # before a channel that was refused is asked for again
 IN_FLIGHT: Final = 500  # commands whose reply is awaited; more would hold up the node and this process
 
 
-class Subscriber:
+class PubSubConnection:
     """The channels of one node, on a connection of their own.
 
     Args:
@@ -31,9 +31,9 @@ class Subscriber:
         access: how to get in.
     """
 
-    def __init__(self, node: Node, wakes: "Wakes", access: Access) -> None:
+    def __init__(self, node: Node, change_feed: "ChangeFeed", access: Credentials) -> None:
         self.address: Address = node.address
-        self._wakes = wakes
+        self._change_feed = change_feed
         self._access = access
         self._connection: Connection | None = None
         self._unsent: deque[tuple[bytes, bytes]] = deque()
@@ -43,7 +43,7 @@ class Subscriber:
         self._lost = asyncio.Event()
         self._heard_s = 0.0
         self.channels: set[bytes] = set()
-        self._loop = wakes.loop
+        self._loop = change_feed.loop
         self._task = self._loop.create_task(self._work())
 
     def subscribe(self, channel: bytes) -> None:
@@ -91,11 +91,11 @@ class Subscriber:
                 for channel in self.channels:
                     self._ask(b"SSUBSCRIBE", channel)
                 await self._stay()
-            except (OSError, Refused):
+            except (OSError, ErrorReply):
                 pass
             finally:
                 self._lose()
-            if not self._wakes.lost(self):
+            if not self._change_feed.lost(self):
                 return
             await asyncio.sleep(AGAIN_S)
 
@@ -121,18 +121,18 @@ class Subscriber:
         if connection is not None:
             connection.close()
 
-    def _on_reply(self, reply: list[bytes] | Refused) -> None:
+    def _on_reply(self, reply: list[bytes] | ErrorReply) -> None:
         self._heard_s = self._loop.time()
         self._on_message(reply)
         self._send_soon()
 
-    def _on_message(self, reply: list[bytes] | Refused) -> None:
-        if isinstance(reply, Refused):
+    def _on_message(self, reply: list[bytes] | ErrorReply) -> None:
+        if isinstance(reply, ErrorReply):
             self._refused(reply)
             return
         kind = reply[0]
         if kind == b"smessage":
-            self._wakes.changed(reply[1])
+            self._change_feed.changed(reply[1])
             return
         if kind == b"pong" or not isinstance(reply, list):
             self._asked.popleft()
@@ -143,20 +143,20 @@ class Subscriber:
             return
         if kind == b"ssubscribe":
             self._asked.popleft()
-            self._wakes.confirmed(reply[1])
+            self._change_feed.confirmed(reply[1])
         elif self._asked and self._asked[0] == (b"SUNSUBSCRIBE", reply[1]):
             self._asked.popleft()
         else:  # its slot has moved
             self.channels.discard(reply[1])
-            self._wakes.moved(reply[1])
+            self._change_feed.moved(reply[1])
 
-    def _refused(self, error: Refused) -> None:
+    def _refused(self, error: ErrorReply) -> None:
         _, channel = self._asked.popleft()
         if error.kind == "MOVED":
-            self._wakes.topology.moved(*error.elsewhere(self.address))
+            self._change_feed.topology.moved(*error.elsewhere(self.address))
         if channel:
             self.channels.discard(channel)
-            self._wakes.moved(channel)
+            self._change_feed.moved(channel)
 
     async def close(self) -> None:
         """Disconnect."""
@@ -164,7 +164,7 @@ class Subscriber:
         await asyncio.wait((self._task,))
 
 
-class Wakes:
+class ChangeFeed:
     """The channels that are watched.
 
     Args:
@@ -178,7 +178,7 @@ class Wakes:
         pending: channels that are not subscribed yet, with a future for those that must not look before.
     """
 
-    def __init__(self, topology: Topology, access: Access, watches: Watches, metrics: RedisMetrics) -> None:
+    def __init__(self, topology: Topology, access: Credentials, watches: Watches, metrics: RedisMetrics) -> None:
         self.topology = topology
         self.pending: dict[bytes, asyncio.Future[None]] = {}
         self._access = access
@@ -187,7 +187,7 @@ class Wakes:
         self._slots: dict[bytes, int] = {}
         self._missed: set[bytes] = set()  # those of `pending` that were subscribed before
         self._unwatched: dict[bytes, float] = {}  # since when
-        self._subscribers: dict[Address, Subscriber] = {}
+        self._subscribers: dict[Address, PubSubConnection] = {}
         self.loop = asyncio.get_running_loop()
         self._tidying: asyncio.TimerHandle | None = None
         self._closed = False
@@ -208,7 +208,7 @@ class Wakes:
         node = self.topology.node(self._slots[channel])
         subscriber = self._subscribers.get(node.address)
         if subscriber is None:
-            subscriber = self._subscribers[node.address] = Subscriber(node, self, self._access)
+            subscriber = self._subscribers[node.address] = PubSubConnection(node, self, self._access)
         subscriber.subscribe(channel)
 
     def _tidy(self) -> None:
@@ -251,7 +251,7 @@ class Wakes:
             self.topology.refresh_soon()
             self.loop.call_later(AGAIN_S, self._again, channel)
 
-    def lost(self, subscriber: Subscriber) -> bool:
+    def lost(self, subscriber: PubSubConnection) -> bool:
         """A connection has failed: perhaps another node has its slots by now. Whether it is still needed."""
         self.topology.refresh_soon()
         for channel in list(subscriber.channels):

@@ -27,7 +27,7 @@ Encode = Callable[[Event], bytes]
 """Puts an event in the form that a protocol sends."""
 
 
-class EventStep(NamedTuple):
+class EncodedBatch(NamedTuple):
     """A step of a topic's events, for every reader of one protocol that comes from the same position.
 
     Attributes:
@@ -43,19 +43,19 @@ class EventStep(NamedTuple):
     until_ms: float
 
 
-class TopicSteps:
+class EventBatchCache:
     """The latest steps, by origin, topic, position that they go on from, and protocol: many streams may need each."""
 
     def __init__(self) -> None:
-        self._steps: dict[Hashable, asyncio.Future[EventStep | None]] = {}
+        self._steps: dict[Hashable, asyncio.Future[EncodedBatch | None]] = {}
 
     async def get(
         self,
         key: Hashable,
         now_ms: Callable[[], int],
-        make: Callable[[], Awaitable[EventStep]],
+        make: Callable[[], Awaitable[EncodedBatch]],
         turn: Callable[[], Awaitable[None]],
-    ) -> EventStep:
+    ) -> EncodedBatch:
         """The step of a key; made, if there is none, and whatever asks meanwhile waits for that one.
 
         Those that have waited go on one after the other: `turn` waits for the turn of what asks.
@@ -80,6 +80,6 @@ class TopicSteps:
             del self._steps[next(iter(self._steps))]
         return step
 
-    def _forget(self, key: Hashable, step: "asyncio.Future[EventStep | None]") -> None:
+    def _forget(self, key: Hashable, step: "asyncio.Future[EncodedBatch | None]") -> None:
         if self._steps.get(key) is step:
             del self._steps[key]

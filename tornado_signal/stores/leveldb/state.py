@@ -7,9 +7,9 @@ from typing import TypeVar
 from ...session import Reason, Session, Side
 from ..watches import Watches
 from . import layout
-from .changes import Leaving
+from .changes import Removal
 from .layout import StoreCounters
-from .records import Loaded, SessionAccess
+from .records import Loaded, SessionAuth
 from .topic_index import TopicIndex
 
 ACCESSES_KEPT = 10_000  # sessions
@@ -25,7 +25,7 @@ def _bound(kept: dict[bytes, T], most: int, busy: Callable[[bytes], bool] = lamb
             del kept[old]
 
 
-class Memory:
+class StoreState:
     """Counts, positions and what requests ask for again and again; loaded anew whenever the database is opened.
 
     Args:
@@ -53,7 +53,7 @@ class Memory:
 
     def load(self, loaded: Loaded) -> None:
         """Begin with what was read from the database."""
-        self.accesses: dict[bytes, SessionAccess] = {}
+        self.accesses: dict[bytes, SessionAuth] = {}
         self.index = loaded.topics
         self.leases = loaded.leases
         self.identity = loaded.identity
@@ -62,7 +62,7 @@ class Memory:
         self.unswept = self.unsettled = layout.EXPIRY
         self.newest: dict[bytes, int] = {}
 
-    def see(self, now_ms: int) -> int:
+    def advance_time(self, now_ms: int) -> int:
         """Let the store's time not go back behind this one (contract B11); returns what it is."""
         self.created_ms = max(self.created_ms, now_ms)
         return self.created_ms
@@ -80,7 +80,7 @@ class Memory:
             _bound(self.newest, NEWEST_KEPT)
         return serial
 
-    def keep_access(self, key: bytes, access: SessionAccess) -> None:
+    def keep_access(self, key: bytes, access: SessionAuth) -> None:
         """Keep what requests need of one more session."""
         self.accesses[key] = access
         _bound(self.accesses, ACCESSES_KEPT, self._busy)
@@ -93,12 +93,12 @@ class Memory:
         self._on_listing_changed(origin, session.topic, session.serial)
         key = layout.pack_session_prefix(origin, session.code)
         numbers, sizes = {Side.OFFERER: 1, Side.ANSWERER: 0}, {Side.OFFERER: len(offer.encode()), Side.ANSWERER: 0}
-        access = SessionAccess(session.expires_ms, session.serial, session.secret_hash, numbers=numbers, sizes=sizes)
+        access = SessionAuth(session.expires_ms, session.serial, session.secret_hash, numbers=numbers, sizes=sizes)
         self.keep_access(key, access)
         # For what still waits for the one before it, whose code is the same because its content is.
         self.watches.changed(key)
 
-    def on_removed(self, origin: str, session: Session, leaving: Leaving | None) -> None:
+    def on_removed(self, origin: str, session: Session, leaving: Removal | None) -> None:
         """A session has left its listing, if it was there, or is deleted."""
         if leaving is not None:  # else it has been counted out before, and would take another one with it
             self.leases.pop(layout.pack_session_prefix(origin, session.code), None)
@@ -108,7 +108,7 @@ class Memory:
             self._on_listing_changed(origin, session.topic, serial)
         self.watches.changed(layout.pack_session_prefix(origin, session.code))
 
-    def on_moved(self, origin: str, before: Session, after: Session) -> None:
+    def on_expiry_changed(self, origin: str, before: Session, after: Session) -> None:
         """A listed session has got another expiry."""
         self.index.remove(origin, before.topic, before.expires_ms)
         self.index.add(origin, after.topic, after.expires_ms)
