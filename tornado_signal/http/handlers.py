@@ -10,7 +10,7 @@ from tornado import web
 
 from .. import errors
 from ..service import wire
-from ..service.operations import Operation, check
+from ..service.operations import Operation, Pieces, check
 from .call import HttpCall
 from .errors import cors, error_response
 from .fields import query_fields, topic_of
@@ -197,17 +197,19 @@ class OperationHandler(Handler):
                 self.write(result)
                 return
             async with aclosing(result):
-                async for piece, last in result:
-                    self.write(piece)
-                    if last:
-                        return
-                    del piece  # many clients may read slowly: nothing is kept here while they do
+                while await self._write_next(result):
                     await self.flush()
                     if self.request.method == "HEAD":  # that it has no length is all that HEAD tells
                         return
                     await call.turn()
         except asyncio.CancelledError as error:  # of what it waited for: nothing cancels a handler
             raise RuntimeError("cancelled") from error
+
+    async def _write_next(self, pieces: Pieces) -> bool:
+        """Write the next piece of a result, and return whether others follow."""
+        piece, last = await anext(pieces)
+        self.write(piece)
+        return not last
 
     def _find_values(self, segment: str | None) -> dict[str, Any]:
         call, operation = self.call, self.operation

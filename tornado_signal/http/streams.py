@@ -9,6 +9,7 @@ from ..lifecycle import DRAINING
 from ..service.event_batches import Event
 from ..service.operations import Subscription, check
 from ..service.schemas import EVENT_STREAM
+from ..service.waiting import Feed
 from .call import HttpCall
 from .fields import query_fields, topic_of
 from .handlers import Handler
@@ -54,14 +55,18 @@ class Stream(Handler):
             await self.flush()
             if self.request.method == "HEAD":
                 return
-            until_s = watch.now_s() + HEARTBEAT_S
-            while (events := await feed.next(until_s)) is not None:
-                self.write(events or b":\n\n")
-                del events  # many clients may read slowly: nothing is kept here while they do
+            while await self._write_next(feed):
                 await self.flush()
-                until_s = watch.now_s() + HEARTBEAT_S
             if not (feed.finished or watch.closed):
                 self.write(b"retry: %d\n\n" % random.randint(*RETURN_MS))
+
+    async def _write_next(self, feed: Feed) -> bool:
+        """Write the next events or a heartbeat, and return whether the feed goes on."""
+        events = await feed.next(feed.watch.now_s() + HEARTBEAT_S)
+        if events is None:
+            return False
+        self.write(events or b":\n\n")
+        return True
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         """Cut an EventSource off while the server drains: one that is refused never comes back."""

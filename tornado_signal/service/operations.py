@@ -189,14 +189,14 @@ async def sessions(call: Call, topic: str, wait: float | None, since: str | None
 
 
 async def _listing(call: Call, topic: str, most: int | None, end: bytes) -> Pieces:
-    """The unanswered sessions, newest first; read in steps, as fast as the client reads them."""
+    """Yield the unanswered sessions, newest first, and keep nothing of a step while the client reads."""
     written = b'{"sessions":['
     between = b""
     async with aclosing(call.service.store.sessions(call.origin, topic, most)) as steps:
         async for step in steps:
             written += between + b",".join(wire.encode(wire.listed_session(listed)) for listed in step)
             between = b","
-            del step  # many clients may read slowly: nothing is kept here while they do
+            del step
             if len(written) >= PIECE_BYTES:
                 pieces = [(written, False)]
                 written = b""

@@ -370,10 +370,8 @@ class Connection:
 
     async def _send_more(self, more: Pieces, call: RpcCall) -> None:
         try:
-            async for part, _ in more:
-                call.sent_bytes += len(part)
-                await self.socket.send_more(part, last=False)
-                del part  # many clients may read slowly: nothing is kept here while they do
+            while (sent := await self._send_next(more, call)) is not None:
+                await sent
                 if self.over:
                     break
                 await call.turn()
@@ -381,6 +379,19 @@ class Connection:
         except (Exception, asyncio.CancelledError) as error:
             call.count_error(error)
             raise
+
+    async def _send_next(self, pieces: Pieces, call: RpcCall) -> "asyncio.Future[None] | None":
+        """Send the next piece of a result.
+
+        Returns:
+            A future that is done when more may be sent, or None after the last piece.
+        """
+        following = await anext(pieces, None)
+        if following is None:
+            return None
+        piece, _ = following
+        call.sent_bytes += len(piece)
+        return self.socket.send_more(piece, last=False)
 
     def _send(self, *messages: bytes) -> "asyncio.Future[None]":
         """Send messages, after the long one that is being sent; the result is done when more may be sent."""
@@ -471,21 +482,30 @@ class Connection:
         raise errors.InvalidParameter("subscription")
 
     async def _tell(self, told: RpcCall, feed: Feed) -> None:
-        end = b"%d}}" % told.subscription
         told.status = HTTPStatus.OK
         with told:
             try:
-                while not feed.watch.closed and (events := await feed.next(feed.watch.now_s() + LOOK_S)) is not None:
-                    told.sent_bytes += len(events)
-                    room = self._send(*[event + end for event in events.split(b"\n")[:-1]])
-                    del events  # many clients may read slowly: nothing is kept here while they do
-                    await room
+                while not feed.watch.closed and (sent := await self._send_events(feed, told)) is not None:
+                    await sent
             except (Exception, asyncio.CancelledError) as error:
                 told.count_error(error)
                 told.status = STATUS.get(type(error), 500)
                 self.socket.close(CloseCode.TRY_AGAIN_LATER)  # the client comes back with the last cursor
         if told.subscription:  # otherwise `unsubscribe` has counted it
             self._unsubscribed()
+
+    async def _send_events(self, feed: Feed, told: RpcCall) -> "asyncio.Future[None] | None":
+        """Send the next events of a subscription.
+
+        Returns:
+            A future that is done when more may be sent, or None once the subscription has ended.
+        """
+        events = await feed.next(feed.watch.now_s() + LOOK_S)
+        if events is None:
+            return None
+        told.sent_bytes += len(events)
+        end = b"%d}}" % told.subscription
+        return self._send(*[event + end for event in events.split(b"\n")[:-1]])
 
     def _unsubscribed(self) -> None:
         self._subscriptions -= 1
