@@ -167,9 +167,9 @@ def test_the_process_and_its_garbage_collections_are_described(server):
 @pytest.mark.needs("namespace")
 def test_the_process_is_described_where_proc_shows_processes_alone():
     code = (
-        "import json; from tornado_signal.admin.exposition import Process; from pathlib import Path;"
+        "import json; from tornado_signal.admin.exposition import ProcessCollector; from pathlib import Path;"
         "assert not Path('/proc/stat').exists();"
-        "print(json.dumps({s.name: s.value for f in Process().collect() for s in f.samples}))"
+        "print(json.dumps({s.name: s.value for f in ProcessCollector().collect() for s in f.samples}))"
     )
     # Who is not root may mount it only where the processes are its own, too.
     own = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rmpf"]

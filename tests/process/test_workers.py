@@ -175,7 +175,7 @@ async def test_a_worker_that_hangs_at_its_start_is_replaced(tmp_path, monkeypatc
         assert not await starting
         monkeypatch.undo()
         keeping = asyncio.create_task(worker.keep_running())
-        assert (await worker.listener.ask("/healthz", None)).status_code == 200
+        assert (await worker.listener.request("/healthz", None)).status_code == 200
         keeping.cancel()
         worker.stop()
         await worker.ended()

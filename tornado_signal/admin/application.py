@@ -25,7 +25,7 @@ from .exposition import Exposition
 
 
 @dataclass(frozen=True, repr=False)
-class Access:
+class AdminPolicy:
     """Who may ask for what changes or reveals data.
 
     Attributes:
@@ -51,11 +51,11 @@ class AdminHandler(web.RequestHandler):
         """Say the status in words."""
         error = kwargs["exc_info"][1] if "exc_info" in kwargs else None
         if isinstance(error, Unavailable):
-            answer(self, 503, {"status": "unavailable", "reason": error.reason})
+            respond(self, 503, {"status": "unavailable", "reason": error.reason})
         else:
             if status_code == 405:
                 self.set_header("Allow", self.methods)
-            answer(self, status_code, {"error": http.HTTPStatus(status_code).phrase.capitalize()})
+            respond(self, status_code, {"error": http.HTTPStatus(status_code).phrase.capitalize()})
 
     def log_exception(
         self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
@@ -68,29 +68,29 @@ class AdminHandler(web.RequestHandler):
 class ServiceHandler(AdminHandler):
     """A handler that knows what all requests share."""
 
-    def initialize(self, service: Service, exposition: Exposition, access: Access) -> None:
+    def initialize(self, service: Service, exposition: Exposition, policy: AdminPolicy) -> None:
         self.service = service
-        self.access = access
+        self.policy = policy
         self.exposition = exposition
 
 
-class Alive(ServiceHandler):
+class LivenessHandler(ServiceHandler):
     """GET /healthz: the event loop turns."""
 
     def get(self) -> None:
-        answer(self, 200, {"status": "ok"})
+        respond(self, 200, {"status": "ok"})
 
     head = get
 
 
-class Ready(ServiceHandler):
+class ReadinessHandler(ServiceHandler):
     """GET /readyz: the store can be written and read, and the server is not stopping."""
 
     async def get(self) -> None:
         if self.service.lifecycle.state >= LEAVING:
             raise Unavailable("draining")
         await self.service.store.probe()
-        answer(self, 200, {"status": "ok"})
+        respond(self, 200, {"status": "ok"})
 
     head = get
 
@@ -104,8 +104,8 @@ class MaintenanceHandler(ServiceHandler):
 
     methods = "POST"
 
-    def initialize(self, service: Service, exposition: Exposition, access: Access) -> None:
-        super().initialize(service, exposition, access)
+    def initialize(self, service: Service, exposition: Exposition, policy: AdminPolicy) -> None:
+        super().initialize(service, exposition, policy)
         maintenance = service.store.maintenance
         assert maintenance is not None
         self.maintenance = maintenance
@@ -115,22 +115,22 @@ class MaintenanceHandler(ServiceHandler):
         headers = self.request.headers
         if "Origin" in headers or "Sec-Fetch-Site" in headers:
             raise web.HTTPError(403)
-        if self.access.token:
+        if self.policy.token:
             scheme, _, shown = headers.get("Authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not hmac.compare_digest(shown.strip().encode(), self.access.token):
+            if scheme.lower() != "bearer" or not hmac.compare_digest(shown.strip().encode(), self.policy.token):
                 self.set_header("WWW-Authenticate", "Bearer")
-                answer(self, 401, {"error": "Unauthorized"})
+                respond(self, 401, {"error": "Unauthorized"})
                 return
         else:
             remote_ip = self.request.remote_ip or "::1"  # none on a Unix socket
             here = is_loopback(headers.get("Host", "")) and ipaddress.ip_address(remote_ip).is_loopback
-            if not (self.access.local and here):
+            if not (self.policy.local and here):
                 raise web.HTTPError(403)
         if self.service.lifecycle.state >= DRAINING:
             raise Unavailable("draining")
 
 
-class Inspect(MaintenanceHandler):
+class InspectHandler(MaintenanceHandler):
     """POST /inspect: what the store holds, in numbers, and the `most` largest origins and topics."""
 
     async def post(self) -> None:
@@ -138,20 +138,20 @@ class Inspect(MaintenanceHandler):
         most = self.get_query_argument("most", "20")
         if not re.fullmatch("[0-9]{1,3}|1000", most):
             raise web.HTTPError(400)
-        answer(self, 200, await self.maintenance.inspect(int(most)))
+        respond(self, 200, await self.maintenance.inspect(int(most)))
 
 
-class Compact(MaintenanceHandler):
+class CompactHandler(MaintenanceHandler):
     """POST /compact: the space of what was deleted is given back to the disk."""
 
     async def post(self) -> None:
         """Answer when it is done, with the sizes before and after."""
         before = self.maintenance.size_bytes()
         await self.maintenance.compact()
-        answer(self, 200, {"before_bytes": before, "after_bytes": self.maintenance.size_bytes()})
+        respond(self, 200, {"before_bytes": before, "after_bytes": self.maintenance.size_bytes()})
 
 
-class One(Collector):
+class SingleFamily(Collector):
     """One of the numbers that there are to show, as if there were no other."""
 
     def __init__(self, family: Metric) -> None:
@@ -161,25 +161,25 @@ class One(Collector):
         return [self._family]
 
 
-class Metrics(ServiceHandler):
+class MetricsHandler(ServiceHandler):
     """GET /metrics: what the server has counted, for Prometheus."""
 
     async def get(self) -> None:
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
         await self.exposition.update()
         for family in self.exposition.registry.collect():
-            self.write(generate_latest(One(family)))
+            self.write(generate_latest(SingleFamily(family)))
             await asyncio.sleep(0)  # all at once would hold up requests for milliseconds
 
     head = get
 
 
-class Unknown(web.RequestHandler):
+class NotFoundHandler(web.RequestHandler):
     """Every other path."""
 
     def prepare(self) -> None:
         """Always 404."""
-        answer(self, 404, {"error": "Not found"})
+        respond(self, 404, {"error": "Not found"})
 
 
 HOST = re.compile(r"(localhost|[0-9.]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?")
@@ -199,7 +199,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def answer(handler: web.RequestHandler, status: int, fields: dict[str, Any]) -> None:
+def respond(handler: web.RequestHandler, status: int, fields: dict[str, Any]) -> None:
     """Answer in JSON."""
     handler.set_status(status)
     handler.set_header("Content-Type", wire.JSON)
@@ -207,12 +207,16 @@ def answer(handler: web.RequestHandler, status: int, fields: dict[str, Any]) -> 
 
 
 def make_admin_application(
-    service: Service, transport: ServerState | None = None, access: Access = Access(), tls: Tls | None = None
+    service: Service, transport: ServerState | None = None, policy: AdminPolicy = AdminPolicy(), tls: Tls | None = None
 ) -> web.Application:
     """The application of the admin listener, for what is served by a transport, with this certificate."""
-    handlers: dict[str, type[ServiceHandler]] = {"/healthz": Alive, "/readyz": Ready, "/metrics": Metrics}
+    handlers: dict[str, type[ServiceHandler]] = {
+        "/healthz": LivenessHandler,
+        "/readyz": ReadinessHandler,
+        "/metrics": MetricsHandler,
+    }
     if service.store.maintenance is not None:
-        handlers |= {"/inspect": Inspect, "/compact": Compact}
-    common = {"service": service, "exposition": Exposition(service, transport, tls), "access": access}
+        handlers |= {"/inspect": InspectHandler, "/compact": CompactHandler}
+    common = {"service": service, "exposition": Exposition(service, transport, tls), "policy": policy}
     routes: list[Any] = [(path, handler, common) for path, handler in handlers.items()]
-    return web.Application(routes, default_handler_class=Unknown, log_function=lambda handler: None)
+    return web.Application(routes, default_handler_class=NotFoundHandler, log_function=lambda handler: None)

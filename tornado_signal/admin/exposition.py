@@ -36,7 +36,7 @@ class Exposition(Collector):
         self._transport = transport
         self.registry = CollectorRegistry()
         self.registry.register(self)
-        self.registry.register(Process())
+        self.registry.register(ProcessCollector())
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
 
@@ -122,7 +122,7 @@ class Exposition(Collector):
         yield histogram("offer_wait_seconds", "How long offers waited that were answered.", metrics.offers_waited)
 
 
-class Process(Collector):
+class ProcessCollector(Collector):
     """The standard numbers of a process, also where /proc shows processes alone (ProcSubset=pid in the unit).
 
     The library's own collector has none of them there.

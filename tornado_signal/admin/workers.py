@@ -15,12 +15,12 @@ from prometheus_client.registry import Collector
 from tornado import web
 
 from ..errors import Unavailable
-from .application import AdminHandler, Unknown, answer
+from .application import AdminHandler, NotFoundHandler, respond
 from .exposition import PREFIX
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log every request
 
-ANSWER_S = 2.0  # for a worker, before the others' answers go without its
+RESPONSE_S = 2.0  # for a worker, before the others' answers go without its
 
 
 class WorkerListener:
@@ -41,7 +41,7 @@ class WorkerListener:
         transport = httpx.AsyncHTTPTransport(uds=str(path))
         self._client = httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
-    async def ask(self, path: str, limit_s: float | None) -> httpx.Response | None:
+    async def request(self, path: str, limit_s: float | None) -> httpx.Response | None:
         """Its answer; None if there is none in time, for None however long that takes."""
         with contextlib.suppress(httpx.TransportError, TimeoutError):
             async with asyncio.timeout(limit_s):
@@ -53,7 +53,7 @@ class WorkerListener:
         await self._client.aclose()
 
 
-class Merged(Collector):
+class WorkersCollector(Collector):
     """The workers' numbers, each with the label `worker`, and those about the workers.
 
     Args:
@@ -83,48 +83,48 @@ class Merged(Collector):
         yield from merged.values()
 
 
-class OfWorkers(AdminHandler):
+class AggregatingHandler(AdminHandler):
     """What is answered from what the workers answer."""
 
     def initialize(self, listeners: Sequence[WorkerListener]) -> None:
         self.listeners = listeners
 
-    async def ask(self) -> dict[int, httpx.Response]:
+    async def gather(self) -> dict[int, httpx.Response]:
         """What the workers say to the same request, by their numbers; of those that do in time."""
-        asked = (listener.ask(self.request.path, ANSWER_S) for listener in self.listeners)
+        asked = (listener.request(self.request.path, RESPONSE_S) for listener in self.listeners)
         answers = zip(self.listeners, await asyncio.gather(*asked), strict=True)
         return {listener.number: found for listener, found in answers if found is not None}
 
 
-class Alive(OfWorkers):
+class LivenessHandler(AggregatingHandler):
     """GET /healthz: the supervisor's event loop turns."""
 
     def get(self) -> None:
-        answer(self, 200, {"status": "ok"})
+        respond(self, 200, {"status": "ok"})
 
     head = get
 
 
-class Ready(OfWorkers):
+class ReadinessHandler(AggregatingHandler):
     """GET /readyz: a worker can serve."""
 
     async def get(self) -> None:
         """What a worker says that is ready, or else one that is not."""
-        answers = sorted((await self.ask()).values(), key=lambda found: found.status_code)
+        answers = sorted((await self.gather()).values(), key=lambda found: found.status_code)
         if not answers:
             raise Unavailable("no worker answers")
-        answer(self, answers[0].status_code, answers[0].json())
+        respond(self, answers[0].status_code, answers[0].json())
 
     head = get
 
 
-class Metrics(OfWorkers):
+class MetricsHandler(AggregatingHandler):
     """GET /metrics: what the workers have counted, for Prometheus."""
 
     async def get(self) -> None:
         registry = CollectorRegistry(auto_describe=False)
-        texts = {number: found.text for number, found in (await self.ask()).items() if found.status_code == 200}
-        registry.register(Merged(self.listeners, texts))
+        texts = {number: found.text for number, found in (await self.gather()).items() if found.status_code == 200}
+        registry.register(WorkersCollector(self.listeners, texts))
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
         self.finish(generate_latest(registry))
 
@@ -133,6 +133,10 @@ class Metrics(OfWorkers):
 
 def make_workers_application(listeners: Sequence[WorkerListener]) -> web.Application:
     """The application of the admin listener of several workers."""
-    handlers: dict[str, type[OfWorkers]] = {"/healthz": Alive, "/readyz": Ready, "/metrics": Metrics}
+    handlers: dict[str, type[AggregatingHandler]] = {
+        "/healthz": LivenessHandler,
+        "/readyz": ReadinessHandler,
+        "/metrics": MetricsHandler,
+    }
     routes: list[Any] = [(path, handler, {"listeners": listeners}) for path, handler in handlers.items()]
-    return web.Application(routes, default_handler_class=Unknown, log_function=lambda handler: None)
+    return web.Application(routes, default_handler_class=NotFoundHandler, log_function=lambda handler: None)

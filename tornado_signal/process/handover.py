@@ -21,7 +21,7 @@ class Inherited(NamedTuple):
         worker: the number of the process.
         public: the public listener's sockets.
         admin: the admin listener's.
-        supervisor_pipe: the descriptor that `follow` reads.
+        supervisor_pipe: the descriptor that `watch_pipe` reads.
         balance: decides whether the process accepts connections.
     """
 
@@ -42,7 +42,7 @@ def decode(line: bytes) -> Any:
     return pickle.loads(base64.b64decode(line))
 
 
-async def follow(supervisor_pipe: int, apply: Callable[[Settings], None], stop: Callable[[], None]) -> None:
+async def watch_pipe(supervisor_pipe: int, apply: Callable[[Settings], None], stop: Callable[[], None]) -> None:
     """Apply settings as they arrive on a descriptor, and stop at its end."""
     reader = asyncio.StreamReader(limit=MAX_ENCODED_BYTES)
     loop = asyncio.get_running_loop()

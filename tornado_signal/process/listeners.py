@@ -47,12 +47,12 @@ def load_admin_application(
     service: Service, state: ServerState, sockets: list[socket.socket], token: bytes, tls: Tls | None
 ) -> web.Application:
     """The application of the admin listener on some sockets; what it is made with takes a while to load."""
-    from ..admin.application import Access, make_admin_application
+    from ..admin.application import AdminPolicy, make_admin_application
 
     local = all(map(is_local, sockets))
     if not (local or token) and service.settings.store == "leveldb":
         log.info("the admin listener is for other machines, too: without --admin-token-file it does no maintenance")
-    return make_admin_application(service, state, Access(token, local), tls)
+    return make_admin_application(service, state, AdminPolicy(token, local), tls)
 
 
 def make_admin_server(application: web.Application, refusal: Refusal) -> Server:

@@ -18,7 +18,7 @@ from ..transport import ServerState
 
 log = logging.getLogger(__name__)
 
-KEPT = "what is in use stays: %s"
+RELOAD_FAILED = "what is in use stays: %s"
 
 
 # Read from `service.settings` whenever they are needed.
@@ -111,7 +111,7 @@ def reload(
         settings, applied, waiting = merge(running, read(), names)
         apply(settings)
     except (ConfigError, OperatorError) as error:
-        log.error(KEPT, error)
+        log.error(RELOAD_FAILED, error)
         return
     also = ", certificate and key" if settings.tls_certificate else ""
     also += ", passwords of Redis" if settings.redis_password_file or settings.redis_sentinel_password_file else ""

@@ -32,10 +32,10 @@ from ..transport import Server, ServerState
 from ..websocket.endpoint import websocket_routes
 from ..websocket.presence import Holds
 from .balance import PERIOD_S
-from .handover import Inherited, follow
+from .handover import Inherited, watch_pipe
 from .lifecycle import drain, handle_signals, on_hangup, run_until_closed
 from .listeners import load_admin_application, log_start, make_admin_server, open_all_sockets, open_tls
-from .reload import KEPT, make_live_settings, reload
+from .reload import RELOAD_FAILED, make_live_settings, reload
 from .tuning import raise_descriptor_limit, tune_gc, tune_malloc
 
 log = logging.getLogger(__name__)
@@ -115,12 +115,12 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
             try:
                 live.apply(merge(live.current, sent, live.names)[0])
             except OperatorError as error:
-                log.error(KEPT, error)
+                log.error(RELOAD_FAILED, error)
 
         on_hangup(on_reload)
         if inherited is not None:
             leave = functools.partial(lifecycle.reach, LEAVING)
-            following = asyncio.create_task(follow(inherited.supervisor_pipe, on_sent, leave))
+            following = asyncio.create_task(watch_pipe(inherited.supervisor_pipe, on_sent, leave))
             accepts = inherited.balance.accepts
             balancing = PeriodicCallback(lambda: server.accept(accepts(state.websockets)), PERIOD_S * 1000)
             balancing.start()

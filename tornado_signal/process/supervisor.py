@@ -105,7 +105,7 @@ class Worker:
         self._process.stdin.write(encode(work))  # and left open: its end tells the worker to stop
         self._ended = asyncio.create_task(self._process.wait())
         # Its socket listens already, so the first answer comes when it serves.
-        answered = asyncio.create_task(self.listener.ask("/healthz", None))
+        answered = asyncio.create_task(self.listener.request("/healthz", None))
         await asyncio.wait((answered, self._ended), timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
         if not answered.done() and self.running:
             log.error("worker %d does not serve within %g s; killing it", self._number, START_S)
@@ -140,7 +140,7 @@ class Worker:
         answered_s = loop.time()
         while self.running:
             # A connection can break while the worker is well: only the time since the last response counts.
-            if await self.listener.ask("/healthz", self._stuck_s) is not None:
+            if await self.listener.request("/healthz", self._stuck_s) is not None:
                 answered_s = loop.time()
             elif self.running and loop.time() - answered_s >= self._stuck_s:
                 log.error("worker %d does not respond within %g s; killing it", self._number, self._stuck_s)

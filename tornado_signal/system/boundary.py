@@ -19,7 +19,7 @@ def guarded(command: Callable[[], None]) -> int:
     try:
         command()
     except (ConfigError, OperatorError) as error:
-        logs.tell(error)
+        logs.report_error(error)
         return USAGE if isinstance(error, ConfigError) else OPERATOR
     except KeyboardInterrupt:
         print("tornado-signal: interrupted", file=sys.stderr)

@@ -105,7 +105,7 @@ def set_up(level: str = "info", form: str = "text", **common: object) -> None:
     logging.getLogger().setLevel(level.upper())
 
 
-def tell(error: Exception) -> None:
+def report_error(error: Exception) -> None:
     """Print the error that ends the program: a sentence, or a line of JSON where the log is JSON."""
     level = logging.ERROR
     record = logging.LogRecord(PROGRAM, level, "", 0, str(error), None, None)

@@ -39,19 +39,19 @@ class Notifier:
 
     def ready(self, status: str) -> None:
         """The server is ready; also at the end of a reload."""
-        self._tell("READY=1", f"STATUS={status}")
+        self._notify("READY=1", f"STATUS={status}")
 
     def alive(self, status: str) -> None:
         """The server is alive: resets the watchdog."""
-        self._tell("WATCHDOG=1", f"STATUS={status}")
+        self._notify("WATCHDOG=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        self._notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str) -> None:
-        self._tell("STOPPING=1", f"STATUS={status}")
+        self._notify("STOPPING=1", f"STATUS={status}")
 
-    def _tell(self, *lines: str) -> None:
+    def _notify(self, *lines: str) -> None:
         if not self.listening:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
