@@ -322,7 +322,7 @@ def test_members_go_over_to_the_next_server_and_back(inside, server, python):
     urls = ["http://192.0.2.1:9", server.url, second.url]
     a, b, c, d = (python(info, urls) for info in "abcd")
     for each in (a, b, c):
-        each.evaluate("setattr(sys.modules['tornado_signal.client.servers'], 'BETTER_S', 0.5)")
+        each.evaluate("setattr(sys.modules['tornado_signal.client.servers'], 'PREFERRED_CHECK_S', 0.5)")
         each.evaluate("setattr(peers.client, 'retry_timeout_s', 1)")
     a.evaluate("enter()")
     b.evaluate("enter()")

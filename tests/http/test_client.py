@@ -286,7 +286,7 @@ async def test_a_stream_that_is_something_else_fails_at_once(kind, body):
         writer.close()
 
     async with listening(answer) as url, SignalClient(url, ORIGIN) as client:
-        with pytest.raises(APIError, match="200 the answer is not one of this API"):
+        with pytest.raises(APIError, match="200 the response is not from this API"):
             await anext(client.topic_events("lobby"))
 
 
@@ -351,8 +351,8 @@ async def test_what_may_be_asked_twice_is_asked_again_when_the_server_hangs_up()
     ("answer", "status", "text", "retry_after_s"),
     [
         (b"502 Bad Gateway\r\nContent-Length: 6\r\n\r\n<html>", 502, "Bad Gateway", None),
-        (b"200 OK\r\nContent-Length: 6\r\n\r\n<html>", 200, "the answer is not one of this API", None),
-        (b"200 OK\r\nContent-Length: 2\r\n\r\n[]", 200, "the answer is not one of this API", None),
+        (b"200 OK\r\nContent-Length: 6\r\n\r\n<html>", 200, "the response is not from this API", None),
+        (b"200 OK\r\nContent-Length: 2\r\n\r\n[]", 200, "the response is not from this API", None),
         (b"503 x\r\nRetry-After: Thu, 01 Jan 1970 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n", 503, "x", 0),
         (b"503 x\r\nRetry-After: soon\r\nContent-Length: 0\r\n\r\n", 503, "x", None),
     ],

@@ -193,10 +193,10 @@ async def test_after_an_outage_the_websocket_is_tried_again(service):
 
 
 async def test_where_only_the_handshake_is_let_through_calls_go_over_http(service, monkeypatch):
-    monkeypatch.setattr(rpc, "ANSWER_S", 0.3)
+    monkeypatch.setattr(rpc, "RESPONSE_S", 0.3)
     async with Wire(service) as wire, SignalClient(wire.url, ORIGIN, retry_timeout_s=0) as client:
         wire.open.clear()
-        with pytest.raises(Unreachable, match="it does not answer in time") as caught:
+        with pytest.raises(Unreachable, match="no response in time") as caught:
             await client.sessions("lobby", wait_s=0)
         assert caught.value.sent
         await client.sessions("lobby", wait_s=0)
@@ -212,7 +212,7 @@ async def test_a_connection_that_nothing_uses_is_closed_until_it_is_wanted(servi
         assert (await asked).description is None  # which took longer
         connection = await client._servers.connection(wire.url)
         await client.withdraw(code, "offerer")
-        await asyncio.wait_for(connection.ended.wait(), BOUND_S)
+        await asyncio.wait_for(connection.closed.wait(), BOUND_S)
         await client.sessions("lobby", wait_s=0)
         assert wire.asked == ["/ws", "/ws"]
 
@@ -287,7 +287,7 @@ async def test_the_websocket_trusts_what_https_trusts(start, tmp_path, monkeypat
     monkeypatch.setenv("SSL_CERT_FILE", str(pair.certificate))
     async with SignalClient(server.url, ORIGIN, retry_timeout_s=0) as client:
         await client.sessions("lobby", wait_s=0)
-        assert await client._servers.connection(server.url, wanted=False) is not None
+        assert await client._servers.connection(server.url, open_if_closed=False) is not None
         assert await client.version()
 
 
@@ -299,7 +299,7 @@ async def test_news_end_with_the_patience_and_events_go_on(service):
 
         await until(waiting(service, 2))
         wire.cut()
-        with pytest.raises(Unreachable, match="it hung up"):
+        with pytest.raises(Unreachable, match="connection closed by the server"):
             await asyncio.wait_for(later[0], BOUND_S)
         await client.candidates(code, "answerer", ["one"])
         assert (await asyncio.wait_for(later[1], BOUND_S)).data == {"candidate": "one"}

@@ -1,4 +1,4 @@
-"""A client of the API, on asyncio: call by call (`SignalClient`), or as peers that connect (`client.peers`)."""
+"""An asyncio client of the API: single requests (`SignalClient`), or WebRTC peers (`client.peers`)."""
 
 from .api import SignalClient
 from .errors import APIError, Unreachable

@@ -1,4 +1,4 @@
-"""The API, call by call."""
+"""The client's methods for single requests and event streams."""
 
 import asyncio
 import functools
@@ -9,7 +9,7 @@ from typing import cast
 from .errors import APIError
 from .events import follow
 from .leases import LeaseManager
-from .servers import Answer, Servers, back_off_s
+from .servers import Response, Servers, back_off_s
 from .types import (
     Closable,
     Event,
@@ -26,25 +26,25 @@ from .types import (
 )
 
 MAX_BATCH = 100
-WAIT_S = 50.0  # below the minute after which many proxies give up
-POLL_S = 0.5  # between two polls of a server that does not know waits
+WAIT_S = 50.0  # below the usual proxy timeout of one minute
+POLL_S = 0.5  # between two polls of a server without long polling
 NOT_FOUND = "Session not found, expired, or origin mismatch"
 
 
 class SignalClient(Closable):
-    """A client of one server, or of several of which the first one that works is asked.
+    """A client of one or several servers. Requests go to the first server that works.
 
-    Use it as an async context manager, or `close` it. A call that fails raises `APIError`.
+    Use it as an async context manager, or `close` it. A failed request raises `APIError`.
 
-    A session is on one server only: codes and cursors remember theirs. A code that comes from elsewhere is looked for
-    on all of them.
+    A session exists on one server only, which its codes and cursors record. A code from elsewhere, a plain string, is
+    searched on all servers.
 
     Args:
-        servers: the address of a server, such as `https://signal.example`, or several.
-        origin: the Origin of every request; by default that of a page which the first server has.
-        retry_timeout_s: see below.
-        websocket: whether to use the server's WebSocket, over which everything goes once something waits. Where it is
-            refused, or does not open, HTTP is used in any case.
+        servers: the address of a server, such as `https://signal.example`, or several addresses.
+        origin: the Origin of every request; by default the origin of the first server.
+        retry_timeout_s: see Attributes.
+        websocket: whether to use the server's WebSocket for all requests once one of them waits. If the WebSocket is
+            refused or does not open, HTTP is used.
 
     Attributes:
         retry_timeout_s: how long to retry transient errors: no connection, 429, 502, 503 and 504. `Retry-After` is
@@ -63,7 +63,7 @@ class SignalClient(Closable):
         self._leases = LeaseManager(self._servers)
 
     async def close(self) -> None:
-        """Close every connection to the servers."""
+        """Close all connections to the servers."""
         self._leases.close()
         await self._servers.close()
 
@@ -76,44 +76,44 @@ class SignalClient(Closable):
         self._servers.retry_timeout_s = retry_timeout_s
 
     async def wait_for_preferred_server(self, server: str) -> None:
-        """Wait until a server works again that comes before this one in their order; it is asked first from then on."""
+        """Wait until a server that precedes `server` in `servers` works again. It is tried first from then on."""
         await self._servers.wait_for_preferred_server(server)
 
     async def version(self) -> str:
-        """GET /: the commit that the server was built from."""
-        return cast(str, (await self._servers.call("version", {})).found["version"])
+        """Send GET / and return the commit that the server was built from."""
+        return cast(str, (await self._servers.call("version", {})).result["version"])
 
     async def health(self) -> Health:
-        """GET /health."""
-        return cast(Health, (await self._servers.call("health", {})).found)
+        """Send GET /health."""
+        return cast(Health, (await self._servers.call("health", {})).result)
 
     async def ice_servers(self) -> IceServers | None:
-        """GET /ice-servers; None from a server that does not know it."""
+        """Send GET /ice-servers. Return None if the server does not support it."""
         try:
-            answer = await self._servers.call("iceServers", {})
+            response = await self._servers.call("iceServers", {})
         except APIError as error:
             if error.status != 404:
                 raise
             return None
-        return cast(IceServers, answer.found)
+        return cast(IceServers, response.result)
 
     async def topics(self, page: int = 1, limit: int = 100) -> Topics:
-        """GET /topics: a page of the topics that have unanswered sessions, alphabetically."""
-        return cast(Topics, (await self._servers.call("topics", {"page": page, "limit": limit})).found)
+        """Send GET /topics and return a page of the topics with unanswered sessions, in alphabetical order."""
+        return cast(Topics, (await self._servers.call("topics", {"page": page, "limit": limit})).result)
 
     async def sessions(
         self, topic: str, *, wait_s: float | None = None, since: str | None = None, limit: int | None = None
     ) -> Listing:
-        """GET /:topic/sessions, with `wait_s` or `since` as soon as they are not those of `since`.
+        """Send GET /:topic/sessions. With `wait_s` or `since`, wait until the listing differs from that of `since`.
 
-        A cursor of another server than the one that answers counts as none.
+        A cursor that another server has issued is ignored.
         """
         fields = {"topic": topic, "wait": wait_s, "since": since, "limit": limit}
-        answer = await self._servers.call("sessions", fields)
-        sessions = cast(list[Session], answer.found["sessions"])
+        response = await self._servers.call("sessions", fields)
+        sessions = cast(list[Session], response.result["sessions"])
         for session in sessions:
-            session["code"] = Token(session["code"], answer.server)
-        return Listing(sessions, _cursor(answer))
+            session["code"] = Token(session["code"], response.server)
+        return Listing(sessions, _cursor(response))
 
     async def offer(
         self,
@@ -125,12 +125,13 @@ class SignalClient(Closable):
         secret: str | None = None,
         hold: bool = False,
     ) -> Token:
-        """POST /:topic/offer; the session's code.
+        """Send POST /:topic/offer and return the session's code.
 
-        It is not sent again when the connection breaks in the middle, as it might be published twice.
+        The request is not repeated after the connection breaks, because the offer could be published twice.
 
-        With `hold` it lives as long as this client, until it is answered or withdrawn: held over the WebSocket, so that
-        it is gone soon after this process is (contract C10), or else refreshed.
+        With `hold` the offer exists until it is answered or withdrawn, or this client is closed. The WebSocket holds
+        it, so that it is withdrawn soon after this process exits (docs/websocket-api.md#held-offers). Without a
+        WebSocket it is refreshed.
         """
         fields = {
             "topic": topic,
@@ -140,55 +141,55 @@ class SignalClient(Closable):
             "secret": secret,
             "hold": True if hold else None,
         }
-        answer = await self._servers.call("offer", fields, again=False)
-        code = Token(answer.found["code"], answer.server)
+        response = await self._servers.call("offer", fields, idempotent=False)
+        code = Token(response.result["code"], response.server)
         if hold:
-            self._leases.begin(code, secret, answer.connection)
+            self._leases.keep(code, secret, response.connection)
         return code
 
     async def answer(self, code: str, answer: str, *, secret: str | None = None) -> None:
-        """POST /answer, as the answerer.
+        """Send POST /answer as the answerer.
 
         Raises:
-            APIError: `lost_race` if another peer was first.
+            APIError: `lost_race` is True if another peer has answered first.
         """
-        await self._act("answer", code, {"side": "answerer", "answer": answer, "secret": secret})
+        await self._call("answer", code, {"side": "answerer", "answer": answer, "secret": secret})
 
     async def candidates(self, code: str, side: Side, candidates: Sequence[str], *, secret: str | None = None) -> None:
-        """POST /answer with `candidates`, 100 at a time; one by one at a server that does not know batches.
+        """Send POST /answer with `candidates`, 100 at a time, or one at a time to a server without batches.
 
-        When a connection breaks some may arrive twice, which does no harm.
+        After a broken connection some candidates can arrive twice, which is harmless.
         """
         for start in range(0, len(candidates), MAX_BATCH):
             batch = list(candidates[start : start + MAX_BATCH])
             fields = {"side": side, "secret": secret}
             try:
-                await self._act("answer", code, {**fields, "candidates": batch})
+                await self._call("answer", code, {**fields, "candidates": batch})
             except APIError as error:
                 if error.status != 400 or not error.text.endswith("answer or candidate"):
                     raise
-                for each in batch:
-                    await self._act("answer", code, {**fields, "candidate": each})
+                for candidate in batch:
+                    await self._call("answer", code, {**fields, "candidate": candidate})
 
     async def poll(
         self, code: str, side: Side, *, wait_s: float | None = None, since: str | None = None, secret: str | None = None
     ) -> SessionUpdate:
-        """POST /poll, with `wait_s` or `since` as soon as there is anything newer."""
+        """Send POST /poll. With `wait_s` or `since`, wait for anything newer than `since`."""
         fields = {"side": side, "wait": wait_s, "since": since, "secret": secret}
-        answer = await self._act("poll", code, fields)
+        response = await self._call("poll", code, fields)
         other = "answer" if side == "offerer" else "offer"
-        if answer.found.get("answer") is not None:
-            self._leases.forget(code)
-        return SessionUpdate(answer.found[other], answer.found[f"{other}Candidates"], _cursor(answer))
+        if response.result.get("answer") is not None:
+            self._leases.release(code)
+        return SessionUpdate(response.result[other], response.result[f"{other}Candidates"], _cursor(response))
 
     async def withdraw(self, code: str, side: Side, *, secret: str | None = None) -> None:
-        """POST /withdraw: the session is no more.
+        """Send POST /withdraw to remove the session.
 
         If the servers are unavailable for longer than `retry_timeout_s`, this fails. The withdrawal is then repeated
         in the background until the client is closed.
         """
-        self._leases.forget(code)
-        withdraw = functools.partial(self._act, "withdraw", code, {"side": side, "secret": secret})
+        self._leases.release(code)
+        withdraw = functools.partial(self._call, "withdraw", code, {"side": side, "secret": secret})
         try:
             await withdraw()
         except APIError as error:
@@ -197,50 +198,51 @@ class SignalClient(Closable):
             raise
 
     async def refresh(self, code: str, side: Side, *, secret: str | None = None) -> int:
-        """POST /refresh: the session lives its time from now on; until when, in milliseconds."""
-        answer = await self._act("refresh", code, {"side": side, "secret": secret})
-        return cast(int, answer.found["expiresAt"])
+        """Send POST /refresh to restart the session's lifetime. Return the new expiry, Unix milliseconds."""
+        response = await self._call("refresh", code, {"side": side, "secret": secret})
+        return cast(int, response.result["expiresAt"])
 
     async def topic_events(self, topic: str, *, at: str | None = None) -> AsyncGenerator[Event, None]:
-        """GET /:topic/events: `session` and `gone`, first of those that are there, for as long as the caller iterates.
+        """Yield the `session` and `gone` events of GET /:topic/events, beginning with the current sessions.
 
-        It resumes by itself. Where another server takes over, the sessions of the first are `gone`, `unreachable`.
-        With `at`, the address of one of the servers, only that one is followed, and this fails when it is gone.
+        The stream resumes automatically. When another server takes over, the sessions of the previous one are reported
+        as `gone` with the reason `unreachable`. With `at`, only the server at that address is used, and the iteration
+        fails when it becomes unavailable.
         """
         home = ""
-        there: set[str] = set()
-        async with aclosing(follow(self._servers, {"topic": topic}, at, lasting=at is None)) as events:
+        listed: set[str] = set()
+        async with aclosing(follow(self._servers, {"topic": topic}, at, keep_retrying=at is None)) as events:
             async for server, event in events:
                 if home and server != home:
-                    for code in there:
+                    for code in listed:
                         yield Event("gone", {"code": code, "reason": "unreachable"})
-                    there.clear()
+                    listed.clear()
                 home = server
-                told = Event(event.name, event.data or {})
-                code = told.data["code"] = Token(told.data["code"], server)
-                (there.add if told.name == "session" else there.discard)(code)
-                yield told
+                change = Event(event.name, event.data or {})
+                code = change.data["code"] = Token(change.data["code"], server)
+                (listed.add if change.name == "session" else listed.discard)(code)
+                yield change
 
     async def session_events(self, code: str, side: Side, *, secret: str | None = None) -> AsyncGenerator[Event, None]:
-        """GET /events: `offer`, `answer`, `candidate` of the other side, and `gone`, which is the last.
+        """Yield the events of GET /events: the other side's `offer`, `answer` and `candidate`, and finally `gone`.
 
-        It resumes by itself.
+        The stream resumes automatically.
         """
-        begun = False
+        started = False
         try:
-            async with aclosing(self._session_events(code, side, secret, _home(code))) as events:
+            async with aclosing(self._session_events(code, side, secret, _server_of(code))) as events:
                 async for event in events:
-                    begun = True
+                    started = True
                     yield Event(event.name, event.data or {})
                     if event.name == "gone":
                         return
         except APIError as error:
-            if error.status != 404 or not begun:
+            if error.status != 404 or not started:
                 raise
-            yield Event("gone", {"code": code, "reason": "expired"})  # while the stream was broken
+            yield Event("gone", {"code": code, "reason": "expired"})  # the session expired while the stream was broken
 
     async def listings(self, topic: str, *, limit: int | None = None) -> AsyncGenerator[Listing, None]:
-        """A topic's listing now, and again whenever it may be another: by waiting, else by polling."""
+        """Yield the listing of a topic, and again whenever it may have changed. Use long polling, or else polling."""
         listing = await self.sessions(topic, wait_s=0, limit=limit)
         while True:
             yield listing
@@ -251,61 +253,61 @@ class SignalClient(Closable):
             )
 
     async def news(self, code: str, side: Side, *, secret: str | None = None) -> AsyncGenerator[SessionUpdate, None]:
-        """What the other side sends, as soon as there is anything: by an event, by waiting, else by polling.
+        """Yield what the other side sends, from an event stream, long polling or polling.
 
-        Each time with those candidates only that have not come before. It fails when the session ends (404).
+        Each item has only new candidates. The iteration raises `APIError` (404) when the session is removed.
         """
-        home = _home(code) or self._servers.only
+        home = _server_of(code) or self._servers.only
         if home is None or await self._servers.connection(home) is None:
-            async with aclosing(self._polled(code, side, secret)) as all_news:
+            async with aclosing(self._poll_updates(code, side, secret)) as all_news:
                 async for news in all_news:
                     yield news
             return
         description: str | None = None
-        async with aclosing(self._session_events(code, side, secret, home, lasting=False)) as events:
+        async with aclosing(self._session_events(code, side, secret, home, keep_retrying=False)) as events:
             async for event in events:
-                told = event.data or {}
+                data = event.data or {}
                 if event.name == "gone":
                     raise APIError(404, NOT_FOUND)
                 if event.name != "candidate":
-                    description = told[event.name]
-                candidates = [told["candidate"]] if event.name == "candidate" else []
+                    description = data[event.name]
+                candidates = [data["candidate"]] if event.name == "candidate" else []
                 yield SessionUpdate(description, candidates, Token(event.cursor or "", home))
 
     async def _session_events(
-        self, code: str, side: Side, secret: str | None, home: str | None, *, lasting: bool = True
+        self, code: str, side: Side, secret: str | None, home: str | None, *, keep_retrying: bool = True
     ) -> AsyncGenerator[StreamEvent, None]:
         fields = {"code": code, "side": side, "secret": secret}
-        async with aclosing(follow(self._servers, fields, home, lasting=lasting)) as events:
+        async with aclosing(follow(self._servers, fields, home, keep_retrying=keep_retrying)) as events:
             async for _, event in events:
                 if event.name in ("answer", "gone"):
-                    self._leases.forget(code)
+                    self._leases.release(code)
                 yield event
 
-    async def _polled(self, code: str, side: Side, secret: str | None) -> AsyncGenerator[SessionUpdate, None]:
+    async def _poll_updates(self, code: str, side: Side, secret: str | None) -> AsyncGenerator[SessionUpdate, None]:
         cursor: Token | None = None
         description: str | None = None
         seen = 0
         while True:
-            found = await self.poll(code, side, wait_s=WAIT_S, since=cursor, secret=secret)
-            # Without a cursor, the server has sent all of them.
-            candidates = found.candidates if found.cursor else found.candidates[seen:]
+            update = await self.poll(code, side, wait_s=WAIT_S, since=cursor, secret=secret)
+            # Without a cursor, the response contains all candidates.
+            candidates = update.candidates if update.cursor else update.candidates[seen:]
             seen += len(candidates)
-            cursor = found.cursor
-            if candidates or found.description != description:
-                description = found.description
+            cursor = update.cursor
+            if candidates or update.description != description:
+                description = update.description
                 yield SessionUpdate(description, candidates, cursor)
             if cursor is None:
                 await asyncio.sleep(back_off_s(0, POLL_S))
 
-    async def _act(self, operation: str, code: str, fields: Fields) -> Answer:
-        home = _home(code)
-        return await self._servers.call(operation, {"code": code, **fields}, at=home, anywhere=home is None)
+    async def _call(self, operation: str, code: str, fields: Fields) -> Response:
+        home = _server_of(code)
+        return await self._servers.call(operation, {"code": code, **fields}, at=home, any_server=home is None)
 
 
-def _home(token: str | None) -> str | None:
+def _server_of(token: str | None) -> str | None:
     return token.server if isinstance(token, Token) else None
 
 
-def _cursor(answer: Answer) -> Token | None:
-    return Token(answer.found["cursor"], answer.server) if "cursor" in answer.found else None
+def _cursor(response: Response) -> Token | None:
+    return Token(response.result["cursor"], response.server) if "cursor" in response.result else None

@@ -1,18 +1,18 @@
 """Errors of the client."""
 
-FOREIGN = "the answer is not one of this API"
-ANSWER_S = 15.0  # for an answer, beyond what was asked to wait
-SLOW = "it does not answer in time"
-HUNG_UP = "it hung up"
+FOREIGN = "the response is not from this API"
+RESPONSE_S = 15.0  # for a response, in addition to the requested wait
+SLOW = "no response in time"
+HUNG_UP = "connection closed by the server"
 
 
 class APIError(Exception):
-    """A call has failed: the server has refused it, or cannot be reached (`Unreachable`).
+    """A failed request: the server has refused it, or cannot be reached (`Unreachable`).
 
     Attributes:
-        status: HTTP's.
+        status: the HTTP status; 0 without a response.
         text: the server's message.
-        retry_after_s: when to try again, if the server sent `Retry-After`.
+        retry_after_s: the seconds of `Retry-After`; None if the server sent none.
     """
 
     def __init__(self, status: int, text: str, retry_after_s: float | None = None) -> None:
@@ -21,20 +21,20 @@ class APIError(Exception):
 
     @property
     def lost_race(self) -> bool:
-        """Whether another peer has the session: with secrets that is a 404, too (contract C5)."""
+        """Whether another peer has answered first. With secrets that is also a 404 (docs/http-api.md#long-polling)."""
         return self.status in (404, 409)
 
     @property
     def is_transient(self) -> bool:
-        """Whether the same call may work later, or at another server."""
+        """Whether the same request can succeed later or at another server."""
         return self.status == 0 or is_transient(self.status)
 
 
 class Unreachable(APIError):
-    """No answer: no connection, or one that broke; the status is 0.
+    """No response: the connection failed or broke. The status is 0.
 
     Attributes:
-        sent: whether the server may have got the request.
+        sent: whether the server may have received the request.
     """
 
     def __init__(self, text: str, sent: bool) -> None:
@@ -43,10 +43,10 @@ class Unreachable(APIError):
 
 
 def unreachable(server: str, why: str, sent: bool = True) -> Unreachable:
-    """The error of a server that does not answer."""
+    """Return the error for a server that does not respond."""
     return Unreachable(f"cannot reach {'/'.join(server.split('/')[:3])}: {why}", sent)
 
 
 def is_transient(status: int) -> bool:
-    """Whether what HTTP says with a status may be over a moment later."""
+    """Return whether an HTTP status stands for a transient error."""
     return status in (429, 502, 503, 504)

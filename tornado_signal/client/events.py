@@ -1,4 +1,4 @@
-"""A stream of events that goes on where it broke off."""
+"""Event streams that resume after a broken connection."""
 
 import asyncio
 import math
@@ -14,48 +14,49 @@ RETRY_S = 1.0
 
 
 async def follow(
-    servers: Servers, fields: Fields, at: str | None = None, *, lasting: bool = True
+    servers: Servers, fields: Fields, at: str | None = None, *, keep_retrying: bool = True
 ) -> AsyncGenerator[tuple[str, StreamEvent], None]:
-    """The events of a topic or of a session, each with the server that it came from; each has data.
+    """Yield the events of a topic or session that have data, each with the server that sent it.
 
-    A stream that breaks is resumed after its last complete event, for as long as the caller iterates. Only a stream
-    that cannot be opened for `retry_timeout_s` fails; without `lasting`, also one that cannot be resumed for as long.
+    A broken stream is resumed after its last complete event, for as long as the caller iterates. A stream that cannot
+    be opened for `retry_timeout_s` fails. Without `keep_retrying`, one that cannot be resumed for that time also fails.
 
     Raises:
-        APIError: the stream is refused, or is not one of this API.
+        APIError: the stream is refused, or is not from this API.
     """
-    home: str | None = None
-    last: str | None = None
-    retry_s = first_s = RETRY_S if lasting else PAUSE_S
+    current: str | None = None
+    cursor: str | None = None
+    retry_s = first_retry_s = RETRY_S if keep_retrying else PAUSE_S
     attempt = 0
     waited_s = 0.0
     while True:
         pause_s = None
-        opened_s = math.inf
+        opened_at_s = math.inf
         try:
             async with (
-                servers.stream(fields, at, (home, last) if home else None) as (server, events),
+                servers.stream(fields, at, (current, cursor) if current else None) as (server, events),
                 aclosing(events),
             ):
-                if home != server:
-                    home, last, retry_s = server, None, first_s
-                opened_s = time.monotonic()
+                if current != server:
+                    current, cursor, retry_s = server, None, first_retry_s
+                opened_at_s = time.monotonic()
                 waited_s = 0.0
                 async for event in events:
                     attempt = 0
-                    last = event.cursor or last
+                    cursor = event.cursor or cursor
                     if event.retry_s is not None:
                         retry_s = event.retry_s
                     if event.data is not None:
                         yield server, event
         except APIError as error:
-            if error.status == 400 and last:  # the server does not know this cursor: it has a new database
-                last = None
+            if error.status == 400 and cursor:  # a server with a new database does not know the cursor
+                cursor = None
                 continue
-            if not error.is_transient or ((home is None or not lasting) and waited_s >= servers.retry_timeout_s):
+            may_give_up = current is None or not keep_retrying
+            if not error.is_transient or (may_give_up and waited_s >= servers.retry_timeout_s):
                 raise
             pause_s = error.retry_after_s
-        if time.monotonic() - opened_s > MAX_PAUSE_S:  # it was a good one, even if nothing has come
+        if time.monotonic() - opened_at_s > MAX_PAUSE_S:  # the stream worked, even if no event arrived
             attempt = 0
         pause_s = back_off_s(attempt, retry_s) if pause_s is None else pause_s
         attempt += 1

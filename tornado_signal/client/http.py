@@ -1,4 +1,4 @@
-"""The operations over HTTP."""
+"""The client's requests over HTTP."""
 
 import contextlib
 import email.utils
@@ -12,16 +12,16 @@ from urllib.parse import quote
 
 import httpx
 
-from .errors import ANSWER_S, FOREIGN, HUNG_UP, SLOW, APIError, Unreachable, unreachable
+from .errors import FOREIGN, HUNG_UP, RESPONSE_S, SLOW, APIError, Unreachable, unreachable
 from .types import Fields, StreamEvent
 
 if TYPE_CHECKING:
     from httpx_sse import EventSource, ServerSentEvent
 
-# It writes every address at INFO, with the query, in which there may be a secret.
+# httpx logs every URL at INFO, and the query can contain a secret.
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
-SILENCE_S = 45.0  # of a stream, which has a comment every 15 s
+SILENCE_S = 45.0  # the longest silence of a stream; the server sends a comment every 15 s
 
 REQUESTS: Final = {
     "version": ("GET", "/"),
@@ -38,11 +38,11 @@ REQUESTS: Final = {
 
 
 class HttpClient:
-    """Requests to any server.
+    """An HTTP client for all servers.
 
     Args:
         origin: the Origin of every request.
-        tls: makes what HTTPS needs.
+        tls: creates the TLS context for HTTPS.
     """
 
     def __init__(self, origin: str, tls: Callable[[], ssl.SSLContext]) -> None:
@@ -51,16 +51,16 @@ class HttpClient:
         self._http: httpx.AsyncClient | None = None
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close all connections."""
         if self._http is not None:
             await self._http.aclose()
             self._http = None
 
     async def call(self, server: str, operation: str, fields: Fields) -> Fields:
-        """Ask for an operation.
+        """Send the request of an operation and return the fields of the response.
 
         Raises:
-            APIError: the answer is an error, or there is none.
+            APIError: the response is an error, or there is none.
         """
         method, path = REQUESTS[operation]
         fields = {name: value for name, value in fields.items() if name != "hold"}
@@ -73,25 +73,25 @@ class HttpClient:
                 params=fields if method == "GET" else None,
                 json=fields if method == "POST" else None,
                 headers=self._headers,
-                timeout=_timeout(ANSWER_S + fields.get("wait", 0)),
+                timeout=_timeout(RESPONSE_S + fields.get("wait", 0)),
             )
         except httpx.TransportError as error:
             raise _unreachable(server, error) from None
         if response.status_code != 200:
-            raise _refusal(response)
-        found = _json_object(response)
-        if found is None:
+            raise _error_of(response)
+        result = _json_object(response)
+        if result is None:
             raise APIError(response.status_code, FOREIGN)
-        return found
+        return result
 
     @contextlib.asynccontextmanager
     async def stream(
         self, server: str, fields: Fields, since: str | None
     ) -> AsyncIterator[AsyncGenerator[StreamEvent, None]]:
-        """Open the stream of a topic, or that of a session; its events as they come, after `since`.
+        """Open the event stream of a topic or session after `since`, and return its events.
 
         Raises:
-            APIError: there is no stream; reading it raises that it breaks.
+            APIError: the stream cannot be opened. Reading the events raises it if the stream breaks.
             ModuleNotFoundError: the extra `client` is not installed.
         """
         try:
@@ -100,9 +100,9 @@ class HttpClient:
             raise ModuleNotFoundError("event streams need httpx-sse: pip install 'tornado-signal[client]'") from error
         fields = dict(fields)
         path = f"/{_segment(fields.pop('topic'))}/events" if "topic" in fields else "/events"
-        async with contextlib.AsyncExitStack() as opened:
+        async with contextlib.AsyncExitStack() as stack:
             try:
-                source = await opened.enter_async_context(
+                source = await stack.enter_async_context(
                     aconnect_sse(
                         self._client(),
                         "GET",
@@ -114,14 +114,14 @@ class HttpClient:
                 )
                 if source.response.status_code != 200:
                     await source.response.aread()
-                    raise _refusal(source.response)
+                    raise _error_of(source.response)
             except httpx.TransportError as error:
                 raise _unreachable(server, error) from None
             yield _events(server, source)
 
     def _client(self) -> httpx.AsyncClient:
         if self._http is None:
-            # Each wait and each stream holds a connection.
+            # Each long poll and each stream occupies a connection.
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
             self._http = httpx.AsyncClient(limits=limits, verify=self._tls())
         return self._http
@@ -136,50 +136,50 @@ async def _events(server: str, source: "EventSource") -> AsyncGenerator[StreamEv
             if sse.data and data is None:
                 raise APIError(200, FOREIGN)
             yield StreamEvent(sse.event, data, sse.id or None, None if sse.retry is None else sse.retry / 1000)
-    except SSEError:  # a TransportError, too
+    except SSEError:  # before TransportError, of which it is a subclass
         raise APIError(200, FOREIGN) from None
     except httpx.TransportError as error:
         raise _unreachable(server, error) from None
 
 
 def _segment(topic: str) -> str:
-    """A topic as one segment of a path, whatever characters it has."""
+    """Encode a topic as one path segment."""
     segment = quote(topic, safe="")
     return segment.replace(".", "%2E") if topic in (".", "..") else segment
 
 
 def _timeout(read_s: float) -> httpx.Timeout:
-    return httpx.Timeout(ANSWER_S, read=read_s, pool=None)
+    return httpx.Timeout(RESPONSE_S, read=read_s, pool=None)
 
 
 def _unreachable(server: str, error: httpx.TransportError) -> Unreachable:
     sent = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol)
     why = str(error) or (SLOW if isinstance(error, httpx.TimeoutException) else HUNG_UP)
     cause: BaseException | None = error
-    while cause is not None:  # what the system said is somewhere below
+    while cause is not None:  # the operating system's error is among the causes
         if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and (cause.errno or 0) > 0:
             why = os.strerror(cause.errno or 0)
         cause = cause.__cause__ or cause.__context__
     return unreachable(server, why, sent)
 
 
-def _json_object(said: "httpx.Response | ServerSentEvent") -> dict[str, Any] | None:
-    """The JSON object that a response or an event holds; None if it holds anything else."""
+def _json_object(message: "httpx.Response | ServerSentEvent") -> dict[str, Any] | None:
+    """Return the JSON object in a response or event; None if the content is not a JSON object."""
     try:
-        found = said.json()
+        value = message.json()
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
-def _refusal(response: httpx.Response) -> APIError:
+def _error_of(response: httpx.Response) -> APIError:
     text = (_json_object(response) or {}).get("error")
     text = text if isinstance(text, str) else response.reason_phrase
     return APIError(response.status_code, text, _retry_after_s(response.headers.get("Retry-After")))
 
 
 def _retry_after_s(value: str | None) -> float | None:
-    """What Retry-After says, which is seconds or a date; None for nothing that can be understood."""
+    """Return the seconds of a Retry-After header, which is a number or a date; None if it is invalid."""
     if value is None:
         return None
     if value.isascii() and value.isdigit():

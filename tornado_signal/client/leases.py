@@ -1,4 +1,4 @@
-"""Offers that live as long as their client."""
+"""Leases of held offers: each offer exists as long as its client."""
 
 import asyncio
 import contextlib
@@ -14,21 +14,24 @@ REFRESH_S = 40.0
 
 
 class LeaseManager:
-    """Offers are held over a WebSocket, each new one takes them over, and without one they are refreshed."""
+    """Leases of this client's offers.
+
+    A WebSocket holds them. When it is closed, the next one takes them over; without a WebSocket they are refreshed.
+    """
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def begin(self, code: Token, secret: str | None, connection: RpcConnection | None) -> None:
-        """Keep an offer that has been published.
+    def keep(self, code: Token, secret: str | None, connection: RpcConnection | None) -> None:
+        """Maintain the lease of a published offer.
 
         Args:
-            code: its code.
-            secret: its owner's.
-            connection: which one holds it.
+            code: the code of the session.
+            secret: the offerer's secret.
+            connection: the connection that holds the offer; None if it was published over HTTP.
         """
-        self._start(code, self._keep(code, secret, connection))
+        self._start(code, self._maintain(code, secret, connection))
 
     def withdraw_later(self, code: str, withdraw: Callable[[], Awaitable[object]]) -> None:
         """Repeat a withdrawal until the server responds, or the client is closed.
@@ -37,25 +40,25 @@ class LeaseManager:
             code: the code of the session.
             withdraw: sends the withdrawal.
         """
-        self._start(code, self._withdraw(withdraw))
+        self._start(code, self._retry_withdrawal(withdraw))
 
-    def forget(self, code: str) -> None:
-        """Keep an offer no longer, as it is answered or gone."""
+    def release(self, code: str) -> None:
+        """Stop maintaining an offer that is answered or removed."""
         task = self._tasks.pop(code, None)
         if task is not None:
             task.cancel()
 
     def close(self) -> None:
-        """Keep none."""
+        """Release all offers."""
         for code in list(self._tasks):
-            self.forget(code)
+            self.release(code)
 
-    def _start(self, code: str, work: Coroutine[None, None, None]) -> None:
-        self.forget(code)
-        task = self._tasks[code] = asyncio.create_task(work)
+    def _start(self, code: str, coroutine: Coroutine[None, None, None]) -> None:
+        self.release(code)
+        task = self._tasks[code] = asyncio.create_task(coroutine)
         task.add_done_callback(lambda task: self._tasks.get(code) is task and self._tasks.pop(code))
 
-    async def _withdraw(self, withdraw: Callable[[], Awaitable[object]]) -> None:
+    async def _retry_withdrawal(self, withdraw: Callable[[], Awaitable[object]]) -> None:
         for attempt in itertools.count():
             await asyncio.sleep(back_off_s(attempt))
             try:
@@ -65,24 +68,24 @@ class LeaseManager:
                     continue
             return
 
-    async def _keep(self, code: Token, secret: str | None, connection: RpcConnection | None) -> None:
-        with contextlib.suppress(APIError):  # it is gone
+    async def _maintain(self, code: Token, secret: str | None, connection: RpcConnection | None) -> None:
+        with contextlib.suppress(APIError):  # the offer was removed
             while True:
                 if connection is None:
                     await asyncio.sleep(REFRESH_S)
                 else:
-                    with connection.holding():
-                        await connection.ended.wait()
-                connection = await self._take_over(code, secret)
+                    with connection.count_held():
+                        await connection.closed.wait()
+                connection = await self._renew(code, secret)
 
-    async def _take_over(self, code: Token, secret: str | None) -> RpcConnection | None:
-        """Hold an offer over the connection that there is now, which is returned, else refresh it."""
+    async def _renew(self, code: Token, secret: str | None) -> RpcConnection | None:
+        """Hold an offer over the current connection and return it; without one, refresh the offer and return None."""
         fields = {"code": code, "secret": secret}
         for attempt in itertools.count():
             await asyncio.sleep(back_off_s(attempt))
             try:
                 connection = await self._servers.connection(code.server)
-                if connection is not None and connection.may_hold:
+                if connection is not None and connection.can_hold:
                     await connection.call("hold", {name: value for name, value in fields.items() if value is not None})
                     return connection
                 await self._servers.call("refresh", {**fields, "side": "offerer"}, at=code.server)

@@ -1,4 +1,4 @@
-"""One side of one session with aiortc: from its description to the open data channel."""
+"""One side of a session with aiortc, from the description to the open data channel."""
 
 import asyncio
 import contextlib
@@ -12,22 +12,22 @@ from aiortc.sdp import candidate_from_sdp
 from .api import SignalClient
 from .types import Closable, Fields, IceServer, Side
 
-CLOSE_S = 2.0  # for what is still to be sent
+CLOSE_S = 2.0  # timeout for unsent messages
 
 
 class Closed(ConnectionError):
-    """The connection has ended, from either side."""
+    """The connection is closed, by either side."""
 
 
 class Connection(Closable):
-    """A connection to another peer, whose data channel is open: send, receive or iterate over messages, close.
+    """A connection to another peer with an open data channel. Iterate over it to receive the messages.
 
     Attributes:
-        peer: aiortc's connection, for whatever else it can do.
-        channel: its data channel.
-        side: which one this is.
-        code: of the session by which the peers met.
-        info: the other peer's own words, if it has published.
+        peer: aiortc's connection.
+        channel: the data channel.
+        side: this peer's side of the session.
+        code: the code of the session.
+        info: the other peer's `info`; None if this peer is the offerer.
     """
 
     def __init__(self, ice_servers: list[IceServer], side: Side, info: str | None = None) -> None:
@@ -37,31 +37,31 @@ class Connection(Closable):
         self.code = ""
         self.channel: RTCDataChannel
         self._inbox: asyncio.Queue[str | bytes | None] = asyncio.Queue()
-        self._open, self._ended = asyncio.Event(), asyncio.Event()
-        self._described_other = False
-        self._answer: RTCSessionDescription | None = None  # until it is accepted
-        self._seen: set[str] = set()
+        self._open, self._closed = asyncio.Event(), asyncio.Event()
+        self._has_remote_description = False
+        self._answer: RTCSessionDescription | None = None  # this side's answer
+        self._added: set[str] = set()
         if side == "offerer":
-            self._use(self.peer.createDataChannel("data"))
+            self._use_channel(self.peer.createDataChannel("data"))
         else:
-            self.peer.on("datachannel", self._use)
+            self.peer.on("datachannel", self._use_channel)
         self.peer.on("connectionstatechange", self._on_connection_state)
 
     def send(self, message: str | bytes) -> None:
         """Send a message.
 
         Raises:
-            Closed: the connection has ended.
+            Closed: the connection is closed.
         """
         if self.channel.readyState != "open":
             raise Closed("the connection is closed")
         self.channel.send(message)
 
     async def receive(self) -> str | bytes:
-        """The next message.
+        """Return the next message.
 
         Raises:
-            Closed: the connection has ended.
+            Closed: the connection is closed.
         """
         message = await self._inbox.get()
         if message is None:
@@ -75,120 +75,129 @@ class Connection(Closable):
                 yield await self.receive()
 
     async def close(self) -> None:
-        """Send what is still to be sent, and hang up."""
+        """Send pending messages and close the connection."""
         if self._open.is_set() and self.channel.readyState == "open":
-            await finish(self.channel, self._ended)
+            await drain(self.channel, self._closed)
         await self.peer.close()
-        self._end()
+        self._on_closed()
 
     async def offer(self) -> str:
-        """Describe this side as the offerer; aiortc finds its addresses before, so they are in the description."""
+        """Return this side's offer as JSON. aiortc gathers the candidates first, so the offer contains them."""
         await self.peer.setLocalDescription(await self.peer.createOffer())
-        return json.dumps(fields_of(self.peer.localDescription))
+        return json.dumps(description_fields(self.peer.localDescription))
 
     async def answer(self, offer: str, candidates: list[str]) -> str:
-        """Describe this side as the answerer. Nothing is sent to the other side before `open`.
+        """Return this side's answer as JSON. Nothing is sent to the other side before `open`.
 
         Raises:
-            ValueError: no data channel is offered; what aiortc refuses raises whatever it happens to.
+            ValueError: no data channel is offered.
+            Exception: aiortc refuses the offer; it has no common error class.
         """
-        await self._take(offer)
+        await self._set_remote_description(offer)
         if self.peer.sctp is None:
             raise ValueError("the offer has no data channel")
-        await self._add(candidates)
-        # aiortc would find its addresses, and connect with them at once, as it sets the local description.
-        transports = {self.peer.sctp.transport, *(each.receiver.transport for each in self.peer.getTransceivers())}
-        await asyncio.gather(*(each.transport.iceGatherer.gather() for each in transports))
+        await self._add_candidates(candidates)
+        # Setting the local description would gather candidates and connect immediately, so gather them here.
+        media = (transceiver.receiver.transport for transceiver in self.peer.getTransceivers())
+        transports = {self.peer.sctp.transport, *media}
+        await asyncio.gather(*(transport.transport.iceGatherer.gather() for transport in transports))
         self._answer = await self.peer.createAnswer()
-        return json.dumps(fields_of(self._answer))
+        return json.dumps(description_fields(self._answer))
 
     async def open(self, client: SignalClient, secret: str | None) -> None:
-        """Use what the other side sends, until the data channel is open. An answer must have been accepted before.
+        """Apply what the other side sends until the data channel is open. As the answerer, call it after `/answer`.
 
         Raises:
-            APIError: the session has ended before.
+            APIError: the session was removed before.
         """
         if self._answer is not None:
             await self.peer.setLocalDescription(self._answer)
-        await until_first(self._open.wait(), self._use_news(client, secret))
+        await wait_for_first(self._open.wait(), self._apply_updates(client, secret))
 
-    async def _use_news(self, client: SignalClient, secret: str | None) -> None:
+    async def _apply_updates(self, client: SignalClient, secret: str | None) -> None:
         async with aclosing(client.news(self.code, self.side, secret=secret)) as all_news:
             async for news in all_news:
-                if news.description is not None and not self._described_other:
-                    await self._take(news.description)
-                await self._add(news.candidates)
+                if news.description is not None and not self._has_remote_description:
+                    await self._set_remote_description(news.description)
+                await self._add_candidates(news.candidates)
 
-    async def _take(self, description: str) -> None:
-        await take(self.peer, json.loads(description))
-        self._described_other = True
+    async def _set_remote_description(self, description: str) -> None:
+        await set_remote_description(self.peer, json.loads(description))
+        self._has_remote_description = True
 
-    async def _add(self, candidates: list[str]) -> None:
-        """Use candidates as browsers send them, each once."""
+    async def _add_candidates(self, candidates: list[str]) -> None:
+        """Add candidates in the form that browsers send, each once."""
         for text in candidates:
-            if text in self._seen:
+            if text in self._added:
                 continue
-            self._seen.add(text)
+            self._added.add(text)
             with contextlib.suppress(ValueError, RecursionError):
                 await add_candidate(self.peer, json.loads(text))
 
-    def _use(self, channel: RTCDataChannel) -> None:
-        if hasattr(self, "channel"):  # the other side may open more of them; they are its own affair
+    def _use_channel(self, channel: RTCDataChannel) -> None:
+        if hasattr(self, "channel"):  # ignore further channels of the other side
             return
         self.channel = channel
         channel.on("message", self._inbox.put_nowait)
-        channel.on("close", self._end)
+        channel.on("close", self._on_closed)
         channel.on("open", self._open.set)
         if channel.readyState == "open":
             self._open.set()
 
     def _on_connection_state(self) -> None:
         if self.peer.connectionState in ("failed", "closed"):
-            self._end()
+            self._on_closed()
 
-    def _end(self) -> None:
-        self._ended.set()
+    def _on_closed(self) -> None:
+        self._closed.set()
         self._inbox.put_nowait(None)
 
 
 def new_connection(ice_servers: list[IceServer]) -> RTCPeerConnection:
-    """A connection of aiortc which uses these servers."""
-    servers = [RTCIceServer(each["urls"], each.get("username"), each.get("credential")) for each in ice_servers]
+    """Return a connection of aiortc that uses these ICE servers."""
+    servers = [RTCIceServer(server["urls"], server.get("username"), server.get("credential")) for server in ice_servers]
     return RTCPeerConnection(RTCConfiguration(iceServers=servers))
 
 
-def fields_of(description: RTCSessionDescription) -> Fields:
-    """A description as JSON has it."""
+def description_fields(description: RTCSessionDescription) -> Fields:
+    """Return the JSON fields of a description."""
     return {"type": description.type, "sdp": description.sdp}
 
 
-async def take(connection: RTCPeerConnection, fields: Fields) -> None:
-    """Use a description of the other side. What aiortc refuses raises whatever it happens to."""
+async def set_remote_description(connection: RTCPeerConnection, fields: Fields) -> None:
+    """Set the remote description.
+
+    Raises:
+        Exception: aiortc refuses it; there is no common error class.
+    """
     await connection.setRemoteDescription(RTCSessionDescription(sdp=fields["sdp"], type=fields["type"]))
 
 
 async def add_candidate(connection: RTCPeerConnection, fields: Fields) -> None:
-    """Use a candidate as browsers send it; one that is wrong does not spoil the others."""
-    with contextlib.suppress(Exception):  # from a stranger, and aiortc has no one error for what it refuses
-        if line := fields["candidate"].removeprefix("candidate:"):  # the last one is empty: no more will come
+    """Add a candidate in the form that browsers send; ignore it if it is invalid."""
+    with contextlib.suppress(Exception):  # untrusted input, and aiortc has no common error class for it
+        if line := fields["candidate"].removeprefix("candidate:"):  # an empty candidate marks the last one
             candidate = candidate_from_sdp(line)
             candidate.sdpMid, candidate.sdpMLineIndex = fields.get("sdpMid"), fields.get("sdpMLineIndex")
             await connection.addIceCandidate(candidate)
 
 
-async def finish(channel: RTCDataChannel, ended: asyncio.Event) -> None:
-    """Close a channel after what is still to be sent, and wait until it `ended`, for a while."""
+async def drain(channel: RTCDataChannel, closed: asyncio.Event) -> None:
+    """Close a channel after its pending messages, and wait at most `CLOSE_S` until it is closed."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(CLOSE_S):
             while channel.bufferedAmount:  # noqa: ASYNC110 (aiortc has no event for it)
                 await asyncio.sleep(0.01)
             channel.close()
-            await ended.wait()
+            await closed.wait()
 
 
-async def until_first(*coroutines: Coroutine[None, None, object]) -> None:
-    """Run all of them until one has ended; if that has failed, so does this. The first of several decides."""
-    tasks = [asyncio.ensure_future(each) for each in coroutines]
+async def wait_for_first(*coroutines: Coroutine[None, None, object]) -> None:
+    """Run coroutines until one is done, cancel the others and raise its error, if any.
+
+    If several are done at once, the first in order decides.
+    """
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         await next(task for task in tasks if task.done())

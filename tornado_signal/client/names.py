@@ -1,6 +1,6 @@
-"""What a member of a room is known by: an id, a name that a secret protects, and texts which nothing else can write.
+"""Identities of room members: an id, a protected name, and signed texts.
 
-The id of a member with a secret is a public key of Ed25519, so that everything it says can be checked against its id.
+The id of a member with a secret is an Ed25519 public key. Its texts are verified against its id.
 """
 
 import base64
@@ -13,27 +13,27 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from .types import Fields
 
-SIGNED = "@"  # what the id of a member with a secret begins with
+SIGNED = "@"  # prefix of the id of a member with a secret
 SIGNATURE = 86  # characters
 MAX_NAME = 256
 SALT = "tornado-signal room\n"
 
 
 class Identity:
-    """One member of a room as it shows itself to the others.
+    """The identity that a room member presents to the others.
 
     Args:
-        topic: of the room, as on the server.
-        me: its name; None for none.
-        secret: what its id, and with it its name, is protected by; None for an id that is made up.
+        topic: the server's topic of the room.
+        me: the member's name; None for no name.
+        secret: protects the id and the name; None for a random id.
 
     Raises:
-        ValueError: a name without a secret, or one that is empty or too long.
+        ValueError: the name has no secret, is empty or is too long.
 
     Attributes:
-        id: under which the others know it.
-        name: its name.
-        signed: whether it has a secret.
+        id: the member's id in the room.
+        name: the member's name; None for no name.
+        signed: whether the member has a secret.
     """
 
     def __init__(self, topic: str, me: str | None, secret: str | None) -> None:
@@ -52,19 +52,19 @@ class Identity:
             self.id = SIGNED + _text_of(self._key.public_key().public_bytes_raw())
 
     def seal(self, fields: Fields, recipient: str = "") -> str:
-        """What this member says, as text, to a member (its id), or in its beacon to all."""
+        """Return fields as signed text, for the member with the id `recipient` or, in a beacon, for all."""
         text = json.dumps({**fields, "me": self.name} if self.name is not None else fields)
         return text if self._key is None else _text_of(self._key.sign(self._signed(text, recipient))) + text
 
     def unseal(self, text: str, sender: str, recipient: str = "") -> Fields | None:
-        """What another member says; None if it is nonsense, or does not come from the member that it names.
+        """Return the fields of another member's text; None if it is malformed or the signature does not match.
 
-        `me` is there only if it is a name which the sender may have.
+        The fields contain `me` only if the text is signed and the name is valid.
 
         Args:
-            text: what has come.
-            sender: the field with its id.
-            recipient: the id of the member that it is for.
+            text: the received text.
+            sender: the field with the sender's id.
+            recipient: the id of the member that the text is for.
         """
         at = 0 if text.startswith("{") else SIGNATURE
         signature, text = text[:at], text[at:]
@@ -75,7 +75,7 @@ class Identity:
                 return None
             if signature:
                 key = _bytes_of(member.removeprefix(SIGNED))
-                if member != SIGNED + _text_of(key):  # else one key had several ids
+                if member != SIGNED + _text_of(key):  # otherwise one key would have several ids
                     return None
                 Ed25519PublicKey.from_public_bytes(key).verify(_bytes_of(signature), self._signed(text, recipient))
         except (ValueError, TypeError, LookupError, RecursionError, InvalidSignature):

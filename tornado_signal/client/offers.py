@@ -1,4 +1,4 @@
-"""Offers of peers: with a secret of their own, and held."""
+"""Held offers of peers, each with its own secret."""
 
 import asyncio
 import contextlib
@@ -8,16 +8,16 @@ from .api import SignalClient
 from .errors import APIError
 from .types import Token
 
-TTL_MS = 120_000  # how long an offer outlives a peer that vanished without a word
+TTL_MS = 120_000  # how long an offer outlives a peer that disappeared without withdrawing it
 
 
 def new_secret() -> str:
-    """A secret for one side of one session."""
+    """Return a random secret for one side of one session."""
     return secrets.token_urlsafe(24)
 
 
 async def publish_held(client: SignalClient, topic: str, info: str, offer: str, secret: str) -> Token:
-    """Publish an offer that lives as long as the client; its code. If this is cancelled, nothing stays published."""
+    """Publish an offer that exists as long as the client, and return its code. If cancelled, withdraw the offer."""
     publishing = asyncio.create_task(_publish(client, topic, info, offer, secret))
     try:
         return await asyncio.shield(publishing)
@@ -33,4 +33,4 @@ async def _publish(client: SignalClient, topic: str, info: str, offer: str, secr
     except APIError as error:
         if error.status != 400 or not error.text.endswith("ttl"):
             raise
-        return await client.offer(topic, info, offer, secret=secret, hold=True)  # so long is not allowed
+        return await client.offer(topic, info, offer, secret=secret, hold=True)  # `TTL_MS` exceeds the server's limit

@@ -1,6 +1,6 @@
-"""Peers that connect, with aiortc: publish under a topic and get connections, or join a topic.
+"""WebRTC peers with aiortc: publish under a topic and receive connections, or join a topic.
 
-They understand the browser module: descriptions and candidates are the JSON of what WebRTC calls so.
+They are compatible with the browser module: descriptions and candidates have WebRTC's JSON form.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ from .types import Closable, IceServer, Session
 
 __all__ = ["Closed", "Connection", "Peers", "Publication", "new_secret"]
 
-OPEN_S = 20.0  # from the answer to the open channel
-RENEW_S = 600.0  # how old an offer, or a TURN password, is at most when it is used
+OPEN_S = 20.0  # timeout from the answer to the open channel
+RENEW_S = 600.0  # maximum age of an offer or a TURN password when it is used
 
 
 class Peers(Closable):
-    """Where connections come from. Use it as an async context manager: its end withdraws what it has published.
+    """A factory of connections, publications and rooms. As an async context manager it withdraws its offers at the end.
 
     Args:
-        servers: the address of a server, or several of which the first one that works is used.
-        origin: the Origin of every request; by default that of a page which the first server has.
-        info: describes this peer, at most 1024 characters; random if not given. `join` skips sessions with the same.
-        ice_servers: in place of those that the server names.
-        websocket: as `SignalClient`.
+        servers: the address of a server, or several addresses. The first server that works is used.
+        origin: the Origin of every request; by default the origin of the first server.
+        info: describes this peer, at most 1024 characters; random by default. `join` skips sessions with the same text.
+        ice_servers: replaces the ICE servers that the server names.
+        websocket: as for `SignalClient`.
     """
 
     def __init__(
@@ -48,57 +48,57 @@ class Peers(Closable):
         self.client = SignalClient(servers, origin, websocket=websocket)
         self.info = info or str(uuid.uuid4())
         self._ice_servers = ice_servers
-        self._ice_until_s = float("inf") if ice_servers is not None else 0.0
+        self._ice_refresh_at_s = float("inf") if ice_servers is not None else 0.0
         self._open: set[Publication | Room] = set()
 
     async def close(self) -> None:
-        """Withdraw every offer, and leave every room. Other connections stay."""
-        await asyncio.gather(*(each.close() for each in self._open))
+        """Withdraw all offers and leave all rooms. Other connections stay open."""
+        await asyncio.gather(*(opened.close() for opened in self._open))
         await self.client.close()
 
     def publish(self, topic: str) -> "Publication":
-        """Be found under a topic, by one peer after the other, until the publication is closed."""
+        """Publish offers under a topic, one after the other, until the publication is closed."""
         publication = Publication(self, topic)
         self._open.add(publication)
         return publication
 
-    def forget(self, closed: "Publication | Room") -> None:
-        """A publication or a room has been closed."""
+    def discard(self, closed: "Publication | Room") -> None:
+        """Remove a closed publication or room."""
         self._open.discard(closed)
 
     def room(self, topic: str, *, me: str | None = None, secret: str | None = None) -> Room:
-        """Be connected to everybody in a room, browsers included, until it is left. Iterate over it for what happens.
+        """Enter a room and connect to all its members, browsers included. Iterate over the room for its events.
 
         Args:
-            topic: which room.
-            me: a name, shown to the others, at most 256 characters.
-            secret: protects the name: whatever else uses it in the room is ignored. The same secret gives the same id.
+            topic: the topic of the room.
+            me: a name for the other members to see, at most 256 characters.
+            secret: protects the name: other members that use it are ignored. The same secret gives the same id.
 
         Raises:
-            ValueError: a name without a secret, or one that is too long.
+            ValueError: the name has no secret, is empty or is too long.
         """
-        room = Room(self.client, self.ice_servers, topic, self.info, me, secret, self.forget)
+        room = Room(self.client, self.ice_servers, topic, self.info, me, secret, self.discard)
         self._open.add(room)
         return room
 
     async def join(self, topic: str, *, wait_s: float | None = None) -> Connection:
-        """Connect to a peer of a topic, as soon as there is one.
+        """Connect to a peer of a topic as soon as one is available.
 
-        It tries them in random order, so that peers spread, and the next one when one is taken or cannot be reached.
+        Peers are tried in random order, so that connections are spread. A peer that is taken or unreachable is skipped.
 
         Args:
-            topic: where to look.
-            wait_s: for how long; None for ever.
+            topic: the topic of the peers.
+            wait_s: the timeout in seconds; None to wait forever.
 
         Raises:
             TimeoutError: no peer could be reached in time.
-            APIError: the server refuses.
+            APIError: the server refuses the request.
         """
         tried: set[str] = set()
         async with asyncio.timeout(wait_s), aclosing(self.client.listings(topic)) as listings:
             async for listing in listings:
-                others = [each for each in listing.sessions if each["info"] != self.info]
-                for session in random.sample(others, len(others)):
+                candidates = [session for session in listing.sessions if session["info"] != self.info]
+                for session in random.sample(candidates, len(candidates)):
                     if session["code"] not in tried:
                         tried.add(session["code"])
                         if connection := await self._connect(session):
@@ -106,15 +106,15 @@ class Peers(Closable):
         raise AssertionError("unreachable")
 
     async def _connect(self, session: Session) -> Connection | None:
-        """Answer a session; None if it is taken, or its peer cannot be reached."""
+        """Answer a session and return the connection; None if the session is taken or its peer is unreachable."""
         connection = Connection(await self.ice_servers(), "answerer", session["info"])
         connection.code = session["code"]
         secret = new_secret()
-        async with contextlib.AsyncExitStack() as failing:
-            failing.push_async_callback(connection.close)
+        async with contextlib.AsyncExitStack() as cleanup:
+            cleanup.push_async_callback(connection.close)
             try:
                 answer = await connection.answer(session["offer"], session["offerCandidates"])
-            except Exception:  # what a stranger has published, and aiortc has no one error for what it refuses
+            except Exception:  # untrusted input, and aiortc has no common error class for it
                 return None
             try:
                 await self.client.answer(connection.code, answer, secret=secret)
@@ -126,21 +126,21 @@ class Peers(Closable):
                 return None
             except TimeoutError:
                 return None
-            failing.pop_all()
+            cleanup.pop_all()
         return connection
 
     async def ice_servers(self) -> list[IceServer]:
-        """The ICE servers for a new connection; asked for anew before their credentials end."""
-        if time.monotonic() >= self._ice_until_s:
-            found = await self.client.ice_servers()
-            self._ice_servers = found["iceServers"] if found else []
-            left_s = found["expiresAt"] / 1000 - time.time() if found else RENEW_S
-            self._ice_until_s = time.monotonic() + min(RENEW_S, max(0.0, left_s / 2))
+        """Return the ICE servers for a new connection. They are requested again before their credentials expire."""
+        if time.monotonic() >= self._ice_refresh_at_s:
+            response = await self.client.ice_servers()
+            self._ice_servers = response["iceServers"] if response else []
+            remaining_s = response["expiresAt"] / 1000 - time.time() if response else RENEW_S
+            self._ice_refresh_at_s = time.monotonic() + min(RENEW_S, max(0.0, remaining_s / 2))
         return self._ice_servers or []
 
 
 class Publication(Closable):
-    """An offer under a topic, and after its answer the next one. Iterate over it for the connections, as they open."""
+    """A published offer, replaced after each answer. Iterate over the publication for the open connections."""
 
     def __init__(self, peers: Peers, topic: str) -> None:
         self.topic = topic
@@ -149,19 +149,19 @@ class Publication(Closable):
         self._tasks = {asyncio.create_task(self._publish())}
 
     async def __aiter__(self) -> AsyncIterator[Connection]:
-        """The connections.
+        """Yield the connections as they open.
 
         Raises:
-            APIError: the server refuses to publish.
+            APIError: the server refuses the offer.
         """
-        while (found := await self._ready.get()) is not None:
-            if isinstance(found, BaseException):
-                raise found
-            yield found
+        while (item := await self._ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
 
     async def close(self) -> None:
-        """Take the offer back. Connections that are open stay."""
-        self._peers.forget(self)
+        """Withdraw the offer. Open connections stay open."""
+        self._peers.discard(self)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -180,7 +180,7 @@ class Publication(Closable):
                     attempt += 1
                     continue
                 attempt = 0
-                if await self._answered(connection, secret):
+                if await self._wait_for_answer(connection, secret):
                     opening = asyncio.create_task(self._open(connection, secret))
                     self._tasks.add(opening)
                     opening.add_done_callback(self._tasks.discard)
@@ -188,28 +188,28 @@ class Publication(Closable):
             self._ready.put_nowait(error)
 
     async def _offer(self) -> tuple[Connection, str]:
-        """Publish an offer; its connection, and its secret."""
+        """Publish an offer. Return its connection and its secret."""
         client, info = self._peers.client, self._peers.info
         connection = Connection(await self._peers.ice_servers(), "offerer")
         secret = new_secret()
-        async with contextlib.AsyncExitStack() as failing:
-            failing.push_async_callback(connection.close)
+        async with contextlib.AsyncExitStack() as cleanup:
+            cleanup.push_async_callback(connection.close)
             offer = await connection.offer()
             connection.code = await publish_held(client, self.topic, info, offer, secret)
-            failing.pop_all()
+            cleanup.pop_all()
         return connection, secret
 
-    async def _answered(self, connection: Connection, secret: str) -> bool:
-        """Wait for the answer; False if the offer has become too old, or is gone. It is withdrawn unless answered."""
+    async def _wait_for_answer(self, connection: Connection, secret: str) -> bool:
+        """Wait for the answer and return True. Return False if the offer became too old or was removed; withdraw it."""
         client, code = self._peers.client, connection.code
-        async with contextlib.AsyncExitStack() as failing:
-            failing.push_async_callback(connection.close)
-            failing.push_async_callback(self._withdraw, code, secret)
+        async with contextlib.AsyncExitStack() as cleanup:
+            cleanup.push_async_callback(connection.close)
+            cleanup.push_async_callback(self._withdraw, code, secret)
             try:
                 async with asyncio.timeout(RENEW_S), aclosing(client.news(code, "offerer", secret=secret)) as all_news:
                     async for news in all_news:
                         if news.description is not None:
-                            failing.pop_all()
+                            cleanup.pop_all()
                             return True
             except TimeoutError:
                 pass
@@ -228,7 +228,7 @@ class Publication(Closable):
                 await connection.open(self._peers.client, secret)
         except BaseException as error:
             await connection.close()
-            # A peer that has answered may send anything, or leave; the next one may come.
+            # The answering peer can send anything or disconnect. Its failure must not end the publication.
             if not isinstance(error, Exception):
                 raise
         else:

@@ -1,6 +1,6 @@
-"""Rooms: everybody under a topic, connected to everybody; browsers by the browser module are among them.
+"""Rooms: the peers under a topic, each connected to all others, including pages with the browser module.
 
-What members of a room say to each other is described in the browser module, at its class `Room`.
+docs/room-protocol.md describes the messages between members.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import cast
 
 from .api import SignalClient
 from .errors import APIError
-from .link import until_first
+from .link import wait_for_first
 from .names import Identity
 from .offers import new_secret, publish_held
 from .room_peer import Joined, Left, Message, Peer
@@ -24,108 +24,107 @@ from .types import Closable, Fields, IceServer, Session, Token
 
 __all__ = ["Joined", "Left", "Message", "NameTaken", "Peer", "Room"]
 
-TOPIC = "room/"  # what the topic of a room begins with on the server: no offers are there that `join` could take
-MAX_MAILS = 250  # to one beacon: the server's limits allow twice as many
-MAX_ATTEMPTS = 50  # at once that a room begins, and as many that others do
-PAIR_S = 5.0  # for two members to connect, longer with each try
-MAX_TRIES = 4  # after which it does not get longer
-LATE_S = 1.5  # after which an attempt ends for another one; longer with each try, too
-ANSWER_S = 30.0  # for an attempt of the other side
-PAUSE_S = 1.0  # between two tries
+TOPIC = "room/"  # prefix of a room's topic on the server, so that `join` cannot answer a beacon
+MAX_MAILS = 250  # to one beacon; the server's default limit is twice as high
+MAX_ATTEMPTS = 50  # concurrent attempts of this side, and as many of other members
+PAIR_S = 5.0  # timeout of the first attempt; later ones have a multiple of it
+MAX_TRIES = 4  # the largest multiple of `PAIR_S` and `LATE_S`
+LATE_S = 1.5  # after this time the first attempt may be replaced; later ones have a multiple of it
+REMOTE_ATTEMPT_S = 30.0  # timeout of an attempt of another member
+PAUSE_S = 1.0  # between two attempts with a member
 
 
 class NameTaken(ConnectionError):
-    """Another member of the room has the name, or this one's secret is used elsewhere, too, by a newer member."""
+    """Another member of the room has the name, or a newer member uses the same secret."""
 
 
 class Member:
-    """What is known of another member.
+    """The state of another member.
 
     Attributes:
-        id: under which it is known.
-        info: its own words.
-        name: its name; None if it has none.
-        at: when its beacon was made, by its own clock; 0 while it is not known.
-        created_at: when that was published.
-        tries: attempts to connect since it was last connected.
-        attempt: the name of the attempt that there is, or was last.
-        attempts: all of them.
-        peer: the attempt, or connection, that there is.
-        resting: whether the next attempt has to wait.
-        listed: whether its beacon is known.
+        id: the member's id.
+        info: the member's description of itself.
+        name: the member's name; None for no name.
+        beacon_ms: the time at which the member made its beacon, by its own clock; 0 without a beacon.
+        published_ms: the time at which the beacon was published, by the server's clock.
+        tries: the number of attempts since the last connection.
+        attempt: the id of the current or last attempt.
+        attempts: the ids of all attempts.
+        peer: the current attempt or connection; None if there is none.
+        backing_off: whether the next attempt has to wait.
+        listed: set while the beacon is listed.
     """
 
     def __init__(self, id: str, info: str, name: str | None) -> None:
         self.id, self.info, self.name = id, info, name
-        self.at = self.created_at = 0
+        self.beacon_ms = self.published_ms = 0
         self.tries = 0
         self.attempt = ""
         self.attempts: set[str] = set()
         self.peer: Peer | None = None
-        self.resting = False
+        self.backing_off = False
         self.listed = asyncio.Event()
         self._code: Token | None = None
 
     @property
     def code(self) -> Token | None:
-        """Its beacon."""
+        """The code of the member's beacon; None without a beacon."""
         return self._code
 
     @code.setter
     def code(self, code: Token | None) -> None:
         self._code = code
         if code is None:
-            self.at = 0
+            self.beacon_ms = 0
             self.listed.clear()
         else:
             self.listed.set()
 
 
 class WaitingMembers:
-    """Members that wait for an attempt: the least tried first, in random order."""
+    """Members that wait for an attempt, the least tried first, in random order."""
 
     def __init__(self) -> None:
         self._by_tries: list[list[Member]] = [[] for _ in range(MAX_TRIES + 1)]
-        self._places: dict[str, tuple[list[Member], int]] = {}
+        self._positions: dict[str, tuple[list[Member], int]] = {}
 
     def add(self, member: Member) -> None:
-        """Add a member."""
         self.discard(member)
         members = self._by_tries[min(MAX_TRIES, member.tries)]
-        self._places[member.id] = members, len(members)
+        self._positions[member.id] = members, len(members)
         members.append(member)
 
     def discard(self, member: Member) -> None:
-        """Remove a member if it waits."""
-        if member.id in self._places:
-            members, place = self._places.pop(member.id)
+        """Remove a member if it is waiting."""
+        if member.id in self._positions:
+            members, index = self._positions.pop(member.id)
             last = members.pop()
             if last is not member:
-                members[place] = last
-                self._places[last.id] = members, place
+                members[index] = last
+                self._positions[last.id] = members, index
 
     def choose(self) -> Member | None:
-        """Return a member; None if no member waits."""
+        """Return a random one of the least tried members; None if no member is waiting."""
         members = next(filter(None, self._by_tries), None)
         return random.choice(members) if members else None
 
 
 class Room(Closable):
-    """A room that this peer is in until it leaves. Iterate over it for what happens: `Joined`, `Left` and `Message`.
+    """A room of which this peer is a member until `leave`. Iterate over it for `Joined`, `Left` and `Message` events.
 
     Args:
-        client: the servers.
-        ice_servers: a function that gives the ICE servers for a new connection.
-        topic: which room.
-        info: this member's own words.
-        me: its name.
-        secret: what protects that.
-        closed: a function that is told when the room was left.
+        client: the client of the servers.
+        ice_servers: returns the ICE servers for a new connection.
+        topic: the topic of the room.
+        info: this member's description of itself.
+        me: this member's name; None for no name.
+        secret: protects the name.
+        on_closed: called when this member leaves.
 
     Attributes:
-        topic: see above.
-        id: of this member.
-        peers: those that this one is connected to, by their ids.
+        topic: the topic of the room.
+        id: this member's id.
+        peers: the connected members by id.
     """
 
     def __init__(
@@ -136,105 +135,109 @@ class Room(Closable):
         info: str,
         me: str | None,
         secret: str | None,
-        closed: Callable[["Room"], None],
+        on_closed: Callable[["Room"], None],
     ) -> None:
         self.topic = topic
         self.peers: dict[str, Peer] = {}
         self._identity = Identity(TOPIC + topic, me, secret)
         self.id = self._identity.id
-        self._client, self._ask_ice_servers, self._info, self._closed = client, ice_servers, info, closed
+        self._client, self._get_ice_servers, self._info, self._on_closed = client, ice_servers, info, on_closed
         self._ice_servers: list[IceServer] = []
         self._members: dict[str, Member] = {}
         self._listed: dict[str, Member] = {}  # by the codes of their beacons
-        self._named: dict[str | None, dict[str, Member]] = {}  # by name and id; a name belongs to the first one
+        self._named: dict[str | None, dict[str, Member]] = {}  # by name and id; the first member owns the name
         self._waiting = WaitingMembers()
         self._attempts: set[Peer] = set()  # until they are closed
-        self._joining: list[Peer] = []  # those that are neither connected nor over, the oldest first
+        self._connecting: list[Peer] = []  # attempts that are neither connected nor closed, the oldest first
         self._secret = new_secret()
-        self._failures = 0  # to have a beacon
+        self._failures = 0  # consecutive failures to publish a beacon
         self._code: Token | None = None  # of the beacon
-        self._at = 0  # when that was made, in milliseconds
+        self._beacon_ms = 0  # when the beacon was made
         self._events: asyncio.Queue[Joined | Left | Message | None] = asyncio.Queue()
-        self._failure: Exception | None = None
+        self._error: Exception | None = None
         self._left = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._begin(self._run())
+        self._start_task(self._run())
 
     async def __aiter__(self) -> AsyncIterator[Joined | Left | Message]:
-        """What happens, until the room is left.
+        """Yield the events of the room until this member leaves.
 
         Raises:
-            NameTaken: another member has the name, or this one's secret is used elsewhere, too.
-            APIError: the server refuses.
+            NameTaken: another member has the name, or a newer member uses the same secret.
+            APIError: the server refuses a request.
         """
         while (event := await self._events.get()) is not None:
             yield event
-        self._events.put_nowait(None)  # for the next one
-        if self._failure is not None:
-            raise self._failure
+        self._events.put_nowait(None)  # for the next iteration
+        if self._error is not None:
+            raise self._error
 
     def send(self, data: str | bytes, to: Peer | str | None = None) -> None:
-        """Send a message to one peer (or its id), or to all; those that are gone get none."""
+        """Send a message to one peer, given as `Peer` or id, or to all. Disconnected peers are skipped."""
         id = to.id if isinstance(to, Peer) else to
         for peer in list(self.peers.values()) if id is None else filter(None, [self.peers.get(id)]):
             if peer.channel.readyState == "open":
                 peer.channel.send(data)
 
     async def close(self) -> None:
-        """Leave the room, after what was sent is through."""
+        """Leave the room after pending messages have been sent."""
         if self._left:
             return
         self._left = True
-        self._closed(self)
+        self._on_closed(self)
         own = asyncio.current_task()
-        tasks = [each for each in self._tasks if each is not own]
+        tasks = [task for task in self._tasks if task is not own]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(self._withdraw(self._code), *(each.close() for each in self._attempts))
+        await asyncio.gather(self._withdraw(self._code), *(peer.close() for peer in self._attempts))
         self._events.put_nowait(None)
 
     leave = close
 
-    def _begin(self, task: Coroutine[None, None, None]) -> None:
-        begun = asyncio.create_task(task)
-        self._tasks.add(begun)
-        begun.add_done_callback(self._tasks.discard)
+    def _start_task(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _run(self) -> None:
         try:
             while True:
                 try:
-                    if not self._at:
-                        await self._claim()
-                    await self._attend()
+                    if not self._beacon_ms:
+                        await self._check_name()
+                    await self._publish_beacon()
                 except APIError as error:
                     if not error.is_transient:
                         raise
                 await asyncio.sleep(back_off_s(self._failures))
                 self._failures += 1
         except Exception as error:
-            self._failure = error
+            self._error = error
             await self.close()
 
-    async def _claim(self) -> None:
-        """Look whether another member has the name."""
+    async def _check_name(self) -> None:
+        """Check that no other member has the name.
+
+        Raises:
+            NameTaken: another member has it.
+        """
         if self._identity.name is not None:
             for session in (await self._client.sessions(TOPIC + self.topic)).sessions:
                 fields = self._identity.unseal(session["offer"], "id")
                 if fields is not None and fields["id"] != self.id and fields.get("me") == self._identity.name:
                     raise NameTaken(f"another member has the name {self._identity.name}")
 
-    async def _attend(self) -> None:
-        """Be there, by one beacon, until another is needed."""
-        self._ice_servers = await self._ask_ice_servers()
-        self._at = max(time.time_ns() // 1_000_000, self._at + 1)
-        beacon = self._identity.seal({"id": self.id, "at": self._at})
-        before = self._code
+    async def _publish_beacon(self) -> None:
+        """Publish a beacon and process the room's events until a new beacon is needed."""
+        self._ice_servers = await self._get_ice_servers()
+        self._beacon_ms = max(time.time_ns() // 1_000_000, self._beacon_ms + 1)
+        beacon = self._identity.seal({"id": self.id, "at": self._beacon_ms})
+        previous = self._code
         self._code = await publish_held(self._client, TOPIC + self.topic, self._info, beacon, self._secret)
         self._failures = 0
-        await self._withdraw(before)
-        # Those that are there are told now.
+        await self._withdraw(previous)
+        # The new stream begins with the beacons of all current members.
         self._listed.clear()
         self._waiting = WaitingMembers()
         for member in self._members.values():
@@ -242,8 +245,8 @@ class Room(Closable):
         for member in list(self._members.values()):
             if member.peer is None:
                 self._remove(member)
-        better = self._client.wait_for_preferred_server(self._code.server)  # where those that come now are
-        await until_first(self._watch(self._code), self._receive(self._code), better)
+        failback = self._client.wait_for_preferred_server(self._code.server)  # new members enter there
+        await wait_for_first(self._watch(self._code), self._receive(self._code), failback)
 
     async def _withdraw(self, code: Token | None) -> None:
         if code is not None:
@@ -252,59 +255,60 @@ class Room(Closable):
 
     async def _watch(self, code: Token) -> None:
         async with aclosing(self._client.topic_events(TOPIC + self.topic, at=code.server)) as events:
-            async for name, told in events:
+            async for name, data in events:
                 if name == "gone":
-                    self._gone(told["code"])
+                    self._on_unlisted(data["code"])
                 else:
-                    self._see(cast(Session, told))
+                    self._on_listed(cast(Session, data))
 
     async def _receive(self, code: Token) -> None:
-        got = 0
+        received = 0
         try:
             async with aclosing(self._client.news(code, "offerer", secret=self._secret)) as all_news:
                 async for news in all_news:
-                    self._ice_servers = await self._ask_ice_servers()
+                    self._ice_servers = await self._get_ice_servers()
                     for text in news.candidates:
-                        self._take(text, code.server)
-                    got += len(news.candidates)
-                    if got >= MAX_MAILS or news.description is not None:  # nothing should have answered
+                        self._on_mail(text, code.server)
+                    received += len(news.candidates)
+                    if received >= MAX_MAILS or news.description is not None:  # nobody should answer a beacon
                         return
         except APIError as error:
             if error.status != 404:
                 raise
 
-    def _see(self, session: Session) -> None:
-        """A beacon is listed."""
+    def _on_listed(self, session: Session) -> None:
+        """Process a listed beacon."""
         fields = self._identity.unseal(session["offer"], "id")
-        if fields is None or not isinstance(at := fields.get("at"), int):
+        if fields is None or not isinstance(beacon_ms := fields.get("at"), int):
             return
         id, name = fields["id"], fields.get("me")
         if id == self.id:
-            if self._identity.signed and at > self._at:
+            if self._identity.signed and beacon_ms > self._beacon_ms:
                 raise NameTaken("another peer is in this room with the same secret")
             return
         member = self._members.get(id) or Member(id, session["info"], name)
-        # It has another one now, or this is a copy of it.
-        if at < member.at or (at == member.at and session["createdAt"] > member.created_at):
+        published_ms = session["createdAt"]
+        # The member has a newer beacon, or this is a copy of its beacon.
+        if beacon_ms < member.beacon_ms or (beacon_ms == member.beacon_ms and published_ms > member.published_ms):
             return
         self._add(member, name)
         member.code, member.info = cast(Token, session["code"]), session["info"]
-        member.at, member.created_at, member.resting = at, session["createdAt"], False
+        member.beacon_ms, member.published_ms, member.backing_off = beacon_ms, published_ms, False
         self._listed[session["code"]] = member
         if member.peer is None:
-            self._lead(member)
+            self._start_attempts(member)
         else:
             member.peer.info = member.info
 
-    def _usurps(self, member: Member) -> bool:
-        """Whether a member uses the name of another one, which had it before."""
+    def _has_claimed_name(self, member: Member) -> bool:
+        """Return whether a member uses a name that another member owns."""
         if member.name is None:
             return False
         owner = next(iter(self._named.get(member.name, ())), member.id)
         return member.name == self._identity.name or owner != member.id
 
-    def _gone(self, code: str) -> None:
-        """A beacon is listed no more."""
+    def _on_unlisted(self, code: str) -> None:
+        """Process the removal of a beacon from the listing."""
         member = self._listed.pop(code, None)
         if member is not None and member.code == code:
             member.code = None
@@ -314,26 +318,26 @@ class Room(Closable):
                 member.peer.check()
 
     def _add(self, member: Member, name: str | None) -> None:
-        """Add a member, or give it another name."""
+        """Add a member, or change its name."""
         if self._members.get(member.id) is not member or member.name != name:
             self._remove(member)
             member.name = name
             self._members[member.id] = self._named.setdefault(name, {})[member.id] = member
 
     def _remove(self, member: Member) -> None:
-        """Remove a member; the next one that uses its name has it now."""
+        """Remove a member. The next member with the same name then owns it."""
         self._waiting.discard(member)
         if self._members.get(member.id) is member:
             del self._members[member.id]
             others = self._named[member.name]
             del others[member.id]
             if others:
-                self._lead(next(iter(others.values())))
+                self._start_attempts(next(iter(others.values())))
             else:
                 del self._named[member.name]
 
-    def _take(self, text: str, server: str) -> None:
-        """There is mail."""
+    def _on_mail(self, text: str, server: str) -> None:
+        """Process mail from another member."""
         mail = self._identity.unseal(text, "from", self.id)
         if mail is None or mail["from"] == self.id:
             return
@@ -347,47 +351,48 @@ class Room(Closable):
                 "code": str(code),
             }:
                 member = self._members.get(id) or Member(id, info, mail.get("me"))
-                another = attempt not in member.attempts and (member.peer not in self._joining or member.peer.late)
-                first = id < self.id and not self._usurps(member)
-                if first and another and self._admits(leads=False):
+                another = attempt not in member.attempts and (member.peer not in self._connecting or member.peer.late)
+                first = id < self.id and not self._has_claimed_name(member)
+                if first and another and self._admit(leads=False):
                     self._add(member, member.name)
                     member.code = member.code or Token(code, server)
                     self._connect(member, attempt)
-        known = self._members.get(id)
-        if known is not None and known.peer is not None and known.attempt == mail.get("connection"):
-            known.peer.take(mail)
+        sender = self._members.get(id)
+        if sender is not None and sender.peer is not None and sender.attempt == mail.get("connection"):
+            sender.peer.deliver(mail)
 
     def _needs_attempt(self, member: Member) -> bool:
-        waits = member.code is not None and member.peer is None and not member.resting
-        return self.id < member.id and waits and not self._usurps(member)
+        waits = member.code is not None and member.peer is None and not member.backing_off
+        return self.id < member.id and waits and not self._has_claimed_name(member)
 
-    def _lead(self, member: Member | None = None) -> None:
-        """Begin attempts with the members that wait, and with this one if it needs one."""
+    def _start_attempts(self, member: Member | None = None) -> None:
+        """Start attempts with the waiting members, and with `member` if it needs one."""
         if member is not None and self._needs_attempt(member):
             self._waiting.add(member)
-        while not self._left and self._waiting.choose() is not None and self._admits(leads=True):
-            chosen = self._waiting.choose()  # an attempt that has ended for this one may have begun another
+        while not self._left and self._waiting.choose() is not None and self._admit(leads=True):
+            chosen = self._waiting.choose()  # `_admit` may have ended an attempt, which can change who is waiting
             if chosen is not None:
                 self._connect(chosen, secrets.token_urlsafe(12))
 
-    def _admits(self, *, leads: bool) -> bool:
-        """Whether one more attempt may begin: anything can be listed, or offer, in any number of names.
+    def _admit(self, *, leads: bool) -> bool:
+        """Return whether another attempt may start; if necessary, end a late one to make room.
 
-        One that has had its time ends for it: what is really there has joined by then.
+        The number is limited because a stranger can list or send offers under any number of ids. A real member has
+        connected before its attempt is late.
         """
-        alike = [each for each in self._joining if each.leads == leads]
-        if len(alike) < MAX_ATTEMPTS:
+        attempts = [peer for peer in self._connecting if peer.leads == leads]
+        if len(attempts) < MAX_ATTEMPTS:
             return True
-        late = next((each for each in alike if each.late), None)
+        late = next((peer for peer in attempts if peer.late), None)
         if late is None:
             return False
         late.end()
-        return self._admits(leads=leads)
+        return self._admit(leads=leads)
 
     def _connect(self, member: Member, attempt: str) -> None:
-        """Begin an attempt, in the place of what there is."""
+        """Start an attempt that replaces the current attempt or connection."""
         self._waiting.discard(member)
-        before = member.peer
+        previous = member.peer
         leads = self.id < member.id
         member.tries += 1
         times = min(MAX_TRIES, member.tries)
@@ -399,63 +404,63 @@ class Room(Closable):
             member.name,
             self._ice_servers,
             leads,
-            PAIR_S * times if leads else ANSWER_S,
+            PAIR_S * times if leads else REMOTE_ATTEMPT_S,
             LATE_S * times,
             lambda mail: self._post(member, {"connection": attempt, **mail}),
-            self._tell,
-            self._lead,
-            lambda peer: self._ended(member, peer),
+            self._on_event,
+            self._start_attempts,
+            lambda peer: self._on_peer_end(member, peer),
         )
         self._attempts.add(member.peer)
-        self._joining.append(member.peer)
-        if before is not None:
-            before.end()
+        self._connecting.append(member.peer)
+        if previous is not None:
+            previous.end()
 
-    def _tell(self, event: Joined | Left | Message) -> None:
+    def _on_event(self, event: Joined | Left | Message) -> None:
         peer = event.peer
         if isinstance(event, Joined):
             self._members[peer.id].tries = 0
             self.peers[peer.id] = peer
-            self._joining.remove(peer)
-            self._lead()
+            self._connecting.remove(peer)
+            self._start_attempts()
         elif isinstance(event, Left) and self.peers.get(peer.id) is peer:
             del self.peers[peer.id]
         self._events.put_nowait(event)
 
-    def _ended(self, member: Member, peer: Peer) -> None:
-        self._begin(self._close(peer))
-        if peer in self._joining:
-            self._joining.remove(peer)
+    def _on_peer_end(self, member: Member, peer: Peer) -> None:
+        self._start_task(self._close(peer))
+        if peer in self._connecting:
+            self._connecting.remove(peer)
         if member.peer is not peer:
             return
         member.peer = None
-        if member.code is None or member.at == 0:
+        if member.code is None or member.beacon_ms == 0:
             self._remove(member)
-            self._lead()
+            self._start_attempts()
         elif not self._left:
-            member.resting = True
-            self._begin(self._lead_again(member))
+            member.backing_off = True
+            self._start_task(self._retry_later(member))
 
     async def _close(self, peer: Peer) -> None:
         await peer.close()
         self._attempts.discard(peer)
 
-    async def _lead_again(self, member: Member) -> None:
+    async def _retry_later(self, member: Member) -> None:
         await asyncio.sleep(back_off_s(0, PAUSE_S))
-        with contextlib.suppress(APIError):  # then with the servers that there were
-            self._ice_servers = await self._ask_ice_servers()
-        member.resting = False
-        self._lead(member)
+        with contextlib.suppress(APIError):  # continue with the previous ICE servers
+            self._ice_servers = await self._get_ice_servers()
+        member.backing_off = False
+        self._start_attempts(member)
 
     async def _post(self, member: Member, mail: Fields) -> None:
-        """Send mail to a member, as soon as its beacon is known."""
+        """Send mail to a member as soon as its beacon is listed."""
         for attempt in itertools.count():
             await member.listed.wait()
             code = member.code
             assert code is not None
-            letter = {"from": self.id, "info": self._info, "code": self._code, **mail}
+            fields = {"from": self.id, "info": self._info, "code": self._code, **mail}
             try:
-                await self._client.candidates(code, "answerer", [self._identity.seal(letter, member.id)])
+                await self._client.candidates(code, "answerer", [self._identity.seal(fields, member.id)])
                 return
             except APIError as error:
                 if error.lost_race:

@@ -1,4 +1,4 @@
-"""One connection between two members of a room with aiortc, from the attempt to its end."""
+"""A connection between two members of a room with aiortc, from the attempt to its end."""
 
 import asyncio
 import contextlib
@@ -6,39 +6,40 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from .link import add_candidate, fields_of, finish, new_connection, take
+from .link import add_candidate, description_fields, drain, new_connection, set_remote_description
 from .types import Fields, IceServer
 
-OFFER_S = 15.0  # to find this side's addresses, and to send them
+OFFER_S = 15.0  # timeout for gathering this side's candidates and sending them
 
 
 class Peer:
-    """Another member of a room, and the connection to it.
+    """Another member of a room and the connection to it.
 
-    The side that leads offers. aiortc can neither roll back nor restart ICE, so this side never offers anew; it answers
-    whatever the other one offers later, for tracks. These are told by the connection's own event, `track`.
+    The leading side sends the first offer. aiortc supports neither rollback nor ICE restart, so this side never sends a
+    second offer. It answers later offers from the other side, which add tracks. Tracks arrive as the `track` event of
+    `connection`.
 
     Args:
-        id: of the other member.
-        info: its own words.
-        name: its name.
-        ice_servers: for the connection.
-        leads: whether this side does.
-        silence_timeout_s: how long the other side may say nothing until the data channel is open.
-        late_s: after how long an attempt is `late`.
-        post: a function that takes what is to be sent to the other side through the server, and waits until it is.
-        tell: a function that is told what happens, once `Joined` at the most, and then `Left` in any case.
-        is_late: a function that is told that this attempt is `late`.
-        ended: a function that is told that this attempt or connection is over.
+        id: the other member's id.
+        info: the other member's description of itself.
+        name: the other member's name; None for no name.
+        ice_servers: the ICE servers for the connection.
+        leads: whether this side leads.
+        silence_timeout_s: how long the other side may send nothing before the data channel is open.
+        late_s: the age at which the attempt is `late`.
+        post: sends mail to the other side through the server, and returns once it is sent.
+        on_event: called with `Joined` once the channel is open, with each `Message`, and with `Left` after `Joined`.
+        on_late: called when the attempt becomes `late`.
+        on_end: called when the attempt or connection has ended.
 
     Attributes:
-        id: see above.
-        info: likewise.
-        name: likewise; None if it has none.
+        id: the other member's id.
+        info: the other member's description of itself.
+        name: the other member's name; None for no name.
         connection: aiortc's connection.
-        channel: its data channel, for messages.
-        leads: see above.
-        late: whether another attempt may take the place of this one.
+        channel: the data channel for messages.
+        leads: whether this side leads.
+        late: whether another attempt may replace this one.
     """
 
     def __init__(
@@ -51,9 +52,9 @@ class Peer:
         silence_timeout_s: float,
         late_s: float,
         post: Callable[[Fields], Awaitable[None]],
-        tell: Callable[["Joined | Left | Message"], None],
-        is_late: Callable[[], None],
-        ended: Callable[["Peer"], None],
+        on_event: Callable[["Joined | Left | Message"], None],
+        on_late: Callable[[], None],
+        on_end: Callable[["Peer"], None],
     ) -> None:
         self.id, self.info, self.name = id, info, name
         self.connection = new_connection(ice_servers)
@@ -61,10 +62,10 @@ class Peer:
         self._negotiation = self.connection.createDataChannel("negotiation", negotiated=True, id=1)
         self.leads, self.late = leads, False
         self._silence_timeout_s, self._late_s = silence_timeout_s, late_s
-        self._post, self._tell, self._on_late, self._on_end = post, tell, is_late, ended
+        self._post, self._on_event, self._on_late, self._on_end = post, on_event, on_late, on_end
         self._joined = False
-        self._over, self._closed = asyncio.Event(), asyncio.Event()
-        self._offers = 0  # the largest number of an offer of the other side
+        self._ended, self._closed = asyncio.Event(), asyncio.Event()
+        self._offers = 0  # the largest offer number of the other side
         self._inbox: asyncio.Queue[Fields] = asyncio.Queue()
         self._timer: asyncio.TimerHandle | None = None
         self.channel.on("open", self._join)
@@ -74,33 +75,33 @@ class Peer:
         self.connection.on("connectionstatechange", self._on_connection_state)
         self._negotiating = asyncio.create_task(self._negotiate())
 
-    def take(self, mail: Fields) -> None:
-        """Use what the other side has sent."""
+    def deliver(self, mail: Fields) -> None:
+        """Queue mail from the other side."""
         if self._timer is not None:
-            self._wait()
+            self._restart_timer()
         self._inbox.put_nowait(mail)
 
     def check(self) -> None:
-        """The other member is not listed any more: end this if there is no connection either."""
+        """End the attempt unless it is connected. Called when the other member is no longer listed."""
         if self.connection.connectionState != "connected":
             self.end()
 
     def end(self) -> None:
-        """Give it up, at once."""
-        if self._over.is_set():
+        """End the attempt or connection immediately."""
+        if self._ended.is_set():
             return
-        self._over.set()
-        self._stop_waiting()
+        self._ended.set()
+        self._cancel_timer()
         self._negotiating.cancel()
         self._closing = asyncio.create_task(self._close())
         if self._joined:
-            self._tell(Left(self))
+            self._on_event(Left(self))
         self._on_end(self)
 
     async def close(self) -> None:
-        """Send what is still to be sent, then end it."""
+        """Send pending messages, then end the connection."""
         if self.channel.readyState == "open":
-            await finish(self.channel, self._over)
+            await drain(self.channel, self._ended)
         self.end()
         await self._closed.wait()
 
@@ -109,74 +110,74 @@ class Peer:
         await self.connection.close()
         self._closed.set()
 
-    def _wait(self) -> None:
-        self._stop_waiting()
+    def _restart_timer(self) -> None:
+        self._cancel_timer()
         if not self._joined:
             self._timer = asyncio.get_running_loop().call_later(self._silence_timeout_s, self.end)
 
-    def _be_late(self) -> None:
+    def _mark_late(self) -> None:
         self.late = True
         self._on_late()
 
-    def _stop_waiting(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
     def _join(self) -> None:
-        if not self._joined and not self._over.is_set():
-            self._stop_waiting()
+        if not self._joined and not self._ended.is_set():
+            self._cancel_timer()
             self._joined = True
-            self._tell(Joined(self))
+            self._on_event(Joined(self))
 
     def _receive(self, data: str | bytes) -> None:
         self._join()
-        if not self._over.is_set():
-            self._tell(Message(self, data))
+        if not self._ended.is_set():
+            self._on_event(Message(self, data))
 
     def _receive_description(self, text: str | bytes) -> None:
         with contextlib.suppress(ValueError, RecursionError):
             if isinstance(mail := json.loads(text), dict):
-                self.take(mail)
+                self.deliver(mail)
 
     def _on_connection_state(self) -> None:
         if self.connection.connectionState in ("failed", "closed"):
             self.end()
 
     async def _negotiate(self) -> None:
-        """Offer, or wait for an offer, then use what comes, one after the other."""
+        """Send an offer if this side leads, then apply received mail in order."""
         try:
             if self.leads:
                 async with asyncio.timeout(OFFER_S):
                     await self.connection.setLocalDescription(await self.connection.createOffer())
                     await self._send(1)
-        except Exception:  # as below
+        except Exception:  # aiortc has no common error class
             return self.end()
-        self._wait()
-        asyncio.get_running_loop().call_later(self._late_s, self._be_late)
+        self._restart_timer()
+        asyncio.get_running_loop().call_later(self._late_s, self._mark_late)
         while True:
             mail = await self._inbox.get()
-            # From a stranger, and aiortc has no one error for what it refuses.
+            # Mail is untrusted, and aiortc has no common error class for invalid input.
             with contextlib.suppress(Exception):
-                await self._use(mail)
+                await self._apply(mail)
 
-    async def _use(self, mail: Fields) -> None:
-        of, description, candidates = mail.get("of"), mail.get("description"), mail.get("candidates")
-        if isinstance(description, dict) and isinstance(of, int):
+    async def _apply(self, mail: Fields) -> None:
+        offer_number, description, candidates = mail.get("of"), mail.get("description"), mail.get("candidates")
+        if isinstance(description, dict) and isinstance(offer_number, int):
             state = self.connection.signalingState
-            if description["type"] == "offer" and of > self._offers and state == "stable":
-                self._offers = of
-                await take(self.connection, description)
+            if description["type"] == "offer" and offer_number > self._offers and state == "stable":
+                self._offers = offer_number
+                await set_remote_description(self.connection, description)
                 await self.connection.setLocalDescription(await self.connection.createAnswer())
-                await self._send(of)
-            elif description["type"] == "answer" and of == 1 and state == "have-local-offer":
-                await take(self.connection, description)
+                await self._send(offer_number)
+            elif description["type"] == "answer" and offer_number == 1 and state == "have-local-offer":
+                await set_remote_description(self.connection, description)
         if isinstance(candidates, list) and self.connection.remoteDescription is not None:
-            for each in candidates:
-                await add_candidate(self.connection, each)
+            for candidate in candidates:
+                await add_candidate(self.connection, candidate)
 
-    async def _send(self, of: int) -> None:
-        """Send this side's description, which has all of its candidates in it."""
-        mail = {"description": fields_of(self.connection.localDescription), "of": of}
+    async def _send(self, offer_number: int) -> None:
+        """Send this side's description, which contains all its candidates, for offer `offer_number`."""
+        mail = {"description": description_fields(self.connection.localDescription), "of": offer_number}
         if self._negotiation.readyState == "open" and self.connection.connectionState == "connected":
             self._negotiation.send(json.dumps(mail))
         else:
@@ -185,10 +186,10 @@ class Peer:
 
 @dataclass(frozen=True)
 class Joined:
-    """There is a connection to another member.
+    """The event of a new connection to another member.
 
     Attributes:
-        peer: that.
+        peer: the other member.
     """
 
     peer: Peer
@@ -196,10 +197,10 @@ class Joined:
 
 @dataclass(frozen=True)
 class Left:
-    """A member has left, or the connection to it has ended.
+    """The event of a member that has left or whose connection has ended.
 
     Attributes:
-        peer: that.
+        peer: the other member.
     """
 
     peer: Peer
@@ -207,11 +208,11 @@ class Left:
 
 @dataclass(frozen=True)
 class Message:
-    """A member has sent a message.
+    """The event of a received message.
 
     Attributes:
-        peer: that.
-        data: what it has sent.
+        peer: the sender.
+        data: the message.
     """
 
     peer: Peer

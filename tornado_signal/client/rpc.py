@@ -1,4 +1,4 @@
-"""Calls, subscriptions and held offers over one WebSocket: JSON-RPC 2.0 (contract C9 and C10)."""
+"""JSON-RPC 2.0 over one WebSocket: calls, subscriptions and held offers (docs/websocket-api.md)."""
 
 import asyncio
 import contextlib
@@ -12,28 +12,29 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 from websockets.protocol import State
 
-from .errors import ANSWER_S, FOREIGN, HUNG_UP, SLOW, APIError, Unreachable, unreachable
+from .errors import FOREIGN, HUNG_UP, RESPONSE_S, SLOW, APIError, Unreachable, unreachable
 from .types import Fields, StreamEvent
 
-IDLE_S: Final = 30.0  # after which a connection that nothing uses is closed
-MAX_BYTES: Final = 64 * 1024  # of a request, for which servers do not hang up
-MAX_SUBSCRIPTIONS: Final = 100  # of a connection
-MAX_HELD: Final = 1000  # likewise
-MAX_UNREAD: Final = 10_000  # events of a subscription
+IDLE_S: Final = 30.0  # an unused connection is closed after this time
+MAX_BYTES: Final = 64 * 1024  # size of a request for which no server closes the connection
+MAX_SUBSCRIPTIONS: Final = 100  # for each connection
+MAX_HELD: Final = 1000  # held offers for each connection
+MAX_UNREAD: Final = 10_000  # queued events of a subscription
 
 
-class TooLong(Unreachable):
-    """A server may hang up on a request that is so long; over HTTP it says what is wrong."""
+class RequestTooLong(Unreachable):
+    """A request too long for the WebSocket: a server may close the connection, but over HTTP it reports an error."""
 
 
-class _Call(NamedTuple):
-    """A request that has been sent.
+class _PendingRequest(NamedTuple):
+    """A sent request without a response.
 
     Attributes:
-        response: None if there will be none; cancelled if nothing waits for it any more.
-        size: in bytes.
-        queue: where the events of a subscription go.
-        undo: called with a result that nothing waits for any more.
+        response: the future response. The result is None once the connection is closed. It is cancelled once the caller
+            has stopped waiting.
+        size: the size of the request in bytes.
+        queue: receives the events of a subscription.
+        undo: called with a result that arrives after the caller has stopped waiting.
     """
 
     response: asyncio.Future[dict[str, Any] | None]
@@ -43,86 +44,86 @@ class _Call(NamedTuple):
 
 
 class RpcConnection:
-    """An open connection.
+    """A JSON-RPC connection.
 
     Args:
-        server: its address, for errors.
-        socket: the WebSocket.
+        server: the server's address, for error messages.
+        socket: the open WebSocket.
 
     Attributes:
-        ended: set when it is over.
-        useless: whether it has broken without a single answer.
+        closed: set when the connection is closed.
+        lost_before_response: whether it was lost before any response (an intermediary may block frames).
     """
 
     def __init__(self, server: str, socket: ClientConnection) -> None:
-        self.ended = asyncio.Event()
-        self.useless = False
-        self._heard = False
+        self.closed = asyncio.Event()
+        self.lost_before_response = False
+        self._received_any = False
         self._server = server
         self._socket = socket
         self._ids = itertools.count(1)
-        self._calls: dict[int, _Call] = {}
+        self._pending: dict[int, _PendingRequest] = {}
         self._subscriptions: dict[int, asyncio.Queue[StreamEvent | None]] = {}
-        self._subscribed = 0  # with those that are being asked for
-        self._held = 0
-        self._too_long_bytes: int | None = None  # that of the request for which the server has hung up
-        self._notifying: set[asyncio.Task[None]] = set()
-        self._reading = asyncio.create_task(self._read())
+        self._subscription_count = 0  # including pending `subscribe` requests
+        self._held_count = 0
+        self._rejected_bytes: int | None = None  # size of the request for which the server closed the connection
+        self._notifications: set[asyncio.Task[None]] = set()
+        self._reader = asyncio.create_task(self._read())
 
     @property
     def open(self) -> bool:
-        """Whether it can be used."""
-        return not self.ended.is_set() and self._socket.state is State.OPEN
+        """Whether requests can be sent."""
+        return not self.closed.is_set() and self._socket.state is State.OPEN
 
     @property
-    def may_subscribe(self) -> bool:
-        """Whether the server takes one more subscription."""
-        return self._subscribed < MAX_SUBSCRIPTIONS
+    def can_subscribe(self) -> bool:
+        """Whether the connection has room for another subscription."""
+        return self._subscription_count < MAX_SUBSCRIPTIONS
 
     @property
-    def may_hold(self) -> bool:
-        """Whether the server holds one more offer."""
-        return self._held < MAX_HELD
+    def can_hold(self) -> bool:
+        """Whether the connection has room for another held offer."""
+        return self._held_count < MAX_HELD
 
     @contextlib.contextmanager
-    def holding(self) -> Iterator[None]:
-        """An offer is held."""
-        self._held += 1
+    def count_held(self) -> Iterator[None]:
+        """Count one more held offer while the context is active."""
+        self._held_count += 1
         try:
             yield
         finally:
-            self._held -= 1
+            self._held_count -= 1
 
     async def close(self) -> None:
-        """Close it, after what has been sent."""
-        self._reading.cancel()
-        await asyncio.gather(self._reading, *self._notifying, return_exceptions=True)
+        """Close the connection after pending notifications."""
+        self._reader.cancel()
+        await asyncio.gather(self._reader, *self._notifications, return_exceptions=True)
 
     async def call(self, method: str, params: Fields) -> Fields:
-        """Call a method; its result.
+        """Call a method and return its result.
 
         Raises:
             APIError: the response is an error, or there is none.
-            TooLong: it has to be asked over HTTP.
+            RequestTooLong: the request has to be sent over HTTP.
         """
 
-        def withdraw(found: Fields) -> None:
-            """An offer whose code nothing waits for any more would be held for as long as the connection lives."""
+        def withdraw(result: Fields) -> None:
+            # Without a caller for its code, a held offer would exist as long as the connection.
             if params.get("hold"):
                 secret = {"secret": params["secret"]} if "secret" in params else {}
-                self._notify("withdraw", {"code": found["code"], "side": "offerer", **secret})
+                self._notify("withdraw", {"code": result["code"], "side": "offerer", **secret})
 
         return await self._call(method, params, undo=withdraw)
 
     @contextlib.asynccontextmanager
     async def subscribe(self, fields: Fields) -> AsyncIterator[AsyncGenerator[StreamEvent, None]]:
-        """Subscribe to a topic or to a session; its events as they come.
+        """Subscribe to a topic or session and return its events.
 
         Raises:
-            APIError: it is refused; reading the events raises that the connection has ended.
+            APIError: the subscription is refused. Reading the events raises it once the connection is closed.
         """
         queue: asyncio.Queue[StreamEvent | None] = asyncio.Queue()
-        self._subscribed += 1
+        self._subscription_count += 1
         try:
             subscribed = await self._call("subscribe", fields, queue=queue, undo=self._unsubscribe)
             try:
@@ -131,7 +132,7 @@ class RpcConnection:
                 if subscribed["subscription"] in self._subscriptions:
                     self._unsubscribe(subscribed)
         finally:
-            self._subscribed -= 1
+            self._subscription_count -= 1
 
     async def _call(
         self,
@@ -141,35 +142,35 @@ class RpcConnection:
         queue: asyncio.Queue[StreamEvent | None] | None = None,
         undo: Callable[[Fields], None] | None = None,
     ) -> Fields:
-        if self.ended.is_set():
+        if self.closed.is_set():
             raise unreachable(self._server, HUNG_UP, sent=False)
         id_ = next(self._ids)
         text = _request(method, params, id=id_)
         if len(text) > MAX_BYTES:
-            raise TooLong(f"{method} is too long", sent=False)
-        call = self._calls[id_] = _Call(asyncio.get_running_loop().create_future(), len(text), queue, undo)
+            raise RequestTooLong(f"{method} is too long", sent=False)
+        call = self._pending[id_] = _PendingRequest(asyncio.get_running_loop().create_future(), len(text), queue, undo)
         try:
-            async with asyncio.timeout(ANSWER_S + params.get("wait", 0)):
+            async with asyncio.timeout(RESPONSE_S + params.get("wait", 0)):
                 try:
                     await self._socket.send(text, text=True)
                     response = await call.response
                 except asyncio.CancelledError:
                     if call.response.done() and not call.response.cancelled():
-                        self._abandoned(call, call.response.result())
+                        self._undo(call, call.response.result())
                     call.response.cancel()
                     raise
         except ConnectionClosed:
             raise unreachable(self._server, HUNG_UP) from None
         except TimeoutError:
-            self._end()
-            self._reading.cancel()
+            self._on_closed()
+            self._reader.cancel()
             raise unreachable(self._server, SLOW) from None
         if response is None:
-            if call.size == self._too_long_bytes:
-                raise TooLong(f"{method} is too long", sent=False)
+            if call.size == self._rejected_bytes:
+                raise RequestTooLong(f"{method} is too long", sent=False)
             raise unreachable(self._server, HUNG_UP)
         if "error" in response:
-            raise _refusal(response["error"])
+            raise _error_of(response["error"])
         return cast(Fields, response["result"])
 
     async def _events(self, queue: asyncio.Queue[StreamEvent | None]) -> AsyncGenerator[StreamEvent, None]:
@@ -182,7 +183,7 @@ class RpcConnection:
         self._notify("unsubscribe", subscribed)
 
     def _notify(self, method: str, params: Fields) -> None:
-        """Call a method whose result does not matter."""
+        """Call a method without waiting for a result."""
 
         async def send() -> None:
             with contextlib.suppress(ConnectionClosed):
@@ -190,8 +191,8 @@ class RpcConnection:
 
         if self.open:
             task = asyncio.create_task(send())
-            self._notifying.add(task)
-            task.add_done_callback(self._notifying.discard)
+            self._notifications.add(task)
+            task.add_done_callback(self._notifications.discard)
 
     async def _read(self) -> None:
         try:
@@ -200,18 +201,18 @@ class RpcConnection:
                     async with asyncio.timeout(IDLE_S):
                         message = await self._socket.recv()
                 except TimeoutError:
-                    if not (self._calls or self._subscribed or self._held):
+                    if not (self._pending or self._subscription_count or self._held_count):
                         break
                 else:
-                    self._take(json.loads(message))
-        except (ConnectionClosed, ValueError, LookupError, TypeError):  # the last three: it is no JSON-RPC
+                    self._process(json.loads(message))
+        except (ConnectionClosed, ValueError, LookupError, TypeError):  # the last three: invalid JSON-RPC
             pass
         finally:
-            self._end()
+            self._on_closed()
             await self._socket.close()
 
-    def _take(self, message: dict[str, Any]) -> None:
-        self._heard = True
+    def _process(self, message: dict[str, Any]) -> None:
+        self._received_any = True
         if "method" in message:
             params = message["params"]
             queue = self._subscriptions.get(params["subscription"])
@@ -219,47 +220,47 @@ class RpcConnection:
                 return
             if queue.qsize() < MAX_UNREAD:
                 queue.put_nowait(StreamEvent(params.get("type", ""), params.get("data"), params["cursor"]))
-            else:  # the reader subscribes again, from where it has read to
+            else:  # the reader subscribes again after the last event that it has read
                 self._unsubscribe({"subscription": params["subscription"]})
                 queue.put_nowait(None)
             return
-        call = self._calls.pop(message["id"])
+        call = self._pending.pop(message["id"])
         if call.response.cancelled():
-            self._abandoned(call, message)
+            self._undo(call, message)
             return
         if call.queue is not None and "result" in message:
             self._subscriptions[message["result"]["subscription"]] = call.queue
         if not call.response.done():
             call.response.set_result(message)
 
-    def _abandoned(self, call: _Call, response: dict[str, Any] | None) -> None:
+    def _undo(self, call: _PendingRequest, response: dict[str, Any] | None) -> None:
         if call.undo is not None and response is not None and "result" in response:
             call.undo(response["result"])
 
-    def _end(self) -> None:
-        self.ended.set()
+    def _on_closed(self) -> None:
+        self.closed.set()
         code = self._socket.close_code
-        if self._calls and not self._heard and code in (None, CloseCode.ABNORMAL_CLOSURE):
-            self.useless = True
+        if self._pending and not self._received_any and code in (None, CloseCode.ABNORMAL_CLOSURE):
+            self.lost_before_response = True
         if code == CloseCode.MESSAGE_TOO_BIG:
-            self._too_long_bytes = max((call.size for call in self._calls.values()), default=None)
-        for call in self._calls.values():
+            self._rejected_bytes = max((call.size for call in self._pending.values()), default=None)
+        for call in self._pending.values():
             if not call.response.done():
                 call.response.set_result(None)
-        self._calls.clear()
+        self._pending.clear()
         for queue in self._subscriptions.values():
             queue.put_nowait(None)
         self._subscriptions.clear()
 
 
 def _request(method: str, params: Fields, **id_: int) -> bytes:
-    """A request; one without an id is not answered."""
+    """Return an encoded request. Without an id it is a notification."""
     fields = {"jsonrpc": "2.0", **id_, "method": method, "params": params}
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _refusal(error: dict[str, Any]) -> APIError:
+def _error_of(error: dict[str, Any]) -> APIError:
     status = error["code"]
-    if status < 0:  # JSON-RPC's own
+    if status < 0:  # an error of JSON-RPC itself
         return APIError(200, FOREIGN)
     return APIError(status, error["message"], error.get("data", {}).get("retryAfter"))

@@ -1,4 +1,4 @@
-"""Which server is asked and how, when it is asked again, and when another one is."""
+"""Selection of a server and its transport, retries and failover."""
 
 import asyncio
 import contextlib
@@ -13,48 +13,48 @@ import httpx
 
 from .errors import APIError
 from .http import HttpClient
-from .rpc import RpcConnection, TooLong
+from .rpc import RequestTooLong, RpcConnection
 from .types import Fields, StreamEvent, Token
 from .websocket import WebSocket
 
 PAUSE_S = 0.25
 MAX_PAUSE_S = 15.0
-BETTER_S = 30.0  # between two looks whether a server works again
+PREFERRED_CHECK_S = 30.0  # between two checks whether a preferred server works again
 
 
 def back_off_s(attempt: int, first_s: float = PAUSE_S) -> float:
-    """How long to wait before trying again: longer with each attempt from 0, and random, so that clients spread."""
+    """Return the seconds before the next attempt: longer with each `attempt` from 0, and random to spread clients."""
     pause_s: float = min(MAX_PAUSE_S, first_s * 2.0 ** min(attempt, 10))
     return pause_s * random.uniform(0.5, 1.5)
 
 
-class Answer(NamedTuple):
-    """What a server has answered.
+class Response(NamedTuple):
+    """The response of a server.
 
     Attributes:
-        server: which one.
-        found: what it says.
-        connection: over which WebSocket; None for HTTP.
+        server: the server's address.
+        result: the fields of the response.
+        connection: the connection that was used; None for HTTP.
     """
 
     server: str
-    found: Fields
+    result: Fields
     connection: RpcConnection | None
 
 
 class Servers:
-    """Servers of the same API, each with sessions of its own. The one that worked last is asked first.
+    """Servers of the same API, each with its own sessions. The server that worked last is tried first.
 
-    Each has a WebSocket, which is opened for what waits, streams and holds. While it is open everything goes over it.
+    Long polls, streams and held offers open the server's WebSocket. While it is open, every request uses it.
 
     Args:
-        urls: their addresses, in the order of preference.
-        origin: the Origin of every request; by default that of a page that the first server has.
-        retry_timeout_s: see below.
+        urls: the servers' addresses in the order of preference.
+        origin: the Origin of every request; by default the origin of the first server.
+        retry_timeout_s: see Attributes.
         websocket: whether to use WebSockets.
 
     Attributes:
-        retry_timeout_s: how long to try again what fails in passing; what a server refuses for good fails at once.
+        retry_timeout_s: how long to retry transient errors. Other errors fail immediately.
     """
 
     def __init__(self, urls: Sequence[str], origin: str | None, retry_timeout_s: float, websocket: bool) -> None:
@@ -70,111 +70,123 @@ class Servers:
         self._websockets: dict[str, WebSocket] = {}
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close all connections."""
         while self._websockets:
             await self._websockets.popitem()[1].close()
         await self._http.close()
 
     async def call(
-        self, operation: str, fields: Fields, *, at: str | None = None, anywhere: bool = False, again: bool = True
-    ) -> Answer:
-        """Ask until there is an answer.
+        self,
+        operation: str,
+        fields: Fields,
+        *,
+        at: str | None = None,
+        any_server: bool = False,
+        idempotent: bool = True,
+    ) -> Response:
+        """Send a request until a server responds.
 
         Args:
             operation: the name of an operation.
-            fields: its parameters; those that are None are left out.
-            at: the only server that can answer; None for any.
-            anywhere: a server's 404 says nothing about the next one.
-            again: whether the same may reach a server twice.
+            fields: the parameters; those that are None are omitted.
+            at: the only server that can respond; None for any.
+            any_server: whether to try the next server after a 404.
+            idempotent: whether a server may receive the request twice.
 
         Raises:
-            APIError: the answer is an error, or there is none.
+            APIError: the response is an error, or there is none.
         """
-        until_s = time.monotonic() + self.retry_timeout_s
+        deadline_s = time.monotonic() + self.retry_timeout_s
         for attempt in itertools.count():
-            failure: APIError | None = None
-            for server in self._order(at):
+            last_error: APIError | None = None
+            for server in self._servers_to_try(at):
                 try:
-                    answer = await self._ask(server, operation, _given(fields, server))
+                    response = await self._send(server, operation, _params_for(fields, server))
                 except APIError as error:
-                    if error.status == 404 and anywhere:
-                        failure = failure or error
-                    elif error.is_transient and (again or not getattr(error, "sent", False)):
-                        failure = error
+                    if error.status == 404 and any_server:
+                        last_error = last_error or error
+                    elif error.is_transient and (idempotent or not getattr(error, "sent", False)):
+                        last_error = error
                     else:
                         raise
                 else:
                     if at is None:
                         self._prefer(server)
-                    return answer
-            assert failure is not None
+                    return response
+            assert last_error is not None
             pause_s = back_off_s(attempt)
-            if failure.retry_after_s is not None:
-                pause_s = failure.retry_after_s * random.uniform(1, 1.25)
-            if not failure.is_transient or time.monotonic() + pause_s > until_s:
-                raise failure
+            if last_error.retry_after_s is not None:
+                pause_s = last_error.retry_after_s * random.uniform(1, 1.25)
+            if not last_error.is_transient or time.monotonic() + pause_s > deadline_s:
+                raise last_error
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
 
-    async def connection(self, server: str, *, wanted: bool = True) -> RpcConnection | None:
-        """The WebSocket to a server, which is opened if it is `wanted`; None for HTTP."""
+    async def connection(self, server: str, *, open_if_closed: bool = True) -> RpcConnection | None:
+        """Return the WebSocket connection to a server; None if HTTP has to be used."""
         if not self._websocket:
             return None
         websocket = self._websockets.setdefault(server, WebSocket(server, self._origin, self._tls))
-        return await websocket.connection(wanted=wanted)
+        return await websocket.connection(open_if_closed=open_if_closed)
 
     @contextlib.asynccontextmanager
     async def stream(
         self, fields: Fields, at: str | None, last: tuple[str, str | None] | None
     ) -> AsyncIterator[tuple[str, AsyncGenerator[StreamEvent, None]]]:
-        """Follow a topic or a session at the first server that has it; which one, and its events as they come.
+        """Open the event stream of a topic or session at the first available server.
 
-        `fields` and `at` are as for `call`; `last` is where it was followed before: the server, and the last cursor.
+        Args:
+            fields: as for `call`.
+            at: as for `call`.
+            last: the previous stream's server and last cursor; None for the first stream.
+
+        Returns:
+            The server and its events.
 
         Raises:
-            APIError: there is no stream, or it breaks.
+            APIError: the stream cannot be opened, or it breaks.
         """
-        failure: APIError | None = None
-        for server in self._order(at):
-            given = _given(fields, server)
+        last_error: APIError | None = None
+        for server in self._servers_to_try(at):
+            params = _params_for(fields, server)
             since = last[1] if last and last[0] == server else None
-            async with contextlib.AsyncExitStack() as opened:
+            async with contextlib.AsyncExitStack() as stack:
                 try:
                     connection = await self.connection(server)
-                    if connection is not None and connection.may_subscribe:
-                        stream = connection.subscribe({**given, **({"since": since} if since else {})})
+                    if connection is not None and connection.can_subscribe:
+                        stream = connection.subscribe({**params, **({"since": since} if since else {})})
                     else:
-                        stream = self._http.stream(server, given, since)
-                    events = await opened.enter_async_context(stream)
+                        stream = self._http.stream(server, params, since)
+                    events = await stack.enter_async_context(stream)
                 except APIError as error:
-                    self._failed(server, error)
+                    self._on_error(server, error)
                     if not error.is_transient:
                         raise
-                    failure = error
+                    last_error = error
                     continue
                 if at is None:
                     self._prefer(server)
                 yield server, events
                 return
-        assert failure is not None
-        raise failure
+        assert last_error is not None
+        raise last_error
 
     async def wait_for_preferred_server(self, server: str) -> None:
-        """Wait until a server works again that comes before this one in the order of preference; it is asked first."""
-        before = self._preference[: self._preference.index(server)]
+        """Wait until a server that is preferred to `server` works again. It is tried first from then on."""
+        preferred = self._preference[: self._preference.index(server)]
         while True:
-            await asyncio.sleep(BETTER_S * random.uniform(0.5, 1.5))
-            for each in before:
+            await asyncio.sleep(PREFERRED_CHECK_S * random.uniform(0.5, 1.5))
+            for url in preferred:
                 with contextlib.suppress(APIError):
-                    await self._ask(each, "health", {})
-                    return self._prefer(each)
+                    await self._send(url, "health", {})
+                    return self._prefer(url)
 
     @property
     def only(self) -> str | None:
-        """The server, if there is but one."""
+        """The only server; None if there are several."""
         return self.urls[0] if len(self.urls) == 1 else None
 
-    def _order(self, at: str | None) -> list[str]:
+    def _servers_to_try(self, at: str | None) -> list[str]:
         return [at] if at else list(self.urls)
 
     def _prefer(self, server: str) -> None:
@@ -182,23 +194,23 @@ class Servers:
             self.urls.remove(server)
             self.urls.insert(0, server)
 
-    async def _ask(self, server: str, operation: str, fields: Fields) -> Answer:
-        connection = await self.connection(server, wanted="wait" in fields or "hold" in fields)
-        if connection is not None and (connection.may_hold or "hold" not in fields):
-            with contextlib.suppress(TooLong):
-                return Answer(server, await connection.call(operation, fields), connection)
+    async def _send(self, server: str, operation: str, fields: Fields) -> Response:
+        connection = await self.connection(server, open_if_closed="wait" in fields or "hold" in fields)
+        if connection is not None and (connection.can_hold or "hold" not in fields):
+            with contextlib.suppress(RequestTooLong):
+                return Response(server, await connection.call(operation, fields), connection)
         try:
-            return Answer(server, await self._http.call(server, operation, fields), None)
+            return Response(server, await self._http.call(server, operation, fields), None)
         except APIError as error:
-            self._failed(server, error)
+            self._on_error(server, error)
             raise
 
-    def _failed(self, server: str, error: APIError) -> None:
+    def _on_error(self, server: str, error: APIError) -> None:
         if error.is_transient and error.status != 429 and server in self._websockets:
             self._websockets[server].retry()
 
 
-def _given(fields: Fields, server: str) -> Fields:
-    """Those fields that are to be sent; a cursor only to the server that gave it out."""
+def _params_for(fields: Fields, server: str) -> Fields:
+    """Return the fields to send: without None, and without a cursor that another server has issued."""
     foreign = "since" if isinstance(since := fields.get("since"), Token) and since.server != server else ""
     return {name: value for name, value in fields.items() if value is not None and name != foreign}

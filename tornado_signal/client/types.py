@@ -1,4 +1,4 @@
-"""The words of the API as types. Times are milliseconds since the Unix epoch."""
+"""Types of the API. Times are milliseconds since the Unix epoch."""
 
 import abc
 from typing import Any, Literal, NamedTuple, NotRequired, Self, TypedDict
@@ -8,7 +8,7 @@ Fields = dict[str, Any]
 
 
 class Closable(abc.ABC):
-    """What is closed at the end of an `async with`, or by itself."""
+    """An object that is closed at the end of an `async with` or by `close`."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -18,11 +18,11 @@ class Closable(abc.ABC):
 
     @abc.abstractmethod
     async def close(self) -> None:
-        """Close it."""
+        """Release the resources."""
 
 
 class Token(str):
-    """A code or a cursor, and which server gave it out: no other one knows it.
+    """A code or a cursor, with the server that issued it. No other server knows it.
 
     Attributes:
         server: the server's address.
@@ -32,14 +32,13 @@ class Token(str):
     server: str
 
     def __new__(cls, text: str, server: str) -> "Token":
-        """A string that remembers."""
         token = super().__new__(cls, text)
         token.server = server
         return token
 
 
 class Session(TypedDict):
-    """A session of a listing; its code is a `Token`."""
+    """A listed session. Its code is a `Token`."""
 
     code: str
     info: str
@@ -50,14 +49,14 @@ class Session(TypedDict):
 
 
 class Topic(TypedDict):
-    """A topic, and how many sessions of it wait for an answer."""
+    """A topic and its number of unanswered sessions."""
 
     topic: str
     count: int
 
 
 class Pagination(TypedDict):
-    """Where in a listing a page is."""
+    """The position of a page in a listing."""
 
     page: int
     limit: int
@@ -73,14 +72,14 @@ class Topics(TypedDict):
 
 
 class Health(TypedDict):
-    """That the server answers, and its time."""
+    """The status and the time of a server."""
 
     status: str
     timestamp: int
 
 
 class IceServer(TypedDict):
-    """A STUN or TURN server, as WebRTC takes it."""
+    """A STUN or TURN server in the form of WebRTC's `RTCIceServer`."""
 
     urls: str | list[str]
     username: NotRequired[str]
@@ -88,7 +87,7 @@ class IceServer(TypedDict):
 
 
 class IceServers(TypedDict):
-    """The ICE servers, and until when their credentials are good."""
+    """The ICE servers and the expiry of their credentials."""
 
     iceServers: list[IceServer]
     expiresAt: int
@@ -99,7 +98,7 @@ class Listing(NamedTuple):
 
     Attributes:
         sessions: newest first.
-        cursor: for `since`; None if neither `wait` nor `since` was given, or the server does not know them.
+        cursor: for `since`; None without `wait` and `since`, or if the server does not support them.
     """
 
     sessions: list[Session]
@@ -107,12 +106,12 @@ class Listing(NamedTuple):
 
 
 class SessionUpdate(NamedTuple):
-    """What the other side has sent.
+    """Description and candidates from the other side.
 
     Attributes:
-        description: its offer, or its answer (None until there is one).
-        candidates: in their order; only new ones where `since` was asked for.
-        cursor: for `since`; None if neither `wait` nor `since` was given, or the server does not know them.
+        description: the offer, or the answer; None until the session is answered.
+        candidates: in the order in which they were sent; with `since`, only new ones.
+        cursor: for `since`; None without `wait` and `since`, or if the server does not support them.
     """
 
     description: str | None
@@ -124,7 +123,7 @@ class Event(NamedTuple):
     """An event of a stream.
 
     Attributes:
-        name: `session` or `gone` of a topic's; `offer`, `answer`, `candidate` or `gone` of a session's.
+        name: `session` or `gone` for a topic; `offer`, `answer`, `candidate` or `gone` for a session.
         data: a session; `code` and `reason`; or the text under the event's name.
     """
 
@@ -133,13 +132,13 @@ class Event(NamedTuple):
 
 
 class StreamEvent(NamedTuple):
-    """An event as it comes.
+    """An event as received.
 
     Attributes:
-        name: see `Event`.
-        data: likewise; None if it only says where the stream is.
-        cursor: where that is; None for where it was.
-        retry_s: how long to wait when the stream breaks, if that is told.
+        name: as in `Event`.
+        data: as in `Event`; None if the event only updates the cursor.
+        cursor: the position after this event; None if unchanged.
+        retry_s: how long to wait before reconnecting; None if the server does not say.
     """
 
     name: str

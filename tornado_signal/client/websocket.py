@@ -1,4 +1,4 @@
-"""The WebSocket of a server: when it is opened, and when HTTP is used without a try."""
+"""The WebSocket of a server, and the pauses during which HTTP is used instead."""
 
 import asyncio
 import logging
@@ -14,21 +14,21 @@ from websockets.typing import Origin, Subprotocol
 from .errors import is_transient
 from .rpc import RpcConnection
 
-logging.getLogger("websockets").setLevel(logging.WARNING)  # below that it writes what is sent
+logging.getLogger("websockets").setLevel(logging.WARNING)  # lower levels log the messages, which can contain secrets
 
 OPEN_S: Final = 4.0
 CLOSE_S: Final = 2.0
-REFUSED_S: Final = 300.0  # without a try
+REFUSED_S: Final = 300.0  # the pause after a refused WebSocket
 SUBPROTOCOL: Final = Subprotocol("signal.v1")
 
 
 class WebSocket:
-    """At most one connection at a time.
+    """The WebSocket of one server, with at most one connection at a time.
 
     Args:
         server: the server's address.
         origin: the Origin of the handshake.
-        tls: makes what TLS needs.
+        tls: creates the TLS context for HTTPS.
     """
 
     def __init__(self, server: str, origin: str, tls: Callable[[], ssl.SSLContext]) -> None:
@@ -37,31 +37,31 @@ class WebSocket:
         self._tls = tls
         self._connection: RpcConnection | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._again_s = 0.0  # when it may be tried, by the monotonic clock
+        self._retry_at_s = 0.0  # the monotonic time of the next allowed attempt
 
-    async def connection(self, *, wanted: bool) -> RpcConnection | None:
-        """The connection that is open; None if HTTP has to do.
+    async def connection(self, *, open_if_closed: bool) -> RpcConnection | None:
+        """Return the open connection; None if HTTP has to be used.
 
         Args:
-            wanted: whether to open one if there is none.
+            open_if_closed: whether to open a connection if none is open.
         """
         for _ in range(2):
-            await asyncio.sleep(0)  # what has come is read first: it may be the end of the connection
-        if self._connection is not None and self._connection.useless:  # something lets only its beginning through
+            await asyncio.sleep(0)  # process received frames first: one may close the connection
+        # An intermediary that lets the handshake through may block every frame.
+        if self._connection is not None and self._connection.lost_before_response:
             self._connection = None
-            self._again_s = time.monotonic() + REFUSED_S
-        if wanted and not self._open and time.monotonic() >= self._again_s:
+            self._retry_at_s = time.monotonic() + REFUSED_S
+        if open_if_closed and not self._open and time.monotonic() >= self._retry_at_s:
             if self._opening is None:
                 self._opening = asyncio.create_task(self._connect())
-            await asyncio.wait([self._opening])  # it goes on if this call is cancelled
+            await asyncio.wait([self._opening])  # opening continues if this call is cancelled
         return self._connection if self._open else None
 
     def retry(self) -> None:
-        """Forget a refusal: the server could not be reached at all."""
-        self._again_s = 0.0
+        """End the pause after a refusal: the server is also unreachable over HTTP."""
+        self._retry_at_s = 0.0
 
     async def close(self) -> None:
-        """Close the connection."""
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
@@ -93,9 +93,9 @@ class WebSocket:
                 return
         except OSError as error:
             if not isinstance(error, TimeoutError):
-                return  # HTTP will say what is wrong
-        except (WebSocketException, ImportError, ValueError):  # ImportError: of a proxy with SOCKS
+                return  # the HTTP request reports the error
+        except (WebSocketException, ImportError, ValueError):  # ImportError: a SOCKS proxy needs another package
             pass
         finally:
             self._opening = None
-        self._again_s = time.monotonic() + REFUSED_S
+        self._retry_at_s = time.monotonic() + REFUSED_S
