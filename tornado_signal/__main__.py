@@ -15,18 +15,18 @@ from .system.boundary import CLEAN, guarded
 
 
 def make_parser() -> CommandLine:
-    """The command line as `--help` shows it."""
+    """Return the parser of the command line."""
     parser = CommandLine(
         prog="tornado-signal",
         description="Signaling and topic discovery for peer-to-peer applications.",
-        epilog="Exit status: 0 clean stop, 1 something to mend on this machine, 2 wrong usage, 3 a defect.",
+        epilog="Exit status: 0 clean stop, 1 an error to fix on this machine, 2 wrong usage, 3 an internal error.",
     )
     parser.add_argument("--version", action="version", version=f"{__version__} ({COMMIT})")
     serve = parser.add_command(
         "serve",
         run_server,
         "run the server",
-        "Run the server. A flag wins over the environment, that over the file, that over the default.",
+        "Run the server. Flags take precedence over the environment, the environment over the file.",
     )
     add_all_settings(serve)
     maintenance.add_commands(parser)
@@ -38,10 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: the arguments; those of the process if None.
+        argv: the arguments; None for those of the process.
 
     Returns:
-        The exit status (contract D).
+        The exit status.
     """
     if os.getpid() == 1:  # of a container: the kernel ignores signals that it has no handler for
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(CLEAN))
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_server(arguments: argparse.Namespace) -> None:
-    """Serve, or only check that it would work."""
+    """Serve, or with `--check` only verify that the process could serve."""
     import uvloop  # here, so that other commands start fast
 
     from .process.check import check

@@ -1,14 +1,14 @@
-"""What can go wrong, as exceptions that carry fields and know nothing of HTTP."""
+"""Exceptions of the package. They carry fields and know nothing of HTTP."""
 
 import re
 
 
 class SignalError(Exception):
-    """Base of everything a call can fail with; `service/statuses.py` has the one table from these to statuses.
+    """Base of the errors that clients see. `service/statuses.py` maps them to HTTP statuses.
 
     Attributes:
-        message: what the client is told.
-        reason: which it is, in a few words, for counting refusals: one of a few, and nothing that a client said.
+        message: the text for the client.
+        reason: the kind of the error, for metrics. It is one of a fixed set and holds no input of a client.
     """
 
     message = reason = ""
@@ -17,15 +17,12 @@ class SignalError(Exception):
         super().__init__(self.message)
 
     def __init_subclass__(cls) -> None:
-        """The reason is the name of the class, unless one says more."""
+        """Derive the default reason from the name of the class."""
         cls.reason = re.sub("(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
 
 
 class InvalidParameter(SignalError):
-    """A required parameter is missing or invalid (specification 7; contract B1 to B8).
-
-    It has the name that the client used or should have used.
-    """
+    """A required parameter is missing or invalid; `parameter` is its name as clients send it."""
 
     def __init__(self, parameter: str) -> None:
         self.message = f"Missing or invalid required parameter: {parameter}"
@@ -34,39 +31,39 @@ class InvalidParameter(SignalError):
 
 
 class SessionNotFound(SignalError):
-    """No such session, or expired, or of another origin: the three are never told apart."""
+    """The session does not exist, has expired, or belongs to another origin. Clients cannot distinguish these cases."""
 
     message = "Session not found, expired, or origin mismatch"
 
 
 class StalePosition(Exception):
-    """A position is in an earlier session with the same code; the content of both is the same (contract B16).
+    """A position belongs to an earlier session with the same content-derived code.
 
-    No SignalError: what it means depends on the request. A cursor that says so was wrong from the beginning; for a
-    request that waits it is the end of its session.
+    It is not a SignalError, because its meaning depends on the caller. For a new request the cursor is invalid. For a
+    waiting request the session has ended.
     """
 
 
 class AlreadyAnswered(SignalError):
-    """Another answer came first, and stands (contract B9)."""
+    """Another answer was accepted before (docs/decisions.md#first-answer)."""
 
     message = "Session already answered"
 
 
 class OriginNotAllowed(SignalError):
-    """The operator's allow-list does not name this origin (contract B14)."""
+    """`--allowed-origins` does not contain this origin."""
 
     message = "Origin not allowed"
 
 
 class PathNotFound(SignalError):
-    """No endpoint has this path (contract B13)."""
+    """No endpoint has this path."""
 
     message = "Not found"
 
 
 class MethodNotAllowed(SignalError):
-    """The endpoint exists, and has the allowed methods, but not this one (contract B13)."""
+    """The endpoint exists, but only with the methods in `allowed`."""
 
     message = "Method not allowed"
 
@@ -76,17 +73,17 @@ class MethodNotAllowed(SignalError):
 
 
 class BodyTooLarge(SignalError):
-    """The body is over the limit (contract B15)."""
+    """The request body exceeds `--max-body-bytes`."""
 
     message = "Request body too large"
 
 
 class TransientError(SignalError):
-    """What may work later.
+    """An error that may not occur again later.
 
     Args:
-        reason: for the operator, never for the client.
-        retry_after_s: when trying again makes sense.
+        reason: the cause, for the operator and never for the client.
+        retry_after_s: seconds after which the client should retry.
     """
 
     def __init__(self, reason: str, retry_after_s: int = 1) -> None:
@@ -96,11 +93,12 @@ class TransientError(SignalError):
 
 
 class TooMany(TransientError):
-    """A rate or a quota is used up (contract B15).
+    """A rate limit or a quota is exceeded.
 
     Args:
-        reason: as `TransientError`; so is `retry_after_s`.
-        persists: whether the client goes on all the same, and is to lose its connection.
+        reason: as in `TransientError`.
+        retry_after_s: as in `TransientError`.
+        persists: whether the client ignores such errors, so that its connection is to be closed.
     """
 
     message = "Too many requests"
@@ -111,25 +109,25 @@ class TooMany(TransientError):
 
 
 class Unavailable(TransientError):
-    """The server cannot serve this now (contract B15)."""
+    """The server cannot serve this request now."""
 
     message = "Service unavailable"
 
 
 class OperatorError(Exception):
-    """Something that the operator can mend: says what, where, and what to do (exit status 1)."""
+    """An error that the operator can fix. The message says what is wrong, where, and what to do. Exit status 1."""
 
 
 class DatabaseError(OperatorError):
-    """The database directory cannot be opened or does not hold a sound database of ours."""
+    """The data directory cannot be opened, or holds no usable database of tornado-signal."""
 
 
 class DamagedDatabase(DatabaseError):
-    """It was ours, and is damaged."""
+    """The database in the data directory is damaged."""
 
 
 class DamagedListing(Exception):
-    """The listings do not hold as many entries as they should."""
+    """The listings hold another number of entries than the counters say."""
 
-    def __init__(self, found: int, expected: int) -> None:
-        super().__init__(f"{found} sessions are listed, there should be {expected}")
+    def __init__(self, listed: int, expected: int) -> None:
+        super().__init__(f"{listed} sessions are listed, there should be {expected}")

@@ -1,17 +1,17 @@
-"""How far the process is: one state, which everything else compares or waits for."""
+"""The life cycle of the process: one state that all other parts compare or await."""
 
 import asyncio
 import enum
 
 
 class State(enum.IntEnum):
-    """States in their order; a process skips some of them, and never returns to one.
+    """The states in their order. A process can skip states and never returns to an earlier one.
 
     STARTING: nothing is served.
     SERVING: clients are served.
     LEAVING: clients are served, but the process is not ready for new ones.
     DRAINING: further calls are refused, and those being worked on are answered.
-    CLOSED: whatever is still open is closed at once.
+    CLOSED: all remaining connections are closed immediately.
     """
 
     STARTING = enum.auto()
@@ -36,16 +36,16 @@ class Lifecycle:
         self._reached = {state: asyncio.Event() for state in State}
 
     def reach(self, state: State) -> None:
-        """Advance to a state. Nothing changes if the process is there or beyond."""
+        """Advance to a state. Do nothing if the process has already reached it."""
         self.state = max(self.state, state)
-        for each, event in self._reached.items():
-            if each <= self.state:
+        for earlier, event in self._reached.items():
+            if earlier <= self.state:
                 event.set()
 
     def stop(self) -> None:
-        """Begin to stop, or stop at once if that has begun."""
+        """Start stopping. A second call stops immediately."""
         self.reach(LEAVING if self.state < LEAVING else CLOSED)
 
     async def reached(self, state: State) -> None:
-        """Wait until the process is in a state or beyond."""
+        """Wait until the process has reached a state."""
         await self._reached[state].wait()

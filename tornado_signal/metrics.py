@@ -1,7 +1,7 @@
-"""What the server counts while it works: plain numbers, cheap to keep. `admin/exposition` shows them. No I/O.
+"""Counters and histograms of the server, which `admin/exposition` exports. No I/O.
 
-Nothing here is told apart by topic, code or address, nor by origins but those that the operator has listed: numbers are
-kept for ever, and read by many.
+No label is a topic, a code or an address, because metrics live as long as the process. Origins are labels only if the
+operator lists them.
 """
 
 from bisect import bisect_left
@@ -17,14 +17,14 @@ _LAG_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0,
 
 
 class Histogram:
-    """How many values were in each of some ranges.
+    """The number of observed values in each of some ranges.
 
     Args:
-        bounds: the upper ends of the ranges, ascending; an end belongs to its range. One more range has none.
+        bounds: the upper bounds of the ranges, ascending and inclusive. The last range has no bound.
 
     Attributes:
         counts: the number of values in each range.
-        sum: of all values.
+        sum: the sum of all values.
     """
 
     __slots__ = ("bounds", "counts", "sum")
@@ -43,11 +43,11 @@ class Family(NamedTuple):
     """A family of metrics, as an engine describes it.
 
     Attributes:
-        kind: of its values.
-        name: without the prefix of the package.
-        meaning: a sentence for `HELP`.
-        values: one value, or one for each combination of values of the labels.
-        labels: names of the labels.
+        kind: the type of the metrics.
+        name: the name without the prefix of the package.
+        meaning: the text of `HELP`.
+        values: one value, or one for each combination of label values.
+        labels: the names of the labels.
     """
 
     kind: Literal["counter", "gauge", "histogram"]
@@ -58,39 +58,38 @@ class Family(NamedTuple):
 
 
 Kind = tuple[str, str, int]
-"""Requests of one kind: the pattern of their path, their method and the status of their response."""
+"""A kind of requests: path pattern, method and status of the response."""
 
 
 class Durations(dict[Kind, Histogram]):
-    """How long requests took, in seconds, by kind."""
+    """Durations of requests in seconds, by kind."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         super().__init__()
         self._bounds = bounds
 
     def __missing__(self, kind: Kind) -> Histogram:
-        """The first of its kind."""
         self[kind] = Histogram(self._bounds)
         return self[kind]
 
     def by_pattern(self) -> dict[str, Histogram]:
-        """Those of a path together, whatever their methods and statuses."""
-        found: dict[str, Histogram] = {}
-        for (pattern, _, _), seconds in self.items():
-            together = found.setdefault(pattern, Histogram(self._bounds))
-            together.counts = [mine + its for mine, its in zip(together.counts, seconds.counts, strict=True)]
-            together.sum += seconds.sum
-        return found
+        """Return the durations by path pattern, for all methods and statuses."""
+        patterns: dict[str, Histogram] = {}
+        for (pattern, _, _), durations in self.items():
+            total = patterns.setdefault(pattern, Histogram(self._bounds))
+            total.counts = [a + b for a, b in zip(total.counts, durations.counts, strict=True)]
+            total.sum += durations.sum
+        return patterns
 
 
 class SessionMetrics:
-    """What has become of sessions.
+    """Metrics of sessions.
 
     Attributes:
-        created: how many were published.
-        withdrawn: how many were taken back.
-        swept: how many expired and were deleted.
-        offers_waited: for how many seconds offers that were answered had waited for it.
+        created: the number of published sessions.
+        withdrawn: the number of withdrawn sessions.
+        swept: the number of sessions that expired and were deleted.
+        offers_waited: seconds between an offer and its answer.
     """
 
     def __init__(self) -> None:
@@ -101,17 +100,17 @@ class SessionMetrics:
 
 
 class RequestMetrics:
-    """What has become of requests, and how promptly the process serves them.
+    """Metrics of requests and of the event loop.
 
     Attributes:
-        requests: those that were answered as soon as could be.
-        waits: those that waited for news, streams among them.
-        waiting: how many wait now, by the pattern of their path.
-        refusals: by status and reason.
-        by_origin: requests by the entry of the allow-list for their origin, the pattern of their path and status.
-        defects: requests that failed through no fault of theirs.
-        held: offers that are held by WebSockets now.
-        loop_lag: seconds by which the event loop was late.
+        requests: durations of requests that did not wait.
+        waits: durations of long polls and streams.
+        waiting: the number of requests waiting now, by path pattern.
+        refusals: refused requests by status and reason.
+        by_origin: requests by allow-list entry of their origin, path pattern and status.
+        defects: requests that failed because of an internal error.
+        held: the number of offers that WebSockets hold now.
+        loop_lag: delays of the event loop in seconds.
     """
 
     def __init__(self) -> None:

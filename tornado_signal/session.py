@@ -1,4 +1,4 @@
-"""What a session is and what may become of it. Nothing here reads a clock, a disk or a socket."""
+"""Sessions, their parts and the rules for changing them. Nothing here reads a clock, a disk or a socket."""
 
 import enum
 import hashlib
@@ -10,21 +10,21 @@ from .errors import AlreadyAnswered
 
 
 class Side(enum.Enum):
-    """Which peer is speaking (specification 2, Side)."""
+    """The role of a peer in a session."""
 
     OFFERER = "offerer"
     ANSWERER = "answerer"
 
-    __hash__ = object.__hash__  # by identity, which costs a tenth of the enumeration's own
+    __hash__ = object.__hash__  # hashing by identity costs a tenth of the enumeration's own hash
 
     @property
     def other(self) -> "Side":
-        """The peer that it speaks with."""
+        """The role of the other peer."""
         return Side.ANSWERER if self is Side.OFFERER else Side.OFFERER
 
 
 class Reason(enum.Enum):
-    """Why a session is no longer to be found (contract C3); the values are those on disk."""
+    """The reason why a session was removed from its listing. The values are stored on disk."""
 
     ANSWERED = 1
     EXPIRED = 2
@@ -32,17 +32,17 @@ class Reason(enum.Enum):
 
 
 class Session(NamedTuple):
-    """What is fixed when an offer is published; offer, answer and candidates are kept beside it.
+    """The fixed data of a session. The offer, the answer and the candidates are stored separately.
 
     Attributes:
         code: the session's UUID, 16 bytes.
-        topic: where it is listed, at most 256 code points.
-        info: the peer's own words, at most 1024 code points.
-        created_ms: Unix time in milliseconds; never goes backwards within a store.
-        expires_ms: Unix time in milliseconds; the first instant at which it no longer exists.
-        timeout_ms: how long it lives from its creation or its last refresh.
-        serial: its place in the store's order of events; breaks ties within one millisecond.
-        secret_hash: of the secret that the offerer must show; empty if it showed none (contract C5).
+        topic: the topic that lists it, at most 256 code points.
+        info: the offerer's description of itself, at most 1024 code points.
+        created_ms: Unix time in milliseconds. It never goes backwards within a store.
+        expires_ms: Unix time in milliseconds, the first instant at which the session no longer exists.
+        timeout_ms: its lifetime from the creation or the last refresh.
+        serial: its number in the store's order of events. It breaks ties within one millisecond.
+        secret_hash: hash of the offerer's secret; empty if there is none (docs/http-api.md#secrets).
     """
 
     code: bytes
@@ -55,12 +55,12 @@ class Session(NamedTuple):
     secret_hash: bytes = b""
 
     def live(self, now_ms: int) -> bool:
-        """Contract B10: live while now is before the expiry."""
+        """Return whether the session exists at `now_ms`."""
         return now_ms < self.expires_ms
 
 
 class ListedSession(NamedTuple):
-    """One entry of a topic's listing (specification 4, GET /:topic/sessions)."""
+    """One entry of a topic's listing."""
 
     session: Session
     offer: str
@@ -72,8 +72,8 @@ class Answer(NamedTuple):
 
     Attributes:
         text: the answerer's signaling data.
-        number: its place among all that the answerer has sent, from 1.
-        secret_hash: of the secret that the answerer must show; empty if it showed none (contract C5).
+        number: its place in the order of the answerer's messages, from 1.
+        secret_hash: hash of the answerer's secret; empty if there is none.
     """
 
     text: str
@@ -82,15 +82,15 @@ class Answer(NamedTuple):
 
 
 Position = Hashable
-"""Where a reader of a topic or of its listing has come to: the engine's own business, but that equal ones are equal."""
+"""The position of a reader in the events of a topic or in its listing. Only the engine knows more than equality."""
 
 
 class SessionPosition(NamedTuple):
-    """Where a reader of one side of a session has come to.
+    """The position of a reader in the messages of one side of a session.
 
     Attributes:
-        serial: the session's own; where codes come from content it tells a session from the one before it.
-        number: that of the newest that it knows; 0 for nothing.
+        serial: the session's serial. It distinguishes sessions that share a content-derived code.
+        number: the number of the newest message read; 0 for none.
     """
 
     serial: int
@@ -98,14 +98,14 @@ class SessionPosition(NamedTuple):
 
 
 class SessionUpdate(NamedTuple):
-    """What one side reads of the other (specification 4, POST /poll; contract C1).
+    """The messages that one side reads from the other.
 
     Attributes:
         description: the offer, or the answer (None until there is one).
-        description_number: its place among all that its side has sent, from 1; 0 for none.
-        candidates: pairs of number and text, in the order in which they were accepted.
-        expires_ms: when the session ends, as things are.
-        serial: the session's own.
+        description_number: its place in the order of its side's messages, from 1; 0 for none.
+        candidates: pairs of number and text, in the order of acceptance.
+        expires_ms: the current expiry; a refresh moves it.
+        serial: the session's serial.
     """
 
     description: str | None
@@ -116,17 +116,17 @@ class SessionUpdate(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The number of the newest of them; 0 for none."""
+        """The number of the newest message; 0 for none."""
         return max(self.description_number, self.candidates[-1][0] if self.candidates else 0)
 
 
 class Removed(NamedTuple):
-    """A session that has left its topic's listing (contract C3).
+    """A session removed from its topic's listing.
 
     Attributes:
-        position: where a reader has come to that knows it.
-        code: the session's.
-        reason: why it left.
+        position: the position after this event.
+        code: the session's code.
+        reason: the reason of the removal.
     """
 
     position: Position
@@ -135,10 +135,10 @@ class Removed(NamedTuple):
 
 
 class Added(NamedTuple):
-    """A session that has come to its topic's listing (contract C3).
+    """A session added to its topic's listing.
 
     Attributes:
-        position: where a reader has come to that knows it.
+        position: the position after this event.
         listed: the session.
     """
 
@@ -147,13 +147,13 @@ class Added(NamedTuple):
 
 
 class EventBatch(NamedTuple):
-    """Something that has happened to a topic's listing, in this order.
+    """Changes of a topic's listing: removals first, then additions.
 
     Attributes:
         removed: the sessions that were removed, in order.
         added: the sessions that were added, oldest first.
-        position: where a reader has come to that knows it.
-        more: whether there is more to be told.
+        position: the position after these changes.
+        more: whether further changes are available now.
     """
 
     removed: list[Removed]
@@ -163,12 +163,12 @@ class EventBatch(NamedTuple):
 
 
 class ListingState(NamedTuple):
-    """A topic's listing at an instant (contract C2).
+    """The state of a topic's listing at one instant.
 
     Attributes:
-        changed: whether it holds other sessions than at the position that was asked about.
-        position: where a reader has come to that knows it.
-        changes_ms: when the next session in it expires; None if there is none.
+        changed: whether it holds other sessions than at the given position.
+        position: the position of this state.
+        changes_ms: the earliest expiry of its sessions; None if it is empty.
     """
 
     changed: bool
@@ -177,17 +177,17 @@ class ListingState(NamedTuple):
 
 
 def changes_answer(current: Answer | None, answer: str) -> bool:
-    """Decide what an answer does to a session (contract B9): the first one stands.
+    """Decide whether an answer changes a session: only the first one does (docs/decisions.md#first-answer).
 
     Args:
-        current: the answer accepted so far, if any.
-        answer: the one that has come now.
+        current: the accepted answer, if any.
+        answer: the new answer.
 
     Returns:
-        True if it is the first, False if it repeats the first (a retry).
+        True for the first answer, False for a retry of it.
 
     Raises:
-        AlreadyAnswered: it differs from the first.
+        AlreadyAnswered: the new answer differs from the first one.
     """
     if current is not None and current.text != answer:
         raise AlreadyAnswered
@@ -195,45 +195,45 @@ def changes_answer(current: Answer | None, answer: str) -> bool:
 
 
 LEASE_BYTES: Final = 12
-MAX_LEASES: Final = 16  # of one offer; the oldest give way
-MIN_HELD_MS: Final = 40_000  # how long a held offer lives from its renewal, at least: many are renewed all the time
+MAX_LEASES: Final = 16  # per offer; the oldest are dropped
+MIN_HELD_MS: Final = 40_000  # minimum lifetime of a held offer after a renewal; it bounds the work of renewing many
 
 
 def split_leases(leases: bytes) -> list[bytes]:
-    """Return the leases of an offer, the oldest first."""
+    """Return the leases of an offer, oldest first."""
     return [leases[at : at + LEASE_BYTES] for at in range(0, len(leases), LEASE_BYTES)]
 
 
 def add_lease(leases: bytes, lease: bytes) -> bytes:
-    """Return the leases of an offer with one more, which is the newest."""
+    """Return the leases of an offer with `lease` as the newest one."""
     return b"".join([*drop_leases(leases, lease), lease][-MAX_LEASES:])
 
 
 def drop_leases(leases: bytes, prefix: bytes) -> list[bytes]:
-    """Return the leases of an offer that do not begin with a prefix: a lease, or the identifier of a process."""
+    """Return the leases of an offer that do not begin with `prefix`, which is a lease or the id of a process."""
     return [lease for lease in split_leases(leases) if not lease.startswith(prefix)]
 
 
 def utf8_length(text: str) -> int:
-    """Return how many bytes a text takes as UTF-8."""
+    """Return the size of a text in UTF-8, in bytes."""
     return len(text) if text.isascii() else len(text.encode())
 
 
 def hash_secret(secret: str | None) -> bytes:
-    """What is kept of a secret: its SHA-256; empty for none."""
+    """Return the SHA-256 of a secret; empty for None."""
     return b"" if secret is None else hashlib.sha256(secret.encode()).digest()
 
 
-def owns(kept: bytes, shown: bytes) -> bool:
-    """Whether a side that kept one hash may act with another, in constant time (contract C5)."""
-    return not kept or hmac.compare_digest(kept, shown)
+def owns(secret_hash: bytes, shown_hash: bytes) -> bool:
+    """Return whether a request with `shown_hash` may act as a side with `secret_hash`, in constant time."""
+    return not secret_hash or hmac.compare_digest(secret_hash, shown_hash)
 
 
 def content_code(origin: str, topics: list[str], offer: str) -> bytes:
-    """Make the deterministic identifier of an offer (contract B16): a version 8 UUID, 16 bytes.
+    """Return the content-derived code of an offer: a version 8 UUID of 16 bytes.
 
-    The hash covers the origin, the sorted topics and the offer, each preceded by its length so that no two
-    different offers run together to the same bytes; `info` is not part of it.
+    The hash covers the origin, the sorted topics and the offer, but not `info`. Each part is preceded by its length, so
+    that different parts never concatenate to the same bytes. See docs/decisions.md#deterministic-identifiers.
     """
     digest = hashlib.sha256()
     for text in (origin, *sorted(topics), offer):
@@ -243,7 +243,7 @@ def content_code(origin: str, topics: list[str], offer: str) -> bytes:
 
 
 def make_uuid(data: bytes, version: int) -> bytes:
-    """Make a UUID (RFC 9562, 4.1 and 4.2) of 16 bytes by setting its variant and version."""
+    """Return 16 bytes as a UUID by setting the variant and the version (RFC 9562, 4.1 and 4.2)."""
     code = bytearray(data)
     code[6] = code[6] & 0x0F | version << 4
     code[8] = code[8] & 0x3F | 0x80

@@ -26,7 +26,7 @@ def test_help_names_serve_and_each_exit_status(arguments):
     assert (done.returncode, done.stderr) == (0, "")
     shown = " ".join(done.stdout.split())
     assert "serve run the server" in shown
-    assert "Exit status: 0 clean stop, 1 something to mend on this machine, 2 wrong usage, 3 a defect." in shown
+    assert "Exit status: 0 clean stop, 1 an error to fix on this machine, 2 wrong usage, 3 an internal error." in shown
 
 
 def test_help_of_serve_names_each_setting():

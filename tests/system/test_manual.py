@@ -73,7 +73,7 @@ def test_the_manual_page_says_what_help_says():
         assert f"tornado-signal {command}" in shown
     for each in SETTINGS:
         assert re.search(rf"{each.flag} \S+ {re.escape(' '.join(each.help.split()))}", shown)
-    for text in ("SIGNAL_URL", "SIGNAL_ORIGIN", "--candidate TEXT", "0 clean stop, 1 something to mend"):
+    for text in ("SIGNAL_URL", "SIGNAL_ORIGIN", "--candidate TEXT", "0 clean stop, 1 an error to fix"):
         assert text in shown
 
 

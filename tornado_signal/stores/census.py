@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from typing import Any
 
 COUNTS = (
-    "sessions",  # expired or not
-    "unanswered",  # live ones without an answer
-    "answered",  # live ones with an answer
-    "expired",  # those that the next sweep deletes
+    "sessions",  # live and expired
+    "unanswered",  # live, without an answer
+    "answered",  # live, with an answer
+    "expired",  # to be deleted by the next sweep
     "candidates",  # of both sides of all sessions
-    "bytes",  # of all of that, with its keys
+    "bytes",  # of all these entries, keys included
 )
 
 
@@ -23,16 +23,16 @@ def make_numbers(
     largest_origins: Iterable[tuple[int, str, Counter[str]]],
     largest_topics: Iterable[tuple[int, str, str]],
 ) -> dict[str, Any]:
-    """The numbers as an object of JSON.
+    """Return the numbers as a JSON object.
 
     Args:
         total: the `COUNTS` of all sessions.
-        origins: how many there are.
-        topics: how many with unanswered sessions.
-        entries: how many keys.
-        total_bytes: of these, with their values.
-        largest_origins: their sessions, names and `COUNTS`.
-        largest_topics: their unanswered sessions, origins and names.
+        origins: the number of origins.
+        topics: the number of topics with unanswered sessions.
+        entries: the number of keys.
+        total_bytes: the size of all keys and values.
+        largest_origins: number of sessions, name and `COUNTS` of each.
+        largest_topics: number of unanswered sessions, origin and name of each.
     """
     return {
         **total,
@@ -41,16 +41,14 @@ def make_numbers(
         "entries": entries,
         "total_bytes": total_bytes,
         "largest_origins": [
-            {"origin": origin, **held}
-            for _, origin, held in sorted(largest_origins, key=lambda each: (-each[0], each[1]))
+            {"origin": origin, **held} for _, origin, held in sorted(largest_origins, key=lambda row: (-row[0], row[1]))
         ],
         "largest_topics": [
             {"origin": origin, "topic": topic, "unanswered": count}
-            for count, origin, topic in sorted(largest_topics, key=lambda each: (-each[0], *each[1:]))
+            for count, origin, topic in sorted(largest_topics, key=lambda row: (-row[0], *row[1:]))
         ],
     }
 
 
 def zeros() -> Counter[str]:
-    """The `COUNTS` of nothing."""
     return Counter(dict.fromkeys(COUNTS, 0))

@@ -6,17 +6,17 @@ import contextlib
 from ..errors import Unavailable
 from . import Store
 
-LIMIT_S = 0.5  # for a caller to wait for a count
+LIMIT_S = 0.5  # the time that a caller waits for a count
 
 
 class LatestCounts:
-    """The counts of a store at the last time that it could count.
+    """The latest successful counts of a store.
 
     Args:
         store: the store.
 
     Attributes:
-        value: sessions that are listed and topics that have such sessions; None until the first count is done.
+        value: the numbers of listed sessions and of their topics; None before the first count.
     """
 
     def __init__(self, store: Store) -> None:

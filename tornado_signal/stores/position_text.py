@@ -1,13 +1,13 @@
-"""Positions as text: which store has counted, and hexadecimal numbers with a dot between them."""
+"""Positions as text: the identity of the store and two hexadecimal numbers, separated by dots."""
 
 import re
 
 _STORE = re.compile("[0-9a-f]{12}")
-_NUMBER = re.compile("0|[1-9a-f][0-9a-f]{0,14}")  # as they are made here, and none that the next could not follow
+_NUMBER = re.compile("0|[1-9a-f][0-9a-f]{0,14}")  # canonical, and small enough to have a successor
 
 
 def format_numbers(store: str, first: int, second: int) -> str:
-    """A position as text: the identity of the store that has counted, 12 hexadecimal digits, and numbers under 2^60."""
+    """Return a position as text. `store` has 12 hexadecimal digits, the numbers are below 2^60."""
     return f"{store}.{first:x}.{second:x}"
 
 
@@ -15,10 +15,10 @@ def parse_numbers(store: str, text: str) -> tuple[int, int] | None:
     """Inverse of `format_numbers`.
 
     Returns:
-        The numbers; None if they are another store's. They mean nothing in this one, and the reader starts over.
+        The numbers; None if they belong to another store, so that the reader starts over.
 
     Raises:
-        ValueError: it is no position.
+        ValueError: the text is not a position.
     """
     counted_by, *numbers = text.split(".")
     if not _STORE.fullmatch(counted_by) or len(numbers) != 2 or not all(map(_NUMBER.fullmatch, numbers)):

@@ -1,4 +1,4 @@
-"""How much an origin may have in the store."""
+"""The quotas of a store."""
 
 from typing import NamedTuple
 
@@ -6,16 +6,16 @@ UNLIMITED = 2**53
 
 
 class Quotas(NamedTuple):
-    """The most there may be.
+    """Upper bounds.
 
     Attributes:
         sessions_per_origin: unanswered sessions of one origin.
         sessions_per_topic: unanswered sessions of one topic.
         topics_per_origin: topics with unanswered sessions of one origin.
-        candidates: of one side of a session.
-        side_bytes: of one side of a session: its offer or answer, and its candidates.
-        store_bytes: of everything, where the engine counts them.
-        free_bytes: how much of the engine's disk is to stay free.
+        candidates: candidates of one side of a session.
+        side_bytes: offer or answer and candidates of one side of a session.
+        store_bytes: all entries, where the engine counts them.
+        free_bytes: lower bound of the free space on the engine's disk.
     """
 
     sessions_per_origin: int = UNLIMITED

@@ -1,10 +1,9 @@
-"""Watches: what waits for news of a key, and how it is woken. Nothing here knows what keys are.
+"""Watches: waiting for changes of a key, and waking the waiters. Keys are opaque here.
 
-A key that has one watch wakes it at once. Waking many is spread: so many in each turn of the event loop, one key after
-the other, so that what thousands wait for delays no others; and at the end also over time, because clients that are
-told that it is over come back. A watch that has to be woken is woken once, however often its key changes meanwhile.
-Time-outs are kept together: all that are due within the same tick share it, and the only timer is the ticking,
-which stops when nothing waits.
+A key with one watch wakes it immediately. With many, a few are woken per event-loop iteration, in turn by key, so
+that a popular key delays no other. The end of all watches is also spread over time, because clients then come back. A
+watch is woken once for any number of changes. Timeouts share ticks: one timer serves all of them and stops when nothing
+waits.
 """
 
 import asyncio
@@ -16,17 +15,17 @@ from types import TracebackType
 TICK_S = 0.05
 WAKE_STEP = 20
 END_PER_S = 10_000
-END_S = 2.0  # the most that the end takes, however many there are
+END_S = 2.0  # upper bound for ending all watches
 
 
 class Watch:
-    """One interest in one key. Await `opened` before reading what it is about: then no later change goes unnoticed.
+    """A watch on one key. Await `opened` before reading the watched data. Then no later change is missed.
 
     Attributes:
-        key: what is watched.
-        closed: whether it has been closed; waiting is over then.
-        on_close: called when that happens.
-        opening: waits until the store notices changes of the key; None if it does already.
+        key: the watched key.
+        closed: whether the watch is closed.
+        on_close: called when the watch is closed.
+        opening: waits until the store notices changes of the key; None if it already does.
     """
 
     __slots__ = ("_changed", "_due", "_sleep", "_watches", "closed", "key", "on_close", "opening")
@@ -42,40 +41,37 @@ class Watch:
         self.opening: Callable[[], Awaitable[None]] | None = None
 
     async def opened(self) -> None:
-        """Wait until every later change is noticed. Only those who watch wait, never others who read.
+        """Wait until the store notices every later change. Reads without a watch never wait for this.
 
         Raises:
-            Unavailable: the store does not notice changes now.
+            Unavailable: the store cannot notice changes now.
         """
         if self.opening is not None:
             await self.opening()
 
     def __enter__(self) -> "Watch":
-        """For `with`: it is closed at the end."""
         return self
 
     def __exit__(self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        """Close it."""
         self.close()
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to be waited for."""
+        """Whether waiting is no longer possible."""
         return self.closed or self._watches.ending
 
     def now_s(self) -> float:
-        """The time by the loop's clock."""
+        """Return the time of the event loop's clock."""
         return self._watches.loop.time()
 
     def wait(self, until_s: float) -> "asyncio.Future[bool]":
-        """Wait for a change since the last call (or since the opening). One wait at a time.
+        """Wait for a change since the last call, or since the watch was opened. Only one wait at a time is allowed.
 
         Args:
-            until_s: by the loop's clock, when to stop waiting; kept to within a tick.
+            until_s: the end of the wait by the loop's clock, kept to within a tick.
 
         Returns:
-            A future: True when there was one, or it is time; False when nothing more is to be waited for (the
-            watch is closed, or all are told to end).
+            A future: True after a change or at `until_s`, False if the watch is closed or all watches end.
         """
         watches = self._watches
         self._sleep = sleep = watches.loop.create_future()
@@ -86,22 +82,22 @@ class Watch:
         return sleep
 
     def close(self) -> None:
-        """Stop watching, and end the wait if there is one. May be called more than once."""
+        """Stop watching and end the current wait. Further calls do nothing."""
         if not self.closed:
             self.closed = True
             self._watches.forget(self, self.key)
             self.wake()
-            on_close, self.on_close = self.on_close, None  # it may refer back
+            on_close, self.on_close = self.on_close, None  # break a possible reference cycle
             if on_close is not None:
                 on_close()
 
     def change(self) -> None:
-        """What it is about has changed."""
+        """Record a change and end the current wait."""
         self._changed = True
         self.wake()
 
     def wake(self) -> None:
-        """End the wait, if there is one."""
+        """End the current wait, if any."""
         sleep, self._sleep = self._sleep, None
         if sleep is not None:
             self._watches.unbook(self, self._due)
@@ -111,10 +107,10 @@ class Watch:
 
 
 class Watches:
-    """All watches of a process. Belongs to one event loop.
+    """All watches of a process, on one event loop.
 
     Attributes:
-        ending: whether every watch has been told to stop waiting.
+        ending: whether all watches end and no new wait starts.
     """
 
     def __init__(self) -> None:
@@ -124,14 +120,13 @@ class Watches:
         self._by_tick: dict[int, set[Watch]] = {}
         self._tick = 0
         self._ticking = False
-        self._changed: dict[
-            bytes, dict[Watch, None]
-        ] = {}  # by key, those that have to be woken; the next key is the first
+        # The watches to wake by key. The first key is next.
+        self._changed: dict[bytes, dict[Watch, None]] = {}
         self._late: deque[Watch] = deque()
         self._waking = False
 
     def __len__(self) -> int:
-        """How many watches are open."""
+        """Return the number of open watches."""
         return sum(map(len, self._by_key.values()))
 
     def watch(self, key: bytes) -> Watch:
@@ -141,22 +136,22 @@ class Watches:
         return watch
 
     def watched(self, key: bytes) -> bool:
-        """Whether anything watches a key."""
+        """Return whether a key has a watch."""
         return key in self._by_key
 
     def changed(self, key: bytes) -> None:
-        """Something about a key has changed: wake what watches it, a few in each turn of the loop."""
+        """Wake the watches of a changed key, a few per event-loop iteration."""
         watching = self._by_key.get(key)
         if watching is None:
             return
-        if len(watching) == 1:  # as most sessions have it
+        if len(watching) == 1:  # the usual case for sessions
             next(iter(watching)).change()
         else:
             self._changed.setdefault(key, {}).update(dict.fromkeys(watching))
             self._wake_soon()
 
     def end(self) -> None:
-        """End every wait, so many a second; none begins from now on."""
+        """End all waits, spread over up to `END_S`, and refuse new ones."""
         if not self.ending:
             self.ending = True
             waiting = [watch for watching in self._by_key.values() for watch in watching]
@@ -169,10 +164,10 @@ class Watches:
         if waiting:
             self.loop.call_later(TICK_S, self._end_some, waiting, count)
 
-    # For the watches
+    # Called by watches
 
     def book(self, watch: Watch, until_s: float) -> int:
-        """Have a watch woken at a time; returns the tick, for `unbook`."""
+        """Schedule a wake-up of a watch and return its tick, for `unbook`."""
         if not self._ticking:
             self._ticking = True
             self._tick = int(self.loop.time() / TICK_S)
@@ -182,7 +177,7 @@ class Watches:
         return due
 
     def unbook(self, watch: Watch, due: int) -> None:
-        """It need not be woken any more."""
+        """Cancel a scheduled wake-up."""
         waiting = self._by_tick.get(due)
         if waiting is not None:
             waiting.discard(watch)
@@ -190,7 +185,7 @@ class Watches:
                 del self._by_tick[due]
 
     def forget(self, watch: Watch, key: bytes) -> None:
-        """It is closed."""
+        """Remove a closed watch."""
         watching = self._by_key[key]
         watching.discard(watch)
         if not watching:
@@ -228,7 +223,7 @@ class Watches:
                 watch = next(iter(watching))
                 del watching[watch]
                 if watching:
-                    self._changed[key] = watching  # behind all others
+                    self._changed[key] = watching  # moves to the end
                 watch.change()
             elif not self._late:
                 self._waking = False

@@ -1,4 +1,4 @@
-"""What each event in a session's life writes and deletes, in the words of `layout`. Nothing is read or written here."""
+"""The entries that each event of a session writes and deletes, in the format of `layout`. No I/O."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -8,12 +8,12 @@ from . import layout
 
 
 class Change(NamedTuple):
-    """One change: deletes first, then puts, all or nothing.
+    """One atomic change: first the deletes, then the puts.
 
     Attributes:
         puts: keys with their new values.
-        deletes: keys to remove.
-        listed: by how many entries it makes the listings longer.
+        deletes: keys to delete.
+        listed: the number of entries by which the listings grow.
     """
 
     puts: list[tuple[bytes, bytes]]
@@ -22,13 +22,13 @@ class Change(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """How a session leaves its topic's listing.
+    """The removal of a session from its topic's listing.
 
     Attributes:
-        serial: of this event.
-        reason: of it.
-        forget_ms: until when it is told to those who come back to a stream.
-        held: whether the session has leases, which it loses.
+        serial: the serial of this event.
+        reason: the reason of the removal.
+        forget_ms: the time until which resumed streams report it.
+        held: whether the session has leases, which are deleted.
     """
 
     serial: int
@@ -38,7 +38,7 @@ class Removal(NamedTuple):
 
 
 def created(origin: str, session: Session, offer: str) -> Change:
-    """An offer is published: the session is listed and will expire."""
+    """Return the change for a published offer."""
     key = layout.pack_session_prefix(origin, session.code)
     puts = [
         (key + layout.HEAD, layout.pack_head(session)),
@@ -50,7 +50,7 @@ def created(origin: str, session: Session, offer: str) -> Change:
 
 
 def answered(origin: str, session: Session, answer: Answer, leaving: Removal) -> Change:
-    """The first answer comes: the session is no longer listed."""
+    """Return the change for the first answer, which also removes the session from its listing."""
     change = delisted(origin, session, leaving)
     key = layout.pack_session_prefix(origin, session.code)
     change.puts.append((key + layout.ANSWER, layout.pack_answer(answer)))
@@ -58,13 +58,13 @@ def answered(origin: str, session: Session, answer: Answer, leaving: Removal) ->
 
 
 def candidates_added(key: bytes, side: Side, candidates: Iterable[tuple[int, str]]) -> Change:
-    """One side sends candidates, each with its number, under the key of the session."""
+    """Return the change for numbered candidates of one side. `key` is the key of the session."""
     prefix = key + layout.CANDIDATE[side]
     return Change([(prefix + layout.pack_number(number), text.encode()) for number, text in candidates], [])
 
 
 def refreshed(origin: str, before: Session, after: Session, *, listed: bool) -> Change:
-    """A session gets another expiry; its place in the listing, if it has one, stays."""
+    """Return the change for a new expiry. A listed session keeps its place."""
     key = layout.pack_session_prefix(origin, after.code)
     puts = [
         (key + layout.HEAD, layout.pack_head(after)),
@@ -76,7 +76,7 @@ def refreshed(origin: str, before: Session, after: Session, *, listed: bool) -> 
 
 
 def delisted(origin: str, session: Session, leaving: Removal) -> Change:
-    """A session leaves its topic's listing; that is remembered for a while."""
+    """Return the change that removes a session from its listing and records the removal."""
     prefix = layout.pack_departure_prefix(origin, session.topic, expired=leaving.reason is Reason.EXPIRED)
     departure_key = prefix + layout.pack_number(leaving.serial)
     puts = [
@@ -90,17 +90,17 @@ def delisted(origin: str, session: Session, leaving: Removal) -> Change:
 
 
 def leased(key: bytes, leases: bytes) -> Change:
-    """A session has these leases."""
+    """Return the change that replaces the leases of a session."""
     return Change([(layout.pack_leases_key(key), leases)], [])
 
 
 def removed(key: bytes, session: Session, parts: Iterable[bytes]) -> Change:
-    """A session is no more, with the keys of all its parts; its place in the listing, if it has one, goes by `left`."""
+    """Return the change that deletes a session, given the keys of its parts. `delisted` removes it from the listing."""
     return Change([], [*parts, layout.pack_expiry_key(session.expires_ms, key)])
 
 
 def merge(*changes: Change) -> Change:
-    """Several changes as one."""
+    """Combine several changes into one."""
     puts = [put for change in changes for put in change.puts]
     deletes = [key for change in changes for key in change.deletes]
     return Change(puts, deletes, sum(change.listed for change in changes))

@@ -1,4 +1,4 @@
-"""How a change gets to the disk with all that goes with it: locks, counters, and what is kept in memory."""
+"""Commits of changes together with their locks, counters and the state in memory."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,9 +17,9 @@ class Committer:
     """Commits changes.
 
     Attributes:
-        database: where to.
+        database: the database.
         state: the state in memory to update.
-        locks: those of the sessions that change.
+        locks: the locks of the sessions.
     """
 
     database: Database
@@ -34,16 +34,16 @@ class Committer:
         *,
         counted: bool = False,
     ) -> "asyncio.Future[None]":
-        """Commit a change and hold the locks of its sessions until it is settled.
+        """Commit a change and hold the locks of its sessions until it is committed or has failed.
 
         Args:
-            tokens: of these locks; none for a session that no other request can know of yet.
-            change: what to write.
-            apply: brings what is kept in memory up to date once it is committed.
-            counted: whether it moves the store's time, its order of events or the number of those that are listed.
+            tokens: tokens of these locks; none for a session that no other request can know yet.
+            change: the change to write.
+            apply: updates the state in memory after the commit.
+            counted: whether the change affects the store's time, the serial or the number of listed sessions.
 
         Returns:
-            A future that is done once it is committed, or fails with Unavailable.
+            A future that is done after the commit, or fails with Unavailable.
         """
         state, locks = self.state, self.locks
         listed = state.listed + change.listed
@@ -53,15 +53,15 @@ class Committer:
         locks.enter(tokens)
         appends = bool(tokens) and tokens[0].appends
 
-        def settled(committed: bool) -> None:
+        def on_committed(committed: bool) -> None:
             locks.release(tokens)
             if committed:
-                if not appends:  # candidates have no expiry of their own, and change nothing for others
+                if not appends:  # appended candidates change neither expiries nor access data
                     for token in tokens:
                         state.accesses.pop(token.key, None)
                     state.on_expiries(put for put, _ in change.puts if put.startswith(layout.EXPIRY))
                 apply()
 
-        waiter = self.database.commit(change, settled)
-        state.listed = listed  # once the change is on its way: one that the database does not take changes nothing
+        waiter = self.database.commit(change, on_committed)
+        state.listed = listed  # after `commit`: a change that the database refuses changes nothing
         return waiter

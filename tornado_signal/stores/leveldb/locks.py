@@ -1,4 +1,4 @@
-"""Locks of sessions: they keep the changes of one session from overtaking each other on their way to the disk."""
+"""Locks of sessions, which keep the changes of one session in order until they are on disk."""
 
 import asyncio
 from collections.abc import Collection
@@ -7,16 +7,16 @@ from .turn import Turn
 
 
 class Token:
-    """The right to change a session in the current turn of the event loop.
+    """The right to change a session in the current event-loop iteration.
 
-    Once it is entered, it is the session's lock, unless there is one already.
+    An entered token becomes the session's lock, unless the session already has one.
 
     Attributes:
-        key: of the session.
+        key: the key of the session.
         appends: whether the changes that hold the lock only append.
-        turn: in which it was granted.
-        count: how many changes hold the lock.
-        waiting: a future for each change that waits, in their order, and whether that only appends.
+        turn: the event-loop iteration in which it was granted.
+        count: the number of changes that hold the lock.
+        waiting: for each waiting change, in order, a future and whether the change only appends.
     """
 
     __slots__ = ("appends", "count", "key", "turn", "waiting")
@@ -29,7 +29,7 @@ class Token:
         self.waiting: list[tuple[asyncio.Future[None], bool]] = []
 
     def advance(self) -> None:
-        """Give the lock to the first change that waits and, if that only appends, to those that may join it."""
+        """Pass the lock to the first waiting change, and to following ones that only append like it."""
         while self.waiting and (not self.count or (self.appends and self.waiting[0][1])):
             turn, self.appends = self.waiting.pop(0)
             if not turn.done():
@@ -38,10 +38,10 @@ class Token:
 
 
 class SessionLocks:
-    """The sessions that have changes which are requested and not committed.
+    """The locks of all sessions with uncommitted changes.
 
-    A change that only appends may join others that only append. Any other has the session to itself. Nothing
-    overtakes: endless appends would shut out an answer for ever.
+    Changes that only append can share the lock. Any other change is exclusive. The order is strict: otherwise endless
+    appends could keep an answer waiting forever.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -49,7 +49,7 @@ class SessionLocks:
         self._turn = turn
 
     async def acquire(self, key: bytes, *, appends: bool = False) -> Token:
-        """Wait until a change of this session may be decided."""
+        """Wait until a change of this session can be decided, and return its token."""
         lock = self._locks.get(key)
         if lock is not None and not (appends and lock.appends and not lock.waiting):
             loop = asyncio.get_running_loop()
@@ -59,23 +59,23 @@ class SessionLocks:
                 await turn
             finally:
                 if turn.done() and not turn.cancelled():
-                    # Held until a token is entered, or dropped because nothing is changed.
+                    # Release this hold once the token has been entered or dropped.
                     loop.call_soon(self.release, (lock,))
         return Token(key, appends, self._turn.current())
 
     def try_acquire(self, key: bytes) -> Token | None:
-        """Return a token for a session that has no change on its way; otherwise None."""
+        """Return a token for a session without uncommitted changes; otherwise None."""
         return None if key in self._locks else Token(key, False, self._turn.current())
 
     def held(self, key: bytes) -> bool:
-        """Return whether a change of this session is on its way."""
+        """Return whether a session has uncommitted changes."""
         return key in self._locks
 
     def enter(self, tokens: Collection[Token]) -> None:
-        """Hold sessions until `release`.
+        """Lock sessions until `release`.
 
         Raises:
-            RuntimeError: an `await` came between the token and this; another change may have been decided meanwhile.
+            RuntimeError: an `await` came after `acquire`, so that another change may have been decided since.
         """
         number = self._turn.number
         for token in tokens:
@@ -85,7 +85,7 @@ class SessionLocks:
             self._locks.setdefault(token.key, token).count += 1
 
     def release(self, tokens: Collection[Token]) -> None:
-        """Release sessions whose change has been committed, or has failed."""
+        """Unlock sessions whose change has been committed or has failed."""
         for token in tokens:
             lock = self._locks[token.key]
             lock.count -= 1
