@@ -10,9 +10,9 @@ class APIError(Exception):
     """A failed request: the server has refused it, or cannot be reached (`Unreachable`).
 
     Attributes:
-        status: the HTTP status; 0 without a response.
+        status: the HTTP status, or 0 without a response.
         text: the server's message.
-        retry_after_s: the seconds of `Retry-After`; None if the server sent none.
+        retry_after_s: the seconds of `Retry-After`, or None if the server sent none.
     """
 
     def __init__(self, status: int, text: str, retry_after_s: float | None = None) -> None:

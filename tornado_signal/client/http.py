@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # httpx logs every URL at INFO, and the query can contain a secret.
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
-SILENCE_S = 45.0  # the longest silence of a stream; the server sends a comment every 15 s
+SILENCE_S = 45.0  # the longest silence of a stream. The server sends a comment every 15 s
 
 REQUESTS: Final = {
     "version": ("GET", "/"),
@@ -60,7 +60,7 @@ class HttpClient:
         """Send the request of an operation and return the fields of the response.
 
         Raises:
-            APIError: the response is an error, or there is none.
+            APIError: the response is an error or missing.
         """
         method, path = REQUESTS[operation]
         fields = {name: value for name, value in fields.items() if name != "hold"}
@@ -164,7 +164,7 @@ def _unreachable(server: str, error: httpx.TransportError) -> Unreachable:
 
 
 def _json_object(message: "httpx.Response | ServerSentEvent") -> dict[str, Any] | None:
-    """Return the JSON object in a response or event; None if the content is not a JSON object."""
+    """Return the JSON object in a response or event, or None if the content is not a JSON object."""
     try:
         value = message.json()
     except ValueError:
@@ -179,7 +179,7 @@ def _error_of(response: httpx.Response) -> APIError:
 
 
 def _retry_after_s(value: str | None) -> float | None:
-    """Return the seconds of a Retry-After header, which is a number or a date; None if it is invalid."""
+    """Return the seconds of a Retry-After header, which is a number or a date, or None if it is invalid."""
     if value is None:
         return None
     if value.isascii() and value.isdigit():

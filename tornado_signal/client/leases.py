@@ -16,7 +16,7 @@ REFRESH_S = 40.0
 class LeaseManager:
     """Leases of this client's offers.
 
-    A WebSocket holds them. When it is closed, the next one takes them over; without a WebSocket they are refreshed.
+    A WebSocket holds them. When it is closed, the next one takes them over. Without a WebSocket they are refreshed.
     """
 
     def __init__(self, servers: Servers) -> None:
@@ -29,7 +29,7 @@ class LeaseManager:
         Args:
             code: the code of the session.
             secret: the offerer's secret.
-            connection: the connection that holds the offer; None if it was published over HTTP.
+            connection: the connection that holds the offer, or None if it was published over HTTP.
         """
         self._start(code, self._maintain(code, secret, connection))
 
@@ -79,7 +79,7 @@ class LeaseManager:
                 connection = await self._renew(code, secret)
 
     async def _renew(self, code: Token, secret: str | None) -> RpcConnection | None:
-        """Hold an offer over the current connection and return it; without one, refresh the offer and return None."""
+        """Hold an offer over the current connection and return it. Without one, refresh the offer and return None."""
         fields = {"code": code, "secret": secret}
         for attempt in itertools.count():
             await asyncio.sleep(back_off_s(attempt))

@@ -27,7 +27,7 @@ class Connection(Closable):
         channel: the data channel.
         side: this peer's side of the session.
         code: the code of the session.
-        info: the other peer's `info`; None if this peer is the offerer.
+        info: the other peer's `info`, or None if this peer is the offerer.
     """
 
     def __init__(self, ice_servers: list[IceServer], side: Side, info: str | None = None) -> None:
@@ -91,7 +91,7 @@ class Connection(Closable):
 
         Raises:
             ValueError: no data channel is offered.
-            Exception: aiortc refuses the offer; it has no common error class.
+            Exception: aiortc refuses the offer. It has no common error class.
         """
         await self._set_remote_description(offer)
         if self.peer.sctp is None:
@@ -168,13 +168,13 @@ async def set_remote_description(connection: RTCPeerConnection, fields: Fields) 
     """Set the remote description.
 
     Raises:
-        Exception: aiortc refuses it; there is no common error class.
+        Exception: aiortc refuses it. There is no common error class.
     """
     await connection.setRemoteDescription(RTCSessionDescription(sdp=fields["sdp"], type=fields["type"]))
 
 
 async def add_candidate(connection: RTCPeerConnection, fields: Fields) -> None:
-    """Add a candidate in the form that browsers send; ignore it if it is invalid."""
+    """Add a candidate in the form that browsers send. Ignore it if it is invalid."""
     with contextlib.suppress(Exception):  # untrusted input, and aiortc has no common error class for it
         if line := fields["candidate"].removeprefix("candidate:"):  # an empty candidate marks the last one
             candidate = candidate_from_sdp(line)

@@ -24,15 +24,15 @@ class Identity:
 
     Args:
         topic: the server's topic of the room.
-        me: the member's name; None for no name.
-        secret: protects the id and the name; None for a random id.
+        me: the member's name, or None for no name.
+        secret: protects the id and the name, or None for a random id.
 
     Raises:
         ValueError: the name has no secret, is empty or is too long.
 
     Attributes:
         id: the member's id in the room.
-        name: the member's name; None for no name.
+        name: the member's name, or None for no name.
         signed: whether the member has a secret.
     """
 
@@ -57,7 +57,7 @@ class Identity:
         return text if self._key is None else _text_of(self._key.sign(self._signed(text, recipient))) + text
 
     def unseal(self, text: str, sender: str, recipient: str = "") -> Fields | None:
-        """Return the fields of another member's text; None if it is malformed or the signature does not match.
+        """Return the fields of another member's text, or None if it is malformed or the signature does not match.
 
         The fields contain `me` only if the text is signed and the name is valid.
 

@@ -30,8 +30,8 @@ class Peers(Closable):
 
     Args:
         servers: the address of a server, or several addresses. The first server that works is used.
-        origin: the Origin of every request; by default the origin of the first server.
-        info: describes this peer, at most 1024 characters; random by default. `join` skips sessions with the same text.
+        origin: the Origin of every request, by default the origin of the first server.
+        info: describes this peer, at most 1024 characters, random by default. `join` skips sessions with it.
         ice_servers: replaces the ICE servers that the server names.
         websocket: as for `SignalClient`.
     """
@@ -88,7 +88,7 @@ class Peers(Closable):
 
         Args:
             topic: the topic of the peers.
-            wait_s: the timeout in seconds; None to wait forever.
+            wait_s: the timeout in seconds, or None to wait forever.
 
         Raises:
             TimeoutError: no peer could be reached in time.
@@ -106,7 +106,7 @@ class Peers(Closable):
         raise AssertionError("unreachable")
 
     async def _connect(self, session: Session) -> Connection | None:
-        """Answer a session and return the connection; None if the session is taken or its peer is unreachable."""
+        """Answer a session and return the connection, or None if the session is taken or its peer is unreachable."""
         connection = Connection(await self.ice_servers(), "answerer", session["info"])
         connection.code = session["code"]
         secret = new_secret()
@@ -200,7 +200,7 @@ class Publication(Closable):
         return connection, secret
 
     async def _wait_for_answer(self, connection: Connection, secret: str) -> bool:
-        """Wait for the answer and return True. Return False if the offer became too old or was removed; withdraw it."""
+        """Return whether the offer was answered before it became too old or was removed. Otherwise withdraw it."""
         client, code = self._peers.client, connection.code
         async with contextlib.AsyncExitStack() as cleanup:
             cleanup.push_async_callback(connection.close)

@@ -25,11 +25,11 @@ from .types import Closable, Fields, IceServer, Session, Token
 __all__ = ["Joined", "Left", "Message", "NameTaken", "Peer", "Room"]
 
 TOPIC = "room/"  # prefix of a room's topic on the server, so that `join` cannot answer a beacon
-MAX_MAILS = 250  # to one beacon; the server's default limit is twice as high
+MAX_MAILS = 250  # to one beacon. The server's default limit is twice as high
 MAX_ATTEMPTS = 50  # concurrent attempts of this side, and as many of other members
-PAIR_S = 5.0  # timeout of the first attempt; later ones have a multiple of it
+PAIR_S = 5.0  # timeout of the first attempt. Later ones have a multiple of it
 MAX_TRIES = 4  # the largest multiple of `PAIR_S` and `LATE_S`
-LATE_S = 1.5  # after this time the first attempt may be replaced; later ones have a multiple of it
+LATE_S = 1.5  # after this time the first attempt may be replaced. Later ones have a multiple of it
 REMOTE_ATTEMPT_S = 30.0  # timeout of an attempt of another member
 PAUSE_S = 1.0  # between two attempts with a member
 
@@ -44,13 +44,13 @@ class Member:
     Attributes:
         id: the member's id.
         info: the member's description of itself.
-        name: the member's name; None for no name.
-        beacon_ms: the time at which the member made its beacon, by its own clock; 0 without a beacon.
+        name: the member's name, or None for no name.
+        beacon_ms: the time at which the member made its beacon, by its own clock, or 0 without a beacon.
         published_ms: the time at which the beacon was published, by the server's clock.
         tries: the number of attempts since the last connection.
         attempt: the id of the current or last attempt.
         attempts: the ids of all attempts.
-        peer: the current attempt or connection; None if there is none.
+        peer: the current attempt or connection, or None.
         backing_off: whether the next attempt has to wait.
         listed: set while the beacon is listed.
     """
@@ -68,7 +68,7 @@ class Member:
 
     @property
     def code(self) -> Token | None:
-        """The code of the member's beacon; None without a beacon."""
+        """The code of the member's beacon, or None without a beacon."""
         return self._code
 
     @code.setter
@@ -104,7 +104,7 @@ class WaitingMembers:
                 self._positions[last.id] = members, index
 
     def choose(self) -> Member | None:
-        """Return a random one of the least tried members; None if no member is waiting."""
+        """Return a random one of the least tried members, or None if no member is waiting."""
         members = next(filter(None, self._by_tries), None)
         return random.choice(members) if members else None
 
@@ -117,7 +117,7 @@ class Room(Closable):
         ice_servers: returns the ICE servers for a new connection.
         topic: the topic of the room.
         info: this member's description of itself.
-        me: this member's name; None for no name.
+        me: this member's name, or None for no name.
         secret: protects the name.
         on_closed: called when this member leaves.
 
@@ -145,7 +145,7 @@ class Room(Closable):
         self._ice_servers: list[IceServer] = []
         self._members: dict[str, Member] = {}
         self._listed: dict[str, Member] = {}  # by the codes of their beacons
-        self._named: dict[str | None, dict[str, Member]] = {}  # by name and id; the first member owns the name
+        self._named: dict[str | None, dict[str, Member]] = {}  # by name and id. The first member owns the name
         self._waiting = WaitingMembers()
         self._attempts: set[Peer] = set()  # until they are closed
         self._connecting: list[Peer] = []  # attempts that are neither connected nor closed, the oldest first
@@ -375,7 +375,7 @@ class Room(Closable):
                 self._connect(chosen, secrets.token_urlsafe(12))
 
     def _admit(self, *, leads: bool) -> bool:
-        """Return whether another attempt may start; if necessary, end a late one to make room.
+        """Return whether another attempt may start. If necessary, end a late one to make room.
 
         The number is limited because a stranger can list or send offers under any number of ids. A real member has
         connected before its attempt is late.

@@ -22,7 +22,7 @@ class Peer:
     Args:
         id: the other member's id.
         info: the other member's description of itself.
-        name: the other member's name; None for no name.
+        name: the other member's name, or None for no name.
         ice_servers: the ICE servers for the connection.
         leads: whether this side leads.
         silence_timeout_s: how long the other side may send nothing before the data channel is open.
@@ -35,7 +35,7 @@ class Peer:
     Attributes:
         id: the other member's id.
         info: the other member's description of itself.
-        name: the other member's name; None for no name.
+        name: the other member's name, or None for no name.
         connection: aiortc's connection.
         channel: the data channel for messages.
         leads: whether this side leads.

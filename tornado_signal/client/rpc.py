@@ -30,7 +30,7 @@ class _PendingRequest(NamedTuple):
     """A sent request without a response.
 
     Attributes:
-        response: the future response. The result is None once the connection is closed. It is cancelled once the caller
+        response: the future response, with the result None once the connection is closed. It is cancelled once the caller
             has stopped waiting.
         size: the size of the request in bytes.
         queue: receives the events of a subscription.
@@ -103,7 +103,7 @@ class RpcConnection:
         """Call a method and return its result.
 
         Raises:
-            APIError: the response is an error, or there is none.
+            APIError: the response is an error or missing.
             RequestTooLong: the request has to be sent over HTTP.
         """
 

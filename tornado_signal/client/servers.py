@@ -34,7 +34,7 @@ class Response(NamedTuple):
     Attributes:
         server: the server's address.
         result: the fields of the response.
-        connection: the connection that was used; None for HTTP.
+        connection: the connection that was used, or None for HTTP.
     """
 
     server: str
@@ -49,7 +49,7 @@ class Servers:
 
     Args:
         urls: the servers' addresses in the order of preference.
-        origin: the Origin of every request; by default the origin of the first server.
+        origin: the Origin of every request, by default the origin of the first server.
         retry_timeout_s: see Attributes.
         websocket: whether to use WebSockets.
 
@@ -88,13 +88,13 @@ class Servers:
 
         Args:
             operation: the name of an operation.
-            fields: the parameters; those that are None are omitted.
-            at: the only server that can respond; None for any.
+            fields: the parameters. Those without a value are omitted.
+            at: the only server that can respond, or None for any.
             any_server: whether to try the next server after a 404.
             idempotent: whether a server may receive the request twice.
 
         Raises:
-            APIError: the response is an error, or there is none.
+            APIError: the response is an error or missing.
         """
         deadline_s = time.monotonic() + self.retry_timeout_s
         for attempt in itertools.count():
@@ -123,7 +123,7 @@ class Servers:
         raise AssertionError("unreachable")
 
     async def connection(self, server: str, *, open_if_closed: bool = True) -> RpcConnection | None:
-        """Return the WebSocket connection to a server; None if HTTP has to be used."""
+        """Return the WebSocket connection to a server, or None if HTTP has to be used."""
         if not self._websocket:
             return None
         websocket = self._websockets.setdefault(server, WebSocket(server, self._origin, self._tls))
@@ -138,7 +138,7 @@ class Servers:
         Args:
             fields: as for `call`.
             at: as for `call`.
-            last: the previous stream's server and last cursor; None for the first stream.
+            last: the previous stream's server and last cursor, or None for the first stream.
 
         Returns:
             The server and its events.
@@ -183,7 +183,7 @@ class Servers:
 
     @property
     def only(self) -> str | None:
-        """The only server; None if there are several."""
+        """The only server, or None if there are several."""
         return self.urls[0] if len(self.urls) == 1 else None
 
     def _servers_to_try(self, at: str | None) -> list[str]:

@@ -98,7 +98,7 @@ class Listing(NamedTuple):
 
     Attributes:
         sessions: newest first.
-        cursor: for `since`; None without `wait` and `since`, or if the server does not support them.
+        cursor: for `since`, or None without `wait` and `since`, or if the server does not support them.
     """
 
     sessions: list[Session]
@@ -109,9 +109,9 @@ class SessionUpdate(NamedTuple):
     """Description and candidates from the other side.
 
     Attributes:
-        description: the offer, or the answer; None until the session is answered.
-        candidates: in the order in which they were sent; with `since`, only new ones.
-        cursor: for `since`; None without `wait` and `since`, or if the server does not support them.
+        description: the offer, or the answer, or None until the session is answered.
+        candidates: in the order in which they were sent. With `since`, only new ones.
+        cursor: for `since`, or None without `wait` and `since`, or if the server does not support them.
     """
 
     description: str | None
@@ -123,8 +123,8 @@ class Event(NamedTuple):
     """An event of a stream.
 
     Attributes:
-        name: `session` or `gone` for a topic; `offer`, `answer`, `candidate` or `gone` for a session.
-        data: a session; `code` and `reason`; or the text under the event's name.
+        name: for a topic `session` or `gone`, for a session `offer`, `answer`, `candidate` or `gone`.
+        data: a session, `code` and `reason`, or the text under the event's name.
     """
 
     name: str
@@ -136,9 +136,9 @@ class StreamEvent(NamedTuple):
 
     Attributes:
         name: as in `Event`.
-        data: as in `Event`; None if the event only updates the cursor.
-        cursor: the position after this event; None if unchanged.
-        retry_s: how long to wait before reconnecting; None if the server does not say.
+        data: as in `Event`, or None if the event only updates the cursor.
+        cursor: the position after this event, or None if unchanged.
+        retry_s: how long to wait before reconnecting, or None if the server does not say.
     """
 
     name: str

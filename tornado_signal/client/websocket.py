@@ -40,7 +40,7 @@ class WebSocket:
         self._retry_at_s = 0.0  # the monotonic time of the next allowed attempt
 
     async def connection(self, *, open_if_closed: bool) -> RpcConnection | None:
-        """Return the open connection; None if HTTP has to be used.
+        """Return the open connection, or None if HTTP has to be used.
 
         Args:
             open_if_closed: whether to open a connection if none is open.
