@@ -7,7 +7,7 @@ import sys
 from support.command import Server
 from support.networks import own_network
 from support.redis_servers import KINDS, binary
-from support.waiting import output, ran
+from support.waiting import output, run_command
 
 from .trials import SHAPES, make_cluster
 
@@ -26,7 +26,7 @@ def main():
     arguments = parsed()
     lost = 0
     for kind in [arguments.kind] if arguments.kind else KINDS:
-        print(output(ran(binary(kind), "--version")).strip(), flush=True)
+        print(output(run_command(binary(kind), "--version")).strip(), flush=True)
         for shape in [arguments.only] if arguments.only else SHAPES:
             outcomes = []
             for number in range(arguments.trials):

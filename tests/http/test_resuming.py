@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 from support.service import ORIGIN, TIMEOUT_MS
-from support.sse import BOUND_S, open_stream, told
+from support.sse import BOUND_S, open_stream, summarize
 
 from tornado_signal.http import streams
 
@@ -42,9 +42,9 @@ async def test_a_stream_that_goes_on_at_another_store_begins_again(position, two
         await stream.listing()
         last = stream.last if position == "the end" else stream.events[1].id
     async with open_stream(second.port, "/lobby/events", last=last) as stream:
-        assert told(await stream.listing()) == [("session", code) for code in codes]
+        assert summarize(await stream.listing()) == [("session", code) for code in codes]
         code = await second.offer()
-        assert told(await stream.take()) == [("session", code)]
+        assert summarize(await stream.take()) == [("session", code)]
         assert stream.last.split(".")[0] == second.store.state.identity != last.split(".")[0]
 
 
@@ -56,10 +56,10 @@ async def test_a_position_that_this_store_has_not_reached_begins_again(beyond, s
         serial, listed = (int(number, 16) for number in stream.last.split(".")[1:3])
     last = forged(stream.last, serial + beyond[0], listed + beyond[1])
     async with open_stream(service.port, "/lobby/events", last=last) as stream:
-        assert told(await stream.listing()) == [("session", code) for code in codes]
+        assert summarize(await stream.listing()) == [("session", code) for code in codes]
     async with open_stream(service.port, "/lobby/events", last=forged(stream.last, serial, listed)) as stream:
         code = await service.offer()
-        assert told(await stream.take()) == [("session", code)]
+        assert summarize(await stream.take()) == [("session", code)]
         assert stream.marks == 0
 
 
@@ -238,11 +238,11 @@ async def test_what_ends_while_a_stream_begins_is_gone_only_if_it_came(service):
     await service.post("/withdraw", code=ended[1], side="offerer")
     service.clock.ms += 1
     async with open_stream(service.port, "/lobby/events") as stream:
-        assert told(await stream.listing()) == [("session", code)]
+        assert summarize(await stream.listing()) == [("session", code)]
         while await service.store.expiry.sweep(service.clock.ms):
             pass
         last = await service.offer()
-        assert told(await stream.take()) == [("session", last)]
+        assert summarize(await stream.take()) == [("session", last)]
 
 
 async def test_a_comment_comes_whatever_is_written(service, monkeypatch):

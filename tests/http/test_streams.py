@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 from support.service import NO_SUCH_CODE, NOT_FOUND, ORIGIN, OTHER, TIMEOUT_MS, head, invalid, refused, with_origin
-from support.sse import open_stream, told
+from support.sse import open_stream, summarize
 
 from tornado_signal.http import streams
 
@@ -229,13 +229,13 @@ async def test_a_topic_tells_who_comes_and_who_goes(topic, service, follow):
         await service.post("/refresh", code=codes[1], side="answerer")
         await withdraw(codes[2])
         await service.post("/refresh", code=codes[0], side="offerer")
-        assert told(await stream.take(2)) == [("gone", codes[1], "answered"), ("gone", codes[2], "withdrawn")]
+        assert summarize(await stream.take(2)) == [("gone", codes[1], "answered"), ("gone", codes[2], "withdrawn")]
         await withdraw(codes[1], "answerer")
         await withdraw(codes[0], "answerer")
         await expire()
-        assert told(await stream.take(2)) == [("gone", codes[0], "withdrawn"), ("gone", codes[3], "expired")]
+        assert summarize(await stream.take(2)) == [("gone", codes[0], "withdrawn"), ("gone", codes[3], "expired")]
         code = await service.offer(topic)
-        assert told(await stream.take()) == [("session", code)]
+        assert summarize(await stream.take()) == [("session", code)]
         assert len({each.id for each in stream.events}) == len(stream.events)
 
 
@@ -275,11 +275,11 @@ async def check_every_point(port, points, listing, events, come):
             expected = [each for each in missed if each.data["code"] not in came & gone]
             expected.sort(key=lambda each: each.name != "gone")  # what has left first, then what has come
             await stream.take(len(expected))
-            assert told(stream.events) == told(expected), at
+            assert summarize(stream.events) == summarize(expected), at
             opened.append(stream)
         code = await come()
         for stream in opened:
-            assert told(await stream.take()) == [("session", code)]
+            assert summarize(await stream.take()) == [("session", code)]
 
 
 async def test_a_topic_resumes_from_every_point(service, follow):
@@ -342,7 +342,7 @@ async def test_what_expires_while_the_server_is_down_is_gone(start):
     server.stop(signal.SIGKILL)
     server = start("--session-timeout-ms", 1500, "--sweep-interval-ms", 50, port=port)
     async with open_stream(port, "/lobby/events", last=stream.last) as again:
-        assert told(await again.take()) == [("gone", code, "expired")]
+        assert summarize(await again.take()) == [("gone", code, "expired")]
 
 
 async def test_sessions_that_end_between_pieces_of_a_long_catch_up(service, follow):
@@ -355,7 +355,7 @@ async def test_sessions_that_end_between_pieces_of_a_long_catch_up(service, foll
         await asyncio.gather(*(withdraw(code) for code in codes[3:]))
         code = await come()
         await slow.until(lambda: slow.events[-1].data["code"] == code)
-    found = told(slow.events)
+    found = summarize(slow.events)
     came, gone = ([each[1] for each in found if each[0] == name] for name in ("session", "gone"))
     assert came == [each for each in [*codes, code] if each in came]
     assert sorted(gone) == sorted(came[3:-1])
@@ -379,7 +379,7 @@ async def test_a_session_tells_what_the_other_side_sends(service, follow):
         assert [each.data for each in await answerer.take(2)] == [{"candidate": "o1"}, {"candidate": "o2"}]
         await service.post("/withdraw", code=code, side="answerer")
         for stream in (offerer, answerer):
-            assert told(await stream.rest()) == [("gone", code, "withdrawn")]
+            assert summarize(await stream.rest()) == [("gone", code, "withdrawn")]
             ids = [each.id for each in stream.events]
             assert len(set(ids[:-1])) == len(ids) - 1
     assert len(service.store.watches) == 0
@@ -395,7 +395,7 @@ async def test_a_session_that_expires_ends_its_stream_swept_or_not(how, service,
         service.clock.ms += TIMEOUT_MS if how == "swept" else 200
         if how == "swept":
             await service.store.expiry.sweep(service.clock.ms)
-        assert told(await stream.rest()) == [("gone", code, "expired")]
+        assert summarize(await stream.rest()) == [("gone", code, "expired")]
 
 
 async def test_a_stream_passes_an_expiry_that_a_refresh_has_moved(service, follow):
@@ -408,7 +408,7 @@ async def test_a_stream_passes_an_expiry_that_a_refresh_has_moved(service, follo
         await service.post("/answer", code=code, side="answerer", answer="a")
         assert [each.name for each in await stream.take()] == ["answer"]
         await service.post("/withdraw", code=code, side="offerer")
-        assert told(await stream.rest()) == [("gone", code, "withdrawn")]
+        assert summarize(await stream.rest()) == [("gone", code, "withdrawn")]
 
 
 async def test_a_session_resumes_from_every_point(service, follow):
@@ -426,7 +426,7 @@ async def test_a_session_resumes_from_every_point(service, follow):
             assert [event.data for event in await each.take()] == [{"candidate": "6"}]
         await service.post("/withdraw", code=code, side="offerer")
         for each in [stream, *opened]:
-            assert told(await each.rest()) == [("gone", code, "withdrawn")]
+            assert summarize(await each.rest()) == [("gone", code, "withdrawn")]
     response = await service.call(
         "GET", f"/events?code={code}&side=offerer", headers=[("Last-Event-ID", recorded[0].id)]
     )
@@ -446,7 +446,7 @@ async def test_ids_and_cursors_of_an_earlier_session_of_the_same_content_are_ref
         else:
             service.clock.ms += TIMEOUT_MS
         assert await service.offer() == code
-        assert told(await stream.rest()) == [("gone", code, reason)]
+        assert summarize(await stream.rest()) == [("gone", code, reason)]
     response = await service.call("GET", target, headers=[("Last-Event-ID", stream.last)])
     assert refused(response) == (400, invalid("Last-Event-ID"))
     assert refused(await service.call("POST", "/poll", answerer | {"since": cursor})) == (400, invalid("since"))
@@ -482,7 +482,7 @@ async def test_an_event_for_many_streams_is_made_once(service, follow, encoded):
 
         async def check(*events):
             for stream in opened:
-                assert told(await stream.take(len(events))) == list(events)
+                assert summarize(await stream.take(len(events))) == list(events)
             assert encoded == [name for name, *_ in events]
             encoded.clear()
 
@@ -502,7 +502,7 @@ async def test_a_listing_for_many_streams_is_made_once(service, follow, encoded)
     async with contextlib.AsyncExitStack() as ends:
         for _ in range(STREAMS):
             stream = await ends.enter_async_context(follow())
-            assert told(await stream.listing()) == [("session", code) for code in codes]
+            assert summarize(await stream.listing()) == [("session", code) for code in codes]
     assert len(encoded) == len(codes)
 
 
@@ -527,13 +527,13 @@ async def test_streams_that_resume_from_one_place_at_different_times(service, fo
             await opened[-1].until(lambda: left_in(opened[-1], first) == present)
         for stream in opened:
             await stream.until(lambda stream=stream: left_in(stream, first) == present)
-            found = told(stream.events)
+            found = summarize(stream.events)
             assert len(set(found)) == len(found)
             assert found.count(("gone", first, "answered")) == 1
         await expire()
         for stream in opened:
             await stream.until(lambda stream=stream: not left_in(stream, first))
-            gone = [each[1] for each in told(stream.events) if each[0] == "gone"]
+            gone = [each[1] for each in summarize(stream.events) if each[0] == "gone"]
             assert len(set(gone)) == len(gone)
             assert present <= set(gone)
 
@@ -551,8 +551,8 @@ async def test_an_event_of_an_expired_session_is_not_sent_to_the_next_stream(ser
         await stream.listing()
         last = stream.last
         code = await service.offer()
-        assert told(await stream.take()) == [("session", code)]
+        assert summarize(await stream.take()) == [("session", code)]
     service.clock.ms += TIMEOUT_MS
     async with follow(last=last) as stream:
         code = await service.offer()
-        assert told(await stream.take()) == [("session", code)]
+        assert summarize(await stream.take()) == [("session", code)]

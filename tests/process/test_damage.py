@@ -6,8 +6,8 @@ import shutil
 import uuid
 
 import pytest
-from support.caring import LONG_MS, SECRETS, done, fill, names, noise, refused
 from support.command import run
+from support.maintenance import LONG_MS, SECRETS, fill, names, noise, run_ok, run_refused
 from support.redis_traffic import until
 
 from tornado_signal.stores.leveldb import directory, layout
@@ -122,7 +122,7 @@ def test_a_damaged_directory_is_moved_aside_by_serve_and_not_by_check(way, data,
     (kept,) = set(names(tmp_path)) - {"data"}
     (line,) = [line for line in server.log if "ERROR" in line]
     assert f"it is kept in {tmp_path / kept}, and the service starts empty" in line
-    assert f"{data} is sound\n" == done("check", "--data-dir", data)
+    assert f"{data} is sound\n" == run_ok("check", "--data-dir", data)
     assert "is damaged" in run("serve", "--check", "--port", 0, "--data-dir", tmp_path / kept).stderr
     again = start(*arguments, **variables)
     assert again.codes() == [code]
@@ -158,7 +158,7 @@ def test_damage_that_a_running_server_reads_is_a_503_and_is_logged_once(kind, em
         status, found = server.call(*asked[kind], origin=origin)
         assert (status, found) == (503, {"error": "Service unavailable"})
     elif kind == "inspect":
-        assert "the database failed" in refused("inspect", "--admin-url", server.admin_url)
+        assert "the database failed" in run_refused("inspect", "--admin-url", server.admin_url)
     if empty:
         until(lambda: len(names(tmp_path)) > 1 and server.call("/topics")[0] == 200)
         assert server.offer()

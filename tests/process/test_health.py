@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.command import BOUND_S, run
 from support.redis_servers import free_port
-from support.waiting import ran
+from support.waiting import run_command
 
 pytest_plugins = ["support.tls_fixtures"]
 
@@ -73,7 +73,7 @@ def test_any_other_answer_is_exit_status_1_and_one_sentence(status, body, reason
 
 def test_no_client_is_loaded_which_would_cost_more_than_the_check():
     loaded = "import sys; from tornado_signal.__main__ import main; main(sys.argv[1:]); print(*sys.modules)"
-    done = ran(sys.executable, "-c", loaded, "health", "--port", "1", timeout=BOUND_S)
+    done = run_command(sys.executable, "-c", loaded, "health", "--port", "1", timeout=BOUND_S)
     assert "tornado_signal.maintenance.health" in done.stdout.split()
     assert {"asyncio", "http.client", "httpx", "ssl"} & {*done.stdout.split()} == set()
 

@@ -9,8 +9,8 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.caring import LONG_MS, OTHER, SECRETS, done, fill, names, noise, refused
 from support.command import BOUND_S, COMMAND, ORIGIN, environment
+from support.maintenance import LONG_MS, OTHER, SECRETS, fill, names, noise, run_ok, run_refused
 from support.redis_servers import free_port
 from support.redis_traffic import until
 from support.stores import open_leveldb
@@ -28,23 +28,23 @@ def test_commands_find_the_server_by_its_settings(start, tmp_path):
     server = start(**variables)
     server.offer()
     (tmp_path / "signal.toml").write_text(f"admin_port = {port}\ndata_dir = 'here'\n")
-    assert json.loads(done("inspect", "--config", "signal.toml", cwd=tmp_path))["sessions"] == 1
-    assert json.loads(done("inspect", cwd=tmp_path, **variables))["source"] == f"http://127.0.0.1:{port}"
-    assert json.loads(done("inspect", "--admin-port", port, cwd=tmp_path))["sessions"] == 1
-    assert "bytes before" in done("compact", "--config", "signal.toml", cwd=tmp_path)
+    assert json.loads(run_ok("inspect", "--config", "signal.toml", cwd=tmp_path))["sessions"] == 1
+    assert json.loads(run_ok("inspect", cwd=tmp_path, **variables))["source"] == f"http://127.0.0.1:{port}"
+    assert json.loads(run_ok("inspect", "--admin-port", port, cwd=tmp_path))["sessions"] == 1
+    assert "bytes before" in run_ok("compact", "--config", "signal.toml", cwd=tmp_path)
     server.end()
     start(*address, **variables)
-    assert "sessions" in done("inspect", "--admin-port", port, *address)
+    assert "sessions" in run_ok("inspect", "--admin-port", port, *address)
     assert names(tmp_path) == ["here", "signal.toml"]
 
 
 def test_inspect_has_the_same_numbers_of_each_source_and_no_word_of_a_peer(start, tmp_path):
     data = tmp_path / "data"
     codes = fill(data, 3000)
-    stopped = done("inspect", "--data-dir", data)
+    stopped = run_ok("inspect", "--data-dir", data)
     server = start(*ADMIN, *LONG)
-    running = done("inspect", "--data-dir", data, "--admin-url", server.admin_url)
-    few = json.loads(done("inspect", "--admin-url", server.admin_url, "--most", 3))
+    running = run_ok("inspect", "--data-dir", data, "--admin-url", server.admin_url)
+    few = json.loads(run_ok("inspect", "--admin-url", server.admin_url, "--most", 3))
     assert [len(few[name]) for name in ("largest_origins", "largest_topics")] == [2, 3]
     assert server.stop() == 0
     numbers = []
@@ -61,7 +61,7 @@ def test_inspect_has_the_same_numbers_of_each_source_and_no_word_of_a_peer(start
     by_origin = {origin: sum(of == origin for of, _ in codes) for origin in (ORIGIN, OTHER)}
     assert {each["origin"]: each["sessions"] for each in found["largest_origins"]} == by_origin
     assert (found["topics"], len(found["largest_topics"])) == (100, 20)
-    assert len(json.loads(done("inspect", "--data-dir", data, "--most", 3))["largest_topics"]) == 3
+    assert len(json.loads(run_ok("inspect", "--data-dir", data, "--most", 3))["largest_topics"]) == 3
     shown = on_a_terminal(data)
     assert "3000 sessions: 2000 unanswered, 1000 answered, 0 expired and not swept yet" in shown
     assert re.search(r"ORIGIN +TOPIC +UNANSWERED\n", shown)
@@ -102,7 +102,7 @@ def test_a_directory_in_use_is_left_alone(start, tmp_path):
         (("check",), f"{data} is in use by another process; stop it, or choose another --data-dir"),
         (("inspect", "compact"), f"{data} is in use by a running server; {same_port}"),
     ):
-        assert [refused(command, "--data-dir", data) for command in commands] == [said] * len(commands)
+        assert [run_refused(command, "--data-dir", data) for command in commands] == [said] * len(commands)
     assert names(data) == before
     assert server.stop() == 0
 
@@ -111,23 +111,23 @@ def test_a_directory_in_use_is_left_alone(start, tmp_path):
 def test_no_command_makes_a_database(command, tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("missing", "empty"):
-        said = refused(command, "--data-dir", name, cwd=tmp_path)
+        said = run_refused(command, "--data-dir", name, cwd=tmp_path)
         assert said == f"there is no database in {name}; name its directory with --data-dir"
     assert [str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*")] == ["empty"]
 
 
 def test_a_command_without_its_server_says_what_to_do(start, tmp_path):
     port = free_port()
-    said = refused("inspect", "--admin-port", port, cwd=tmp_path)
+    said = run_refused("inspect", "--admin-port", port, cwd=tmp_path)
     assert said == (
         f"no server answers at http://127.0.0.1:{port} (Connection refused); start it, or say where its admin listener "
         "is, with --admin-port or --admin-url"
     )
-    said = refused("inspect", "--admin-port", 0, cwd=tmp_path)
+    said = run_refused("inspect", "--admin-port", 0, cwd=tmp_path)
     assert said == "with --admin-port 0 only the server's log knows the port; name it with --admin-url"
     server = start(*ADMIN)
     for command in ("inspect", "compact"):
-        said = refused(command, "--admin-url", server.url, cwd=tmp_path)
+        said = run_refused(command, "--admin-url", server.url, cwd=tmp_path)
         assert said.startswith(f"what answers at {server.url} is not the admin listener of a tornado-signal; say where")
     assert names(tmp_path) == ["data"]
 
@@ -143,7 +143,7 @@ def test_something_else_at_the_port_is_recognized(answer, tmp_path):
                 connection.sendall(answer)
 
         thread.submit(answering)
-        said = refused("inspect", "--admin-port", listening.getsockname()[1], cwd=tmp_path)
+        said = run_refused("inspect", "--admin-port", listening.getsockname()[1], cwd=tmp_path)
     assert "is not the admin listener" in said or "no server answers" in said
     assert names(tmp_path) == []
 
@@ -153,10 +153,10 @@ def test_compact_frees_the_room_of_what_was_swept(start, tmp_path):
     sweeping = (*ADMIN, "--sweep-interval-ms", 10)
 
     def swept(server):
-        until(lambda: not json.loads(done("inspect", "--admin-url", server.admin_url))["expired"])
+        until(lambda: not json.loads(run_ok("inspect", "--admin-url", server.admin_url))["expired"])
 
     def compacted(where, *flags):
-        said = done("compact", "--data-dir", data, *flags)
+        said = run_ok("compact", "--data-dir", data, *flags)
         return map(int, re.fullmatch(rf"{where}: (\d+) bytes before, (\d+) bytes after\n", said).groups())
 
     fill(data, 200, offer=noise(10_000), timeout_ms=1)
@@ -173,7 +173,7 @@ def test_compact_frees_the_room_of_what_was_swept(start, tmp_path):
     server.stop(signal.SIGKILL)
     before, after = compacted(data)
     assert after < 100_000
-    assert json.loads(done("inspect", "--data-dir", data))["sessions"] == 1
+    assert json.loads(run_ok("inspect", "--data-dir", data))["sessions"] == 1
 
 
 @pytest.mark.needs("curl")

@@ -4,7 +4,7 @@ import os
 import stat
 
 import pytest
-from support.caring import done
+from support.maintenance import run_ok
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_the_mode_that_an_operator_gave_to_a_database_stays(served, tmp_path):
 def test_what_is_compacted_or_kept_aside_is_private(served, tmp_path):
     path = tmp_path / "data"
     served()
-    done("compact", "--data-dir", path)
+    run_ok("compact", "--data-dir", path)
     assert_private(path)
     (path / "CURRENT").write_bytes(b"nonsense")
     served("--start-empty-if-damaged")

@@ -11,8 +11,8 @@ from support.command import BOUND_S, Server, run
 from support.redis_servers import RedisCluster, free_port
 from support.redis_traffic import Publishers, Waiters, ready, topic_in, until
 from support.scraping import scrape
-from support.service_manager import told
-from support.waiting import ended_after
+from support.service_manager import receive_message
+from support.waiting import end_all
 
 pytest_plugins = ["support.redis_traffic", "support.service_manager"]
 
@@ -22,8 +22,8 @@ def refused(redis, *arguments):
     flags = ("--store", "redis", "--redis-nodes", redis, "--port", "0", *arguments)
     done = [run("serve", *flags), run("serve", "--check", *flags)]
     assert [each.returncode for each in done] == [1, 1]
-    told = [re.sub(r"^\S+Z ", "", each.stderr, flags=re.MULTILINE) for each in done]  # but not when
-    assert told[0] == told[1]
+    receive_message = [re.sub(r"^\S+Z ", "", each.stderr, flags=re.MULTILINE) for each in done]  # but not when
+    assert receive_message[0] == receive_message[1]
     assert "Traceback" not in done[0].stderr
     return done[0].stderr
 
@@ -89,12 +89,12 @@ def test_the_service_manager_hears_from_a_server_whose_redis_hangs(redis_server,
     manager, name = manager
     redis = redis_server()
     flags = ("--store", "redis", "--redis-nodes", redis.address, "--durability", "os", "--redis-timeout-ms", 60_000)
-    with ended_after(Server, Server.end) as start:
+    with end_all(Server, Server.end) as start:
         server = start(*flags, NOTIFY_SOCKET=name, WATCHDOG_USEC="400000")
-        assert told(manager) == {"READY": "1", "STATUS": f"listening on {server.url}, 0 sessions listed"}
+        assert receive_message(manager) == {"READY": "1", "STATUS": f"listening on {server.url}, 0 sessions listed"}
         redis.freeze()
         for _ in range(5):
-            assert told(manager)["WATCHDOG"] == "1"
+            assert receive_message(manager)["WATCHDOG"] == "1"
 
 
 def test_a_full_redis_is_one_line_of_the_log_with_what_to_set(redis_server, serve):

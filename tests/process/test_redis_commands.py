@@ -4,8 +4,8 @@ import json
 import uuid
 
 import pytest
-from support.caring import done, refused
 from support.command import ORIGIN, run
+from support.maintenance import run_ok, run_refused
 from support.redis_traffic import PARTITIONS, Publishers, until
 
 pytest_plugins = ["support.redis_traffic"]
@@ -38,10 +38,10 @@ def test_inspect_has_the_numbers_and_no_word_of_a_peer(redis, server, tmp_path):
     settings = tmp_path / "settings.toml"
     settings.write_text(f'store = "redis"\nredis_nodes = "{redis.address}"\n')
     variables = {"TORNADO_SIGNAL_STORE": "redis", "TORNADO_SIGNAL_REDIS_NODES": redis.address}
-    shown = done("inspect", "--store", "redis", "--redis-nodes", redis.address)
+    shown = run_ok("inspect", "--store", "redis", "--redis-nodes", redis.address)
     assert "their" not in shown
     found = json.loads(shown)
-    numbers = [json.loads(each) for each in (done("inspect", "--config", settings), done("inspect", **variables))]
+    numbers = [json.loads(each) for each in (run_ok("inspect", "--config", settings), run_ok("inspect", **variables))]
     for each in (found, *numbers):
         each.pop("size_bytes")
     assert numbers == [found, found]
@@ -57,7 +57,7 @@ def test_inspect_has_the_numbers_and_no_word_of_a_peer(redis, server, tmp_path):
         (OTHER, "zoo"),
     }
     assert 0 < sum(each["bytes"] for each in found["largest_origins"]) < found["total_bytes"]
-    few = json.loads(done("inspect", "--most", "1", **variables))
+    few = json.loads(run_ok("inspect", "--most", "1", **variables))
     assert (len(few["largest_origins"]), len(few["largest_topics"])) == (1, 1)
 
 
@@ -66,7 +66,7 @@ def test_check_is_sound_while_written_and_names_what_does_not_agree(redis, serve
     publishers = Publishers([server])
     publishers.wait_for(30)
     for _ in range(3):
-        assert done(*arguments) == f"tornado-signal:* on Redis at {redis.address} is sound\n"
+        assert run_ok(*arguments) == f"tornado-signal:* on Redis at {redis.address} is sound\n"
     publishers.end()
     code, _ = [uuid.UUID(server.offer()).bytes for _ in range(2)]
     partition = PARTITIONS.of_code(ORIGIN, code)
@@ -81,7 +81,7 @@ def test_check_is_sound_while_written_and_names_what_does_not_agree(redis, serve
     assert f"Redis at {redis.address} is not sound (listed above: " in checked.stderr
     redis.ask("ZADD", partition.listing, 0, listed)
     redis.ask("HSET", partition.meta, "n", kept[b"n"])
-    assert done(*arguments)
+    assert run_ok(*arguments)
     redis.ask("PEXPIRE", partition.session(code), 60_000)
     assert f"{ORIGIN!r}: {code.hex()} does not expire when it should\n" in run(*arguments).stdout
 
@@ -89,12 +89,12 @@ def test_check_is_sound_while_written_and_names_what_does_not_agree(redis, serve
 def test_a_missing_redis_or_one_without_sessions_is_said_in_a_sentence(redis):
     for command in ("inspect", "check"):
         flags = (command, "--store", "redis", "--redis-nodes")
-        assert "set --redis-prefix" in refused(*flags, redis.address)
-        assert "Redis cannot be used" in refused(*flags, "127.0.0.1:1")
+        assert "set --redis-prefix" in run_refused(*flags, redis.address)
+        assert "Redis cannot be used" in run_refused(*flags, "127.0.0.1:1")
     assert redis.ask("DBSIZE") == 0
 
 
 def test_a_command_for_the_data_directory_names_the_one_of_redis():
-    said = refused("compact", "--store", "redis")
+    said = run_refused("compact", "--store", "redis")
     assert said.startswith("`compact` is for --store leveldb; on Redis, BGREWRITEAOF ")
-    assert said == refused("compact", TORNADO_SIGNAL_STORE="redis")
+    assert said == run_refused("compact", TORNADO_SIGNAL_STORE="redis")

@@ -13,10 +13,10 @@ import threading
 import time
 
 import pytest
-from support.command import BOUND_S, COMMAND, ORIGIN, environment, passing, run
+from support.command import BOUND_S, COMMAND, ORIGIN, environment, run, with_sockets
 from support.paths import ROOT
 from support.redis_traffic import until
-from support.service_manager import told, until_told
+from support.service_manager import receive_message, wait_for_message
 
 from tornado_signal import COMMIT
 from tornado_signal.stores.leveldb import layout
@@ -408,22 +408,22 @@ def test_the_drain_delay_warns_load_balancers_and_serves_until_a_second_signal(s
 def test_the_service_manager_hears_of_each_change_of_state(start, manager):
     manager, name = manager
     server = start(NOTIFY_SOCKET=name, WATCHDOG_USEC="400000")
-    ready = told(manager)
+    ready = receive_message(manager)
     assert ready == {"READY": "1", "STATUS": f"listening on {server.url}, 0 sessions listed"}
     assert server.offer()
-    while told(manager)["STATUS"].endswith(", 0 sessions listed"):
+    while receive_message(manager)["STATUS"].endswith(", 0 sessions listed"):
         pass  # a sign of life comes before the next count
     began_s = time.monotonic()
     for _ in range(5):
-        assert told(manager) == {"WATCHDOG": "1", "STATUS": f"listening on {server.url}, 1 sessions listed"}
+        assert receive_message(manager) == {"WATCHDOG": "1", "STATUS": f"listening on {server.url}, 1 sessions listed"}
     assert time.monotonic() - began_s > 0.5
     server.process.send_signal(signal.SIGHUP)
-    assert set(until_told(manager, "RELOADING")) == {"RELOADING", "MONOTONIC_USEC"}
-    assert told(manager)["READY"] == "1"
+    assert set(wait_for_message(manager, "RELOADING")) == {"RELOADING", "MONOTONIC_USEC"}
+    assert receive_message(manager)["READY"] == "1"
     with connect(server):
         server.process.send_signal(signal.SIGTERM)
-        assert until_told(manager, "STOPPING")["STATUS"].startswith("draining, ")
-        assert told(manager)["STATUS"].startswith("draining, ")
+        assert wait_for_message(manager, "STOPPING")["STATUS"].startswith("draining, ")
+        assert receive_message(manager)["STATUS"].startswith("draining, ")
     assert server.wait() == 0
 
 
@@ -492,7 +492,7 @@ def test_a_passed_socket_keeps_clients_for_the_next_process(start, passed):
 def test_a_passed_socket_that_does_not_listen_is_refused_by_its_number(tmp_path):
     with socket.socket() as idle:
         done = subprocess.run(
-            [*passing([idle]), COMMAND, "serve"],
+            [*with_sockets([idle]), COMMAND, "serve"],
             cwd=tmp_path,
             env=environment(LISTEN_FDNAMES="mine"),
             pass_fds=[idle.fileno()],

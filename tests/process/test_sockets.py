@@ -12,8 +12,8 @@ import socket
 import stat
 
 import pytest
-from support.caring import refused
 from support.command import BOUND_S, ORIGIN, run
+from support.maintenance import run_refused
 from support.service import WHO
 
 from tornado_signal.errors import OperatorError
@@ -228,22 +228,22 @@ def test_a_server_takes_over_the_file_and_the_sessions_of_a_killed_one(start_uni
 @pytest.mark.parametrize("check", [["--check"], []])
 def test_a_second_server_on_the_same_socket_is_refused_and_the_first_goes_on(check, start_unix, tmp_path, connect):
     start_unix()
-    said = refused("serve", *check, "--address", "unix:signal.sock", "--data-dir", "other", cwd=tmp_path)
+    said = run_refused("serve", *check, "--address", "unix:signal.sock", "--data-dir", "other", cwd=tmp_path)
     in_use = "another server listens there; stop what has it, or choose another --address"
     assert said == f"cannot listen on unix:signal.sock: {in_use}"
     assert connect().call("/health")[0] == 200
 
 
 def test_neither_a_check_nor_a_failed_start_leaves_a_file(path, tmp_path):
-    done = run("serve", "--check", "--address", f"unix:{path}", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith(f"\nlistener: unix:{path}\n")
+    run_ok = run("serve", "--check", "--address", f"unix:{path}", cwd=tmp_path)
+    assert (run_ok.returncode, run_ok.stderr) == (0, "")
+    assert run_ok.stdout.endswith(f"\nlistener: unix:{path}\n")
     assert not path.exists()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run("serve", "--address", f"unix:{path}", "--admin-port", port, cwd=tmp_path)
-    assert done.returncode == 1
-    assert f"port {port}" in done.stderr
+        run_ok = run("serve", "--address", f"unix:{path}", "--admin-port", port, cwd=tmp_path)
+    assert run_ok.returncode == 1
+    assert f"port {port}" in run_ok.stderr
     assert not path.exists()
 
 

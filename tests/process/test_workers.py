@@ -22,7 +22,7 @@ from support.needs import require
 from support.redis_servers import RedisServer
 from support.redis_traffic import in_background, until
 from support.scraping import scrape
-from support.service_manager import told, until_told
+from support.service_manager import receive_message, wait_for_message
 
 from tornado_signal.process import supervisor
 from tornado_signal.process.balance import share
@@ -108,14 +108,14 @@ def test_a_worker_that_is_killed_is_not_missed_and_comes_back(start):
 def test_a_stuck_worker_is_ended_and_the_service_manager_hears_nothing_of_it(start, manager):
     manager, name = manager
     server = start(number=2, NOTIFY_SOCKET=name, WATCHDOG_USEC="6000000")
-    assert told(manager)["READY"] == "1"
+    assert receive_message(manager)["READY"] == "1"
     before = pids(server)
     os.kill(before[2], signal.SIGSTOP)
     assert server.process.stderr.readline().endswith(": worker 2 does not respond within 3 s; killing it\n")
     until(lambda: len(found := pids(server)) == 2 and found[2] != before[2])
-    assert told(manager)["WATCHDOG"] == "1"
+    assert receive_message(manager)["WATCHDOG"] == "1"
     server.process.send_signal(signal.SIGTERM)
-    until_told(manager, "STOPPING")
+    wait_for_message(manager, "STOPPING")
     assert server.wait() == 0
 
 

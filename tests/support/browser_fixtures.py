@@ -11,7 +11,7 @@ import pytest
 from .browsers import FLAGS, TURN_SECRET, Firefox, Profiles, Site
 from .needs import require
 from .proxies import Blocking
-from .waiting import ended_after, until
+from .waiting import end_all, until
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def chromium():
 
     with sync_playwright() as playwright:
         program = shutil.which("chromium-headless-shell")
-        with ended_after(playwright.chromium.launch, lambda browser: browser.close()) as launch:
+        with end_all(playwright.chromium.launch, lambda browser: browser.close()) as launch:
             yield functools.cache(lambda number: launch(executable_path=program, headless=True, args=FLAGS))
 
 
@@ -80,7 +80,7 @@ def blocking(tmp_path):
         directory.mkdir()
         return Blocking(directory, int(server.url.rpartition(":")[2]), **options)
 
-    with ended_after(put_before, Blocking.stop) as put:
+    with end_all(put_before, Blocking.stop) as put:
         yield put
 
 

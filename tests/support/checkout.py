@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from .paths import ROOT
-from .waiting import output, ran
+from .waiting import output, run_command
 
 
 def copy_checkout(copy):
@@ -20,9 +20,9 @@ def copy_checkout(copy):
 
 def previous_version(copy):
     """Unpack the last commit whose package differs from that of the working tree."""
-    changed = ran("git", "-C", ROOT, "diff", "--quiet", "HEAD", "--", "tornado_signal").returncode
+    changed = run_command("git", "-C", ROOT, "diff", "--quiet", "HEAD", "--", "tornado_signal").returncode
     commit = "HEAD" if changed else git(ROOT, "rev-list", "--max-count=1", "HEAD", "--", "tornado_signal") + "~1"
-    there = ran("git", "-C", ROOT, "rev-parse", "--verify", "--quiet", commit)
+    there = run_command("git", "-C", ROOT, "rev-parse", "--verify", "--quiet", commit)
     assert there.returncode == 0, "this clone has no previous version: git fetch --unshallow"
     archive = ["git", "-C", ROOT, "archive", commit, "tornado_signal"]
     with subprocess.Popen(archive, stdout=subprocess.PIPE) as packing:
@@ -31,7 +31,7 @@ def previous_version(copy):
 
 
 def run(*command: str | Path, **env: str) -> str:
-    return output(ran(*command, stderr=subprocess.STDOUT, env=os.environ | env))
+    return output(run_command(*command, stderr=subprocess.STDOUT, env=os.environ | env))
 
 
 def git(directory: Path, *arguments: str) -> str:

@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 from .needs import require
-from .waiting import ran
+from .waiting import run_command
 
 COMMAND = Path(sys.executable).with_name("tornado-signal")
 ORIGIN = "https://app.example"
@@ -27,10 +27,10 @@ def environment(**variables):
 
 
 def run(*arguments, cwd=None, **variables):
-    return ran(COMMAND, *arguments, cwd=cwd, env=environment(**variables), timeout=BOUND_S)
+    return run_command(COMMAND, *arguments, cwd=cwd, env=environment(**variables), timeout=BOUND_S)
 
 
-def passing(sockets):
+def with_sockets(sockets):
     """Return the words before a command that gets these sockets as its descriptors from 3 on, as from systemd."""
     if not sockets:
         return []
@@ -51,7 +51,7 @@ class Server:
 
     def __init__(self, *arguments, command=COMMAND, cwd=None, port=0, passed=(), prefix=(), **variables):
         flags = ["--port", port] if port is not None else []
-        command = [*prefix, *passing(passed), command, "serve", *map(str, [*flags, *arguments])]
+        command = [*prefix, *with_sockets(passed), command, "serve", *map(str, [*flags, *arguments])]
         options = {"cwd": cwd, "env": environment(**variables), "pass_fds": [each.fileno() for each in passed]}
         streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(command, **options, **streams)
@@ -107,7 +107,7 @@ class Server:
         return [each["code"] for each in self.call(f"/{topic}/sessions")[1]["sessions"]]
 
 
-def at_another_time(offset):
+def with_clock_offset(offset):
     """Return variables that set a process's clock wrong; the command `faketime` would not pass signals on."""
     require("faketime")
     (library,) = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")

@@ -16,7 +16,7 @@ from .checkout import copy_checkout, new_repository
 from .needs import require
 from .paths import ROOT
 from .pythons import BUILD, do, required
-from .waiting import holding, output, ran
+from .waiting import output, run_command, start_holder
 
 BOUND_S = 100
 CACHE = ROOT / ".cache/containers"
@@ -104,7 +104,7 @@ class Containers:
         (room / "storage.conf").write_text(STORAGE_CONF.format(room=room, base=base_store()))
         (room / "registries.conf").write_text("unqualified-search-registries = []\n")
         unshare = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        self._holder = holding(*unshare, "bash", "-euc", HOLD)
+        self._holder = start_holder(*unshare, "bash", "-euc", HOLD)
         holder = self._holder.pid
         self._pid = Path(f"/proc/{holder}/task/{holder}/children").read_text().strip()
 
@@ -125,7 +125,7 @@ class Containers:
         return kept | settings | {"BUILDAH_ISOLATION": "chroot"} | variables
 
     def run(self, *command, **variables):
-        return ran(*self.command(*command), env=self.environment(**variables), timeout=BOUND_S)
+        return run_command(*self.command(*command), env=self.environment(**variables), timeout=BOUND_S)
 
     def do(self, *command, **variables):
         return output(self.run(*command, **variables)).strip()

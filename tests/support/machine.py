@@ -12,7 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from .waiting import output, ran
+from .waiting import output, run_command
 
 BOUND_S = 120
 
@@ -86,7 +86,7 @@ class Machine:
     def run(self, script: str, *, bound_s: float = BOUND_S, **variables: str) -> subprocess.CompletedProcess[str]:
         command = self.command("bash", "-euo", "pipefail", "-c", script)
         environ = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **variables}
-        return ran(*command, env=environ, cwd="/", stderr=subprocess.STDOUT, timeout=bound_s)
+        return run_command(*command, env=environ, cwd="/", stderr=subprocess.STDOUT, timeout=bound_s)
 
     def do(self, script: str, **variables: str) -> str:
         return output(self.run(script, **variables)).rstrip("\n")

@@ -10,7 +10,7 @@ import pytest
 
 from .command import COMMAND
 from .needs import require
-from .waiting import ended_after, holding, until
+from .waiting import end_all, start_holder, until
 
 BOUND_S = 60
 CLONE_NEWNET = 0x40000000  # of sched.h
@@ -108,7 +108,7 @@ def _do(*command):
 
 def _namespace(option, script):
     """Run a script in a network namespace; return its process, and the words before a command that runs there."""
-    process = holding("unshare", option, "sh", "-c", script)
+    process = start_holder("unshare", option, "sh", "-c", script)
     return process, ["nsenter", f"--target={process.pid}", "--net"]
 
 
@@ -145,7 +145,7 @@ def spawn(network):
     def popen(*command, **options):
         return subprocess.Popen([*network, *map(str, command)], text=True, **options)
 
-    with ended_after(popen, lambda process: (process.kill(), process.communicate())) as spawn:
+    with end_all(popen, lambda process: (process.kill(), process.communicate())) as spawn:
         yield spawn
 
 

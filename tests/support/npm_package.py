@@ -8,7 +8,7 @@ from bench import npm
 
 from .needs import require
 from .paths import ROOT, TESTS
-from .waiting import output, ran
+from .waiting import output, run_command
 
 WEB = ROOT / "tornado_signal" / "web"
 
@@ -21,7 +21,7 @@ def node_modules() -> Path:
 
 def pack(directory: Path) -> Path:
     command = ["npm", "pack", "--silent", "--pack-destination", directory]
-    return directory / output(ran(*command, cwd=WEB)).strip()
+    return directory / output(run_command(*command, cwd=WEB)).strip()
 
 
 def install(directory: Path) -> Path:
@@ -38,6 +38,6 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> str:
     """Run a program of npm's that must succeed without a complaint, and return its output."""
     path = f"{node_modules()}/.bin:{os.environ['PATH']}"
     environ = os.environ | {"PATH": path} | variables
-    done = ran(*command, cwd=cwd, env=environ)
+    done = run_command(*command, cwd=cwd, env=environ)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     return done.stdout

@@ -22,7 +22,7 @@ from packaging.version import Version
 from .checkout import copy_checkout
 from .command import COMMAND
 from .paths import ROOT
-from .waiting import output, ran
+from .waiting import output, run_command
 
 BUILD = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
 BINDINGS = ("plyvel", "plyvel-next")
@@ -77,7 +77,7 @@ class Python(NamedTuple):
 def do(*command: str | Path, cwd: Path | None = None, **variables: str) -> str:
     """Run a command that must succeed, and return its output."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHON"))}
-    return output(ran(*command, cwd=cwd, env=environ | variables, stderr=subprocess.STDOUT))
+    return output(run_command(*command, cwd=cwd, env=environ | variables, stderr=subprocess.STDOUT))
 
 
 def required(minor: str, machine: str, extra: str = "") -> list[Requirement]:
@@ -117,7 +117,7 @@ def installed() -> list[Python]:
     paths = {path.resolve() for folder in folders for path in folder.glob("python3*") if NAME.fullmatch(path.name)}
     found = {}
     for path in sorted(paths):
-        asked = ran(path, "-I", "-c", ASK)
+        asked = run_command(path, "-I", "-c", ASK)
         if asked.returncode == 0 and asked.stdout:
             python = Python(*json.loads(asked.stdout))
             if PROMISED.contains(python.version):

@@ -18,23 +18,21 @@ from tornado_signal.stores.redis.partitions import Partitions
 
 from .command import BOUND_S, ORIGIN, Server
 from .redis_servers import RedisServer
-from .waiting import LocalServer, ended_after, until
+from .waiting import LocalServer, end_all, until
 
 PARTITIONS = Partitions("tornado-signal:", 16)
 
 
 @pytest.fixture
 def redis_server():
-    with ended_after(
-        lambda *options, kind="redis", **more: RedisServer(kind, *options, **more), RedisServer.kill
-    ) as start:
+    with end_all(lambda *options, kind="redis", **more: RedisServer(kind, *options, **more), RedisServer.kill) as start:
         yield start
 
 
 @pytest.fixture
 def serve():
     shared = ("--store", "redis", "--redis-nodes")
-    with ended_after(lambda redis, *more: Server(*shared, redis.address, *more), Server.end) as start:
+    with end_all(lambda redis, *more: Server(*shared, redis.address, *more), Server.end) as start:
         yield start
 
 

@@ -17,12 +17,12 @@ def manager():
         yield listening, "@" + name
 
 
-def told(manager):
+def receive_message(manager):
     return dict(line.split("=", 1) for line in manager.recv(4096).decode().split("\n"))
 
 
-def until_told(manager, name):
+def wait_for_message(manager, name):
     """Return the next message with this name; those before it may only be signs of life."""
-    while name not in (message := told(manager)):
+    while name not in (message := receive_message(manager)):
         assert message["WATCHDOG"] == "1"
     return message

@@ -111,5 +111,5 @@ async def open_stream(port, target, *, last=None, origin=ORIGIN, method="GET", t
         yield stream
 
 
-def told(events):
+def summarize(events):
     return [(each.name, each.data["code"], *([each.data["reason"]] if each.name == "gone" else [])) for each in events]

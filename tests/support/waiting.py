@@ -17,7 +17,7 @@ def until(reached, bound_s=60, complaint=lambda: "it did not come true", pause_s
 
 
 @contextlib.contextmanager
-def ended_after(make, end):
+def end_all(make, end):
     """Give a function that calls `make`; all that it has made is ended when the block is left."""
     made = []
 
@@ -32,7 +32,7 @@ def ended_after(make, end):
             end(each)
 
 
-def ran(*command, **options):
+def run_command(*command, **options):
     """Run a command to its end, without input."""
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.run([*map(str, command)], text=True, check=False, **options)
@@ -44,7 +44,7 @@ def output(done):
     return done.stdout
 
 
-def holding(*command):
+def start_holder(*command):
     """Start a process that prints "ready" and waits for the end of its input."""
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"

@@ -4,7 +4,7 @@ import time
 
 import pytest
 from support.browsers import until
-from support.command import BOUND_S, Server, at_another_time
+from support.command import BOUND_S, Server, with_clock_offset
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 TIMEOUT_MS = 4000  # of sessions
@@ -13,7 +13,7 @@ TIMEOUT_MS = 4000  # of sessions
 @pytest.fixture
 def start(tmp_path):
     servers = []
-    variables = at_another_time("+0") | {"FAKETIME_TIMESTAMP_FILE": str(tmp_path / "clock"), "FAKETIME_NO_CACHE": "1"}
+    variables = with_clock_offset("+0") | {"FAKETIME_TIMESTAMP_FILE": str(tmp_path / "clock"), "FAKETIME_NO_CACHE": "1"}
     del variables["FAKETIME"]  # it would win over the file
 
     def starting(*arguments):

@@ -7,10 +7,10 @@ import time
 
 import pytest
 from support.browsers import until
-from support.caring import done
 from support.command import BOUND_S, ORIGIN, run
 from support.disks import fill_up
 from support.full_disks import post
+from support.maintenance import run_ok
 from support.scraping import scrape
 
 from tornado_signal.stores.leveldb import files
@@ -77,7 +77,7 @@ def test_own_sessions_do_not_fill_the_disk(small_disk, serve):
         publisher.until(200)
     until(lambda: not gauge(server, "store_full"))
     assert failures(server) == []
-    assert done("check", "--data-dir", small_disk / "data").endswith("is sound\n")
+    assert run_ok("check", "--data-dir", small_disk / "data").endswith("is sound\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -87,7 +87,7 @@ def test_a_full_store_is_whole_and_full_after_a_restart(number, small_disk, serv
     publisher.until(503)
     server.stop(number)
     for command in ("check", "compact"):
-        done(command, "--data-dir", small_disk / "data")
+        run_ok(command, "--data-dir", small_disk / "data")
     server = serve()
     assert sorted(server.codes()) == sorted(publisher.codes)
     Publisher(server).until(503)

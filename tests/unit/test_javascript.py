@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.waiting import ran
+from support.waiting import run_command
 
 TESTS = sorted((Path(__file__).parent / "javascript").glob("*.test.js"))
 
@@ -12,5 +12,5 @@ pytestmark = pytest.mark.needs("node")
 
 @pytest.mark.parametrize("file", TESTS, ids=lambda file: file.stem.removesuffix(".test"))
 def test_unit_tests_of_the_browser_module(file):
-    done = ran("node", "--test", file)
+    done = run_command("node", "--test", file)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -16,13 +16,13 @@ LONG_MS = 3_600_000
 SECRETS = {"info": "their info", "offer": "their offer", "candidate": "their candidate", "answer": "their answer"}
 
 
-def done(*arguments, **options):
+def run_ok(*arguments, **options):
     ended = run(*arguments, **options)
     assert (ended.returncode, ended.stderr) == (0, ""), ended
     return ended.stdout
 
 
-def refused(*arguments, **options):
+def run_refused(*arguments, **options):
     """Run a command that must fail with one sentence, and return that."""
     ended = run(*arguments, **options)
     found = re.fullmatch("tornado-signal: (.*)\n", ended.stderr)
