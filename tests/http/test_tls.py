@@ -192,7 +192,7 @@ def test_check_names_a_certificate_and_key_that_can_be_used(pair, tmp_path):
 def test_a_certificate_without_a_key_or_a_key_without_one_is_wrong_usage(flag, pair, tmp_path):
     done = run("serve", "--check", "--port", 0, *pair.flags[flag : flag + 2], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"expected {pair.flags[2 - flag]} beside it\n" in done.stderr
+    assert f"expected {pair.flags[2 - flag]} to be set as well\n" in done.stderr
 
 
 @pytest.mark.parametrize("new", ["second", "rsa"])

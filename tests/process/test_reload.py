@@ -99,7 +99,7 @@ BAD = {
     "max_offer = 'much'": "key max_offer = 'much': expected a whole number",
     "max_offer =": "--config = 'signal.toml': expected a TOML file",
     "turn_servers = 'turn:turn.example.com'": "--turn-servers needs their secret",
-    "tls_key = 'key.pem'": "--tls-key = 'key.pem': expected --tls-certificate beside it",
+    "tls_key = 'key.pem'": "--tls-key = 'key.pem': expected --tls-certificate to be set as well",
 }
 
 
@@ -113,7 +113,7 @@ def test_a_file_with_anything_wrong_changes_nothing(subtests, configured, tmp_pa
             assert reason in said
             assert [status(server), status(server, origin=OTHER)] == [200, 403]
     (tmp_path / "signal.toml").unlink()
-    assert "expected a file that can be read (No such file or directory)" in reload(server)[0]
+    assert "expected a readable file (No such file or directory)" in reload(server)[0]
     write(tmp_path, f"allowed_origins = '{OTHER}'")
     assert reload(server) == ["INFO tornado_signal.process.reload: settings read again, applied: --allowed-origins"]
     assert [status(server), status(server, origin=OTHER)] == [403, 200]

@@ -268,4 +268,4 @@ def test_a_reason_not_to_start_is_said_once():
     assert several.stderr == one.stderr
     refused = run("serve", "--workers", "auto")
     assert refused.returncode == 2
-    assert "--workers = 'auto': expected 1, or --store redis beside it" in refused.stderr
+    assert "--workers = 'auto': expected 1, or --store redis" in refused.stderr

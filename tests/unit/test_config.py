@@ -250,7 +250,7 @@ def test_defaults_can_be_restored_by_a_stronger_source(toml):
 @pytest.mark.parametrize(("one", "other"), [("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")])
 def test_certificate_and_key_come_together(one, other, toml):
     one, other = BY_NAME[one], BY_NAME[other]
-    message = f"{one.flag} = 'a.pem': expected {other.flag} beside it"
+    message = f"{one.flag} = 'a.pem': expected {other.flag} to be set as well"
     path = toml(f"{one.name} = 'a.pem'\n")
     for argv, env in [([one.flag, "a.pem"], {}), ([], {one.variable: "a.pem"}), (["--config", path], {})]:
         error = refusal(*argv, env=env)
@@ -387,7 +387,7 @@ def test_an_unreadable_file_is_refused_with_the_reason(name, reason, tmp_path):
         ([], {CONFIG_VARIABLE: path}, f"environment variable {CONFIG_VARIABLE}"),
     ]:
         error = refusal(*argv, env=env)
-        assert str(error).startswith(f"{where} = {path!r}: expected a file that can be read ({reason}")
+        assert str(error).startswith(f"{where} = {path!r}: expected a readable file ({reason}")
 
 
 def test_a_wildcard_stands_for_every_subdomain_only():

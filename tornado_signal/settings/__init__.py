@@ -1,1 +1,1 @@
-"""What can be configured, and where it comes from."""
+"""The settings, their value types and their sources."""

@@ -1,4 +1,4 @@
-"""The command line: its commands, and flags for settings (Contract D)."""
+"""The parser of the command line: commands, and flags for the settings."""
 
 import argparse
 import difflib
@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 class CommandLine(argparse.ArgumentParser):
-    """A parser that lists its commands and their arguments; the manual page is made from that.
+    """A parser that lists its commands and their arguments, from which the manual page is made.
 
     Attributes:
-        arguments: the arguments and flags, in their order.
-        commands: the parser of each command, by its name.
+        arguments: the arguments and flags, in order of definition.
+        commands: the parser of each command, by name.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -33,26 +33,27 @@ class CommandLine(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """As argparse does, but an error about unknown flags names those that may be meant."""
-        found, unknown = self.parse_known_args(args, namespace)
+        """Parse arguments like argparse, and suggest similar flags for unknown ones."""
+        arguments, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            parser = self.commands.get(found.command, self)
+            parser = self.commands.get(arguments.command, self)
             flags = [flag for argument in parser.arguments for flag in argument.option_strings]
-            written = [each.partition("=")[0] for each in unknown if each.startswith("--")]
-            near = []
-            for each in written:
-                new = REPLACED.get(each.removeprefix("--").replace("-", "_"), "")
-                near += [f"--{new}".replace("_", "-")] if new else difflib.get_close_matches(each, flags, n=1)
-            hint = f"; did you mean {' and '.join(dict.fromkeys(near))}?" if near else ""
+            names = [argument.partition("=")[0] for argument in unknown if argument.startswith("--")]
+            suggestions = []
+            for name in names:
+                new = REPLACED.get(name.removeprefix("--").replace("-", "_"), "")
+                suggestions += [f"--{new}".replace("_", "-")] if new else difflib.get_close_matches(name, flags, n=1)
+            hint = f"; did you mean {' and '.join(dict.fromkeys(suggestions))}?" if suggestions else ""
             parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-        return found
+        return arguments
 
     def add_command(
         self, name: str, run: Callable[[argparse.Namespace], None], summary: str, description: str
     ) -> "CommandLine":
-        """Add a command, whose arguments hold as `run` what is to be called with them; its parser.
+        """Add a command and return its parser.
 
-        Flags are to be written in full: an abbreviation could mean something else after an update.
+        The parsed arguments have `run` as an attribute, to be called with them. Flags cannot be abbreviated, because
+        an abbreviation could mean another flag after an upgrade.
         """
         if self._command_group is None:
             self._command_group = self.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -65,41 +66,43 @@ class CommandLine(argparse.ArgumentParser):
 
 
 def add_settings(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
-    """Add `--config` and a flag for each of some settings; the others come from environment and file alone.
+    """Add `--config` and a flag for each of the named settings.
 
-    A wrong flag ends in the parser's usage error (exit status 2). A flag that is not given leaves nothing in the
-    namespace.
+    The other settings have no flag, only an environment variable and a key in the file. An invalid flag is a usage
+    error (exit status 2). A flag that is not given has no attribute in the namespace.
     """
     parser.add_argument(
         "--config",
         metavar="FILE",
-        help="TOML file with settings, each under its name with underscores: session_timeout_ms = 300000 "
+        help="TOML file with settings, named with underscores: session_timeout_ms = 300000 "
         f"(environment: {CONFIG_VARIABLE})",
     )
-    for each in SETTINGS:
-        if each.name in names:
+    for setting in SETTINGS:
+        if setting.name in names:
             parser.add_argument(
-                each.flag,
+                setting.flag,
                 metavar="VALUE",
-                nargs=None if each.type.bare_flag is None else "?",
-                const=each.type.bare_flag,
-                type=flag_reader(each.type),
+                nargs=None if setting.type.bare_flag is None else "?",
+                const=setting.type.bare_flag,
+                type=flag_reader(setting.type),
                 default=argparse.SUPPRESS,
-                help=each.help.replace("%", "%%"),
+                help=setting.help.replace("%", "%%"),
             )
 
 
 def add_all_settings(parser: argparse.ArgumentParser) -> None:
-    """Add all that `serve` takes: `--check`, `--config` and a flag for each setting."""
-    parser.usage = "%(prog)s [-h] [--check] [--config FILE] [--SETTING VALUE]..."  # else an error has it all before it
+    """Add the arguments of `serve`: `--check`, `--config` and a flag for each setting."""
+    parser.usage = "%(prog)s [-h] [--check] [--config FILE] [--SETTING VALUE]..."  # an error would list all flags
     parser.add_argument(
-        "--check", action="store_true", help="check settings, data directory and ports, say what can be used, and exit"
+        "--check",
+        action="store_true",
+        help="check the settings, the data directory and the ports, print the results and exit",
     )
-    add_settings(parser, [each.name for each in SETTINGS])
+    add_settings(parser, [setting.name for setting in SETTINGS])
 
 
 def flag_reader(value_type: ValueType[T]) -> Callable[[str], T]:
-    """What `argparse` calls with the text of a flag."""
+    """Return a converter for the `type` argument of argparse."""
 
     def read(raw: str) -> T:
         try:

@@ -1,4 +1,4 @@
-"""The settings in force, and who applies them."""
+"""The current settings, and the subscribers that apply them."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,14 +10,14 @@ Prepare = Callable[[Settings], Callable[[], None]]
 
 
 class LiveSettings:
-    """The one owner of the settings in force.
+    """The owner of the current settings.
 
-    A reload changes only settings that somebody has subscribed to. Each subscriber gets those, and the ones that need
-    a restart: what it has not subscribed to, it cannot read.
+    A reload changes only settings with a subscriber. Each subscriber can read the settings that it has subscribed to,
+    and those that need a restart.
 
     Attributes:
-        current: all settings in force.
-        names: those that a reload can change.
+        current: the current settings.
+        names: the settings that a reload can change.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -26,20 +26,21 @@ class LiveSettings:
         self._subscribers: list[tuple[frozenset[str], Prepare]] = []
 
     def subscribe(self, prepare: Prepare, *names: str) -> None:
-        """Apply the named settings from now on.
+        """Subscribe to the named settings.
 
         Args:
-            prepare: reads the files of new settings, and returns what applies them; raises OperatorError.
+            prepare: reads the files that the new settings name, and returns a function that applies the settings.
+                Raises OperatorError if a file cannot be used.
             names: the fields of `Settings`.
         """
         self._subscribers.append((frozenset(names), prepare))
         self.names |= set(names)
 
     def apply(self, settings: Settings) -> None:
-        """Put settings in force, and read their files again.
+        """Apply settings, and re-read the files that they name.
 
         Raises:
-            OperatorError: a file cannot be used; nothing has changed then.
+            OperatorError: a file cannot be used. Nothing has changed.
         """
         commits = [prepare(select(settings, names)) for names, prepare in self._subscribers]
         self.current = settings
@@ -48,6 +49,6 @@ class LiveSettings:
 
 
 def select(settings: Settings, names: frozenset[str]) -> Settings:
-    """Return the named settings, and those that need a restart; others cannot be read from it."""
-    readable = {each.name for each in SETTINGS} - LIVE | names
+    """Return an object with the named settings and those that need a restart, and without all others."""
+    readable = {setting.name for setting in SETTINGS} - LIVE | names
     return cast(Settings, SimpleNamespace(**{name: getattr(settings, name) for name in readable}))

@@ -1,4 +1,4 @@
-"""The origins that are served: as they are, or with a wildcard for the subdomains of a name."""
+"""The allow-list of origins, with wildcards for subdomains."""
 
 import functools
 import re
@@ -8,7 +8,7 @@ from typing import Final
 WILDCARD: Final = "*."
 _LABEL = "[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?"
 PATTERN: Final = rf"https?://\*\.(localhost|{_LABEL}(\.{_LABEL})+)(:[0-9]{{1,5}})?"
-"""An origin whose first label is the wildcard; in lower case, as browsers send names."""
+"""An origin whose first label is the wildcard, in lower case as browsers send host names."""
 
 
 @dataclass(frozen=True)
@@ -16,22 +16,22 @@ class Origins:
     """An allow-list.
 
     Attributes:
-        entries: origins, compared byte for byte, and patterns, each for every subdomain of its name, at any depth, but
-            not for the name itself.
+        entries: origins, compared byte for byte, and patterns. A pattern matches every subdomain at any depth, but not
+            the domain itself.
     """
 
     entries: frozenset[str]
 
     @functools.cached_property
     def _patterns(self) -> tuple[tuple[str, re.Pattern[str]], ...]:
-        found = []
+        patterns = []
         for entry in sorted(entry for entry in self.entries if WILDCARD in entry):
             scheme, _, rest = entry.partition(WILDCARD)
-            found.append((entry, re.compile(rf"{re.escape(scheme)}({_LABEL}\.)+{re.escape(rest)}")))
-        return tuple(found)
+            patterns.append((entry, re.compile(rf"{re.escape(scheme)}({_LABEL}\.)+{re.escape(rest)}")))
+        return tuple(patterns)
 
     def find(self, origin: str) -> str | None:
-        """The entry that allows an origin; None if none does."""
+        """Return the entry that allows an origin, or None."""
         if origin in self.entries:
             return origin if WILDCARD not in origin else None
         return next((entry for entry, pattern in self._patterns if pattern.fullmatch(origin)), None)

@@ -1,6 +1,7 @@
-"""Where settings come from: flags win over the environment, that over a TOML file, that over the default (Contract D).
+"""The sources of settings: flags override the environment, the environment a TOML file, and that the defaults.
 
-Every source is checked whole, also where another one wins: a mistake does not wait for the day the flag is dropped.
+Every value of every source is checked, even if another source overrides it. Otherwise a mistake would surface only when
+the flag is dropped.
 """
 
 import argparse
@@ -18,19 +19,19 @@ T = TypeVar("T")
 CONFIG_VARIABLE = PREFIX + "CONFIG"
 """The environment variable that names the TOML file."""
 RELOAD_VARIABLE = PREFIX + "RELOAD_ENVIRONMENT"
-"""The environment variable that names a file which is read in place of the environment on SIGHUP, if it is there.
+"""The environment variable with the path of a file that replaces the environment on SIGHUP, if it exists.
 
-A process cannot be given another environment. The file holds one as `env -0` writes it.
+The environment of a running process cannot be changed. The file has the format of `env -0`.
 """
 
 
 class ConfigError(ValueError):
-    """Something in the environment or in the file that cannot be used.
+    """An invalid name or value in the environment or in the TOML file.
 
     Attributes:
-        where: The environment variable, or the file and the key in it.
-        value: What stands there.
-        expected: What may stand there.
+        where: the environment variable, or the file and its key.
+        value: the invalid value.
+        expected: a description of the allowed values.
     """
 
     def __init__(self, where: str, value: object, expected: str) -> None:
@@ -39,11 +40,15 @@ class ConfigError(ValueError):
 
 
 def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
-    """Settle every setting, with a command line from a parser that went through `add_settings`.
+    """Determine the value of each setting.
+
+    Args:
+        namespace: from a parser with the flags of `add_settings`.
+        environ: the environment.
 
     Raises:
-        ConfigError: An unknown name, or a value that is not allowed, in the environment or the file; or the
-            file cannot be read; or one of two settings that belong together is missing.
+        ConfigError: the environment or the file has an unknown name or an invalid value, the file cannot be read, or
+            one of two settings that need each other is missing.
     """
     variables = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
     path = variables.pop(CONFIG_VARIABLE, None)
@@ -62,21 +67,21 @@ def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
         values.setdefault("durability", "replicated")
     settings = Settings(**values)
     if settings.store == "leveldb" and settings.durability == "replicated":
-        raise ConfigError("--durability", "replicated", "fsync or os, or --store redis beside it")
+        raise ConfigError("--durability", "replicated", "fsync or os, or --store redis")
     if settings.store == "leveldb" and settings.workers != 1:
-        raise ConfigError("--workers", settings.workers, "1, or --store redis beside it")
+        raise ConfigError("--workers", settings.workers, "1, or --store redis")
     pair = ("--tls-certificate", settings.tls_certificate), ("--tls-key", settings.tls_key)
     for (flag, set_to), (other, other_set_to) in (pair, pair[::-1]):
         if set_to is not None and other_set_to is None:
-            raise ConfigError(flag, str(set_to), f"{other} beside it")
+            raise ConfigError(flag, str(set_to), f"{other} to be set as well")
     return settings
 
 
 def current_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment to read settings from again: what the file for that holds, or the process's own.
+    """Return the environment for a reload: from the file that replaces it, or the process's own.
 
     Raises:
-        ConfigError: The file cannot be read.
+        ConfigError: the file cannot be read.
     """
     path = environ.get(RELOAD_VARIABLE)
     if path is None:
@@ -88,16 +93,16 @@ def current_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
         return environ
     except OSError as error:
         raise ConfigError(
-            f"environment variable {RELOAD_VARIABLE}", path, f"a file that can be read ({error.strerror})"
+            f"environment variable {RELOAD_VARIABLE}", path, f"a readable file ({error.strerror})"
         ) from error
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
 def read_value(where: str, raw: object, value_type: ValueType[T]) -> T:
-    """The value that stands somewhere.
+    """Parse the value that was found at `where`.
 
     Raises:
-        ConfigError: It is not allowed.
+        ConfigError: the value is invalid.
     """
     try:
         return value_type.parse(raw)
@@ -110,29 +115,29 @@ def _read_toml(path: str, named_by: str) -> dict[str, object]:
         with open(path, "rb") as file:
             return tomllib.load(file)
     except OSError as error:
-        raise ConfigError(named_by, path, f"a file that can be read ({error.strerror})") from error
-    except ValueError as error:  # neither UTF-8 nor TOML raises anything more special
+        raise ConfigError(named_by, path, f"a readable file ({error.strerror})") from error
+    except ValueError as error:  # of UTF-8 or TOML
         raise ConfigError(named_by, path, f"a TOML file ({error})") from error
 
 
 def _read_all(
     source: Mapping[str, object], known: Mapping[str, Setting], replaced: Mapping[str, str], where: str
 ) -> dict[str, Any]:
-    """Check one source whole.
+    """Check one source and return its values.
 
     Args:
-        source: its names and values.
-        known: the names that it may use.
-        replaced: the names that were removed, each with the one to use instead.
-        where: what goes before names in messages.
+        source: the names and values.
+        known: the settings by their names in this source.
+        replaced: the names of removed settings, each with its replacement.
+        where: the prefix of names in messages.
     """
     values = {}
     for name, raw in source.items():
         if name not in known:
             if name in replaced:
                 raise ConfigError(where + name, raw, f"{replaced[name]}, which replaces it")
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" such as {near[0]}" if near else ""
+            similar = difflib.get_close_matches(name, known, n=1)
+            hint = f" such as {similar[0]}" if similar else ""
             raise ConfigError(where + name, raw, f"the name of a setting{hint} (serve --help lists them)")
         values[known[name].name] = read_value(where + name, raw, known[name].type)
     return values

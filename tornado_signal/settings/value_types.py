@@ -1,4 +1,4 @@
-"""What the value of a setting may be: said in words, and read from text or TOML. Knows none of the settings."""
+"""Value types: a description of the allowed values, and a parser of text and TOML values."""
 
 import ipaddress
 import re
@@ -16,18 +16,17 @@ Word = TypeVar("Word", bound=str)
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 UNIX_PREFIX = "unix:"
-"""What the address of a Unix socket begins with; the path of its file follows."""
+"""Prefix of the address of a Unix socket, before its path."""
 
 
 @dataclass(frozen=True)
 class ValueType(Generic[T_co]):
-    """What a value may be, and how it is read.
+    """The type of a value.
 
     Attributes:
-        allowed: What may stand there, in words.
-        parse: Reads the text of a flag or an environment variable, or any TOML value; ValueError for what is
-            not allowed.
-        bare_flag: What a flag without a value stands for, as text; None if it needs one.
+        allowed: a description of the allowed values.
+        parse: parses the text of a flag or an environment variable, or a TOML value; raises ValueError.
+        bare_flag: the value of a flag without one, as text; None if a value is required.
     """
 
     allowed: str
@@ -36,12 +35,12 @@ class ValueType(Generic[T_co]):
 
 
 def integer(low: int, high: int) -> ValueType[int]:
-    """A whole number from `low` to `high`: decimal digits, or a TOML integer."""
+    """Return the type of integers from `low` to `high`, as decimal digits or a TOML integer."""
 
     def parse(raw: object) -> int:
-        # int() alone would also take signs, spaces, underscores and the digits of every script.
+        # int() alone would also accept signs, spaces, underscores and non-ASCII digits.
         number = int(raw) if isinstance(raw, str) and re.fullmatch("[0-9]{1,18}", raw) else raw
-        # bool is a kind of int in Python, but true is no number in TOML.
+        # bool is a subclass of int in Python, but true is not a number in TOML.
         if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
             raise ValueError
         return number
@@ -50,7 +49,7 @@ def integer(low: int, high: int) -> ValueType[int]:
 
 
 def matching(pattern: str, allowed: str) -> ValueType[str]:
-    """A string that `pattern` matches from end to end."""
+    """Return the type of strings that fully match `pattern`."""
 
     def parse(raw: object) -> str:
         if not isinstance(raw, str) or not re.fullmatch(pattern, raw):
@@ -61,7 +60,7 @@ def matching(pattern: str, allowed: str) -> ValueType[str]:
 
 
 def one_of(*words: Word) -> ValueType[Word]:
-    """One of a few words."""
+    """Return the type of a value that is one of these words."""
 
     def parse(raw: object) -> Word:
         for word in words:
@@ -73,7 +72,7 @@ def one_of(*words: Word) -> ValueType[Word]:
 
 
 def list_of(item: ValueType[T]) -> ValueType[tuple[T, ...]]:
-    """One item or more: a TOML list, or text with commas between them (spaces around one do not count)."""
+    """Return the type of non-empty lists: a TOML list, or text with commas and optional spaces."""
 
     def parse(raw: object) -> tuple[T, ...]:
         items = [part.strip() for part in raw.split(",")] if isinstance(raw, str) else raw
@@ -81,18 +80,18 @@ def list_of(item: ValueType[T]) -> ValueType[tuple[T, ...]]:
             raise ValueError
         return tuple(item.parse(part) for part in items)
 
-    return ValueType(f"{item.allowed}; several with commas between", parse)
+    return ValueType(f"{item.allowed}; several separated by commas", parse)
 
 
 def converted(convert: Callable[[T], U], item: ValueType[T]) -> ValueType[U]:
-    """What `item` allows, as something else; `convert` raises ValueError for what it refuses."""
+    """Return the type of `item` values that `convert` converts; it may raise ValueError."""
     return ValueType(item.allowed, lambda raw: convert(item.parse(raw)))
 
 
 def keyword_or(word: str, value: U, item: ValueType[T]) -> ValueType[T | U]:
-    """A word that stands for `value`, or what `item` allows.
+    """Return the type of `item` values and a keyword that stands for `value`.
 
-    The word lets a flag take back what the environment says, and the environment what the file says.
+    The keyword lets a flag reset a value of the environment, and the environment one of the file.
     """
     return ValueType(
         f"{word}, or {item.allowed}", lambda raw: value if raw == word else item.parse(raw), item.bare_flag
@@ -101,7 +100,7 @@ def keyword_or(word: str, value: U, item: ValueType[T]) -> ValueType[T | U]:
 
 def _address(name: str) -> str:
     if name.startswith(UNIX_PREFIX):
-        # The kernel keeps 108 bytes for it, the NUL at its end included.
+        # The kernel reserves 108 bytes for it, including the final NUL.
         if not 0 < len(name.removeprefix(UNIX_PREFIX).encode(errors="surrogateescape")) < 108 or "\0" in name:
             raise ValueError
     elif not re.fullmatch("[A-Za-z0-9][A-Za-z0-9._-]*", name):
@@ -138,8 +137,8 @@ COUNT = integer(1, 1_000_000_000)
 SIZE = integer(1024, 2**53)
 PATH = converted(Path, matching("[^\0]+", "a path"))
 OPTIONAL_PATH: ValueType[Path | None] = keyword_or("none", None, PATH)
-MODE = converted(lambda digits: int(digits, 8), matching("[0-7]{3}", "three octal digits, as chmod takes them"))
-# The admin listener's, which speaks no TLS.
+MODE = converted(lambda digits: int(digits, 8), matching("[0-7]{3}", "three octal digits, as for chmod"))
+# The admin listener does not support TLS.
 URL = matching(r"http://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?", "http://HOST:PORT")
 NETWORK: ValueType[Network] = converted(
     ipaddress.ip_network,
@@ -156,10 +155,10 @@ TURN = matching(
     rf"turns?:{_HOST_PORT}(\?transport=(udp|tcp))?",
     "the URL of a TURN server, such as turn:turn.example.com:3478?transport=udp",
 )
-# Origins are compared byte for byte (Contract B1). What no browser sends would refuse every page
-# silently, so it is refused here: a slash at the end, any other pattern, anything but ASCII.
+# Origins are compared byte for byte (docs/decisions.md#missing-origin). An entry that no browser sends would silently
+# refuse every page, so it is refused here: a trailing slash, other wildcards, or non-ASCII characters.
 ORIGIN = matching(
     rf"(?!https?://[^/]*/)[!-)+-~]{{1,512}}|(?=.{{1,512}}$){PATTERN}",
-    "an origin as browsers send it, such as https://app.example.com, with no slash at the end, or "
+    "an origin as browsers send it, such as https://app.example.com, without a trailing slash, or "
     "https://*.example.com for all subdomains, at any depth",
 )
