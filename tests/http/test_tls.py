@@ -148,9 +148,9 @@ def spoil(how, pair, pairs):
     locked = make_pair(pair.key.parent, "locked", passphrase=b"secret")
     missing = "No such file or directory; see --tls-"
     unusable = f"cannot use the TLS certificate {pair.certificate} with the key {pair.key}: "
-    anothers = unusable + "the key is another certificate's"
-    no_pem = "{} holds no {} as PEM; name a file that does with --tls-{}"
-    encrypted = f"the key {pair.key} is encrypted, and a server cannot ask for its passphrase; remove the passphrase"
+    anothers = unusable + "the key does not belong to the certificate"
+    no_pem = "{} does not contain a {} in PEM form; name one that does with --tls-{}"
+    encrypted = f"the key {pair.key} is encrypted, and a server cannot prompt for its passphrase; remove the passphrase"
     contents = {
         "no certificate": (None, key, f"cannot read the TLS certificate {pair.certificate}: {missing}certificate"),
         "no key": (certificate, None, f"cannot read the TLS key {pair.key}: {missing}key"),
@@ -295,7 +295,7 @@ def test_a_new_certificate_on_either_loop_and_in_a_resumed_session(loop, pair, p
         pair.replace(pairs["rsa"])
         tls.reload(*pair)
         spoil("another's key", pair, pairs)
-        with pytest.raises(OperatorError, match="another certificate's"):
+        with pytest.raises(OperatorError, match="does not belong to the certificate"):
             tls.reload(*pair)
         for resumed, expected in ((None, "rsa"), (session, "first")):
             plain = socket.create_connection(("127.0.0.1", running.port), BOUND_S)

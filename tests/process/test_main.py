@@ -130,7 +130,8 @@ def test_a_defect_of_the_installed_command_is_exit_status_3_with_a_traceback(tmp
     )
     done = run("serve", "--port", 0, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 3
-    assert "ERROR tornado_signal.system.boundary: this is a defect\nTraceback (most recent call last):" in done.stderr
+    expected = "ERROR tornado_signal.system.boundary: unhandled exception; please report this bug\nTraceback (most recent"
+    assert expected in done.stderr
     assert done.stderr.endswith("ZeroDivisionError: unforeseen\n")
 
 

@@ -119,7 +119,7 @@ def refuse(open_one, path, reason):
 
 
 def test_a_socket_in_use_is_refused_also_when_its_queue_is_full(open_one, path):
-    in_use = "another server listens there; stop what has it"
+    in_use = "another server listens there; stop the program that uses it"
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(path))
         other.listen(0)
@@ -143,19 +143,21 @@ def test_a_socket_in_use_is_refused_also_when_its_queue_is_full(open_one, path):
 def test_what_is_no_socket_is_refused_and_left_alone(make, open_one, path):
     getattr(path, make)(*["elsewhere"] if make == "symlink_to" else [])
     before = path.lstat()
-    refuse(open_one, path, "there is a file that is no socket; stop what has it")
+    refuse(open_one, path, "a file exists there that is not a socket; stop the program that uses it")
     assert path.lstat() == before
 
 
 def test_a_datagram_socket_is_refused_and_left_alone(open_one, path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.bind(str(path))
-        refuse(open_one, path, "Protocol wrong type for socket; stop what has it")
+        refuse(open_one, path, "Protocol wrong type for socket; stop the program that uses it")
         assert path.exists()
 
 
 def test_a_missing_directory_is_refused(path):
-    with pytest.raises(OperatorError, match="No such file or directory; make its directory, or choose another --addr"):
+    with pytest.raises(
+        OperatorError, match="No such file or directory; create its directory, or choose another --addr"
+    ):
         open_sockets(f"unix:{path}/deeper", 0, "--port")
 
 
@@ -176,7 +178,7 @@ def test_no_file_is_left_when_its_mode_cannot_be_set(open_one, path, monkeypatch
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "chmod", chmod)
-    refuse(open_one, path, "Operation not permitted; stop what has it")
+    refuse(open_one, path, "Operation not permitted; stop the program that uses it")
     assert not path.exists()
 
 
@@ -229,7 +231,7 @@ def test_a_server_takes_over_the_file_and_the_sessions_of_a_killed_one(start_uni
 def test_a_second_server_on_the_same_socket_is_refused_and_the_first_goes_on(check, start_unix, tmp_path, connect):
     start_unix()
     said = run_refused("serve", *check, "--address", "unix:signal.sock", "--data-dir", "other", cwd=tmp_path)
-    in_use = "another server listens there; stop what has it, or choose another --address"
+    in_use = "another server listens there; stop the program that uses it, or choose another --address"
     assert said == f"cannot listen on unix:signal.sock: {in_use}"
     assert connect().call("/health")[0] == 200
 

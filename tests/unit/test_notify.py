@@ -66,7 +66,7 @@ def test_a_missing_manager_is_logged_and_without_one_nothing_is_sent(caplog):
     assert caplog.records == []
     Notifier({"NOTIFY_SOCKET": "/nowhere/notify"}).ready("")
     (record,) = caplog.records
-    assert record.getMessage() == "cannot tell the service manager READY=1: [Errno 2] No such file or directory"
+    assert record.getMessage() == "cannot notify the service manager of READY=1: [Errno 2] No such file or directory"
 
 
 def test_a_manager_that_does_not_read_blocks_for_a_bounded_time(manager, caplog, monkeypatch):

@@ -1,4 +1,4 @@
-"""Listening sockets that the service manager has opened and passes on (sd_listen_fds(3)).
+"""Listening sockets passed by the service manager (sd_listen_fds(3)).
 
 They outlive the process: during a restart, connections wait in their backlog.
 """
@@ -10,19 +10,19 @@ from collections.abc import MutableMapping
 
 from ..errors import OperatorError
 
-FIRST = 3  # the descriptor that they begin at
+FIRST = 3  # the first passed descriptor
 ADMIN = "admin"
 """The name (`FileDescriptorName=`) of a socket for the admin listener; all others are for the public one."""
 
 
 def passed_sockets(environ: MutableMapping[str, str]) -> tuple[list[socket.socket], list[socket.socket]]:
-    """The sockets that were passed to this process, for the public and for the admin listener. Once.
+    """Return the sockets passed to this process, for the public and for the admin listener.
 
     Args:
-        environ: the environment; the variables about the sockets are removed from it.
+        environ: the environment; the variables that describe the sockets are removed, so a second call returns none.
 
     Raises:
-        OperatorError: one of them does not listen for connections.
+        OperatorError: a passed descriptor is not a listening stream socket.
     """
     pid = environ.pop("LISTEN_PID", "")
     count = environ.pop("LISTEN_FDS", "")
@@ -38,10 +38,10 @@ def passed_sockets(environ: MutableMapping[str, str]) -> tuple[list[socket.socke
 
 
 def listening_socket(descriptor: int, name: str) -> socket.socket:
-    """The socket behind a descriptor.
+    """Return the socket of a descriptor.
 
     Raises:
-        OperatorError: it is none, or does not listen.
+        OperatorError: it is not a listening stream socket.
     """
     with contextlib.suppress(OSError):
         passed = socket.socket(fileno=descriptor)
@@ -51,5 +51,5 @@ def listening_socket(descriptor: int, name: str) -> socket.socket:
         passed.close()
     raise OperatorError(
         f"cannot listen on descriptor {descriptor} ({name or 'no name'}), which was passed at the start: "
-        "it is no listening stream socket; give its .socket unit ListenStream= and Accept=no"
+        "it is not a listening stream socket; give its .socket unit ListenStream= and Accept=no"
     )

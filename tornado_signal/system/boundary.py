@@ -1,4 +1,4 @@
-"""The one place where errors end."""
+"""The handler of all errors that end the program."""
 
 import logging
 import sys
@@ -15,7 +15,7 @@ DEFECT = 3
 
 
 def guarded(command: Callable[[], None]) -> int:
-    """Run something; its exit status."""
+    """Run a command and return its exit status."""
     try:
         command()
     except (ConfigError, OperatorError) as error:
@@ -25,6 +25,6 @@ def guarded(command: Callable[[], None]) -> int:
         print("tornado-signal: interrupted", file=sys.stderr)
         return OPERATOR
     except Exception:
-        logging.getLogger(__name__).exception("this is a defect")
+        logging.getLogger(__name__).exception("unhandled exception; please report this bug")
         return DEFECT
     return CLEAN

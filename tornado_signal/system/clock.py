@@ -1,4 +1,4 @@
-"""The server's time: the wall clock's, except that it never goes backwards and never stands still."""
+"""The server's time: the wall clock, except that it never goes backwards or stops."""
 
 import email.utils
 import time
@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 
 class Clock:
-    """Unix time in milliseconds that only ever advances.
+    """Unix time in milliseconds that only advances.
 
-    It follows the wall clock when that is ahead. When the wall clock has been put back, or is behind what the
-    store has seen before a restart, it goes on from where it was at the pace of the monotonic clock, so that
-    sessions still expire (contract B10, B11).
+    It follows the wall clock when that is ahead. The wall clock may be set back, or be behind the latest time in the
+    store. Then this clock continues from its latest time at the pace of the monotonic clock, so that sessions still
+    expire (docs/decisions.md#clock-changes).
     """
 
     def __init__(
@@ -25,17 +25,17 @@ class Clock:
         self._date = ""
 
     def advance_to(self, floor_ms: int) -> None:
-        """Show no earlier time than this one from now on."""
+        """Return no time earlier than `floor_ms` from now on."""
         self._ahead_ns = max(self._ahead_ns, floor_ms * 1_000_000 - self._monotonic_ns())
 
     def now_ms(self) -> int:
-        wall_ns = self._wall_ns()  # first: else a pause between the two would be added to the time for ever
+        wall_ns = self._wall_ns()  # first: otherwise a pause between the two would be added to the time for ever
         monotonic_ns = self._monotonic_ns()
         self._ahead_ns = max(self._ahead_ns, wall_ns - monotonic_ns)
         return (monotonic_ns + self._ahead_ns) // 1_000_000
 
     def http_date(self, now_ms: int) -> str:
-        """The time now, as it was read, in the form of an HTTP Date header; made once a second."""
+        """Return `now_ms` as an HTTP Date header, formatted at most once a second."""
         now_s = now_ms // 1000
         if now_s != self._date_s:
             self._date_s = now_s

@@ -9,7 +9,7 @@ PAUSE_S = 0.1
 
 
 class Lag:
-    """Counts by how many seconds timers are late. Needs a running event loop."""
+    """Measures how late timers fire, in seconds. Needs a running event loop."""
 
     def __init__(self, seconds: Histogram) -> None:
         self._seconds = seconds
@@ -20,7 +20,7 @@ class Lag:
         self._next.cancel()
 
     def _schedule(self) -> None:
-        self._due_s = time.monotonic() + PAUSE_S  # the loop's own clock stands still while it works
+        self._due_s = time.monotonic() + PAUSE_S  # the loop's own clock does not advance while it runs callbacks
         self._next = self._loop.call_later(PAUSE_S, self._measure)
 
     def _measure(self) -> None:

@@ -1,6 +1,7 @@
 """The log: lines on standard error, as text or JSON, to the journal with their priorities.
 
-A record may carry `fields` (`log.info(…, extra={"fields": {…}})`): they end up behind the text, or in the JSON object.
+A record may carry `fields` (`log.info(…, extra={"fields": {…}})`): they follow the text, or are members
+of the JSON object.
 """
 
 import json
@@ -20,13 +21,14 @@ _PRIORITY: Final = {logging.CRITICAL: 2, logging.ERROR: 3, logging.WARNING: 4, l
 
 
 class Formatter(logging.Formatter):
-    """Makes records into lines, `text` or `json`; for the journal each begins with its priority (sd-daemon(3)).
+    """Formats records as `text` or `json`.
 
-    Text for the journal has no time, as it adds that.
+    For the journal each line begins with its priority (sd-daemon(3)). Text for the journal has no time, because the
+    journal adds one.
 
     Args:
-        form: of a line.
-        journal: whether it is for the journal.
+        form: `text` or `json`.
+        journal: whether the lines go to the journal.
         common: fields of every record.
     """
 
@@ -39,7 +41,7 @@ class Formatter(logging.Formatter):
         self._common = common
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record; as text with a traceback, several."""
+        """Return the line of a record; text with a traceback has several lines."""
         fields: dict[str, Any] = {**self._common, **getattr(record, "fields", {})}
         trace = _trace(record)
         if self._form == "json":
@@ -47,10 +49,10 @@ class Formatter(logging.Formatter):
             named["message"] = record.getMessage()
             text = json.dumps(named | fields | ({"traceback": trace} if trace else {}))
         else:
-            said = [record.getMessage(), *(f"{name}={_quoted(str(value))}" for name, value in fields.items())]
+            words = [record.getMessage(), *(f"{name}={_quoted(str(value))}" for name, value in fields.items())]
             time = "" if self._journal else f"{_time(record).replace('+00:00', 'Z')} "  # the journal adds its own
-            text = f"{time}{record.levelname} {record.name}: {' '.join(said)}"
-            if record.name == PROGRAM:  # a sentence for the operator
+            text = f"{time}{record.levelname} {record.name}: {' '.join(words)}"
+            if record.name == PROGRAM:  # an error that ends the program
                 text = f"{PROGRAM}: {record.getMessage()}"
             text += "\n" + trace if trace else ""
         if not self._journal:
@@ -60,19 +62,19 @@ class Formatter(logging.Formatter):
 
 
 def _time(record: logging.LogRecord) -> str:
-    """When it was, in UTC (RFC 3339)."""
+    """Return the time of a record in UTC (RFC 3339)."""
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
 
 def _quoted(value: str) -> str:
-    """A value as it is, or as a JSON string where its end could not be told."""
+    """Return a value unchanged, or as a JSON string if it contains spaces, quotes or equals signs."""
     return value if _BARE.fullmatch(value) else json.dumps(value, ensure_ascii=False)
 
 
 def _trace(record: logging.LogRecord) -> str:
-    """Where an exception came from, and of which type it is.
+    """Return the traceback and the type of an exception.
 
-    Its text can quote what a peer has sent, so it is logged only for an error that ends the program.
+    Its message can quote data from a peer, so it is included only for an error that ends the program.
     """
     typ, error, frames = record.exc_info or (None, None, None)
     if typ is None:
@@ -83,12 +85,12 @@ def _trace(record: logging.LogRecord) -> str:
 
 
 def to_journal(stream: IO[str], environ: Mapping[str, str]) -> bool:
-    """Whether what is written to a stream goes to the journal (systemd.exec(5), $JOURNAL_STREAM)."""
+    """Return whether a stream is connected to the journal (systemd.exec(5), $JOURNAL_STREAM)."""
     try:
-        found = os.fstat(stream.fileno())
+        status = os.fstat(stream.fileno())
     except (OSError, ValueError):
         return False
-    return environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+    return environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
 _handler: Final = logging.StreamHandler(sys.stderr)
@@ -96,9 +98,12 @@ _handler.setFormatter(Formatter())
 
 
 def set_up(level: str = "info", form: str = "text", **common: object) -> None:
-    """Log to standard error from now on, `text` or `json`, what is of this level or above; may be called again.
+    """Configure logging to standard error; may be called again.
 
-    What else is named is a field of every line.
+    Args:
+        level: the lowest level to log.
+        form: `text` or `json`.
+        common: fields of every line.
     """
     _handler.setFormatter(Formatter(form, journal=to_journal(_handler.stream, os.environ), common=common))
     logging.basicConfig(handlers=[_handler])
@@ -106,7 +111,7 @@ def set_up(level: str = "info", form: str = "text", **common: object) -> None:
 
 
 def report_error(error: Exception) -> None:
-    """Print the error that ends the program: a sentence, or a line of JSON where the log is JSON."""
+    """Print the error that ends the program: a sentence, or a line of JSON if the log is JSON."""
     level = logging.ERROR
     record = logging.LogRecord(PROGRAM, level, "", 0, str(error), None, None)
     print(_handler.format(record), file=sys.stderr)

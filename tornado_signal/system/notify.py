@@ -12,14 +12,14 @@ SEND_S = 1.0  # for a service manager that is too busy to read
 
 
 class Notifier:
-    """Notifies the service manager of the state of the process; does nothing without one.
+    """Reports the state of the process to the service manager, if there is one.
 
     Args:
-        environ: the environment; what is meant for this process alone is taken out of it.
+        environ: the environment; variables for this process only are removed from it.
 
     Attributes:
         listening: whether there is a service manager.
-        watchdog_s: how often the manager has to hear that the process is alive; None if it does not ask for that.
+        watchdog_s: the longest pause that the watchdog allows between two `alive`; None without a watchdog.
     """
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
@@ -28,21 +28,21 @@ class Notifier:
         self.listening = bool(address)
         self.watchdog_s: float | None = None
         microseconds = environ.pop("WATCHDOG_USEC", "")
-        # A variable for another process was inherited.
-        asked = environ.pop("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        if self.listening and asked and microseconds.isdecimal() and int(microseconds):
+        # The variable may be inherited and meant for another process.
+        for_us = environ.pop("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        if self.listening and for_us and microseconds.isdecimal() and int(microseconds):
             self.watchdog_s = int(microseconds) / 1_000_000
 
     def pause_s(self, most_s: float) -> float:
-        """How long to wait before the next `alive`: half of what the watchdog allows, at most `most_s`."""
+        """Return the pause before the next `alive`: half of what the watchdog allows, at most `most_s`."""
         return min(most_s, self.watchdog_s / 2) if self.watchdog_s else most_s
 
     def ready(self, status: str) -> None:
-        """The server is ready; also at the end of a reload."""
+        """Report that the server is ready, also at the end of a reload."""
         self._notify("READY=1", f"STATUS={status}")
 
     def alive(self, status: str) -> None:
-        """The server is alive: resets the watchdog."""
+        """Report that the server is alive, which resets the watchdog."""
         self._notify("WATCHDOG=1", f"STATUS={status}")
 
     def reloading(self) -> None:
@@ -59,4 +59,4 @@ class Notifier:
             try:
                 sender.sendto("\n".join(lines).encode(), self._address)
             except OSError as error:
-                log.warning("cannot tell the service manager %s: %s", lines[0], error)
+                log.warning("cannot notify the service manager of %s: %s", lines[0], error)

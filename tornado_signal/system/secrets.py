@@ -1,4 +1,4 @@
-"""Secrets of the operator: only in files, as flags are seen by everybody who lists processes."""
+"""Secrets of the operator. They are only in files, because every user who lists processes sees the flags."""
 
 from pathlib import Path
 from typing import Final
@@ -10,10 +10,14 @@ MIN_BYTES: Final = 16
 
 
 def read_secret(path: Path, flag: str) -> bytes:
-    """The secret that a file holds, which a flag names.
+    """Return the secret in a file.
+
+    Args:
+        path: the file.
+        flag: the setting that names it, for errors.
 
     Raises:
-        OperatorError: it cannot be read, or is none.
+        OperatorError: the file cannot be read, or does not hold a valid secret.
     """
     try:
         secret = path.read_bytes().rstrip(b"\r\n")
@@ -21,27 +25,27 @@ def read_secret(path: Path, flag: str) -> bytes:
         raise OperatorError(f"cannot read {flag} {path}: {error.strerror}") from error
     if len(secret) < MIN_BYTES or b"\n" in secret:
         raise OperatorError(
-            f"{flag} {path} must hold one line of at least {MIN_BYTES} bytes, the secret alone; "
+            f"{flag} {path} must hold one line of at least {MIN_BYTES} bytes, the secret and nothing else; "
             "openssl rand -hex 32 makes one"
         )
     return secret
 
 
 def admin_token(settings: Settings) -> bytes:
-    """What the admin listener asks for; empty for nothing.
+    """Return the token of the admin listener; empty if it requires none.
 
     Raises:
-        OperatorError: it cannot be used.
+        OperatorError: the file cannot be used.
     """
     path = settings.admin_token_file
     return b"" if path is None else read_secret(path, "--admin-token-file")
 
 
 def redis_passwords(settings: Settings) -> tuple[str | None, str | None]:
-    """The passwords for Redis and for its Sentinels; None for none.
+    """Return the passwords for Redis and for the Sentinels; None if there is no password.
 
     Raises:
-        OperatorError: one cannot be read.
+        OperatorError: a file cannot be read.
     """
     return (
         _read_password(settings.redis_password_file, "--redis-password-file"),

@@ -1,4 +1,4 @@
-"""The sockets that are listened on: TCP ports, and the files of Unix sockets."""
+"""Listening sockets: TCP ports and Unix sockets."""
 
 import contextlib
 import errno
@@ -15,16 +15,16 @@ from ..settings.value_types import UNIX_PREFIX
 
 
 class UnixSocket(socket.socket):
-    """A listening Unix socket. Closing it removes its file, unless another one has taken its place.
+    """A listening Unix socket. Closing it removes its file, unless another file has replaced it.
 
-    An event loop that serves on it may close the descriptor behind this object's back: close it all the same.
+    An event loop that serves on it may have closed the descriptor already. Close this object nevertheless.
 
     Args:
-        path: where to make the file; one without a listener is replaced.
-        mode: its permissions, set before a client can connect, whatever the umask.
+        path: the path of its file; a file without a listener is replaced.
+        mode: the permissions of the file, regardless of the umask; set before a client can connect.
 
     Raises:
-        OSError: it cannot be made there, or another program listens there.
+        OSError: the file cannot be created, or another program listens there.
     """
 
     def __init__(self, path: Path, mode: int) -> None:
@@ -50,20 +50,20 @@ class UnixSocket(socket.socket):
 
 
 def identity(path: Path) -> tuple[int, ...]:
-    """What tells a socket's file from another one that has taken its place, be it with the same inode."""
-    found = os.lstat(path)
-    return found.st_dev, found.st_ino, found.st_mtime_ns
+    """Return what distinguishes a file from a later one at the same path, even with the same inode."""
+    status = os.lstat(path)
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def remove_stale(path: Path) -> None:
-    """Remove the socket of a server that was killed.
+    """Remove the socket file of a killed server.
 
     Raises:
-        OSError: it is in use, or is no socket, or cannot be removed.
+        OSError: it is in use, is not a socket, or cannot be removed.
     """
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise OSError(errno.EADDRINUSE, "there is a file that is no socket")
+            raise OSError(errno.EADDRINUSE, "a file exists there that is not a socket")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
             client.connect(os.fspath(path))
     except FileNotFoundError:
@@ -77,14 +77,18 @@ def remove_stale(path: Path) -> None:
 
 
 def open_sockets(address: str, port: int, flag: str, mode: int = 0o600) -> list[socket.socket]:
-    """Bind and listen at an IP address, a host name, or `unix:` and a path, whose permissions are `mode`.
+    """Bind and listen.
 
-    Port 0 picks a free one; `flag` is the setting to name when the port cannot be had.
+    Args:
+        address: an IP address, a host name, or `unix:` and a path.
+        port: a TCP port; 0 picks a free one.
+        flag: the setting to name if the port is not available.
+        mode: the permissions of a Unix socket.
 
     Raises:
-        OperatorError: another program has it, it is not this machine's, or this user may not have it.
+        OperatorError: the address is in use or not of this machine, or this user is not permitted to use it.
     """
-    where, mend = f"{address} port {port}", "stop what has it"
+    where, remedy = f"{address} port {port}", "stop the program that uses it"
     try:
         if not address.startswith(UNIX_PREFIX):
             return bind_sockets(port, address)
@@ -93,17 +97,17 @@ def open_sockets(address: str, port: int, flag: str, mode: int = 0o600) -> list[
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         if isinstance(error, FileNotFoundError):
-            mend = "make its directory"
-        raise OperatorError(f"cannot listen on {where}: {reason}; {mend}, or choose another {flag}") from error
+            remedy = "create its directory"
+        raise OperatorError(f"cannot listen on {where}: {reason}; {remedy}, or choose another {flag}") from error
 
 
 def is_local(listening: socket.socket) -> bool:
-    """Whether only this machine can connect to a listening socket."""
+    """Return whether only this machine can connect to a listening socket."""
     return listening.family == socket.AF_UNIX or ipaddress.ip_address(listening.getsockname()[0]).is_loopback
 
 
 def url(listening: socket.socket, scheme: str) -> str:
-    """Where a listening socket can be reached."""
+    """Return the URL of a listening socket."""
     if listening.family == socket.AF_UNIX:
         return UNIX_PREFIX + str(listening.getsockname())
     host, port = listening.getsockname()[:2]

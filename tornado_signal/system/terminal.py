@@ -1,4 +1,4 @@
-"""What commands print: tables on a terminal, JSON for programs."""
+"""Output of commands: tables on a terminal, JSON for programs."""
 
 import json
 import sys
@@ -11,17 +11,17 @@ LONGEST = 60  # characters of a cell
 
 
 def wants_tables(as_json: bool) -> bool:
-    """Whether to print tables: standard output is a terminal, and `--json` is not set."""
+    """Return whether to print tables: on a terminal and without `--json`."""
     return sys.stdout.isatty() and not as_json
 
 
 def print_line(fields: Mapping[str, Any]) -> None:
-    """Print an object as one line of JSON, at once."""
+    """Print an object as one line of JSON and flush it."""
     print(json.dumps(fields), flush=True)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Rows under their heads, in columns; numbers to the right."""
+    """Return a table with aligned columns and right-aligned numbers."""
     cells = [[shortened(str(cell)) for cell in row] for row in rows]
     right = [all(isinstance(row[column], int | float) for row in rows) for column in range(len(heads))]
     widths = [max(width(row[column]) for row in [heads, *cells]) for column in range(len(heads))]
@@ -36,18 +36,18 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def printable(text: str) -> str:
-    """Text of others without the characters that control a terminal."""
+    """Escape control characters in text from peers."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def shortened(text: str) -> str:
-    """Text of others for a cell of a table: printable, and not too long."""
+    """Return text from peers for a table cell: printable, and at most `LONGEST` characters."""
     shown = printable(text[: LONGEST + 1])
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
 
 
 def width(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Return the number of terminal columns of a text."""
     return sum(
         0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text
     )

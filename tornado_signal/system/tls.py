@@ -1,4 +1,4 @@
-"""Certificate and key for HTTPS: read, and reloaded while the server runs."""
+"""Certificate and key for HTTPS, which can be reloaded while the server runs."""
 
 import calendar
 import re
@@ -11,23 +11,23 @@ from typing import NoReturn
 from ..errors import OperatorError
 
 MARKS = {"certificate": b"-----BEGIN CERTIFICATE-----", "key": b"PRIVATE KEY-----"}
-"""What a PEM file must have in it."""
+"""The text that each PEM file must contain."""
 
 MISMATCHES = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
-"""How OpenSSL calls a key that is not the certificate's, the last of them for one of another type."""
+"""OpenSSL's reasons for a key that does not match the certificate; the last one for a key of another type."""
 
-SEQUENCE, UTC_TIME = 0x30, 0x17  # tags of DER
+SEQUENCE, UTC_TIME = 0x30, 0x17  # DER tags
 
 
 class Tls:
-    """What a listener needs to speak TLS 1.2 and 1.3, for HTTP/1.1 only.
+    """TLS 1.2 and 1.3 for a listener, with HTTP/1.1 only.
 
     Args:
-        certificate: a PEM file: the certificate, and the chain that leads to a root.
-        key: a PEM file: its key, not encrypted.
+        certificate: a PEM file with the certificate and its chain.
+        key: a PEM file with the unencrypted key.
 
     Attributes:
-        context: for the listener, for as long as it listens.
+        context: the context of the listener, across reloads.
         expires_s: when the certificate expires, Unix time.
 
     Raises:
@@ -37,15 +37,15 @@ class Tls:
     def __init__(self, certificate: Path, key: Path) -> None:
         self._current = self.context = _read(certificate, key)
         self.expires_s = expiry_s(certificate)
-        # Loading another certificate into a context would keep the old one beside it if its key is of another type, and
-        # a mismatch would leave it with neither. So each handshake is given the context that was read last.
+        # If a certificate with another key type is loaded into a context, the context also keeps the old one. After a
+        # mismatch it has neither. So each handshake uses the context that was read last.
         self.context.sni_callback = self._begin_handshake
 
     def reload(self, certificate: Path, key: Path) -> None:
-        """Use what these files hold now from the next handshake on; connections that are there stay as they are.
+        """Re-read the files for later handshakes; open connections do not change.
 
         Raises:
-            OperatorError: one of the files cannot be used; what was read before stays in use.
+            OperatorError: one of the files cannot be used. The previous certificate stays in use.
         """
         self._current = _read(certificate, key)
         self.expires_s = expiry_s(certificate)
@@ -57,32 +57,32 @@ class Tls:
 def _read(certificate: Path, key: Path) -> ssl.SSLContext:
     for path, (what, mark) in zip((certificate, key), MARKS.items(), strict=True):
         try:
-            held = path.read_bytes()
+            content = path.read_bytes()
         except OSError as error:
             raise OperatorError(f"cannot read the TLS {what} {path}: {error.strerror}; see --tls-{what}") from error
-        if mark not in held:
-            raise OperatorError(f"{path} holds no {what} as PEM; name a file that does with --tls-{what}")
+        if mark not in content:
+            raise OperatorError(f"{path} does not contain a {what} in PEM form; name one that does with --tls-{what}")
 
-    def ask() -> NoReturn:
+    def refuse_passphrase() -> NoReturn:
         raise OperatorError(
-            f"the key {key} is encrypted, and a server cannot ask for its passphrase; remove the passphrase"
+            f"the key {key} is encrypted, and a server cannot prompt for its passphrase; remove the passphrase"
         )
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     try:
-        context.load_cert_chain(certificate, key, ask)
+        context.load_cert_chain(certificate, key, refuse_passphrase)
     except OSError as error:
-        reason = "the key is another certificate's" if getattr(error, "reason", "") in MISMATCHES else error
+        reason = "the key does not belong to the certificate" if getattr(error, "reason", "") in MISMATCHES else error
         raise OperatorError(f"cannot use the TLS certificate {certificate} with the key {key}: {reason}") from error
     return context
 
 
 def expiry_s(certificate: Path) -> int:
-    """Return when the first certificate of a PEM file expires, Unix time.
+    """Return the expiry of the first certificate in a PEM file, Unix time.
 
-    The module `ssl` reads a certificate of one's own only to show it. The structure is in RFC 5280, 4.1.
+    `ssl` has no function for this. RFC 5280, section 4.1, defines the structure.
     """
     pem = re.search(
         r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", certificate.read_text("latin-1"), re.DOTALL
@@ -99,7 +99,7 @@ def expiry_s(certificate: Path) -> int:
 
 
 def _fields(der: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield tag and value of each field of some DER."""
+    """Yield tag and value of each DER field."""
     at = 0
     while at < len(der):
         tag, size = der[at], der[at + 1]
