@@ -1,4 +1,4 @@
-"""A server of the specification and nothing more: a real one with everything else taken away."""
+"""A proxy that reduces a real server to the paths and fields of the original specification."""
 
 import contextlib
 import json
@@ -14,10 +14,10 @@ UNKNOWN = "/no/such"
 
 
 class BareServer(LocalServer):
-    """Stands before a server, and lets through only the specification's paths, parameters and fields."""
+    """A proxy that forwards only the specification's paths, parameters and fields."""
 
     def __init__(self, target):
-        self.target, self.asked = target, []  # the address of the real server, and the paths of all requests
+        self.target, self.asked = target, []  # the address of the real server; the paths of all requests
         super().__init__(Forwarding)
         self.url = f"http://127.0.0.1:{self.server_port}"
 
@@ -30,23 +30,23 @@ class Forwarding(Handler):
 
     def do_POST(self):
         self.server.asked.append(self.path)
-        found = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        known = FIELDS.get(self.path.rpartition("/")[2], ())
-        fields = {name: value for name, value in found.items() if name in known}
-        self.forward(self.path if known else UNKNOWN, json.dumps(fields).encode())
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        names = FIELDS.get(self.path.rpartition("/")[2], ())
+        fields = {name: value for name, value in body.items() if name in names}
+        self.forward(self.path if names else UNKNOWN, json.dumps(fields).encode())
 
     def do_OPTIONS(self):
         self.forward(self.path)
 
     def forward(self, path, body=None):
-        wanted = ("Origin", "Access-Control-Request-Headers", "Access-Control-Request-Method")
-        headers = {name: self.headers[name] for name in wanted if name in self.headers}
+        names = ("Origin", "Access-Control-Request-Headers", "Access-Control-Request-Method")
+        headers = {name: self.headers[name] for name in names if name in self.headers}
         request = urllib.request.Request(self.server.target + path, body, headers, method=self.command)
         try:
             response = urllib.request.urlopen(request, timeout=30)
         except urllib.error.HTTPError as error:
             response = error
-        with response, contextlib.suppress(ConnectionError):  # the client may be gone
+        with response, contextlib.suppress(ConnectionError):  # the client may have disconnected
             passed = {
                 name: value
                 for name, value in response.headers.items()

@@ -1,4 +1,4 @@
-"""Fixtures of the tests with real browsers: `pytest_plugins = ["support.browser_fixtures"]` brings them."""
+"""Fixtures for tests with real browsers. Load them with `pytest_plugins = ["support.browser_fixtures"]`."""
 
 import functools
 import itertools
@@ -22,7 +22,7 @@ def site():
 
 @pytest.fixture(scope="module")
 def chromium():
-    """A function that gives a browser, a process of its own, by a number; without windows, in a third of the time."""
+    """A function that returns the headless browser process with a number. Windows would take three times as long."""
     require("playwright", "chromium-headless-shell")
     from playwright.sync_api import sync_playwright
 
@@ -47,15 +47,15 @@ def firefox(one_firefox):
 
 @pytest.fixture
 def profiles(chromium):
-    found = Profiles(chromium)
-    yield found
-    found.close()
-    assert found.errors == []  # uncaught ones, rejections included
+    profiles = Profiles(chromium)
+    yield profiles
+    profiles.close()
+    assert profiles.errors == []  # uncaught errors and rejections
 
 
 @pytest.fixture
 def connect_page(profiles, site):
-    """A function that opens connect.html, with the module of a server, on another origin than the server's."""
+    """A function that opens connect.html with a server's module, on a different origin than the server's."""
 
     def opening(server, **options):
         page = profiles.open(f"{site.origin}/connect?{server.url}", **options)
@@ -72,7 +72,7 @@ def server(start):
 
 @pytest.fixture
 def blocking(tmp_path):
-    """A function that puts a proxy before a server; the proxy lets no WebSocket through."""
+    """A function that starts a proxy for a server. The proxy blocks WebSockets."""
     numbers = itertools.count()
 
     def put_before(server, **options):
@@ -86,7 +86,7 @@ def blocking(tmp_path):
 
 @pytest.fixture
 def secret_file(tmp_path):
-    """A file with the secret and a line break, as an editor leaves it."""
+    """A file with the secret and a final line break, as editors save it."""
     path = tmp_path / "turn-secret"
     path.write_text(f"{TURN_SECRET}\n")
     return path
@@ -94,7 +94,7 @@ def secret_file(tmp_path):
 
 @pytest.fixture
 def coturn(tmp_path, secret_file):
-    """The port of a coturn on loopback with the secret, and a function that reads its log."""
+    """The port of a coturn server on loopback that uses the secret, and a function that reads its log."""
     require("turnserver")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
         free.bind(("127.0.0.1", 0))
@@ -104,7 +104,7 @@ def coturn(tmp_path, secret_file):
     command += ["--listening-ip=127.0.0.1", "--relay-ip=127.0.0.1", "--allow-loopback-peers", "--realm=example"]
     command += [f"--listening-port={port}", "--no-tcp", "--no-tls", "--no-dtls"]  # the port is free for UDP
     command += ["--use-auth-secret", f"--static-auth-secret={TURN_SECRET}"]
-    command.append("--db=:memory:")  # on a slow disk it would make tables for a minute
+    command.append("--db=:memory:")  # on a slow disk creating the tables would take a minute
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, cwd=tmp_path)
     until(lambda: f"UDP listener opened on: 127.0.0.1:{port}" in log.read_text())

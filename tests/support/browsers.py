@@ -1,4 +1,4 @@
-"""Chromium and Firefox, in profiles of their own, on pages of an origin of their own."""
+"""Chromium and Firefox in fresh profiles, and pages on their own origin."""
 
 import contextlib
 import itertools
@@ -17,15 +17,15 @@ from .waiting import Handler, LocalServer, until
 
 BOUND_MS = 60_000
 TURN_SECRET = "a secret of thirty-two characters"
-# The peers are in one machine, perhaps without a network: loopback counts. A browser shows its addresses to a page with
-# permission to use the microphone, which `Profiles` gives.
+# The peers run on one machine, possibly without a network, so loopback addresses must be usable. A browser reveals its
+# addresses to a page with permission to use the microphone, which `Profiles` grants.
 FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"),
     *("--allow-loopback-in-peer-connection", "--disable-features=WebRtcHideLocalIpsWithMdns"),
     *("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"),
 ]
 
-# The same for Firefox.
+# The same settings for Firefox.
 PREFERENCES = {
     "media.peerconnection.ice.loopback": True,
     "media.peerconnection.ice.obfuscate_host_addresses": False,
@@ -37,7 +37,7 @@ PREFERENCES = {
 
 
 class Site(LocalServer):
-    """Pages, by their paths, on a port and so of an origin of their own."""
+    """A server for pages by path, on its own port and therefore its own origin."""
 
     CONNECT = Path(__file__).with_name("connect.html")
 
@@ -56,7 +56,7 @@ class Pages(Handler):
 
 
 class Profiles:
-    """Opens pages, each in a fresh profile, in two browsers by turns; `errors` are those that no page caught."""
+    """Pages in fresh profiles of two alternating browsers. `errors` are the pages' uncaught errors."""
 
     def __init__(self, chromium):
         self.chromium, self.contexts, self.errors = chromium, [], []
@@ -80,7 +80,7 @@ class Profiles:
 
 
 def launch_in(kind, enter, path):
-    """Start a browser of Playwright inside a network namespace, by a script that is written to a path."""
+    """Start a Playwright browser in a network namespace, through a script at `path`."""
     require("chromium")
     path.write_text(f'#!/bin/sh\nexec {" ".join(enter)} {shutil.which("chromium")} "$@"\n')
     path.chmod(0o755)
@@ -88,7 +88,7 @@ def launch_in(kind, enter, path):
 
 
 def open_connect(context, server, origin):
-    """Open connect.html on an origin without a server: without HTTPS a browser would send none to the server's own."""
+    """Open connect.html on an origin without a server. Without HTTPS, a same-origin page would send no Origin."""
     page = context.new_page()
     page.set_default_timeout(BOUND_MS)
     html = Site.CONNECT.read_text()
@@ -99,7 +99,7 @@ def open_connect(context, server, origin):
 
 
 class Windowed:
-    """A Chromium in which a tab behind another one really is in the background."""
+    """A Chromium in which a tab that another tab covers is really in the background."""
 
     def __init__(self, chromium, profile):
         require("chromium")
@@ -114,7 +114,7 @@ class Windowed:
         self.context.grant_permissions(["microphone"])
 
     def kill(self):
-        """End it as a system out of memory does; return when, by the wall clock."""
+        """Kill the process, as a system that is out of memory does. Return the wall-clock time in seconds."""
         killed_s = time.time()
         self.process.kill()
         self.process.wait()
@@ -135,7 +135,10 @@ class Firefox:
         lines = [f'user_pref("{name}", {json.dumps(value)});\n' for name, value in PREFERENCES.items()]
         (profile / "user.js").write_text("".join(lines))
         options = ["--headless", "--no-remote", "--profile", profile, "--remote-debugging-port", "0"]
-        environ = os.environ | {"HOME": str(profile), "MOZ_DISABLE_CONTENT_SANDBOX": "1"}  # root cannot have it
+        environ = os.environ | {
+            "HOME": str(profile),
+            "MOZ_DISABLE_CONTENT_SANDBOX": "1",
+        }  # the sandbox does not work for root
         with (profile / "log").open("w") as log:
             command = ["firefox-esr", *map(str, options), "about:blank"]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environ)
@@ -155,7 +158,7 @@ class Firefox:
         self._ask("browsingContext.navigate", context=self._tab, url=url, wait="complete")
 
     def evaluate(self, expression):
-        """Return the value of an expression of the page, or that of its promise, by way of JSON."""
+        """Return the JSON value of a page's expression or of its promise."""
         text = f"(async () => JSON.stringify([await ({expression})]))()"
         found = self._ask("script.evaluate", expression=text, target={"context": self._tab}, awaitPromise=True)
         assert found["type"] == "success", found
@@ -177,7 +180,7 @@ class Firefox:
 
 @contextlib.contextmanager
 def before(page, method, action):
-    """Do something with the parameters of each call of a method, before it goes over the page's WebSocket."""
+    """Run an action with the parameters of each request for a method, before the page's WebSocket sends it."""
     page.expose_function("beforeSending", action)
     page.evaluate(
         """(method) => {

@@ -19,7 +19,7 @@ KEYS = {
 
 
 class Pair(NamedTuple):
-    """A certificate for this machine's own addresses and its key, each a PEM file."""
+    """A certificate for the loopback addresses and its key, each a PEM file."""
 
     certificate: Path
     key: Path
@@ -58,5 +58,5 @@ def client_context(*pairs):
 
 
 def name_of(connection):
-    """Return the name in the certificate that the server of an SSLSocket or SSLObject has shown."""
+    """Return the common name in the server certificate of an SSLSocket or SSLObject."""
     return dict(pair for part in connection.getpeercert()["subject"] for pair in part)["commonName"]

@@ -1,4 +1,4 @@
-"""Copies of the working tree, and repositories made from them."""
+"""Copies of the working tree, and repositories created from them."""
 
 import os
 import shutil
@@ -22,8 +22,8 @@ def previous_version(copy):
     """Unpack the last commit whose package differs from that of the working tree."""
     changed = run_command("git", "-C", ROOT, "diff", "--quiet", "HEAD", "--", "tornado_signal").returncode
     commit = "HEAD" if changed else git(ROOT, "rev-list", "--max-count=1", "HEAD", "--", "tornado_signal") + "~1"
-    there = run_command("git", "-C", ROOT, "rev-parse", "--verify", "--quiet", commit)
-    assert there.returncode == 0, "this clone has no previous version: git fetch --unshallow"
+    lookup = run_command("git", "-C", ROOT, "rev-parse", "--verify", "--quiet", commit)
+    assert lookup.returncode == 0, "this clone has no previous version: git fetch --unshallow"
     archive = ["git", "-C", ROOT, "archive", commit, "tornado_signal"]
     with subprocess.Popen(archive, stdout=subprocess.PIPE) as packing:
         subprocess.run(["tar", "--extract", "--directory", copy], stdin=packing.stdout, check=True)

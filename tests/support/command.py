@@ -19,7 +19,7 @@ BOUND_S = 30
 
 
 def environment(**variables):
-    """Return the environment for a command; a variable that is None is left out."""
+    """Return the environment for a command. Variables without a value are omitted."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TORNADO_SIGNAL_")}
     # No STUN server is reachable from the tests' machines.
     merged = inherited | {"TORNADO_SIGNAL_STUN_SERVERS": "none"} | variables
@@ -31,10 +31,10 @@ def run(*arguments, cwd=None, **variables):
 
 
 def with_sockets(sockets):
-    """Return the words before a command that gets these sockets as its descriptors from 3 on, as from systemd."""
+    """Return the command prefix that passes sockets as file descriptors from 3 on, as systemd does."""
     if not sockets:
         return []
-    # By way of places where they cannot overwrite each other.
+    # Move the descriptors through higher numbers, so that they do not overwrite each other.
     moves = [f"{aside}<&{each.fileno()} {each.fileno()}<&-" for aside, each in enumerate(sockets, 60)]
     moves += [f"{place}<&{place + 57} {place + 57}<&-" for place in range(3, 3 + len(sockets))]
     script = f'exec {" ".join(moves)}; LISTEN_PID=$$ LISTEN_FDS={len(sockets)} exec "$@"'
@@ -42,12 +42,12 @@ def with_sockets(sockets):
 
 
 class Server:
-    """A `tornado-signal serve` that listens once this has been made.
+    """A `tornado-signal serve` process, which listens when the constructor returns.
 
-    A `port` of None leaves it to other settings. `passed` are listening sockets, as from systemd.
+    Without a `port`, other settings decide. `passed` are listening sockets, as from systemd.
     """
 
-    origin, tls = ORIGIN, None  # None: the SSLContext of the machine
+    origin, tls = ORIGIN, None  # None selects the default SSLContext
 
     def __init__(self, *arguments, command=COMMAND, cwd=None, port=0, passed=(), prefix=(), **variables):
         flags = ["--port", port] if port is not None else []
@@ -57,15 +57,15 @@ class Server:
         self.process = subprocess.Popen(command, **options, **streams)
         self.log, self.admin_url = [], None
         admin = {"--admin-port", "TORNADO_SIGNAL_ADMIN_PORT", "LISTEN_FDNAMES"} & {*arguments, *variables}
-        wanted = max(len(passed), 2 if admin else 1)
-        while wanted and (line := self.process.stderr.readline()):
+        missing = max(len(passed), 2 if admin else 1)
+        while missing and (line := self.process.stderr.readline()):
             self.log.append(line)
-            if found := re.search(r"(listening|admin listener) on (https?://[^\s\"]+|unix:.+)", line):
-                wanted -= 1
-                setattr(self, "url" if found[1] == "listening" else "admin_url", found[2])
-        if wanted:
+            if match := re.search(r"(listening|admin listener) on (https?://[^\s\"]+|unix:.+)", line):
+                missing -= 1
+                setattr(self, "url" if match[1] == "listening" else "admin_url", match[2])
+        if missing:
             self.process.wait(BOUND_S)
-            raise AssertionError(f"it ended with {self.process.returncode}: {''.join(self.log)}")
+            raise AssertionError(f"the server exited with {self.process.returncode}: {''.join(self.log)}")
 
     def wait(self):
         _, rest = self.process.communicate(timeout=BOUND_S)
@@ -77,7 +77,7 @@ class Server:
         return self.wait()
 
     def end(self):
-        """Leave nothing behind, however the test went."""
+        """Kill the process if it is still running, and close its streams."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.communicate()
@@ -95,20 +95,20 @@ class Server:
             return response.status, response.headers, response.read()
 
     def call(self, path, body=None, *, origin=ORIGIN, base=None):
-        status, _, found = self.exchange(path, body, origin=origin, base=base)
-        return status, json.loads(found)
+        status, _, content = self.exchange(path, body, origin=origin, base=base)
+        return status, json.loads(content)
 
     def offer(self, topic="lobby", info="i", offer="o"):
-        status, found = self.call(f"/{topic}/offer", {"info": info, "offer": offer})
-        assert status == 200, found
-        return found["code"]
+        status, response = self.call(f"/{topic}/offer", {"info": info, "offer": offer})
+        assert status == 200, response
+        return response["code"]
 
     def codes(self, topic="lobby"):
-        return [each["code"] for each in self.call(f"/{topic}/sessions")[1]["sessions"]]
+        return [session["code"] for session in self.call(f"/{topic}/sessions")[1]["sessions"]]
 
 
 def with_clock_offset(offset):
-    """Return variables that set a process's clock wrong; the command `faketime` would not pass signals on."""
+    """Return environment variables that shift a process's clock. The command `faketime` would not forward signals."""
     require("faketime")
     (library,) = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
     return {"LD_PRELOAD": str(library), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}

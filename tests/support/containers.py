@@ -1,4 +1,4 @@
-"""Podman with processes, network and runtime directories of its own, and images made from Debian's packages."""
+"""Podman in separate namespaces, and images built from Debian packages."""
 
 import hashlib
 import json
@@ -22,12 +22,12 @@ BOUND_S = 100
 CACHE = ROOT / ".cache/containers"
 BASE = "localhost/base"
 IMAGE = "localhost/tornado-signal"
-# Python, the command line of Redis (and Valkey), and a library for Caddy; unpacked and not set up, which takes a
-# quarter of the time.
+# Python, the command line of Redis (and Valkey), and a library for Caddy. The packages are unpacked without setup,
+# which takes a quarter of the time.
 PACKAGES = "base-files,dash,coreutils,grep,libc-bin,python3-venv,git,redis-tools,libzstd1"
 MAKE_BASE = ["mmdebstrap", "--quiet", "--variant=extract", f"--include={PACKAGES}"]
 MAKE_BASE += [f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "man", "locale")]
-# An unpacked Python has no compiled library; making an environment compiles the modules for that.
+# An unpacked Python has no compiled library. Creating an environment compiles the modules that this needs.
 COMPILE = "python3 -m venv /tmp/one; /tmp/one/bin/pip list; rm -r /tmp/one"
 MAKE_BASE.append(f"--customize-hook=chroot \"$1\" sh -ec '{COMPILE}'")
 PYTHON = "import json, platform; print(json.dumps(['.'.join(platform.python_version_tuple()[:2]), platform.machine()]))"
@@ -37,8 +37,8 @@ COPY valkey-server caddy /usr/local/bin/
 RUN ln -s /usr/bin/redis-cli /usr/local/bin/valkey-cli
 """
 
-# Without cgroups: crun refuses a mix of versions 1 and 2, and for the device rules of version 2 it needs more locked
-# memory than a sandbox may give. In a tree of version 2 it can be configured to do without.
+# Without cgroups: crun refuses a mix of versions 1 and 2. For the device rules of version 2 it needs more locked memory
+# than a sandbox allows. In a version 2 hierarchy crun can be configured not to use cgroups.
 HOLD = """
 mount --make-rprivate /
 umount -R /sys/fs/cgroup
@@ -71,7 +71,7 @@ additionalimagestores = ["{base}"]
 
 
 def base_store():
-    """Return podman's store with the base image, made if it is not there yet; its name depends on the ingredients."""
+    """Return podman's store with the base image, and build it if it does not exist. A hash of the inputs names it."""
     release = Path("/etc/os-release").read_text()
     made_of = hashlib.sha256(f"{MAKE_BASE}{release}".encode()).hexdigest()[:16]
     store = CACHE / made_of
@@ -81,24 +81,24 @@ def base_store():
         codename = next(line.partition("=")[2] for line in release.splitlines() if line.startswith("VERSION_CODENAME="))
         making = [*MAKE_BASE, codename, "-"]
         with (
-            tempfile.TemporaryDirectory() as run,  # its path may not be long
-            # If it fails it ends its whole process group; without its own that would be the tests.
+            tempfile.TemporaryDirectory() as run,  # podman needs a short path
+            # On failure mmdebstrap kills its process group, which must not include the tests.
             subprocess.Popen(making, stdout=subprocess.PIPE, start_new_session=True) as packing,
         ):
             podman = ["podman", "--root", store, "--runroot", run, "--storage-driver", "overlay"]
             imported = subprocess.run([*podman, "import", "--quiet", "-", BASE], stdin=packing.stdout, check=False)
-        assert (packing.returncode, imported.returncode) == (0, 0), "there is no base image; above is why"
+        assert (packing.returncode, imported.returncode) == (0, 0), "building the base image failed, see above"
         (store / "made").touch()
     return store
 
 
 class Containers:
-    """Podman in namespaces of its own, with files in an empty directory. Use it as a context manager."""
+    """Podman in separate namespaces, with its files in an empty directory `room`. Use it as a context manager."""
 
     def __init__(self, room):
         require("root", "podman", "crun", "/usr/lib/podman/netavark", "iptables", "mmdebstrap", "caddy")
         self.room = room
-        # By default podman would raise it, and may not.
+        # By default podman would raise the limits, which is not permitted here.
         limits = [f'"nofile={min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 65536)}"', '"nproc=4096"']
         (room / "containers.conf").write_text(CONTAINERS_CONF.format(room=room, limits=", ".join(limits)))
         (room / "storage.conf").write_text(STORAGE_CONF.format(room=room, base=base_store()))
@@ -112,17 +112,17 @@ class Containers:
         return self
 
     def __exit__(self, *exc):
-        self._holder.communicate("\n")  # and ends with it all that runs there
+        self._holder.communicate("\n")  # its exit kills all processes in the namespaces
 
     def command(self, *command):
         return ["nsenter", "--target", self._pid, "--mount", "--net", "--pid", "--", *map(str, command)]
 
     def environment(self, **variables):
         ours = ("TORNADO_SIGNAL_", "SIGNAL_")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         files = {"": "containers.conf", "STORAGE_": "storage.conf", "REGISTRIES_": "registries.conf"}
         settings = {f"CONTAINERS_{name}CONF": str(self.room / file) for name, file in files.items()}
-        return kept | settings | {"BUILDAH_ISOLATION": "chroot"} | variables
+        return inherited | settings | {"BUILDAH_ISOLATION": "chroot"} | variables
 
     def run(self, *command, **variables):
         return run_command(*self.command(*command), env=self.environment(**variables), timeout=BOUND_S)
@@ -137,7 +137,7 @@ class Containers:
         return json.loads(self.podman("inspect", name))[0]
 
     def build(self):
-        """Build the image from a copy of the checkout, with packages from this machine's pip; return its commit."""
+        """Build the image from a copy of the checkout with wheels from this machine's pip, and return the commit."""
         source, wheels = self.room / "source", self.room / "wheels"
         copy_checkout(source)
         commit = new_repository(source)

@@ -1,11 +1,11 @@
-"""Small filesystems that really fill up."""
+"""Small filesystems for tests of full disks."""
 
 import contextlib
 import subprocess
 
 from .needs import require
 
-SIZE_MIB = 64  # of the fixture `small_disk`
+SIZE_MIB = 64  # size of the fixture `small_disk`
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The documentation, README.md and the pages of docs/: by page, heading and block."""
+"""The documentation, README.md and docs/, by page, heading and code block."""
 
 import functools
 import re
@@ -6,7 +6,7 @@ import re
 from .paths import ROOT
 
 DOCS = ROOT / "docs"
-ADDRESS = "http://127.0.0.1:3000"  # of the server in all examples
+ADDRESS = "http://127.0.0.1:3000"  # the server's address in all examples
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""A server on a full disk, and the sessions that it has acknowledged."""
+"""Helpers to fill a server's disk and to check the acknowledged sessions."""
 
 import base64
 import json
@@ -8,7 +8,7 @@ import time
 from .command import BOUND_S
 from .waiting import until
 
-OFFER = base64.b64encode(random.Random(1).randbytes(45_000)).decode()  # LevelDB cannot make it smaller
+OFFER = base64.b64encode(random.Random(1).randbytes(45_000)).decode()  # LevelDB cannot compress it
 
 
 def post(server, path, body):
@@ -17,7 +17,7 @@ def post(server, path, body):
 
 
 def publish_until(server, kept, done, limit=2000):
-    """Publish offers until `done(status)`, put the acknowledged into `kept`, and return the last response's headers."""
+    """Publish offers until `done(status)`, add the acknowledged ones to `kept`, and return the last headers."""
     for _ in range(limit):
         number = len(kept)
         status, headers, found = post(server, "/lobby/offer", {"info": str(number), "offer": f"{number} {OFFER}"})
@@ -25,10 +25,10 @@ def publish_until(server, kept, done, limit=2000):
             kept[found["code"]] = number
         else:
             assert (status, found) == (503, {"error": "Service unavailable"})
-            time.sleep(0.01)  # the server looks for room only now and then
+            time.sleep(0.01)  # the server measures free space only periodically
         if done(status):
             return headers
-    raise AssertionError(f"never, in {limit} offers")
+    raise AssertionError(f"not reached after {limit} offers")
 
 
 def wait_until_ready(server):
@@ -36,7 +36,7 @@ def wait_until_ready(server):
 
 
 def check(server, kept):
-    """Check that all acknowledged sessions are there, whole and in order, and the refused ones whole or not at all."""
+    """Check that all acknowledged sessions are listed in order, and that refused ones are complete or absent."""
     sessions = server.call("/lobby/sessions")[1]["sessions"]
     numbers = {each["code"]: each["info"] for each in sessions}
     assert all(numbers[code] == str(number) for code, number in kept.items())

@@ -1,6 +1,6 @@
-"""Odd and hostile requests, by what becomes of them here and by Tornado's own HTTP/1 server.
+"""Unusual and hostile requests, grouped by how this server and Tornado's own HTTP/1 server handle them.
 
-None of them may leave an answer outstanding: each is sent with LAST behind it, which ends the connection.
+Each request is sent with LAST after it, which closes the connection. No response may be missing.
 """
 
 from collections.abc import Iterable
@@ -52,7 +52,7 @@ def upgrade(request: bytes) -> bytes:
 
 
 def each(what: str, template: bytes, values: bytes) -> dict[str, bytes]:
-    """Make a request of each value; `|` separates them."""
+    """Return a request for each of the values, which `|` separates."""
     return {f"{what} {value!r}": template % value for value in values.split(b"|")}
 
 
@@ -61,12 +61,12 @@ def each_byte(where: str, some: Iterable[int], template: bytes) -> dict[str, byt
 
 
 class Kind(NamedTuple):
-    requests: dict[str, bytes]  # by name, with the same verdict
-    status: int | None = None  # of the refusal here; None if the application answers
-    stricter: str = ""  # why they are refused here, and taken by Tornado
-    laxer: str = ""  # why they are taken here, and refused by Tornado
-    different: str = ""  # why both take them, and understand them differently
-    ends: bool = False  # whether the connection ends although they are answered
+    requests: dict[str, bytes]  # by name
+    status: int | None = None  # of the rejection, or None if the application handles them
+    stricter: str = ""  # why this server rejects them and Tornado accepts them
+    laxer: str = ""  # why this server accepts them and Tornado rejects them
+    different: str = ""  # why both accept them and parse them differently
+    ends: bool = False  # whether the connection is closed after the response
 
 
 TAKEN = {

@@ -1,4 +1,4 @@
-"""Fixtures of the HTTP tests: `pytest_plugins = ["support.http_fixtures"]` brings them."""
+"""Fixtures for HTTP tests. Load them with `pytest_plugins = ["support.http_fixtures"]`."""
 
 import logging
 
@@ -14,7 +14,7 @@ def transport():
 
 @pytest.fixture
 def start_service(io_loop, tmp_path, transport, caplog):
-    """A function that starts a server; in the end its store must be sound, and no error be left in `caplog`."""
+    """A function that starts a server. Finally its store must be consistent, and `caplog` must have no errors."""
     started = []
 
     async def start(**settings):
@@ -26,8 +26,8 @@ def start_service(io_loop, tmp_path, transport, caplog):
     yield start
     for service in started:
         io_loop.run_sync(service.stop)
-    found = [record for when in ("setup", "call", "teardown") for record in caplog.get_records(when)]
-    assert [record.getMessage() for record in found if record.levelno >= logging.ERROR] == []
+    records = [record for when in ("setup", "call", "teardown") for record in caplog.get_records(when)]
+    assert [record.getMessage() for record in records if record.levelno >= logging.ERROR] == []
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What has to become of the requests of the corpus; see `http_corpus.Kind`."""
+"""Expected results for the requests in `http_corpus`, as described at `http_corpus.Kind`."""
 
 from .http_corpus import KINDS
 

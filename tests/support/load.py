@@ -1,6 +1,6 @@
-"""Clients of every kind that never pause and try nothing twice: `python -m support.load PORT` in `tests/`.
+"""Clients of every kind that never pause and never retry: `python -m support.load PORT` in `tests/`.
 
-They say "ready" when all streams are open, go on until the standard input ends, and then print their findings as JSON.
+They print "ready" when all streams are open. When standard input ends, they stop and print their results as JSON.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from .sse import open_stream
 
 PATIENCE_S = 30
 PAUSE_S = 0.005  # between two new connections
-LATE_S = 0.1  # between a connection and its request, on a slow network
+LATE_S = 0.1  # between connecting and sending the request, as on a slow network
 WAITERS = 40
 KEEPERS = 10
 LISTENERS = 10
@@ -28,8 +28,8 @@ class Failure(Exception):
 class Load:
     def __init__(self, port):
         self._port, self._over, self._listening = port, asyncio.Event(), 0
-        self.answered, self.failures = collections.Counter(), []  # requests by kind, and complaints
-        self.codes = []  # of the sessions that the server has acknowledged
+        self.answered, self.failures = collections.Counter(), []  # successful requests by kind; error texts
+        self.codes = []  # acknowledged sessions
 
     async def run(self, over):
         async with asyncio.TaskGroup() as group:
@@ -39,8 +39,8 @@ class Load:
             group.create_task(self._come_and_go(group))
             await over
             self._over.set()
-            for each in listening:  # their streams would never end
-                each.cancel()
+            for task in listening:  # their streams would never end
+                task.cancel()
 
     async def _repeat(self, kind):
         while not self._over.is_set():
@@ -90,7 +90,7 @@ class Load:
         await self._alone("waits", "POST", "/poll", {"code": code, "side": "offerer", "wait": 5})
 
     async def _keep(self):
-        """Send requests on one connection, until the server announces its end."""
+        """Send requests over one connection until the server announces `Connection: close`."""
         async with connected(self._port) as connection:
             while not self._over.is_set():
                 async with asyncio.timeout(PATIENCE_S):
@@ -100,7 +100,7 @@ class Load:
                 await asyncio.sleep(0.05)
 
     async def _listen(self):
-        """Read a stream; the server has to end it in order, with a time for coming back."""
+        """Read a stream, which the server has to end properly and with a `retry` value."""
         async with open_stream(self._port, "/quiet/events") as stream:
             if stream.status != 200:
                 raise Failure(stream.status)

@@ -1,6 +1,6 @@
-"""A machine to install services on: a real systemd with its own processes, network (loopback only) and /tmp.
+"""A container for installing services: a real systemd with separate processes, network (loopback only) and /tmp.
 
-It boots on a copy-on-write view of the files of this machine, without its services, and ends with the test.
+It boots from a copy-on-write view of this machine's files, without its services, and stops with the test.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ echo $$ >"/sys/fs/cgroup/$2/cgroup.procs"
 exec systemd-nspawn --quiet --register=no --keep-unit --private-network --link-journal=no --notify-ready=yes \
     --console=pipe --machine="$2" --directory="$1/tree" --boot systemd.unit=basic.target
 """
-# Its control groups outlast the namespace.
+# The machine's control groups outlive the namespace.
 CLEAR = """
 mount --make-rprivate /
 umount -R /sys/fs/cgroup
@@ -47,7 +47,10 @@ BEFORE = ["setpriv", "--pdeathsig=TERM", "unshare", "--mount", "bash", "-euc", B
 
 
 class Machine:
-    """A machine that has booted when this has been made; `files` are for its root, and `room` is made for its own."""
+    """A machine that has booted when the constructor returns.
+
+    `files` are copied to its root directory. `room` is created for its own files.
+    """
 
     def __init__(self, room: Path, files: Path) -> None:
         self.name = f"machine-{secrets.token_hex(4)}"
@@ -80,7 +83,7 @@ class Machine:
         self.stop()
 
     def command(self, *command: str | Path, only: str = "--all") -> list[str | Path]:
-        """Return a command that runs another one inside, or, with `--net`, beside it in its network."""
+        """Return the command that runs another one inside the machine, or with `--net` only in its network."""
         return [*self._enter, only, "--", *command]
 
     def run(self, script: str, *, bound_s: float = BOUND_S, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -92,7 +95,7 @@ class Machine:
         return output(self.run(script, **variables)).rstrip("\n")
 
     def stop(self) -> None:
-        """Turn it off, as if by its power switch."""
+        """Power the machine off."""
         for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
             self._nspawn.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Directories for the operator's commands, and commands that succeed or are refused."""
+"""Data directories for maintenance commands, and helpers that check how a command exits."""
 
 import asyncio
 import random
@@ -12,26 +12,26 @@ from .command import ORIGIN, run
 
 OTHER = "https://other.example"
 LONG_MS = 3_600_000
-# Texts of the peers; nothing may ever print them.
+# Texts of the peers. No command may print them.
 SECRETS = {"info": "their info", "offer": "their offer", "candidate": "their candidate", "answer": "their answer"}
 
 
 def run_ok(*arguments, **options):
-    ended = run(*arguments, **options)
-    assert (ended.returncode, ended.stderr) == (0, ""), ended
-    return ended.stdout
+    process = run(*arguments, **options)
+    assert (process.returncode, process.stderr) == (0, ""), process
+    return process.stdout
 
 
 def run_refused(*arguments, **options):
-    """Run a command that must fail with one sentence, and return that."""
-    ended = run(*arguments, **options)
-    found = re.fullmatch("tornado-signal: (.*)\n", ended.stderr)
-    assert (ended.returncode, found is None) == (1, False), ended
-    return found[1]
+    """Run a command that must fail with one sentence, and return the sentence."""
+    process = run(*arguments, **options)
+    match = re.fullmatch("tornado-signal: (.*)\n", process.stderr)
+    assert (process.returncode, match is None) == (1, False), process
+    return match[1]
 
 
 def fill(path, sessions, *, offer="their offer", seed=1, timeout_ms=LONG_MS):
-    """Make a directory with sessions, some answered, some with candidates; return pairs of origin and code."""
+    """Create a data directory with sessions, some answered, some with candidates. Return pairs of origin and code."""
 
     async def filling():
         store = await open_leveldb(path, HandClock(time.time_ns() // 1_000_000), timeout_ms=timeout_ms, durability="os")
@@ -53,7 +53,7 @@ def fill(path, sessions, *, offer="their offer", seed=1, timeout_ms=LONG_MS):
 
 
 def noise(size):
-    """Return a function that makes texts of a size that cannot be compressed."""
+    """Return a function that returns incompressible texts of `size` characters."""
     rng = random.Random(size)
     return lambda: rng.randbytes(size // 2).hex()
 

@@ -1,4 +1,4 @@
-"""What a test needs of the machine. Where that is missing, the test is skipped, or fails under `tests/run all`."""
+"""Requirements of tests on the machine. A test without them is skipped, or fails under `tests/run all`."""
 
 import functools
 import importlib.util
@@ -21,11 +21,11 @@ PACKAGES = {
 
 @functools.cache
 def missing(need: str) -> str | None:
-    """Return why a need is not met, or None if it is.
+    """Return why a need is not met, or None if it is met.
 
     Args:
         need: a program or file of debian-packages.txt, `root` for the right to mount, `namespace` for the right to
-            have a network of its own, or the name of an optional Python module.
+            create a network namespace, or the name of an optional Python module.
     """
     if need == "root":
         may_mount = os.geteuid() == 0 and _succeeds("unshare", "--mount", "true")

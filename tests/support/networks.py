@@ -1,4 +1,4 @@
-"""Networks of their own for tests; `pytest_plugins = ["support.networks"]` brings the fixtures of one for peers."""
+"""Network namespaces for tests. Load the fixtures for peers with `pytest_plugins = ["support.networks"]`."""
 
 import contextlib
 import ctypes
@@ -13,12 +13,12 @@ from .needs import require
 from .waiting import end_all, start_holder, until
 
 BOUND_S = 60
-CLONE_NEWNET = 0x40000000  # of sched.h
+CLONE_NEWNET = 0x40000000  # from sched.h
 
 
 @contextlib.contextmanager
 def own_network():
-    """Move this thread, and all that it starts, into a network with nothing but loopback."""
+    """Move this thread and its children into a network that has only loopback."""
     require("root", "ip")
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
@@ -44,13 +44,13 @@ def dropping(*rules):
 
 
 class Lan:
-    """A local network in such a network: this machine, and others at the ends of cables."""
+    """A local network of this machine and simulated machines at the ends of virtual cables."""
 
-    address = "192.0.2.1"  # of this machine
+    address = "192.0.2.1"  # this machine's address
 
     def __init__(self):
         self._machines = []
-        # Without a fixed address it would take another one with each machine.
+        # Without a fixed MAC address the bridge would change its address with each machine.
         _do("ip", "link", "add", "lan", "address", "02:00:00:00:00:01", "type", "bridge")
         _do("ip", "address", "add", f"{self.address}/24", "dev", "lan")
         _do("ip", "link", "set", "lan", "up")
@@ -60,16 +60,16 @@ class Lan:
         return self._machines[-1]
 
     def close(self):
-        for each in self._machines:
-            each.close()
+        for machine in self._machines:
+            machine.close()
 
 
 class Machine:
-    """A machine with a cable to a `Lan`; `number` ends its address, `enter` are the words before a command there."""
+    """A machine with a cable to a `Lan`. Its address ends with `number`. `enter` is the prefix of its commands."""
 
     def __init__(self, number):
         self._number = number
-        self._port = f"port{number}"  # of the lan, where the cable ends
+        self._port = f"port{number}"  # the bridge's end of the cable
         self._process, self.enter = _namespace("-n", "ip link set lo up; echo ready; exec cat")
         peer = ("type", "veth", "peer", "name", "cable", "netns", str(self._process.pid))
         _do("ip", "link", "add", self._port, *peer)
@@ -78,7 +78,7 @@ class Machine:
         self.plug()
 
     def plug(self, moved=0):
-        """Connect it; `moved` adds to its address."""
+        """Connect the cable. `moved` is added to the machine's address."""
         _do(*self.enter, "ip", "address", "flush", "dev", "cable")
         _do(*self.enter, "ip", "address", "add", f"192.0.2.{self._number + moved}/24", "dev", "cable")
         _do(*self.enter, "ip", "link", "set", "cable", "up")
@@ -89,7 +89,7 @@ class Machine:
 
     @contextlib.contextmanager
     def cut(self):
-        """Lose all that goes through the cable; neither end notices that."""
+        """Drop all packets on the cable, unnoticed by both ends."""
         ends = [([], self._port), (self.enter, "cable")]
         for enter, device in ends:
             chain = f"{{ type filter hook ingress device {device} priority 0; policy drop; }}"
@@ -107,14 +107,14 @@ def _do(*command):
 
 
 def _namespace(option, script):
-    """Run a script in a network namespace; return its process, and the words before a command that runs there."""
+    """Run a script in a network namespace. Return its process and the prefix of commands that run there."""
     process = start_holder("unshare", option, "sh", "-c", script)
     return process, ["nsenter", f"--target={process.pid}", "--net"]
 
 
-# aiortc leaves out the loopback interface, so the peers get another one, an end of a cable to nowhere, in a network
-# namespace that no packet leaves. The namespace lasts until standard input ends. The interface gets no IPv6 address:
-# the kernel would check it for a second first, and Chromium aborts its requests when a new address becomes usable.
+# aiortc ignores the loopback interface. Therefore the peers get another interface in an isolated network namespace,
+# which exists until standard input ends. The interface gets no IPv6 address: the kernel would check it for a second,
+# and Chromium aborts its requests when a new address becomes usable.
 NETWORK = """
 set -e
 ip link set lo up
@@ -132,7 +132,7 @@ exec cat
 
 @pytest.fixture
 def network():
-    """A network of its own for processes: the words before their commands."""
+    """A network namespace, as the prefix of commands that run in it."""
     require("namespace", "ip")
     root = os.geteuid() == 0
     process, enter = _namespace("-n" if root else "-rn", NETWORK)

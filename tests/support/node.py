@@ -9,7 +9,7 @@ import urllib.request
 from .needs import require
 
 BOUND_S = 30
-# Each line of standard input is an expression; its value goes out as JSON.
+# Each line of standard input is an expression, whose value is printed as JSON.
 PROGRAM = """
 import { createInterface } from "node:readline";
 
@@ -21,7 +21,7 @@ for await (const line of createInterface({ input: process.stdin })) {
 
 
 def fetch_module(url, directory):
-    """Fetch the module and what it imports, as a browser does; return its path."""
+    """Fetch the module and its imports as a browser does, and return the module's path."""
     (directory / "package.json").write_text('{"type": "module"}')
     left, known = ["client.js"], set()
     while left:
@@ -40,7 +40,7 @@ def fetch_module(url, directory):
 
 
 class Node:
-    """A Node.js that evaluates expressions with the names of a module; an unhandled rejection ends it."""
+    """A Node.js process that evaluates expressions with the names of a module. Unhandled rejections terminate it."""
 
     def __init__(self, module):
         require("node")
@@ -48,12 +48,12 @@ class Node:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def evaluate(self, expression):
-        """Return the value of an expression, or that of its promise, by way of JSON."""
+        """Return the JSON value of an expression or of its promise."""
         print(json.dumps(expression), file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())[0]
 
     def close(self):
-        """Let it end by itself, once nothing is left to do; return its status."""
+        """Close standard input, wait until the process exits, and return its status."""
         self._process.stdin.close()
         try:
             return self._process.wait(BOUND_S)

@@ -1,4 +1,4 @@
-"""The package for npm as applications have it: packed, and installed beside other packages of npm."""
+"""The npm package as applications use it: packed, and installed next to other npm packages."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ def pack(directory: Path) -> Path:
 
 
 def install(directory: Path) -> Path:
-    """Make a folder inside another one with the package and all packages of package-lock.json."""
+    """Create an application folder in `directory`, with the package and all packages of package-lock.json."""
     (directory / "node_modules").symlink_to(node_modules())
     installed = directory / "application" / "node_modules" / "tornado-signal"
     installed.mkdir(parents=True)
@@ -35,7 +35,7 @@ def install(directory: Path) -> Path:
 
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> str:
-    """Run a program of npm's that must succeed without a complaint, and return its output."""
+    """Run an npm program that must succeed without error output, and return its output."""
     path = f"{node_modules()}/.bin:{os.environ['PATH']}"
     environ = os.environ | {"PATH": path} | variables
     done = run_command(*command, cwd=cwd, env=environ)

@@ -1,4 +1,4 @@
-"""Peers that meet through a proxy while the servers behind it come and go."""
+"""Peers that meet through a proxy while the servers behind it are replaced."""
 
 import asyncio
 import contextlib
@@ -8,15 +8,15 @@ from .service import Connection, request
 from .sse import open_stream
 
 BOUND_S = 30
-PAUSE_S = 0.1  # between two pairs of the same two peers: leaves the processor to the servers
+PAUSE_S = 0.1  # between two meetings of the same peers, to leave CPU time for the servers
 
 
 class Refused(Exception):
-    """A response other than 200, or none."""
+    """A response other than 200, or no response."""
 
 
 class Peer:
-    """A client that keeps its connection open between its requests, and tries nothing twice."""
+    """A client that keeps its connection open between requests and never retries."""
 
     def __init__(self, load):
         self._load, self._connection = load, None
@@ -46,15 +46,15 @@ class Peer:
 
 
 class Pairs:
-    """Pairs of peers that meet again and again, each pair in its own topic, and a listener to one more topic."""
+    """Pairs of peers that meet repeatedly, each pair in its own topic, and a listener to another topic."""
 
     def __init__(self, port, tls, number=6):
         self._port, self._tls = port, tls
-        self.answered, self.failures = 0, []  # requests answered with 200, and the others, with their responses
-        self.met = 0  # the number of pairs that have met
-        self.peers = 2 * number + 1  # the greatest number of requests at a time
-        self.published = []  # the codes of sessions in the topic of the listener
-        self.heard, self.streams = [], 0  # its events, as pairs of name and code, and the number of its streams
+        self.answered, self.failures = 0, []  # number of 200 responses; failed requests with their responses
+        self.met = 0  # number of completed meetings
+        self.peers = 2 * number + 1  # maximum number of concurrent requests
+        self.published = []  # codes of the sessions in the listener's topic
+        self.heard, self.streams = [], 0  # the listener's events as (name, code), and the number of its streams
         self._over = asyncio.Event()
         self._tasks = [asyncio.create_task(self._meet(at)) for at in range(number)]
         self._tasks += [asyncio.create_task(self._publish()), asyncio.create_task(self._listen())]
@@ -71,8 +71,8 @@ class Pairs:
                 await asyncio.sleep(0.01)
 
     async def more(self, number=40):
-        wanted = self.met + number
-        await self.until(lambda: self.met >= wanted)
+        goal = self.met + number
+        await self.until(lambda: self.met >= goal)
 
     async def cancel(self):
         for task in self._tasks:
@@ -80,7 +80,7 @@ class Pairs:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def end(self):
-        """Let the last pairs meet, and wait until the listener has heard of everything."""
+        """Finish the current meetings, and wait until the listener has received every published session."""
         self._over.set()
         *others, listener = self._tasks
         await asyncio.gather(*others)
@@ -103,8 +103,8 @@ class Pairs:
         code = (await one.ask("POST", f"/{topic}/offer", info="i", offer=text))["code"]
         answering = asyncio.create_task(self._answer(one, code))
         try:
-            found = (await other.ask("GET", f"/{topic}/sessions"))["sessions"]
-            assert [each["code"] for each in found if each["offer"] == text] == [code], (text, found)
+            sessions = (await other.ask("GET", f"/{topic}/sessions"))["sessions"]
+            assert [session["code"] for session in sessions if session["offer"] == text] == [code], (text, sessions)
             side = {"code": code, "side": "answerer"}
             await other.ask("POST", "/answer", **side, candidates=[text, text[::-1]])
             await other.ask("POST", "/answer", **side, answer=f"to {text}")
@@ -115,25 +115,25 @@ class Pairs:
                 await answering
 
     async def _answer(self, one, code):
-        """Wait for the answer; return it, and the candidates in their order."""
+        """Wait for the answer. Return it with the candidates in order."""
         candidates, cursor = [], {}
         while True:
-            found = await one.ask("POST", "/poll", code=code, side="offerer", wait=20, **cursor)
-            candidates += found["answerCandidates"]
-            cursor = {"since": found["cursor"]}
-            if found["answer"] is not None:
-                return found["answer"], candidates
+            update = await one.ask("POST", "/poll", code=code, side="offerer", wait=20, **cursor)
+            candidates += update["answerCandidates"]
+            cursor = {"since": update["cursor"]}
+            if update["answer"] is not None:
+                return update["answer"], candidates
 
     async def _publish(self):
         with contextlib.closing(Peer(self)) as peer:
             while not self._over.is_set():
                 with contextlib.suppress(Refused):
-                    found = await peer.ask("POST", "/news/offer", info="i", offer="o", ttl=60_000)
-                    self.published.append(found["code"])
+                    session = await peer.ask("POST", "/news/offer", info="i", offer="o", ttl=60_000)
+                    self.published.append(session["code"])
                 await asyncio.sleep(0.05)
 
     async def _listen(self):
-        """Listen as an EventSource: come back after every end."""
+        """Read events as an EventSource does, and reconnect whenever the stream ends."""
         last, pause_s = None, 0.0
         while True:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError, ValueError):

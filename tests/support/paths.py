@@ -1,4 +1,4 @@
-"""Where the things are that tests need."""
+"""Paths of the repository."""
 
 from pathlib import Path
 

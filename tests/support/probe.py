@@ -1,4 +1,4 @@
-"""Tries forbidden things in the service's sandbox; started in place of the server."""
+"""Attempts forbidden operations in the service's sandbox. It is started instead of the server."""
 
 import ctypes
 import json
@@ -41,7 +41,7 @@ def succeeded():
 
 
 def writable(top="/"):
-    """Yield the topmost directories that can be written to."""
+    """Yield the topmost writable directories."""
     for path, names, _ in os.walk(top):
         found = path not in ("/proc", "/sys") and os.access(path, os.W_OK)
         if found:

@@ -1,4 +1,4 @@
-"""The real nginx, Caddy and HAProxy, with the configurations of `systemd/`, but with other names, ports and paths."""
+"""Real nginx, Caddy and HAProxy processes with the configurations of `systemd/`, with other names, ports and paths."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ BOUND_S = 20
 HOST = "127.0.0.1"
 LETSENCRYPT = "/etc/letsencrypt/live/signal.example.com"
 
-# Around the file that is tried, so that nginx touches nothing of this machine.
+# The configuration around the tested file, so that nginx does not touch files of this machine.
 NGINX = """
 daemon off;
 {user}
@@ -32,7 +32,7 @@ http {{
     include {directory}/site.conf;
 }}
 """
-# The same for Caddy. Without the third line the machine would trust a certificate authority of Caddy's.
+# The same for Caddy. Without the third line Caddy would install its certificate authority on this machine.
 CADDY = """{{
 	admin off
 	auto_https off
@@ -49,7 +49,7 @@ CHECKS = "default-server check inter 500ms fall 2 rise 1 observe layer4 error-li
 
 
 def put(text, pairs):
-    """Replace pieces of a configuration; each has to be there."""
+    """Replace parts of a configuration, each of which must exist."""
     for before, after in pairs:
         assert before in text, before
         text = text.replace(before, after)
@@ -61,14 +61,14 @@ def free_ports():
 
 
 def uncomment(text, first, last):
-    """Make lines of a configuration from comments, from a first to a last one."""
+    """Uncomment the lines of a configuration from `first` to `last`."""
     begin, end = (re.search(rf"^\s*# {re.escape(line)}$", text, re.MULTILINE) for line in (first, last))
     lines = re.sub(r"^(\s*)# ?", r"\1", text[begin.start() : end.end()], flags=re.MULTILINE)
     return text[: begin.start()] + lines + text[end.end() :]
 
 
 def several(text, addresses):
-    """Put the addresses of several servers where a configuration's comments have examples."""
+    """Replace the commented example servers of a configuration with addresses."""
     for number, address in enumerate(addresses, 1):
         text, found = re.subn(rf"# (server .*)\b10\.0\.0\.{number}:3000", rf"\g<1>{address}", text)
         assert found
@@ -76,7 +76,7 @@ def several(text, addresses):
 
 
 class Proxy:
-    """A proxy that listens on both loopback addresses once this has been made.
+    """A proxy that listens on both loopback addresses when the constructor returns.
 
     `upstream` is the server's port on 127.0.0.1, the path of its Unix socket, or a tuple of addresses.
     """
@@ -85,7 +85,7 @@ class Proxy:
         require(self.name)
         self.directory, self.pair, self.upstream, self.idle_s = directory, pair, upstream, idle_s
         environ = {**os.environ, "HOME": str(directory), "XDG_CONFIG_HOME": str(directory)}
-        for _ in range(5):  # somebody may take a port just before it does
+        for _ in range(5):  # another process may take a port first
             self.port, self.plain_port = free_ports()  # for HTTPS and HTTP
             self.url = f"https://{HOST}:{self.port}"
             command = self.configure()
@@ -97,8 +97,8 @@ class Proxy:
         raise AssertionError(self.log())
 
     def idle_times(self, *settings):
-        """Return replacements in a configuration that set these to `idle_s`."""
-        return [(f"{each} 90s", f"{each} {self.idle_s}s") for each in settings if self.idle_s]
+        """Return the replacements that set timeouts of a configuration to `idle_s`."""
+        return [(f"{name} 90s", f"{name} {self.idle_s}s") for name in settings if self.idle_s]
 
     def _answers(self):
         end_s = time.monotonic() + BOUND_S
@@ -109,7 +109,7 @@ class Proxy:
         return False
 
     def turn_to(self, upstream):
-        """Have it serve other servers, without a break."""
+        """Switch to another upstream by a reload, without downtime."""
         self.upstream = upstream
         subprocess.run([*self.configure(), *self.reloading], check=True, timeout=BOUND_S)
 
@@ -117,7 +117,7 @@ class Proxy:
         return (self.directory / "output").read_text()
 
     def stop(self):
-        """End it; Caddy would wait for its clients to leave."""
+        """Stop the process. It is killed after 2 s, because Caddy waits until its clients have disconnected."""
         self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(2)
@@ -152,14 +152,14 @@ class Nginx(Proxy):
         return self.command(put(site, pairs))
 
     def command(self, site):
-        user = "user root;" if os.geteuid() == 0 else ""  # its workers have to reach a Unix socket of this user
+        user = "user root;" if os.geteuid() == 0 else ""  # the workers must be able to open this user's Unix socket
         (self.directory / "nginx.conf").write_text(NGINX.format(directory=self.directory, user=user))
         (self.directory / "site.conf").write_text(site)
         return [shutil.which("nginx"), "-p", self.directory, "-c", self.directory / "nginx.conf", "-e", "stderr"]
 
 
 class Blocking(Nginx):
-    """An nginx for plain HTTP that lets no WebSocket through; `handshakes` is a port to pass them on to instead."""
+    """An nginx for plain HTTP that blocks WebSockets. Handshakes are forwarded to the port `handshakes` instead."""
 
     SITE = """
 server {{

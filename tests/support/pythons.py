@@ -30,7 +30,7 @@ SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
 PROMISED = SpecifierSet(SETUP["options"]["python_requires"])
 NAME = re.compile(r"python3(\.\d+)?")
-# Only a released CPython answers, and no free-threaded one: no binding has wheels for that.
+# Prints nothing for other implementations, prereleases and free-threaded builds, for which no binding has wheels.
 ASK = """
 import json, platform, sys, sysconfig
 cpython = platform.python_implementation() == "CPython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
@@ -41,7 +41,7 @@ if cpython and sys.version_info.releaselevel == "final":
 
 
 class Python(NamedTuple):
-    """A CPython; `path` is its executable, outside environments, `machine` as in environment markers."""
+    """A CPython. `path` is its executable outside virtual environments, `machine` is as in environment markers."""
 
     version: str
     path: str
@@ -57,7 +57,7 @@ class Python(NamedTuple):
         return name
 
     def installed(self, base: Path) -> Path:
-        """Install the package from a copy of the checkout, if not into the tests' own Python; see `once` for `base`."""
+        """Return the command of this Python, installed from a copy of the checkout. `base` is as for `once`."""
         if self.version == platform.python_version():
             return COMMAND
 
@@ -69,7 +69,7 @@ class Python(NamedTuple):
         return once(base, f"with-{self.version}", make) / ".venv/bin/tornado-signal"
 
     def install(self, path: Path, *what: str | Path) -> None:
-        """Install something into an environment by the pip of the tests; a pip of its own would take longer."""
+        """Install packages into an environment with the tests' pip, which is faster than adding pip to it."""
         pip = [sys.executable, "-m", "pip", "--python", path / "bin/python", "--disable-pip-version-check"]
         do(*pip, "install", "--quiet", "--no-compile", *what)
 
@@ -84,22 +84,22 @@ def required(minor: str, machine: str, extra: str = "") -> list[Requirement]:
     """Return the requirements of the package, or of an extra, for a Python on Linux, without markers."""
     place = {"python_version": minor, "platform_machine": machine, "sys_platform": "linux"}
     text = SETUP["options.extras_require"][extra] if extra else SETUP["options"]["install_requires"]
-    found = []
-    for each in map(Requirement, text.strip().splitlines()):
-        if each.marker is None or each.marker.evaluate(place):
-            each.marker = None
-            found.append(each)
-    return found
+    requirements = []
+    for requirement in map(Requirement, text.strip().splitlines()):
+        if requirement.marker is None or requirement.marker.evaluate(place):
+            requirement.marker = None
+            requirements.append(requirement)
+    return requirements
 
 
 def once(base: Path, name: str, make: Callable[[Path], None]) -> Path:
-    """Return a directory that the first worker makes for all; `base` is `tmp_path_factory.getbasetemp()`."""
+    """Return a directory that the first worker creates for all. `base` is `tmp_path_factory.getbasetemp()`."""
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     place, made = shared / name, shared / f"{name}.made"
     with (shared / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
-            shutil.rmtree(place, ignore_errors=True)  # of a worker that failed
+            shutil.rmtree(place, ignore_errors=True)  # a previous worker may have failed
             make(place)
             made.touch()
     return place

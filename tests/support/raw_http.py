@@ -1,4 +1,4 @@
-"""Transports in threads of their own, and clients that send any bytes over real sockets."""
+"""Transports in separate threads, and clients that send arbitrary bytes over real sockets."""
 
 import asyncio
 import contextlib
@@ -24,11 +24,11 @@ from .service import TRANSPORTS
 
 LOG = RequestLog(Settings(), RequestMetrics())
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
-PATIENCE_S = 30.0  # of a client; only an error takes so long
+PATIENCE_S = 30.0  # the clients' timeout, which only an error exceeds
 
 
 class Echo(web.RequestHandler):
-    """Answers with the request as the transport has understood it."""
+    """A handler that responds with the request as the transport has parsed it."""
 
     def answer(self) -> None:
         request = self.request
@@ -44,7 +44,7 @@ def echo_application(*routes: object) -> web.Application:
 
 
 class Chopped(connection.Connection):
-    """A connection that gets its data in pieces of some sizes; the last size is for all further pieces of each read."""
+    """A connection that receives its data in pieces. The last size applies to all further pieces of a read."""
 
     sizes = ()
 
@@ -57,10 +57,10 @@ class Chopped(connection.Connection):
 
 
 class Running:
-    """A server on a loop in a thread of its own."""
+    """A server on an event loop in a separate thread."""
 
     def __init__(self, loop: str):
-        self.complaints: list[dict] = []  # the calls of its loop's exception handler
+        self.complaints: list[dict] = []  # contexts passed to the loop's exception handler
         self.loop = LOOPS[loop]()
         self.loop.set_exception_handler(lambda loop, context: self.complaints.append(context))
         self.thread = threading.Thread(target=self._serve)
@@ -99,14 +99,14 @@ class Running:
 
     def exchange(self, raw: bytes) -> list["Answer"]:
         with self.connect() as client:
-            with contextlib.suppress(ConnectionError):  # it may have seen enough
+            with contextlib.suppress(ConnectionError):  # the server may close the connection early
                 client.sendall(raw)
             return answers(read_all(client))
 
 
 @contextlib.contextmanager
 def serving(make=echo_application, *, loop="uvloop", kind="own", tls=None, limiter=None, quiet=True):
-    """Run a server; in the end no connection may be left, and neither its loop nor, if `quiet`, the log has errors."""
+    """Run a server. At the end, check that no connection is left and that its loop and, if `quiet`, the log have no errors."""
     errors: list[str] = []
     log = logging.Handler(logging.ERROR)
     log.emit = lambda record: errors.append(log.format(record))
@@ -131,7 +131,7 @@ def serving(make=echo_application, *, loop="uvloop", kind="own", tls=None, limit
 
 @contextlib.contextmanager
 def chopping(*sizes: int) -> Iterator[None]:
-    """Give connections made in the block their data in pieces of these sizes."""
+    """Deliver data in pieces of these sizes to connections that are opened in the block."""
     with mock.patch.object(listener, "Connection", Chopped):
         Chopped.sizes = sizes
         yield
@@ -147,7 +147,7 @@ def read_all(client: socket.socket) -> bytes:
 
 @dataclass(frozen=True)
 class Answer:
-    """A response; its headers are in lower case, each at most once."""
+    """A response with lower-case header names, each at most once."""
 
     status: int
     headers: dict[str, str]
@@ -160,7 +160,7 @@ class Answer:
 
 
 def answers(raw: bytes) -> list[Answer]:
-    """Parse all that a server has sent; it must consist of well-formed responses."""
+    """Parse a server's output, which must consist of well-formed responses."""
     found = []
     while raw:
         head, end, rest = raw.partition(b"\r\n\r\n")
@@ -171,14 +171,14 @@ def answers(raw: bytes) -> list[Answer]:
         pairs = [line.split(": ", 1) for line in lines]
         headers = {name.lower(): value for name, value in pairs}
         assert len(headers) == len(pairs), head
-        headers.pop("x-request-id", None)  # no two are alike
+        headers.pop("x-request-id", None)  # different for each request
         body, raw, whole = take_body(int(status), headers, rest)
         found.append(Answer(int(status), headers, body, whole))
     return found
 
 
 def take_body(status: int, headers: dict[str, str], rest: bytes) -> tuple[bytes, bytes, bool]:
-    """Return a response's body, the rest behind it, and whether the body is whole."""
+    """Return a response's body, the data after it, and whether the body is complete."""
     if status < 200 or status in (204, 304) or headers.get("x-method") == "HEAD":
         return b"", rest, True
     if "content-length" in headers:

@@ -1,4 +1,4 @@
-"""Servers and clusters of Redis (from the distribution) and Valkey (from pip), on request with a clock set by hand."""
+"""Servers and clusters of Redis (from the distribution) and Valkey (from pip), optionally with a manual clock."""
 
 import atexit
 import contextlib
@@ -52,9 +52,9 @@ def _preload():
 
 
 def free_port():
-    """Return a free port; the port of its cluster bus is free as well.
+    """Return a free port whose cluster bus port is also free.
 
-    Connections do not use these ports: the kernel chooses theirs from 32768 on.
+    Outgoing connections do not use these ports: the kernel chooses theirs from 32768 on.
     """
     while True:
         port = 10_000 + secrets.randbelow(12_000)
@@ -74,7 +74,7 @@ class WallClock:
         self.set(BEGIN_MS)
 
     def set(self, ms):
-        """Set it, and wait until the servers have noticed: they do not look at it for each command."""
+        """Set the time, and wait until the servers use it: they do not read the clock for each command."""
         self._map[:] = (ms * 1_000_000).to_bytes(8, "little")
         for server in self.servers:
             while server.ask("TIME") != (ms // 1000, ms % 1000 * 1000):
@@ -85,7 +85,7 @@ class WallClock:
 
 
 class RedisServer:
-    """A server process; without other options it writes nothing to disk."""
+    """A server process. By default it writes nothing to disk."""
 
     def __init__(self, kind, *options, clock=None, settings=None, host="127.0.0.1", password=None):
         self.kind, self.options, self.clock, self.settings, self.host = kind, options, clock, settings, host
@@ -108,7 +108,7 @@ class RedisServer:
         self.wait(lambda: self.ask("PING"))
 
     def launch(self):
-        """Start it, and do not wait."""
+        """Start the process without waiting until it responds."""
         environment = dict(os.environ)
         command = [binary(self.kind), *([] if self.settings is None else [self.settings])]
         command += ["--port", str(self.port), "--bind", self.host, "--dir", str(self.folder), "--save", ""]
@@ -117,13 +117,13 @@ class RedisServer:
             if self not in self.clock.servers:
                 self.clock.servers.append(self)
             environment |= {"LD_PRELOAD": str(_preload()), "HAND_CLOCK": self.clock.path}
-            command += ["--jemalloc-bg-thread", "no"]  # it waits by the clock that stands still
-            command += ["--hz", "500"] if self.kind == "valkey" else []  # how often it looks at the clock
+            command += ["--jemalloc-bg-thread", "no"]  # it would wait by the manual clock
+            command += ["--hz", "500"] if self.kind == "valkey" else []  # how often it reads the clock
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
         atexit.register(self.kill)
 
     def change_password(self, password):
-        """Start it again with another password."""
+        """Start the process with another password."""
         self.options = (*self.options, "--requirepass", password)
         self._control = redis.Redis(host=self.host, port=self.port, password=password, socket_timeout=5, protocol=2)
         self.start()
@@ -132,40 +132,40 @@ class RedisServer:
         return self._control.execute_command(*command)
 
     def replicas(self):
-        """Count the replicas that are up to date."""
-        return sum(each["state"] == "online" for each in self.replicas_seen())
+        """Return the number of replicas that are up to date."""
+        return sum(replica["state"] == "online" for replica in self.replicas_seen())
 
     def replicas_seen(self):
         info = self.ask("INFO", "replication")
         return [info[f"slave{number}"] for number in range(info["connected_slaves"])]
 
     def wait(self, reached):
-        """Wait for a condition; an error of Redis is not yet the condition."""
+        """Wait for a condition. An error of Redis counts as not reached."""
 
-        def looked():
+        def check():
             assert self.process.poll() is None, self.log()[-2000:]
             with contextlib.suppress(redis.RedisError):
                 return reached()
 
-        until(looked, BOUND_S, lambda: self.log()[-2000:], 0.01)
+        until(check, BOUND_S, lambda: self.log()[-2000:], 0.01)
 
     def log(self):
         return (self.folder / "log").read_text()
 
     def mark_log(self):
-        """Begin `new_log` here."""
+        """Mark the current end of the log as the beginning of `new_log`."""
         self._marked = len(self.log())
 
     def new_log(self):
         return self.log()[self._marked :]
 
     def evidence(self):
-        """Return the new lines of the log about elections, and where replication has come to."""
+        """Return the new log lines about elections, and the state of replication."""
         lines = [line for line in self.new_log().splitlines() if ELECTIONS.search(line)]
         with contextlib.suppress(redis.RedisError):
             info = self.ask("INFO", "replication")
-            kept = {name: info[name] for name in info if re.match("role|slave[0-9]|.*(replid|repl_offset)$", name)}
-            lines.append(str(kept))
+            state = {name: info[name] for name in info if re.match("role|slave[0-9]|.*(replid|repl_offset)$", name)}
+            lines.append(str(state))
         return "\n".join([f"{self.address}:", *lines])
 
     def freeze(self):
@@ -181,20 +181,20 @@ class RedisServer:
 
 
 class RedisCluster:
-    """Primaries, each with a number of replicas.
+    """Primaries, each with `replicas` replicas.
 
-    `apart` gives each node an address of its own. With `tls`, a certificate and its key, nodes listen for it as well.
+    With `apart`, each node has a different address. With `tls`, a certificate and its key, nodes also listen for TLS.
     """
 
     def __init__(self, kind, primaries=3, replicas=0, *options, clock=None, apart=False, tls=None):
         timeout_ms = "2000" if clock is None else "86400000"
-        # Replicas stay with their primaries, so that the cluster is whole again after a fault.
+        # Replicas stay with their primaries, so that the cluster returns to its original state after a fault.
         options = ("--cluster-allow-replica-migration", "no", *options)
         options = ("--cluster-enabled", "yes", "--cluster-node-timeout", timeout_ms, *options)
         self.clock, self.servers = clock, []
         for at in range(primaries * (1 + replicas)):
             host = f"127.0.1.{at + 1}" if apart else "127.0.0.1"
-            # Redis 7 takes other addresses of the loopback network for those of other machines.
+            # Redis 7 treats other loopback addresses as those of other machines.
             own = ("--cluster-announce-ip", host, "--bind-source-addr", host, "--protected-mode", "no")
             if tls is not None:
                 own += ("--tls-port", str(free_port()), "--tls-cluster", "yes", "--tls-replication", "yes")
@@ -211,7 +211,7 @@ class RedisCluster:
         self._all_say("cluster_known_nodes", str(len(self.servers)))
         for at, server in enumerate(self.replicas):
             primary = self.primaries[at % primaries].ask("CLUSTER", "MYID")
-            # It may not know the name of a node yet that it has just met.
+            # A node may not know the id of a node yet that it has just met.
             server.wait(lambda server=server, primary=primary: server.ask("CLUSTER", "REPLICATE", primary))
         self._all_say("cluster_state", "ok")
         for server in self.primaries:
@@ -266,6 +266,6 @@ class RedisCluster:
 
 @functools.cache
 def with_hand_clock(kind, cluster=False):
-    """Return servers, started once, and their wall clock, set by hand."""
+    """Return servers, which are started once, and their manual wall clock."""
     clock = WallClock()
     return (RedisCluster(kind, clock=clock) if cluster else RedisServer(kind, clock=clock)), clock

@@ -1,4 +1,4 @@
-"""Servers on a shared Redis, and clients; `pytest_plugins = ["support.redis_traffic"]` brings the fixtures."""
+"""Servers on a shared Redis, and clients. Load the fixtures with `pytest_plugins = ["support.redis_traffic"]`."""
 
 import contextlib
 import itertools

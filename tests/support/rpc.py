@@ -50,15 +50,15 @@ class RpcClient:
         return self.send_raw({"jsonrpc": "2.0", "id": id_, "method": method, "params": params}, id_)
 
     def expect(self, key):
-        """Return a future of the response with an id, or of that of a batch with its ids as JSON."""
-        found = self._waiting[key] = asyncio.get_running_loop().create_future()
-        return found
+        """Return the future response to a request by its id, or to a batch by its ids as JSON."""
+        response = self._waiting[key] = asyncio.get_running_loop().create_future()
+        return response
 
     def send_raw(self, message, key):
-        found = self.expect(key)
+        response = self.expect(key)
         sending = asyncio.ensure_future(self.socket.send(json.dumps(message)))
-        sending.add_done_callback(lambda done: done.cancelled() or (done.exception() and self._fail(found)))
-        return found
+        sending.add_done_callback(lambda task: task.cancelled() or (task.exception() and self._fail(response)))
+        return response
 
     async def ask(self, method, /, **params):
         return await asyncio.wait_for(self.send(method, **params), BOUND_S)
@@ -73,7 +73,7 @@ class RpcClient:
         return error["code"], error["message"]
 
     async def event(self, bound_s=BOUND_S):
-        """Return type, data and cursor of the next event that is more than a cursor."""
+        """Return type, data and cursor of the next event, ignoring events with only a cursor."""
         while True:
             params = await asyncio.wait_for(self.events.get(), bound_s)
             if "type" in params:

@@ -1,4 +1,4 @@
-"""The metrics of a server, read by Prometheus' own parser."""
+"""The metrics of a server, parsed by Prometheus' own parser."""
 
 import urllib.request
 
@@ -9,14 +9,14 @@ PREFIX = "tornado_signal_"
 
 
 class Scrape:
-    """A response of `/metrics`: its text, and the metric families by name."""
+    """A response of `/metrics`: the text and the metric families by name."""
 
     def __init__(self, text):
         self.text = text
         self.families = {family.name: family for family in text_string_to_metric_families(text)}
 
     def all(self, name, sample=None):
-        """Return the values of a metric of ours by the values of its labels, in the order of their names."""
+        """Return the values of one of our metrics by label values, which are in the order of the label names."""
         samples = self.families[PREFIX + name].samples
         assert len({_labels(each) for each in samples}) == len(samples) or sample, "two samples with the same labels"
         wanted = PREFIX + (sample or name)
@@ -26,7 +26,7 @@ class Scrape:
         return self.all(name).get(labels, 0)
 
     def histogram(self, name, *labels):
-        """Return the cumulated counts of a histogram by their upper ends, the number of values, and their sum."""
+        """Return the cumulative counts of a histogram by upper bound, the number of values, and their sum."""
         mine = [each for each in self.families[PREFIX + name].samples if _labels(each, without="le") == labels]
         buckets = {each.labels["le"]: each.value for each in mine if each.name.endswith("_bucket")}
         (number,) = [each.value for each in mine if each.name.endswith("_count")]

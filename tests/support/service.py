@@ -1,4 +1,4 @@
-"""A server in this process, on a transport of `TRANSPORTS`, a client that sends any bytes, and the rules of answers."""
+"""A server in this process, a client that sends arbitrary bytes, and checks for every response."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ ORIGIN = "https://app.example"
 OTHER = "https://other.example"
 NOW_MS = 1_900_000_000_000
 TIMEOUT_MS = 300_000
-NEVER_MS = 3_600_000  # between two rounds of work in the background
+NEVER_MS = 3_600_000  # interval of background work that must not run in a test
 VERSION = "0123456789abcdef0123456789abcdef01234567"
 NO_SUCH_CODE = "00000000-0000-4000-8000-000000000000"
 NOT_FOUND = "Session not found, expired, or origin mismatch"
@@ -80,19 +80,19 @@ class Response(NamedTuple):
 
 
 class Connection:
-    """A client's connection for any bytes."""
+    """A client's connection for arbitrary bytes."""
 
     def __init__(self, reader, writer):
         self.reader, self.writer = reader, writer
 
     async def send(self, data):
-        """Send bytes; if the server has hung up, its response can still be read."""
+        """Send bytes. If the server has closed the connection, its response can still be read."""
         with contextlib.suppress(ConnectionError):
             self.writer.write(data)
             await self.writer.drain()
 
     async def receive(self, method="GET"):
-        """Read a final response; None if the connection ends before one begins."""
+        """Read a final response. Return None if the connection is closed before it begins."""
         while True:
             try:
                 head = await self.reader.readuntil(b"\r\n\r\n")
@@ -132,7 +132,9 @@ async def connected(port, tls=None):
     try:
         yield connection
     finally:
-        (connection.writer.transport.abort if tls else connection.close)()  # TLS would wait for a farewell
+        (
+            connection.writer.transport.abort if tls else connection.close
+        )()  # TLS would wait for the server's close_notify
 
 
 def head(method, target, headers):
@@ -145,7 +147,7 @@ def with_origin(origin, headers=()):
 
 
 def request(method, target, body=None, origin=ORIGIN, headers=()):
-    """Return the bytes of a request whose body is an object that becomes JSON, or bytes."""
+    """Return the bytes of a request. The body is bytes or an object to encode as JSON."""
     data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     length = [("Content-Length", str(len(data)))] if body is not None else []
     return head(method, target, [*with_origin(origin, headers), *length]) + data
@@ -156,7 +158,7 @@ def segment(topic):
 
 
 class Who(Handler):
-    """Answers with the client that the request is counted for."""
+    """A handler that responds with the client to which the request is attributed."""
 
     def get(self):
         self.write(wire.encode({"client": self.call.client_address}))
@@ -177,7 +179,7 @@ def applying(store, clock, settings):
 
 
 class Service:
-    """A server in this process, with its store and its clock, and a client."""
+    """A server in this process with its store and clock, and methods to send requests."""
 
     store_closed = False
 
@@ -222,7 +224,7 @@ class Service:
             return await connection.receive(method)
 
     async def call(self, method, target, body=None, *, origin=ORIGIN, headers=(), port=None):
-        """Send a request to the public listener or another port, check the response, and return it."""
+        """Send a request to the public listener or to another port, check the response and return it."""
         response = await self.raw(request(method, target, body, origin, headers), method, port)
         assert response is not None, "no response"
         if port is None:
@@ -246,11 +248,12 @@ class Service:
         return (await self.get(f"/{segment(topic)}/sessions", origin=origin))["sessions"]
 
     async def topics(self, query="", origin=ORIGIN):
-        return [(each["topic"], each["count"]) for each in (await self.get("/topics" + query, origin=origin))["topics"]]
+        topics = (await self.get("/topics" + query, origin=origin))["topics"]
+        return [(topic["topic"], topic["count"]) for topic in topics]
 
 
 def check_every_response(response, method):
-    """Check that a response is JSON or empty, safe in caches, and silent about the make of the server."""
+    """Check that a response is JSON or empty, safe for caches, and does not name the server software."""
     assert response.headers.get_list("Vary") == ["Origin"]
     assert "Server" not in response.headers
     if response.status == 204:

@@ -1,4 +1,4 @@
-"""A service manager's socket, and its fixture: `pytest_plugins = ["support.service_manager"]` brings it."""
+"""A service manager's notification socket. Load the fixture with `pytest_plugins = ["support.service_manager"]`."""
 
 import os
 import socket
@@ -22,7 +22,7 @@ def receive_message(manager):
 
 
 def wait_for_message(manager, name):
-    """Return the next message with this name; those before it may only be signs of life."""
+    """Return the next message with a field. Messages before it must be watchdog notifications."""
     while name not in (message := receive_message(manager)):
         assert message["WATCHDOG"] == "1"
     return message

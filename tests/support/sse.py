@@ -1,4 +1,4 @@
-"""A client of Server-Sent Events that keeps what it has read."""
+"""A client for Server-Sent Events that records the events."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ class Stream:
         self.marks = 0  # the number of ids without an event
         self.last = None  # the Last-Event-ID that a browser would send
         self.retry_ms = None  # the time after which a browser would come back
-        self.ended = False  # whether the server has ended it in good order
+        self.ended = False  # whether the server has ended the stream properly
 
     async def begin(self):
         block = (await self._connection.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -40,7 +40,7 @@ class Stream:
             self._read += await self._connection.reader.readexactly(size)
             assert await self._connection.reader.readexactly(2) == b"\r\n"
             if not size:
-                assert self._read == b"", "it ends in the middle of an event"
+                assert self._read == b"", "the stream ended in the middle of an event"
                 self.ended = True
                 return None
         block, self._read = self._read.split(b"\n\n", 1)
@@ -84,7 +84,7 @@ class Stream:
         return self.events[before:]
 
     async def listing(self):
-        """Read and return the events of the listing at the beginning of a topic's stream; a bare id ends it."""
+        """Return the events of the listing at the beginning of a topic's stream, which a bare id ends."""
         await self.until(lambda: self.marks)
         return list(self.events)
 
@@ -94,7 +94,7 @@ class Stream:
         return self.events[before:]
 
     async def comment(self):
-        """Read up to the next comment; no event may come before it."""
+        """Read up to the next comment, before which no event may arrive."""
         before, events = self.comments, len(self.events)
         await self.until(lambda: self.comments > before)
         assert len(self.events) == events
@@ -102,7 +102,7 @@ class Stream:
 
 @contextlib.asynccontextmanager
 async def open_stream(port, target, *, last=None, origin=ORIGIN, method="GET", tls=None):
-    """Open a stream of a server on this machine; `last` is the Last-Event-ID, `tls` an SSLContext for HTTPS."""
+    """Open a stream of a server on this machine. `last` is the Last-Event-ID, `tls` an SSLContext for HTTPS."""
     async with connected(port, tls) as connection:
         headers = [("Last-Event-ID", last)] if last is not None else []
         await connection.send(request(method, target, origin=origin, headers=headers))
@@ -112,4 +112,6 @@ async def open_stream(port, target, *, last=None, origin=ORIGIN, method="GET", t
 
 
 def summarize(events):
-    return [(each.name, each.data["code"], *([each.data["reason"]] if each.name == "gone" else [])) for each in events]
+    return [
+        (event.name, event.data["code"], *([event.data["reason"]] if event.name == "gone" else [])) for event in events
+    ]

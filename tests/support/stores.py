@@ -1,4 +1,4 @@
-"""A clock set by hand, the engines, and stores as one origin sees them."""
+"""A manual clock, the storage engines, and a store from the view of one origin."""
 
 import asyncio
 import itertools
@@ -19,11 +19,11 @@ from tornado_signal.system.clock import Clock
 TIMEOUT_MS = 1000
 BEGIN_MS = 1_700_000_000_000
 PARTITIONS = 16
-NEVER_MS = 3_600_000  # between two sweeps: tests sweep themselves
+NEVER_MS = 3_600_000  # the sweep interval, because tests sweep explicitly
 
 
 class HandClock(Clock):
-    """A clock that stands still until a test sets it: `clock.ms += 5`."""
+    """A clock that stands still until a test changes it: `clock.ms += 5`."""
 
     def __init__(self, ms=BEGIN_MS):
         super().__init__()
@@ -47,7 +47,7 @@ class HandClock(Clock):
 
 
 class LevelDB:
-    in_order = True  # carries requests of one moment out in their order
+    in_order = True  # concurrent operations run in order
 
     def __init__(self, path, clock):
         self._path, self._clock = path, clock
@@ -59,21 +59,21 @@ class LevelDB:
         return content_code(origin, [topic], offer)
 
     def one_process(self, store):
-        """Return a store that carries requests of one moment out in their order."""
+        """Return a store that runs concurrent operations in order."""
         return store
 
     async def check(self, store):
         store.check()
 
     async def settled(self, store):
-        """Wait until all watches know of all changes."""
+        """Wait until all watches have received all changes."""
         await turns()
 
     async def sweep_some(self, store):
         await store.expiry.sweep(store.now_ms())
 
     async def holds_nothing(self, store):
-        """Tell whether nothing is left but the store's own keys."""
+        """Return whether only the store's own keys are left."""
         own = {layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY}
         return set(store.database.view.iterator(include_value=False)) <= own
 
@@ -100,7 +100,7 @@ class Redis:
         self._wall_clock.set(ms)
 
     async def open(self, name, **options):
-        # The clock of a server may not go back.
+        # The clock of a server must not be set back.
         self._clock.ms = self._latest_ms
         options = {"timeout_ms": TIMEOUT_MS, "acknowledgement": Acknowledgement("os"), **options}
         addresses = [("127.0.0.1", int(port)) for port in re.findall(":([0-9]+)", self._server.address)]
@@ -124,10 +124,10 @@ class Redis:
         await turns()
 
     async def sweep_some(self, store):
-        """Do nothing: Redis deletes expired sessions by itself."""
+        """Do nothing: Redis deletes expired sessions automatically."""
 
     async def holds_nothing(self, store):
-        """Tell whether nothing is left after a moment but the store's own keys."""
+        """Return whether only the store's own keys are left after 20 s."""
         self._clock.ms += 20_000
         found = [key async for keys in all_keys(store.stores[0]) for key in keys]
         return all(key.endswith((b":store", b":origins")) for key in found)
@@ -140,14 +140,14 @@ class Redis:
 
 
 class Alternating:
-    """Processes of one store; each call goes to the next of them."""
+    """A store with several processes. Each call uses the next process."""
 
     def __init__(self, stores):
         self.stores = stores
         self._turn = itertools.cycle(stores)
 
     def __getattr__(self, name):
-        if name in ("allow", "end_watches"):  # for all of them
+        if name in ("allow", "end_watches"):  # for all processes
             return lambda *arguments: [getattr(store, name)(*arguments) for store in self.stores]
         return getattr(next(self._turn), name)
 
@@ -161,7 +161,7 @@ class Alternating:
 
 
 class RedisCluster(Redis):
-    """The same on a cluster, with two processes."""
+    """Redis Cluster with two processes."""
 
     cluster, processes, in_order = True, 2, False
 
@@ -175,14 +175,14 @@ async def turns():
 
 
 async def open_leveldb(path, clock=None, **options):
-    """Open a directory by the LevelDB engine, without work in the background."""
+    """Open a directory with the LevelDB engine, without background work."""
     store = LevelDBStore(path, clock or Clock(), **{"timeout_ms": TIMEOUT_MS, "sweep_interval_ms": NEVER_MS, **options})
     await store.open()
     return store
 
 
 class Under:
-    """A store as one origin sees it: every operation without its first argument."""
+    """The operations of a store for one origin."""
 
     def __init__(self, store, origin):
         self.store, self.origin = store, origin
@@ -223,7 +223,7 @@ class Under:
         return [first, *(event[0] for event in await self.events(first, topic))][-1]
 
     async def events(self, position, topic="topic"):
-        """Return the events of a topic since a position: the next position, code, and reason, or None for arrivals."""
+        """Return the events of a topic since a position: the next position, code, and reason, or None for additions."""
         found, more = [], True
         while more:
             step = await self.store.topic_step(self.origin, topic, position)
@@ -250,8 +250,8 @@ class Under:
 
 
 async def sweep(store):
-    """Sweep until nothing is left to do; return the number of keys deleted in each step."""
-    if isinstance(store, Alternating):  # the watches of a topic sweep it: as if their time had come
+    """Sweep until nothing is left to do. Return the number of keys deleted in each step."""
+    if isinstance(store, Alternating):  # the watches of a topic sweep it when they are woken
         for each in store.stores:
             each.watching.wake_expired()
         return []

@@ -1,4 +1,4 @@
-"""A program in a terminal, and what it shows."""
+"""A program in a terminal, and its output."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ BOUND_S = 30
 
 
 class Terminal:
-    """A program whose standard streams are a terminal, as a context manager; `text` is its output so far."""
+    """A program whose standard streams are a terminal, as a context manager. `text` is the unread output."""
 
     def __init__(self, *command, env=None):
         self._master, slave = pty.openpty()
@@ -33,12 +33,12 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def until(self, pattern):
-        """Read until a pattern matches what has come since the last match, and return the match."""
+        """Read until a pattern matches the output since the last match, and return the match."""
         deadline_s = time.monotonic() + BOUND_S
-        while not (found := re.search(pattern, self.text)):
-            assert self._read(deadline_s), f"it ended without {pattern}: {self.text}"
-        self.text = self.text[found.end() :]
-        return found
+        while not (match := re.search(pattern, self.text)):
+            assert self._read(deadline_s), f"the program exited without {pattern}: {self.text}"
+        self.text = self.text[match.end() :]
+        return match
 
     def rest(self):
         deadline_s = time.monotonic() + BOUND_S

@@ -1,4 +1,4 @@
-"""Wait for conditions and processes, end what a test has started, and serve HTTP beside it."""
+"""Helpers that wait for conditions and processes, clean up after a test, and serve HTTP in a thread."""
 
 import contextlib
 import http.server
@@ -7,18 +7,18 @@ import threading
 import time
 
 
-def until(reached, bound_s=60, complaint=lambda: "it did not come true", pause_s=0.02):
-    """Wait until a condition holds, and return its value; fail with a complaint after a time."""
+def until(reached, bound_s=60, complaint=lambda: "the condition was not reached in time", pause_s=0.02):
+    """Wait until a condition holds, and return its value. After `bound_s`, fail with a complaint."""
     end_s = time.monotonic() + bound_s
-    while not (found := reached()):
+    while not (value := reached()):
         assert time.monotonic() < end_s, complaint()
         time.sleep(pause_s)
-    return found
+    return value
 
 
 @contextlib.contextmanager
 def end_all(make, end):
-    """Give a function that calls `make`; all that it has made is ended when the block is left."""
+    """Yield a function that calls `make`. At the end of the block, `end` is called for each result."""
     made = []
 
     def making(*arguments, **options):
@@ -28,12 +28,12 @@ def end_all(make, end):
     try:
         yield making
     finally:
-        for each in made:
-            end(each)
+        for result in made:
+            end(result)
 
 
 def run_command(*command, **options):
-    """Run a command to its end, without input."""
+    """Run a command without input and wait until it exits."""
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.run([*map(str, command)], text=True, check=False, **options)
 
@@ -45,14 +45,14 @@ def output(done):
 
 
 def start_holder(*command):
-    """Start a process that prints "ready" and waits for the end of its input."""
+    """Start a process that prints "ready" and then waits until its input is closed."""
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
     return process
 
 
 class LocalServer(http.server.ThreadingHTTPServer):
-    """An HTTP server in a thread of this process, on a free port, until it is closed."""
+    """An HTTP server in a thread of this process, on a free port."""
 
     def __init__(self, handler):
         super().__init__(("127.0.0.1", 0), handler)
@@ -69,7 +69,7 @@ class LocalServer(http.server.ThreadingHTTPServer):
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Handles requests without a word in the log."""
+    """A request handler that logs nothing."""
 
     def send(self, status, data, headers):
         self.send_response(status)

@@ -1,4 +1,4 @@
-"""Writers that remember what they sent and what was acknowledged, for tests that kill servers and fill disks."""
+"""Writers that record sent and acknowledged data, for tests that kill servers and fill disks."""
 
 import asyncio
 import http.client
@@ -37,13 +37,13 @@ class Sent:
 
 
 class Writers:
-    """Threads that publish, answer and send candidates, each its own sessions; padding fills a disk sooner."""
+    """Threads that publish, answer and send candidates, each for its own sessions. Padding fills a disk faster."""
 
     numbers = count()
 
     def __init__(self, url, seed, *, number=8, padding=""):
-        self.sessions, self.wrong = [], []  # all that was sent, and complaints about responses
-        # Released once for each 200 or 503; acquire them to wait for some.
+        self.sessions, self.wrong = [], []  # all sent sessions; descriptions of wrong responses
+        # Released once for each 200 or 503. Acquire them to wait for responses.
         self.acknowledgements, self.refusals = threading.Semaphore(0), threading.Semaphore(0)
         self._address, self._padding, self._stopping = urlsplit(url).netloc, padding, threading.Event()
         choices = [random.Random(f"{seed} {n}") for n in range(number)]
@@ -63,7 +63,7 @@ class Writers:
             while not self._stopping.is_set():
                 self._write_session(connection, rng)
         except (ConnectionError, http.client.HTTPException):
-            pass  # killed
+            pass  # the server was killed
         except Exception as error:
             self.wrong.append(f"{error!r}")
         finally:
@@ -111,8 +111,8 @@ def subsequence(some, all_of_them):
 
 
 async def compare(path, sessions, timeout_ms=NO_LIMIT_MS):
-    """Check that the store has all acknowledged sessions, and none in part; return their number and that of others."""
-    # Time stands still, so that no session expires between two looks at it.
+    """Check that the store has all acknowledged sessions, and none in part. Return the numbers of these and of others."""
+    # Time stands still, so that no session expires between two reads.
     store = await open_leveldb(path, HandClock(time.time_ns() // 1_000_000), timeout_ms=timeout_ms)
     try:
         store.check()
@@ -143,7 +143,7 @@ async def compare(path, sessions, timeout_ms=NO_LIMIT_MS):
             if entry:
                 assert (entry.offer, entry.candidates) == (session.offer, candidates[Side.OFFERER])
                 assert (entry.session.info, entry.session.topic) == (session.info, session.topic)
-        # Sessions without an acknowledgement are there whole or not at all.
+        # Sessions without an acknowledgement are complete or absent.
         asked = {(each.origin, each.topic, each.info, each.offer) for each in sessions if not each.code}
         for (origin, topic, _), entry in listed.items():
             assert (origin, topic, entry.session.info, entry.offer) in asked

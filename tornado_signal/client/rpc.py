@@ -30,8 +30,8 @@ class _PendingRequest(NamedTuple):
     """A sent request without a response.
 
     Attributes:
-        response: the future response, with the result None once the connection is closed. It is cancelled once the caller
-            has stopped waiting.
+        response: the future response. It becomes None when the connection is closed. It is cancelled when the caller
+            stops waiting.
         size: the size of the request in bytes.
         queue: receives the events of a subscription.
         undo: called with a result that arrives after the caller has stopped waiting.
