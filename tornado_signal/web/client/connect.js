@@ -1,19 +1,29 @@
-/* Connections to whoever has published, or joins. */
+/* Connections to peers that publish or join. */
 
 import { ownInfo } from "./identity.js";
 import { createOffer, Link, WAIT_S, waitForAnswer } from "./link.js";
 import { Servers } from "./servers.js";
 import { PAUSE_MS, retry, sleep, taken } from "./timing.js";
 
-export const STAGGER_MS = 1500; // about: then another one is tried beside a peer that says nothing
-const AGAIN_MS = 2000; // in which a peer that was taken is listed again
+/** @import { PeerOptions, PublicationEvents, Session } from "../client.d.ts" */
+/** @import { Connection } from "./link.js" */
+/** @import { SignalClient } from "./signal-client.js" */
+/** @import { EventFields, LinkOptions } from "./types.d.ts" */
+
+export const STAGGER_MS = 1500; // about: after this time another peer is tried in parallel with a silent one
+const AGAIN_MS = 2000; // in which a peer that was taken publishes its next offer
 export const MAX_PEERS = 100; // of a listing
 
 /** Offers under a topic, one unanswered at a time; events `connection`, `error` and `close`. */
 class Publication extends EventTarget {
   #stop = new AbortController();
+  /** @type {Link | undefined} */
   #listed; // the link that waits for its answer
 
+  /**
+   * @param {string} topic
+   * @param {LinkOptions} options
+   */
   constructor(topic, options) {
     super();
     const { signal } = this.#stop;
@@ -24,7 +34,7 @@ class Publication extends EventTarget {
     else this.#run(topic, options, new Servers(options, signal, (error) => this.#tell("error", { error })));
   }
 
-  /** Take the offer back. Connections that were made stay. */
+  /** Withdraw the offer. Connections that are open stay. */
   close() {
     if (this.#stop.signal.aborted) return;
     this.#withdraw();
@@ -32,6 +42,11 @@ class Publication extends EventTarget {
     this.#tell("close");
   }
 
+  /**
+   * @param {string} topic
+   * @param {LinkOptions} options
+   * @param {Servers} servers
+   */
   async #run(topic, options, servers) {
     const { signal } = this.#stop;
     try {
@@ -46,12 +61,12 @@ class Publication extends EventTarget {
             (error) => this.#tell("error", { error }),
           );
         } else {
-          link.fail(new Error("Nobody answered"));
+          link.fail(new Error()); // nothing waits for this link
         }
       }
     } catch (error) {
       if (signal.aborted) return;
-      this.#tell("error", { error });
+      this.#tell("error", { error: /** @type {Error} */ (error) });
       this.close();
     }
   }
@@ -61,64 +76,105 @@ class Publication extends EventTarget {
     if (link) link.client.leave(link.code, "offerer", link.own);
   }
 
+  /**
+   * @template {keyof PublicationEvents} Name
+   * @param {Name} name
+   * @param {EventFields<PublicationEvents[Name]>} [fields]
+   */
   #tell(name, fields) {
     this.dispatchEvent(Object.assign(new Event(name), fields));
   }
 }
 
-/** Publish under a topic: whoever joins is a `connection` event of what this returns. */
+/**
+ * Publish under a topic. Each peer that joins is a `connection` event of the publication that is returned.
+ *
+ * @param {string} topic
+ * @param {LinkOptions} options
+ */
 export const publish = (topic, options = {}) => new Publication(topic, options);
 
-/** Connect to somebody who has published under a topic, as soon as there is somebody. */
+/** @typedef {PeerOptions & { choose?: (sessions: Session[]) => Session[], wait?: boolean }} JoinOptions */
+
+/**
+ * Connect to a peer that has published under a topic, as soon as there is one.
+ *
+ * @overload
+ * @param {string} topic
+ * @param {JoinOptions & { wait: false }} options
+ * @returns {Promise<Connection | null>}
+ */
+/**
+ * @overload
+ * @param {string} topic
+ * @param {JoinOptions} [options]
+ * @returns {Promise<Connection>}
+ */
+/**
+ * @param {string} topic
+ * @param {JoinOptions} options
+ * @returns {Promise<Connection | null>}
+ */
 export async function join(topic, options = {}) {
   const { info = ownInfo(), choose = (sessions) => sessions, wait = true, onstep = () => {} } = options;
   const { signal = new AbortController().signal } = options;
   const servers = new Servers(options, signal, (error) => onstep("failed", error));
-  const tried = new Set();
+  /** @type {Set<string>} */
+  const triedCodes = new Set();
+  /** @type {Map<SignalClient, string | undefined>} */
   const cursors = new Map();
   for (let untilMs = 0; ; ) {
-    const moment = Math.ceil(Math.max(0, untilMs - Date.now()) / 1000);
+    const leftS = Math.ceil(Math.max(0, untilMs - Date.now()) / 1000);
     const { client, sessions, cursor } = await servers.first(async (client) => {
-      const asked = { wait: wait ? WAIT_S : moment, since: cursors.get(client), limit: MAX_PEERS, signal };
-      const [listing] = await Promise.all([client.sessions(topic, asked), servers.iceServers(client)]);
+      const query = { wait: wait ? WAIT_S : leftS, since: cursors.get(client), limit: MAX_PEERS, signal };
+      const [listing] = await Promise.all([client.sessions(topic, query), servers.iceServers(client)]);
       return { client, ...listing };
     });
     cursors.set(client, cursor);
-    const others = sessions.filter((each) => each.info !== info && !tried.has(each.code));
+    const others = sessions.filter((each) => each.info !== info && !triedCodes.has(each.code));
     onstep("peers", others.length);
-    const chosen = choose(shuffled(others));
-    const { connection, late } = await connectToFirst(chosen, client, options, servers);
+    const choice = choose(shuffled(others));
+    const { connection, late } = await connectToFirst(choice, client, options, servers);
     if (connection) return connection;
-    for (const { code } of chosen) tried.add(code);
+    for (const { code } of choice) triedCodes.add(code);
     if (late) untilMs = Date.now() + AGAIN_MS;
-    if (!wait && !chosen.length && Date.now() >= untilMs) return null;
+    if (!wait && !choice.length && Date.now() >= untilMs) return null;
     if (!cursor) await sleep(PAUSE_MS, signal);
   }
 }
 
 /**
- * Answer one session after the other until a connection opens; the next one beside one that says nothing. `late` tells
+ * Answer one session after the other until a connection opens; if one is silent, the next one in parallel. `late` is
  * whether another peer was faster with one of them.
+ *
+ * @param {Session[]} sessions
+ * @param {SignalClient} client
+ * @param {LinkOptions} options
+ * @param {Servers} servers
  */
 export async function connectToFirst(sessions, client, options, servers) {
   const { signal } = servers;
   const { onstep = () => {} } = options;
   const iceServers = await servers.iceServers(client);
+  /** @type {Link[]} */
   const links = [];
   let late = false;
+  /** @type {Connection | undefined} */
   let connection;
-  let opened;
-  const open = new Promise((resolve) => (opened = resolve));
+  let resolveOpen = () => {};
+  /** @type {Promise<void>} */
+  const open = new Promise((resolve) => (resolveOpen = resolve));
+  /** @param {Session} session */
   const attempt = async (session) => {
     onstep("trying", session.info);
     const link = new Link(client, "answerer", iceServers, options, signal);
     links.push(link);
     try {
-      const found = await accept(link, session, servers.tries);
-      if (connection) return found.end();
-      connection = found;
-      if (options.pair) connection.peerConnection.createDataChannel("pair"); // this is the one
-      opened();
+      const candidate = await accept(link, session, servers.tries);
+      if (connection) return candidate.end();
+      connection = candidate;
+      if (options.pair) connection.peerConnection.createDataChannel("pair"); // shows the offerer that it was chosen
+      resolveOpen();
     } catch (error) {
       link.fail(error);
       if (connection || signal.aborted) return;
@@ -128,18 +184,24 @@ export async function connectToFirst(sessions, client, options, servers) {
   };
   const attempts = [];
   for (const session of sessions) {
-    const trying = attempt(session);
-    attempts.push(trying);
-    await Promise.race([open, trying, sleep(STAGGER_MS, signal)]);
+    const current = attempt(session);
+    attempts.push(current);
+    await Promise.race([open, current, sleep(STAGGER_MS, signal)]);
     if (connection) break;
   }
   await Promise.race([open, Promise.all(attempts)]);
   signal.throwIfAborted();
-  for (const link of links) link.fail(new Error("Another peer was faster"));
-  return { connection, late };
+  for (const link of links) link.fail(new Error()); // nothing waits for the other links
+  return { connection: /** @type {Connection | undefined} */ (connection), late };
 }
 
-/** Answer a session; fails if somebody else was faster, or there is no way to the peer. */
+/**
+ * Answer a session; fails if another peer was faster, or if the peer cannot be reached.
+ *
+ * @param {Link} link
+ * @param {Session} session
+ * @param {number} tries
+ */
 async function accept(link, { code, info, offer, offerCandidates }, tries) {
   Object.assign(link, { code, info });
   const description = await link.describe(offer);
@@ -147,7 +209,7 @@ async function accept(link, { code, info, offer, offerCandidates }, tries) {
   await retry(() => link.client.answer(code, answer, link.own), link.signal, tries);
   link.step("accepted");
   try {
-    // Not before: what two peers send to one offer would keep both from connecting for a long time.
+    // Not earlier: if two peers send to one offer, neither can connect for a long time.
     await link.use(description);
     link.add(offerCandidates);
     link.begin(code);
@@ -159,9 +221,14 @@ async function accept(link, { code, info, offer, offerCandidates }, tries) {
   }
 }
 
-/** In any order: else everybody who joins would try the same peer. */
+/**
+ * Return a list in random order, so that peers that join at the same time try different ones.
+ *
+ * @template T
+ * @param {T[]} list
+ */
 export const shuffled = (list) =>
   list
-    .map((each) => [Math.random(), each])
+    .map((each) => /** @type {const} */ ([Math.random(), each]))
     .sort(([a], [b]) => a - b)
     .map(([, each]) => each);

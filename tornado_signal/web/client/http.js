@@ -1,43 +1,58 @@
 /* Requests and event streams over HTTP. */
 
-import { SignalError } from "./timing.js";
+import { refusal, SignalError } from "./timing.js";
+
+/** @import { Fields, HttpEvent } from "./types.d.ts" */
 
 export const JSON_BODY = { "Content-Type": "application/json" };
 
+/**
+ * @param {string | undefined} topic
+ * @param {string} last
+ * @param {Fields} fields
+ */
 export function pathOf(topic, last, fields = {}) {
-  const query = String(new URLSearchParams(Object.entries(fields).filter(([, value]) => value != null)));
+  const given = /** @type {[string, string][]} */ (Object.entries(fields).filter(([, value]) => value != null));
+  const query = String(new URLSearchParams(given));
   return `${topic === undefined ? "" : `/${encodeURIComponent(topic)}`}/${last}${query && `?${query}`}`;
 }
 
+/**
+ * @param {string} url
+ * @param {RequestInit} init
+ */
 export async function request(url, init) {
   const response = await fetch(url, init);
   if (response.ok) return response;
   const { error } = await json(response);
-  const retryAfterMs = parseInt(response.headers.get("Retry-After"), 10) * 1000 || undefined;
+  const retryAfterMs = parseInt(/** @type {string} */ (response.headers.get("Retry-After")), 10) * 1000 || undefined;
   throw new SignalError(response.status, error ?? response.statusText, retryAfterMs);
 }
 
+/** @param {Response} response */
 export async function json(response) {
   try {
     return (await response.json()) ?? {};
   } catch (error) {
-    if (error.name !== "SyntaxError") throw error; // it was interrupted
+    if (refusal(error).name !== "SyntaxError") throw error; // the response was cut off
     return {};
   }
 }
 
-/** A function that takes the bytes of an event stream as they come, split anywhere, and gives what ends in them. */
+/** Make a parser of an event stream: it takes the next bytes, split anywhere, and yields the events that they complete. */
 export function messages() {
   const decoder = new TextDecoder();
   let rest = "";
+  /** @type {HttpEvent} */
   let fields = {};
+  /** @param {Uint8Array<ArrayBuffer>} bytes */
   return function* (bytes) {
-    // A CR at the end may be half of a CR LF.
+    // A CR at the end can be the first half of a CR LF.
     const lines = (rest + decoder.decode(bytes, { stream: true })).split(/\r\n|\n|\r(?=[^\n])/);
-    rest = lines.pop();
+    rest = /** @type {string} */ (lines.pop());
     for (const line of lines) {
       if (line) {
-        const [, name, value] = /^([^:]*):? ?(.*)/s.exec(line);
+        const [, name, value] = /** @type {RegExpExecArray} */ (/^([^:]*):? ?(.*)/s.exec(line)); // matches any line
         fields[name] = name === "data" && name in fields ? `${fields[name]}\n${value}` : value;
       } else {
         yield fields;

@@ -1,40 +1,64 @@
 /* Random names, and names with keys that prove them. */
 
+/** @import { Fields } from "./types.d.ts" */
+
 export const random = (parts = 8) =>
   Array.from(crypto.getRandomValues(new Uint32Array(parts)), (part) => part.toString(36)).join("-");
 
-let made; // when it is needed: not every Node can
-export const ownInfo = () => (made ??= random());
+/** @type {string | undefined} */
+let pageInfo; // created on first use: not every version of Node.js has `crypto`
+export const ownInfo = () => (pageInfo ??= random());
 
 export const MAX_NAME = 256;
-const STORED = "tornado-signal secret"; // what a page keeps its secret as
+const STORED = "tornado-signal secret"; // the key of the page's secret in sessionStorage
 
+/** @param {ArrayBuffer | ArrayLike<number>} bytes */
 const base64 = (bytes) =>
   btoa(String.fromCharCode(...new Uint8Array(bytes))).replace(/[+/=]/g, (sign) => ({ "+": "-", "/": "_" })[sign] ?? "");
 
+/** @param {string} text */
 const unbase64 = (text) =>
-  Uint8Array.from(atob(text.replace(/[-_]/g, (sign) => (sign === "-" ? "+" : "/"))), (byte) => byte.charCodeAt());
+  Uint8Array.from(atob(text.replace(/[-_]/g, (sign) => (sign === "-" ? "+" : "/"))), (byte) => byte.charCodeAt(0));
 
+/** @param {string} text */
 const utf8 = (text) => new TextEncoder().encode(text);
 
-/** A key from PKCS #8, which has a prefix before its bytes. */
+/**
+ * Import a key from PKCS #8, which has a prefix before the key's bytes.
+ *
+ * @param {string} name
+ * @param {string} prefix
+ * @param {Uint8Array} bytes
+ * @param {KeyUsage} use
+ */
 const privateKey = (name, prefix, bytes, use) =>
   crypto.subtle.importKey("pkcs8", Uint8Array.of(...unbase64(prefix), ...bytes), name, true, [use]);
 
-/** What a member with a secret signs with: Ed25519. Its id is the public key. */
+/** The Ed25519 key that a member with a secret signs with. Its id is the public key. */
 export class Identity {
+  id = "";
+
+  /** @param {CryptoKey} key */
+  constructor(key) {
+    this.key = key;
+  }
+
+  /** @param {string} secret */
   static async of(secret) {
     const { subtle } = crypto;
-    if (!subtle) throw new Error("A name needs a page that came over HTTPS, or from localhost");
+    if (!subtle) throw new Error("A name needs HTTPS or localhost");
     const seed = new Uint8Array(await subtle.digest("SHA-256", utf8(`tornado-signal room\n${secret}`)));
-    const identity = new Identity();
-    identity.key = await privateKey("Ed25519", "MC4CAQAwBQYDK2VwBCIEIA==", seed, "sign");
+    const identity = new Identity(await privateKey("Ed25519", "MC4CAQAwBQYDK2VwBCIEIA==", seed, "sign"));
     const { x } = await subtle.exportKey("jwk", identity.key).catch(() => identity.#publicKey(seed));
     identity.id = `@${x}`;
     return identity;
   }
 
-  /** Firefox does not tell the public key. It is that of X25519 on another curve, and with a sign. */
+  /**
+   * Compute the public key, which Firefox does not export: that of X25519 on another curve, with a sign.
+   *
+   * @param {Uint8Array<ArrayBuffer>} seed
+   */
   async #publicKey(seed) {
     const { subtle } = crypto;
     const hash = await subtle.digest("SHA-512", seed);
@@ -43,17 +67,23 @@ export class Identity {
     const bits = new Uint8Array(await subtle.deriveBits({ name: "X25519", public: base }, key, 256));
     const u = bits.reduceRight((sum, byte) => sum * 256n + BigInt(byte), 0n);
     const p = 2n ** 255n - 19n;
-    let y = u - 1n + p; // divided by u + 1, which is multiplied by its power of p - 2
+    let y = u - 1n + p; // divided by u + 1: multiplied by its power of p - 2
     for (let n = p - 2n, power = u + 1n; n; n >>= 1n, power = power ** 2n % p) if (n & 1n) y = (y * power) % p;
     const bytes = bits.map((_, place) => Number((y >> BigInt(8 * place)) & 255n));
     if (!(await Identity.signed(`@${base64(bytes)}`, await this.sign(""), ""))) bytes[31] += 128;
     return { x: base64(bytes) };
   }
 
+  /** @param {string} text */
   async sign(text) {
     return base64(await crypto.subtle.sign("Ed25519", this.key, utf8(text)));
   }
 
+  /**
+   * @param {string} id
+   * @param {string} signature
+   * @param {string} text
+   */
   static async signed(id, signature, text) {
     try {
       const jwk = { kty: "OKP", crv: "Ed25519", x: id.slice(1) };
@@ -65,18 +95,27 @@ export class Identity {
   }
 }
 
+/**
+ * @param {unknown} me
+ * @returns {me is string}
+ */
 export const isName = (me) => typeof me === "string" && me !== "" && me.length <= MAX_NAME;
 
-/** A secret that a page keeps when it is reloaded, but no other page has. */
+/** Return the page's secret, which survives a reload and which no other page has. */
 export function ownSecret() {
   try {
-    return (sessionStorage[STORED] ??= random());
+    return /** @type {string} */ ((sessionStorage[STORED] ??= random()));
   } catch {
-    return random(); // there is no such storage, or it may not be used
+    return random(); // the storage does not exist or is blocked
   }
 }
 
-/** What a text of somebody else is as JSON; nothing if it is none. */
+/**
+ * Parse the JSON of another peer; `{}` if it is not JSON.
+ *
+ * @param {string} text
+ * @returns {Fields}
+ */
 export function parsed(text) {
   try {
     return JSON.parse(text) ?? {};
@@ -85,15 +124,28 @@ export function parsed(text) {
   }
 }
 
-/** What a member says under a topic, as text, to another member or to all; with an identity signed. */
+/**
+ * Encode what a member sends under a topic to another member, or to all; signed if it has an identity.
+ *
+ * @param {Identity | undefined} identity
+ * @param {string} topic
+ * @param {Fields} fields
+ */
 export async function seal(identity, topic, fields, to = "") {
   const json = JSON.stringify(fields);
   return `${(await identity?.sign(`${topic}\n${to}\n${json}`)) ?? ""}${json}`;
 }
 
-/** The fields of what a member has said; none if it is nonsense, or not signed as the id in `field` asks for. */
+/**
+ * Decode what a member has sent; `{}` if it is malformed or not signed by the id in `field`.
+ *
+ * @param {string} topic
+ * @param {string} text
+ * @param {string} field
+ * @returns {Promise<Fields & { me?: string }>}
+ */
 export async function unseal(topic, text, field, to = "") {
-  const [, signature, json] = /^([^{]*)(.*)/s.exec(text);
+  const [, signature, json] = /** @type {RegExpExecArray} */ (/^([^{]*)(.*)/s.exec(text)); // matches any text
   const { [field]: id, me, ...others } = parsed(json);
   if (typeof id !== "string" || id === "" || (id[0] === "@") !== (signature !== "")) return {};
   if (!signature) return { ...others, [field]: id };

@@ -3,89 +3,132 @@
 import { ownInfo, random } from "./identity.js";
 import { keepMessages, Negotiation, newConnection } from "./negotiation.js";
 import { publishHeld } from "./servers.js";
-import { backOff, PAUSE_MS, passing, retry, sleep, taken } from "./timing.js";
+import { backOff, PAUSE_MS, passing, refusal, retry, sleep, taken } from "./timing.js";
 
-export const WAIT_S = 50; // below the minute after which many proxies give up
+/** @import { Side } from "../client.d.ts" */
+/** @import { Servers } from "./servers.js" */
+/** @import { SignalClient } from "./signal-client.js" */
+/** @import { IceServers, LinkOptions } from "./types.d.ts" */
+
+export const WAIT_S = 50; // less than the minute after which many proxies time out
 const CONNECT_MS = 20_000; // from the answer to the open channel
-const GIVE_UP_MS = 3000; // from the end of the session to giving up
-export const CLOSE_MS = 2000; // for the other side to take what is still on its way
-export const PAIR_MS = 5000; // for two peers to connect, or to show that they are there
+const GIVE_UP_MS = 3000; // after the end of the session
+export const CLOSE_MS = 2000; // for the other side to receive what was sent
+export const PAIR_MS = 5000; // for two peers to connect, or for the other one to send a candidate
 const MAX_BATCH = 100;
-const NEGOTIATION = 255; // the number of the channel for it, far from those that a page opens itself
+const NEGOTIATION = 255; // the number of its channel, far from those that a page opens itself
 
 /** One side of one session, from its description to the open channel. */
 export class Link {
-  #outbox = []; // candidates of this side that are still to be sent
-  #inbox = []; // those of the other side, until it is known who that is
-  #known = new Set();
-  #sending = true; // or not to be sent yet
-  #asked = false;
+  /** @type {string[]} */
+  #outbox = []; // candidates of this side that still must be sent
+  /** @type {string[]} */
+  #inbox = []; // candidates of the other side, until it has described itself
+  /** @type {Set<string>} */
+  #received = new Set();
+  #sending = true; // true until the session has a code, and during a request
+  #polled = false;
+  /** @type {string | undefined} */
   #since;
   #stop = new AbortController();
-  #silent; // the time until the other side has to have said something
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  #silent; // fires if the other side has not sent a candidate or connected
   #open = false;
-  #pairs; // whether it is for a pair
-  #wanted; // tells that somebody waits for the connection
-  over = new AbortController(); // aborted when the connection has ended
+  #pairs;
+  #negotiation;
+  #wanted = () => {}; // called when both sides are described
+  #reject = /** @type {(error: unknown) => void} */ (() => {});
+  over = new AbortController(); // aborted when the connection is closed
+  code = "";
+  /** @type {string | undefined} */
+  info;
+  /** @type {(() => Promise<void>) | undefined} */
+  keep;
 
+  /**
+   * @param {SignalClient} client
+   * @param {Side} side
+   * @param {IceServers} ice
+   * @param {LinkOptions} options
+   * @param {AbortSignal} signal
+   */
   constructor(client, side, { iceServers, until }, options, signal) {
     this.client = client;
     this.side = side;
     this.until = until;
     this.secret = random();
     this.own = { secret: this.secret, signal: this.signal };
+    this.#pairs = options.pair;
     const connection = (this.peerConnection = newConnection(iceServers, options));
+    /** @type {(name: string, detail?: unknown) => void} */
     this.step = (name, detail) => options.onstep?.(name, detail, connection);
     const link = this;
-    const negotiation = new Negotiation(connection, NEGOTIATION, {
+    this.#negotiation = new Negotiation(connection, NEGOTIATION, {
       signal: this.over.signal,
       leads: side === "offerer",
       get direct() {
         return link.#open;
       },
     });
-    // Of a pair the answerer may have asked several, and says which it takes.
-    this.#pairs = options.pair;
-    const agreed =
-      this.#pairs && side === "offerer"
-        ? new Promise((resolve) => connection.addEventListener("datachannel", resolve, { once: true }))
-        : undefined;
-    const wanted = new Promise((resolve) => (this.#wanted = resolve));
+    /** @type {Promise<Connection>} */
     this.opened = new Promise((resolve, reject) => {
-      this.fail = (error) => {
-        if (this.signal.aborted) return; // it is open, or has failed before
-        reject(error);
-        this.over.abort();
-        this.#stop.abort(error);
-        connection.close();
-      };
-      const use = (channel) => {
-        this.channel = channel;
-        channel.binaryType = "arraybuffer";
-        const release = keepMessages(channel);
-        const open = async () => {
-          // Chromium says so a moment too early, and now and then loses what is sent at once; not after this.
-          await connection.getStats().catch(() => {});
-          await Promise.all([agreed, wanted]);
-          if (this.signal.aborted) return;
-          this.step("open");
-          this.#open = true;
-          this.#stop.abort();
-          negotiation.post();
-          resolve(new Connection(this));
-          release();
-        };
-        if (channel.readyState === "open") open();
-        else channel.addEventListener("open", open, { once: true });
-      };
-      if (side === "offerer") use(connection.createDataChannel("data", options.channel));
-      else connection.addEventListener("datachannel", ({ channel }) => use(channel), { once: true });
+      this.#reject = reject;
+      this.#makeChannel(options.channel, resolve);
     });
-    this.opened.catch(() => {}); // nobody has to ask
+    this.opened.catch(() => {}); // it can reject while nothing waits for it
     signal.addEventListener("abort", () => this.fail(signal.reason), { signal: this.signal });
+    this.#watch();
+  }
+
+  get signal() {
+    return this.#stop.signal;
+  }
+
+  /**
+   * Create the data channel, or wait for it.
+   *
+   * @param {RTCDataChannelInit | undefined} init
+   * @param {(connection: Connection) => void} resolve
+   */
+  #makeChannel(init, resolve) {
+    const connection = this.peerConnection;
+    const offers = this.side === "offerer";
+    // The answerer of a pair may have tried several peers. It opens a second channel with the one that it chooses.
+    const chosen =
+      this.#pairs &&
+      offers &&
+      new Promise((resolve) => connection.addEventListener("datachannel", resolve, { once: true }));
+    /** @type {Promise<void>} */
+    const wanted = new Promise((resolve) => (this.#wanted = resolve));
+    /** @param {RTCDataChannel} channel */
+    const use = (channel) => {
+      channel.binaryType = "arraybuffer";
+      const release = keepMessages(channel);
+      const open = async () => {
+        // Chromium fires `open` slightly too early and sometimes loses what is sent at once. After this call it does not.
+        await connection.getStats().catch(() => {});
+        await Promise.all([chosen, wanted]);
+        if (this.signal.aborted) return;
+        this.step("open");
+        this.#open = true;
+        this.#stop.abort();
+        this.#negotiation.post();
+        resolve(new Connection(this, channel));
+        release();
+      };
+      if (channel.readyState === "open") open();
+      else channel.addEventListener("open", open, { once: true });
+    };
+    if (offers) use(connection.createDataChannel("data", init));
+    else connection.addEventListener("datachannel", ({ channel }) => use(channel), { once: true });
+  }
+
+  /** Send the candidates of this side, and follow the state of the connection. */
+  #watch() {
+    const connection = this.peerConnection;
     connection.addEventListener("icecandidate", ({ candidate }) => {
       if (!candidate) return;
-      if (this.#open) negotiation.add(candidate);
+      if (this.#open) this.#negotiation.add(candidate);
       else this.#send(JSON.stringify(candidate));
     });
     connection.addEventListener("connectionstatechange", () => {
@@ -95,11 +138,24 @@ export class Link {
     });
   }
 
-  get signal() {
-    return this.#stop.signal;
+  /**
+   * Close it, unless it is open or has failed before.
+   *
+   * @param {unknown} error
+   */
+  fail(error) {
+    if (this.signal.aborted) return;
+    this.#reject(error);
+    this.over.abort();
+    this.#stop.abort(error);
+    this.peerConnection.close();
   }
 
-  /** Describe this side, after what the other side says if it was first. */
+  /**
+   * Describe this side, after the offer of the other side if there is one.
+   *
+   * @param {string} [offer]
+   */
   async describe(offer) {
     const connection = this.peerConnection;
     if (offer) await connection.setRemoteDescription(JSON.parse(offer));
@@ -108,24 +164,33 @@ export class Link {
     return description;
   }
 
-  /** Begin with what `describe` has made: from here on candidates are found, and an answerer connects. */
+  /**
+   * Use the description that `describe` has made: candidates are found from now on, and an answerer connects.
+   *
+   * @param {RTCSessionDescriptionInit} description
+   */
   use(description) {
     return this.peerConnection.setLocalDescription(description);
   }
 
-  /** The session is this side's, and what was found so far can be sent. */
+  /**
+   * Send the candidates found so far: the session now belongs to this side.
+   *
+   * @param {string} code
+   */
   begin(code) {
     this.code = code;
     this.#sending = false;
     this.#send();
   }
 
-  async #send(...found) {
-    this.#outbox.push(...found);
+  /** @param {string[]} candidates */
+  async #send(...candidates) {
+    this.#outbox.push(...candidates);
     if (this.#sending) return;
     this.#sending = true;
     try {
-      // What is found during one request goes with the next one.
+      // Candidates found during a request go with the next one.
       while (this.#outbox.length) {
         const batch = this.#outbox.slice(0, MAX_BATCH);
         await retry(() => this.#post(batch), this.signal);
@@ -133,44 +198,55 @@ export class Link {
         this.step("candidates sent", batch.length);
       }
     } catch {
-      // The channel is open, or the session is gone, which `news` will be told too.
+      // The channel is open, or the session no longer exists; then `news` fails, too.
     }
     this.#sending = false;
   }
 
+  /** @param {string[]} batch */
   async #post(batch) {
     try {
       await this.client.candidates(this.code, this.side, batch, this.own);
     } catch (error) {
-      if (error.status !== 400) throw error; // else it knows no batches
+      if (refusal(error).status !== 400) throw error;
+      // The server does not support batches.
       for (const each of batch) await this.client.candidate(this.code, this.side, each, this.own);
     }
   }
 
-  /** Take candidates of the other side, each once; they are kept until it has described itself. */
+  /**
+   * Use each candidate of the other side once, after it has described itself.
+   *
+   * @param {string[]} candidates
+   */
   add(candidates) {
-    const found = candidates.filter((each) => !this.#known.has(each) && this.#known.add(each));
-    if (found.length) clearTimeout(this.#silent);
-    this.#inbox.push(...found);
+    const unseen = candidates.filter((each) => !this.#received.has(each) && this.#received.add(each));
+    if (unseen.length) clearTimeout(this.#silent);
+    this.#inbox.push(...unseen);
     if (!this.peerConnection.remoteDescription) return;
     for (const each of this.#inbox.splice(0)) {
-      const ignore = () => {}; // one that is wrong does not spoil the others
+      const ignore = () => {}; // an invalid one does not prevent the others
       new Promise((resolve) => resolve(this.peerConnection.addIceCandidate(JSON.parse(each)))).catch(ignore);
     }
   }
 
-  /** Wait for what the other side sends, and use it; whether it has described itself. Each try begins with `keep`. */
+  /**
+   * Poll, and use what the other side has sent. Returns whether it has described itself. Each try begins with `keep`.
+   *
+   * @param {number} [tries]
+   * @param {() => Promise<void>} [keep]
+   */
   async news(tries, keep) {
-    if (this.#asked && !this.#since) await sleep(PAUSE_MS, this.signal);
+    if (this.#polled && !this.#since) await sleep(PAUSE_MS, this.signal);
     const { client, code, side, own, peerConnection } = this;
-    const asking = async () => {
+    const poll = async () => {
       await keep?.();
       return client.poll(code, side, { wait: WAIT_S, since: this.#since, ...own });
     };
-    const { answer, answerCandidates, offerCandidates, cursor } = await retry(asking, this.signal, tries);
-    this.#asked = true;
+    const { answer, answerCandidates, offerCandidates, cursor } = await retry(poll, this.signal, tries);
+    this.#polled = true;
     this.#since = cursor;
-    const candidates = answerCandidates ?? offerCandidates;
+    const candidates = answerCandidates ?? offerCandidates ?? [];
     if (candidates.length) this.step("candidates received", candidates.length);
     if (answer && !peerConnection.remoteDescription) {
       this.step("answered");
@@ -184,45 +260,55 @@ export class Link {
     return Boolean(answer);
   }
 
-  /** Both sides are described: go on until the channel is open, for a while at the most. */
+  /** Continue until the channel is open or the time limit is reached. Both sides are described. */
   async connect() {
     this.#wanted();
-    const timer = setTimeout(() => this.fail(new Error("The other peer did not connect in time")), CONNECT_MS);
-    const silent = () => this.fail(new Error("The other peer says nothing"));
+    const timer = setTimeout(() => this.fail(new Error("The other peer did not connect")), CONNECT_MS);
+    const silent = () => this.fail(new Error("The other peer is silent"));
     if (this.#pairs || this.side === "answerer") this.#silent = setTimeout(silent, PAIR_MS);
     this.signal.addEventListener("abort", () => [timer, this.#silent].forEach(clearTimeout));
     try {
       while (!this.signal.aborted) await this.news();
     } catch (error) {
-      // Two peers that have described themselves may connect without the server too. But when the session is gone, so
-      // is the other peer, most likely.
+      // Two peers that have described themselves can connect without the server. But if the session no longer exists,
+      // the other peer has probably left.
       if (taken(error)) setTimeout(() => this.fail(new Error("The other peer has left")), this.#pairs ? 0 : GIVE_UP_MS);
     }
   }
 }
 
 /** A connection whose data channel is open. */
-class Connection {
-  constructor({ peerConnection, channel, code, side, info, over }) {
-    Object.assign(this, { peerConnection, channel, code, side, info });
+export class Connection {
+  /**
+   * @param {Link} link
+   * @param {RTCDataChannel} channel
+   */
+  constructor(link, channel) {
+    const { peerConnection, over } = link;
+    this.peerConnection = peerConnection;
+    this.channel = channel;
+    this.code = link.code;
+    this.side = link.side;
+    this.info = link.info;
+    this.end = () => {};
     const leave = () => peerConnection.close();
-    globalThis.addEventListener?.("pagehide", leave); // the other side is told at once
+    // So that the other side notices at once.
+    globalThis.addEventListener?.("pagehide", leave, { signal: over.signal });
+    /** @type {Promise<void>} */
     this.closed = new Promise((resolve) => {
-      const end = () => {
-        globalThis.removeEventListener?.("pagehide", leave);
+      this.end = () => {
         leave();
         over.abort();
         resolve();
       };
-      channel.addEventListener("close", end, { once: true });
-      peerConnection.addEventListener("connectionstatechange", () => {
-        if (["failed", "closed"].includes(peerConnection.connectionState)) end();
-      });
-      this.end = end;
+    });
+    channel.addEventListener("close", this.end, { once: true });
+    peerConnection.addEventListener("connectionstatechange", () => {
+      if (["failed", "closed"].includes(peerConnection.connectionState)) this.end();
     });
   }
 
-  /** Send what is still to be sent, then close; resolves when all is closed. */
+  /** Send what still must be sent, then close; resolves when all is closed. */
   async close() {
     this.channel.close();
     const timer = setTimeout(this.end, CLOSE_MS);
@@ -231,19 +317,22 @@ class Connection {
   }
 }
 
-/** Publish an offer: its link. */
+/**
+ * Publish an offer and return its link.
+ *
+ * @param {SignalClient} client
+ * @param {string} topic
+ * @param {LinkOptions} options
+ * @param {Servers} servers
+ */
 export async function createOffer(client, topic, options, servers) {
   const { signal } = servers;
   const link = new Link(client, "offerer", await servers.iceServers(client), options, signal);
   try {
     const offer = await link.describe();
     await link.use(offer);
-    const info = options.info ?? ownInfo();
-    const { code, keep } = await publishHeld(client, topic, {
-      info,
-      offer: JSON.stringify(offer),
-      secret: link.secret,
-    });
+    const fields = { info: options.info ?? ownInfo(), offer: JSON.stringify(offer), secret: link.secret };
+    const { code, keep } = await publishHeld(client, topic, fields);
     link.keep = keep;
     link.begin(code);
     link.step("published", code);
@@ -256,7 +345,12 @@ export async function createOffer(client, topic, options, servers) {
   return link;
 }
 
-/** Keep a link's offer listed until it is answered (true), or has to be replaced by another. */
+/**
+ * Keep a link's offer listed until it is answered (true) or must be replaced by another (false).
+ *
+ * @param {Link} link
+ * @param {Servers} servers
+ */
 export async function waitForAnswer(link, servers) {
   const { client, code, keep } = link;
   try {

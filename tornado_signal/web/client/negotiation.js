@@ -3,6 +3,13 @@
 import { parsed } from "./identity.js";
 import { PAUSE_MS, sleep } from "./timing.js";
 
+/** @import { PeerOptions } from "../client.d.ts" */
+/** @import { Mail, Way } from "./types.d.ts" */
+
+/**
+ * @param {RTCIceServer[]} iceServers
+ * @param {PeerOptions} options
+ */
 export function newConnection(iceServers, { rtc, RTCPeerConnection = globalThis.RTCPeerConnection, prepare }) {
   const connection = new RTCPeerConnection({ iceServers, ...rtc });
   try {
@@ -14,47 +21,61 @@ export function newConnection(iceServers, { rtc, RTCPeerConnection = globalThis.
   }
 }
 
-/** Keep what arrives before anybody can listen; the function that is returned hands it over after this turn. */
+/**
+ * Buffer the messages that arrive before a page can listen. The function that is returned delivers them after the
+ * current event-loop iteration.
+ *
+ * @param {RTCDataChannel} channel
+ */
 export function keepMessages(channel) {
-  const kept = [];
+  /** @type {unknown[]} */
+  const buffer = [];
+  /** @param {MessageEvent} event */
   const keep = (event) => {
     event.stopImmediatePropagation();
-    kept.push(event.data);
+    buffer.push(event.data);
   };
   channel.addEventListener("message", keep);
   return () => {
-    const { port1, port2 } = new MessageChannel(); // unlike a timer it is not slowed down in the background
+    const { port1, port2 } = new MessageChannel(); // browsers slow timers of background pages down, but not this
     port1.onmessage = () => {
       port1.close();
       channel.removeEventListener("message", keep);
-      for (const data of kept) channel.dispatchEvent(new MessageEvent("message", { data }));
+      for (const data of buffer) channel.dispatchEvent(new MessageEvent("message", { data }));
     };
     port2.postMessage(null);
   };
 }
 
 /**
- * What is negotiated on one RTCPeerConnection, by "perfect negotiation": either side may offer at any time, and of two
- * offers at once that of the side that leads stands; but never that of Firefox beside another browser's, since Chromium
- * cannot always use one after it has taken back its own. What is sent is `{description, of, candidates}`: a description
- * is the `of`th offer of its side, or answers that of the other.
+ * "Perfect negotiation" on one RTCPeerConnection: either side may offer at any time. Of two offers at once, that of the
+ * side that leads is used. If only one side is Firefox, the other side's offer is used, because Chromium cannot always
+ * use an offer of Firefox after a rollback. A message is `{description, of, candidates}`: the description is either the
+ * `of`th offer of its side or the answer to the `of`th offer of the other side.
  *
- * It goes over a data channel, which both sides make with the same number, when `way` says that it is `direct`. Before
- * that, if the other side is `listed`, over `send`, which tells whether it was taken. `signal` ends it.
+ * While `way.direct` is true, messages go over a data channel that both sides create with the same number. Otherwise,
+ * while `way.listed` is true, they go over `way.send`, which returns whether the mail was taken. `way.signal` ends the
+ * negotiation.
  */
 export class Negotiation {
   #connection;
   #way;
   #channel;
-  #found = []; // candidates that are still to be sent
-  #described = false; // whether the description is still to be sent
+  /** @type {RTCIceCandidate[]} */
+  #outbox = []; // candidates that still must be sent
+  #described = false; // whether the description still must be sent
   #offers = 0;
   #of = 0;
-  #seen = 0; // the last offer of the other side
+  #seen = 0; // the number of the other side's last offer
   #making = false; // whether an offer is being made
   #posting = false;
   #taking = Promise.resolve();
 
+  /**
+   * @param {RTCPeerConnection} connection
+   * @param {number} id
+   * @param {Way} way
+   */
   constructor(connection, id, way) {
     this.#connection = connection;
     this.#way = way;
@@ -63,7 +84,7 @@ export class Negotiation {
     this.#channel.addEventListener("open", () => this.post(), { signal });
     this.#channel.addEventListener("message", ({ data }) => this.take(parsed(data)), { signal });
     const offer = () => {
-      // Not every implementation waits with this event until it is true.
+      // Some implementations fire this event before the state is stable.
       if (connection.signalingState === "stable" && (way.begins || connection.remoteDescription)) this.#offer();
     };
     connection.addEventListener("negotiationneeded", offer, { signal });
@@ -73,16 +94,21 @@ export class Negotiation {
     return this.#way.direct && this.#channel.readyState === "open";
   }
 
-  /** Send a candidate of this side. */
+  /**
+   * Send a candidate of this side.
+   *
+   * @param {RTCIceCandidate} candidate
+   */
   add(candidate) {
-    this.#found.push(candidate);
+    this.#outbox.push(candidate);
     this.post();
   }
 
   /** Look for another way through the network. */
   restart() {
     this.#connection.restartIce();
-    if (this.#connection.signalingState === "have-local-offer") this.#offer(); // else it is told to
+    // In other states the browser fires `negotiationneeded`.
+    if (this.#connection.signalingState === "have-local-offer") this.#offer();
   }
 
   async #offer() {
@@ -93,28 +119,29 @@ export class Negotiation {
       this.#described = true;
       this.post();
     } catch {
-      // It has ended, or the other side was faster: then this is told again.
+      // The connection is closed, or the other side was faster: then the event fires again.
     }
     this.#making = false;
   }
 
-  /** Send what there is to be sent; what is found meanwhile goes with the next message. */
+  /** Send all that still must be sent. What is added in the meantime goes with the next message. */
   async post() {
     if (this.#posting) return;
     this.#posting = true;
     const { signal } = this.#way;
-    let message;
+    /** @type {Mail & { candidates: RTCIceCandidate[] }} */
+    let message = { candidates: [] };
     try {
-      while (!signal.aborted && (this.#direct || this.#way.listed) && (this.#described || this.#found.length)) {
-        message = { candidates: this.#found.splice(0) };
+      while (!signal.aborted && (this.#direct || this.#way.listed) && (this.#described || this.#outbox.length)) {
+        message = { candidates: this.#outbox.splice(0) };
         if (this.#described) Object.assign(message, { description: this.#connection.localDescription, of: this.#of });
         this.#described = false;
         if (this.#direct) this.#channel.send(JSON.stringify(message));
-        // The description has all candidates until then in it.
-        else if (!(await this.#way.send(message))) this.#described = true;
+        // The description contains all candidates found so far.
+        else if (!(await this.#way.send?.(message))) this.#described = true;
       }
     } catch {
-      this.#found.unshift(...message.candidates);
+      this.#outbox.unshift(...message.candidates);
       this.#described ||= "description" in message;
       const again = () => this.post();
       sleep(PAUSE_MS, signal).then(again, () => {}); // the channel's buffer may be full
@@ -123,25 +150,31 @@ export class Negotiation {
     }
   }
 
-  /** Take what the other side has sent, one message after the other. */
+  /**
+   * Process a message of the other side, after the earlier ones.
+   *
+   * @param {Mail} message
+   */
   take(message) {
-    this.#taking = this.#taking.then(() => this.#take(message)).catch(() => {}); // nonsense is no description
+    this.#taking = this.#taking.then(() => this.#take(message)).catch(() => {}); // a malformed message is ignored
   }
 
-  async #take({ description, of, candidates = [] }) {
+  /** @param {Mail} message */
+  async #take({ description, of = NaN, candidates = [] }) {
     const connection = this.#connection;
-    // An offer that comes twice was sent again because its response was lost, with the candidates found meanwhile.
+    // The same offer arrives twice if its response was lost; candidates found since then arrive with it.
     if (description?.type === "offer" && of !== this.#seen) {
-      if (!(of > this.#seen)) return; // it is late
-      const [own, other] = [connection.localDescription, description].map((each) => /^o=mozilla/m.test(each?.sdp));
+      if (!(of > this.#seen)) return; // it is outdated
+      const texts = [connection.localDescription?.sdp, description.sdp];
+      const [own, other] = texts.map((each) => /^o=mozilla/m.test(each ?? ""));
       const stands = own === other ? this.#way.leads : other;
       if (stands && (this.#making || connection.signalingState !== "stable")) return;
       this.#seen = of;
-      this.#described = false; // what this side has offered is void
+      this.#described = false; // the offer of this side is void
       try {
         await connection.setRemoteDescription(description);
       } catch {
-        return this.#way.refused?.(); // from here on Chromium does nothing more
+        return this.#way.refused?.(); // after this error Chromium cannot continue
       }
       await connection.setLocalDescription();
       this.#of = of;
@@ -150,6 +183,7 @@ export class Negotiation {
     } else if (description?.type === "answer" && of === this.#of && connection.signalingState === "have-local-offer") {
       await connection.setRemoteDescription(description);
     }
-    for (const each of candidates) connection.addIceCandidate(each).catch(() => {}); // may be of an older description
+    // A candidate may belong to an older description.
+    for (const each of candidates) connection.addIceCandidate(each).catch(() => {});
   }
 }

@@ -3,79 +3,110 @@
 import { CLOSE_MS } from "./link.js";
 import { Negotiation, newConnection } from "./negotiation.js";
 
+/** @import { Peer as PublicPeer, RoomOptions } from "../client.d.ts" */
+/** @import { Attempt, Mail, Member } from "./types.d.ts" */
+
 const RECONNECT_MS = 15_000; // of an interruption, after which another connection is made
 
-/** One connection to another member of a room, from the attempt to its end; what a room gives as a peer. */
+/**
+ * One connection to another member of a room, from the attempt to its end; the `peer` of a room's events.
+ *
+ * @implements {PublicPeer}
+ */
 export class Peer {
-  #link; // what the room has for it
+  #member;
+  #callbacks; // of the room
   #negotiation;
   #joined = false;
   #interrupted = false;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
   #timer;
   #stop = new AbortController();
-  #mail = new AbortController(); // aborted when what is to be sent can go over the data channel again
-  #sent = new Map(); // by the track: its transceiver
-  #unused = []; // transceivers that have sent and can again, which `addTrack` leaves: descriptions would grow for ever
-  streams = []; // that the other side sends
+  #mail = new AbortController(); // aborted when messages can go over the data channel again
+  /** @type {Map<MediaStreamTrack, RTCRtpTransceiver>} */
+  #transceivers = new Map(); // by the track that is sent
+  /** @type {RTCRtpTransceiver[]} */
+  #unused = []; // transceivers that can be used again. `addTrack` does not, so descriptions would grow without limit
+  /** @type {MediaStream[]} */
+  streams = []; // sent by the other side
 
-  constructor({ id, name, info }, link, streams, options) {
-    Object.assign(this, { id, name, info });
-    this.#link = link;
-    const { signal } = this.#stop;
-    const connection = (this.peerConnection = newConnection(link.iceServers, options));
-    this.channel = connection.createDataChannel("room", { ...options.channel, negotiated: true, id: 0 });
+  /**
+   * @param {Member} member
+   * @param {Attempt} callbacks
+   * @param {Iterable<MediaStream>} streams
+   * @param {RoomOptions} options
+   */
+  constructor(member, callbacks, streams, options) {
+    this.id = member.id;
+    this.name = member.name;
+    this.info = member.info;
+    this.#member = member;
+    this.#callbacks = callbacks;
+    this.peerConnection = newConnection(callbacks.iceServers, options);
+    this.channel = this.peerConnection.createDataChannel("room", { ...options.channel, negotiated: true, id: 0 });
     this.channel.binaryType = "arraybuffer";
     const peer = this;
-    this.#negotiation = new Negotiation(connection, 1, {
-      signal,
-      leads: link.leads,
-      begins: link.leads,
-      refused: () => this.#joined && this.end(), // and another attempt is made
+    const { leads } = callbacks;
+    this.#negotiation = new Negotiation(this.peerConnection, 1, {
+      signal: this.#stop.signal,
+      leads,
+      begins: leads,
+      refused: () => {
+        if (this.#joined) this.end(); // then the room makes another attempt
+      },
       get direct() {
         return peer.#joined && !peer.#interrupted;
       },
       get listed() {
-        return link.listed;
+        return member.code;
       },
-      send: (mail) => link.send(mail, this.#mail.signal),
+      send: (mail) => callbacks.send(mail, this.#mail.signal),
     });
-    const on = (target, name, act) => target.addEventListener?.(name, act, { signal });
-    on(connection, "icecandidate", ({ candidate }) => candidate && this.#negotiation.add(candidate));
-    on(connection, "track", ({ streams: [stream] }) => stream && this.#onTrack(stream));
-    on(connection, "connectionstatechange", () => this.#changed());
-    on(this.channel, "open", async () => {
-      await connection.getStats().catch(() => {}); // as for a Link
-      this.#join();
-    });
-    on(this.channel, "message", ({ data }) => {
-      this.#join();
-      link.tell("message", { peer: this, data });
-    });
-    on(this.channel, "close", () => this.end());
-    on(globalThis, "online", () => {
-      if (this.#interrupted) this.#again(RECONNECT_MS);
-    });
+    this.#listen();
     for (const stream of streams) this.add(stream);
     this.#wait();
   }
 
-  /** Give up when the other side says nothing for a while; the one that leads first, and then tries again. */
+  #listen() {
+    const { peerConnection: connection, channel } = this;
+    const options = { signal: this.#stop.signal };
+    const send = (/** @type {RTCPeerConnectionIceEvent} */ { candidate }) =>
+      candidate && this.#negotiation.add(candidate);
+    connection.addEventListener("icecandidate", send, options);
+    connection.addEventListener("track", ({ streams: [stream] }) => stream && this.#onTrack(stream), options);
+    connection.addEventListener("connectionstatechange", () => this.#onState(), options);
+    const open = async () => {
+      await connection.getStats().catch(() => {}); // as for a Link
+      this.#join();
+    };
+    channel.addEventListener("open", open, options);
+    const message = (/** @type {MessageEvent} */ { data }) => {
+      this.#join();
+      this.#callbacks.tell("message", { peer: this, data });
+    };
+    channel.addEventListener("message", message, options);
+    channel.addEventListener("close", () => this.end(), options);
+    const online = () => this.#interrupted && this.#reconnect(RECONNECT_MS);
+    globalThis.addEventListener?.("online", online, options);
+  }
+
+  /** Give up if the other side sends nothing for a while. The side that leads gives up earlier and then tries again. */
   #wait() {
     if (this.#joined || this.#stop.signal.aborted) return;
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.giveUp(), this.#link.leads ? this.#link.ms : 2 * RECONNECT_MS);
+    this.#timer = setTimeout(() => this.giveUp(), this.#callbacks.leads ? this.#callbacks.ms : 2 * RECONNECT_MS);
   }
 
   #join() {
     if (this.#joined || this.#stop.signal.aborted) return;
     clearTimeout(this.#timer);
     this.#joined = true;
-    this.#link.joined(this);
-    for (const stream of this.streams) this.#link.tell("stream", { peer: this, stream });
+    this.#callbacks.joined(this);
+    for (const stream of this.streams) this.#callbacks.tell("stream", { peer: this, stream });
     this.post();
   }
 
-  #changed() {
+  #onState() {
     const { connectionState } = this.peerConnection;
     if (connectionState === "connected") {
       if (this.#joined) clearTimeout(this.#timer);
@@ -90,78 +121,89 @@ export class Peer {
     } else if (["disconnected", "failed"].includes(connectionState) && this.#joined && !this.#interrupted) {
       this.#interrupted = true;
       this.check();
-      if (this.#interrupted) this.#again(RECONNECT_MS);
+      if (this.#interrupted) this.#reconnect(RECONNECT_MS);
     }
   }
 
-  /** Look for another way, and again after longer and longer pauses: a browser is slow to notice another network. */
-  #again(leftMs, pauseMs = leftMs / 15) {
+  /**
+   * Restart ICE, and again after longer and longer pauses: a browser is slow to notice another network.
+   *
+   * @param {number} leftMs
+   */
+  #reconnect(leftMs, pauseMs = leftMs / 15) {
     clearTimeout(this.#timer);
     if (leftMs <= 0) return this.end();
-    if (this.#link.leads) this.#negotiation.restart();
-    this.#timer = setTimeout(() => this.#again(leftMs - pauseMs, 1.2 * pauseMs), pauseMs);
+    if (this.#callbacks.leads) this.#negotiation.restart();
+    this.#timer = setTimeout(() => this.#reconnect(leftMs - pauseMs, 1.2 * pauseMs), pauseMs);
   }
 
-  /** End it if there is neither a connection nor, on the server, the other member. */
+  /** End it if it is not connected and the server does not list the other member. */
   check() {
-    if (!this.#link.listed && this.peerConnection.connectionState !== "connected") this.end();
+    if (!this.#member.code && this.peerConnection.connectionState !== "connected") this.end();
   }
 
   post() {
     this.#negotiation.post();
   }
 
-  /** Take mail. */
+  /** @param {Mail} mail */
   take(mail) {
     this.#wait();
     this.#negotiation.take(mail);
   }
 
+  /** @param {MediaStream} stream */
   #onTrack(stream) {
     if (this.streams.includes(stream)) return;
     this.streams.push(stream);
     stream.addEventListener("removetrack", () => {
       if (stream.getTracks().length || !this.streams.includes(stream)) return;
       this.streams.splice(this.streams.indexOf(stream), 1);
-      if (this.#joined) this.#link.tell("streamend", { peer: this, stream });
+      if (this.#joined) this.#callbacks.tell("streamend", { peer: this, stream });
     });
-    if (this.#joined) this.#link.tell("stream", { peer: this, stream });
+    if (this.#joined) this.#callbacks.tell("stream", { peer: this, stream });
   }
 
-  /** Send the tracks of a stream which are not sent yet. */
+  /**
+   * Send the tracks of a stream that are not sent yet.
+   *
+   * @param {MediaStream} stream
+   */
   add(stream) {
     const connection = this.peerConnection;
-    const sent = connection.getSenders().map(({ track }) => track);
+    const tracks = connection.getSenders().map(({ track }) => track);
     for (const track of stream.getTracks()) {
-      if (sent.includes(track) || this.#sent.has(track)) continue;
-      const at = this.#unused.findIndex(({ receiver }) => receiver.track.kind === track.kind);
-      if (at < 0) {
+      if (tracks.includes(track) || this.#transceivers.has(track)) continue;
+      const place = this.#unused.findIndex(({ receiver }) => receiver.track.kind === track.kind);
+      if (place < 0) {
         const sender = connection.addTrack(track, stream);
-        const made = connection.getTransceivers().find((each) => each.sender === sender);
-        this.#sent.set(track, made);
+        const transceiver = connection.getTransceivers().find((each) => each.sender === sender);
+        if (transceiver) this.#transceivers.set(track, transceiver);
       } else {
-        const [kept] = this.#unused.splice(at, 1);
-        kept.sender.setStreams?.(stream);
-        kept.sender.replaceTrack(track).catch(() => {}); // it has ended
-        kept.direction = kept.direction === "inactive" ? "sendonly" : "sendrecv";
-        this.#sent.set(track, kept);
+        const [transceiver] = this.#unused.splice(place, 1);
+        transceiver.sender.setStreams?.(stream);
+        transceiver.sender.replaceTrack(track).catch(() => {}); // the transceiver has stopped
+        transceiver.direction = transceiver.direction === "inactive" ? "sendonly" : "sendrecv";
+        this.#transceivers.set(track, transceiver);
       }
     }
   }
 
+  /** @param {MediaStream} stream */
   remove(stream) {
     for (const track of stream.getTracks()) {
-      const kept = this.#sent.get(track);
-      if (!this.#sent.delete(track)) continue;
-      kept.sender.replaceTrack(null).catch(() => {});
-      kept.direction = kept.direction === "sendonly" ? "inactive" : "recvonly";
-      this.#unused.push(kept);
+      const transceiver = this.#transceivers.get(track);
+      if (!transceiver) continue;
+      this.#transceivers.delete(track);
+      transceiver.sender.replaceTrack(null).catch(() => {});
+      transceiver.direction = transceiver.direction === "sendonly" ? "inactive" : "recvonly";
+      this.#unused.push(transceiver);
     }
   }
 
-  /** End an attempt; that the other side is there, but cannot be reached, is told. */
+  /** End an attempt; if the other side has sent a description, report that it cannot be reached. */
   giveUp() {
-    if (!this.#joined && this.peerConnection.remoteDescription) this.#link.unreachable();
+    if (!this.#joined && this.peerConnection.remoteDescription) this.#callbacks.unreachable();
     this.end();
   }
 
@@ -172,10 +214,10 @@ export class Peer {
     this.#mail.abort();
     this.#interrupted = false;
     this.peerConnection.close();
-    this.#link.ended(this, this.#joined);
+    this.#callbacks.ended(this, this.#joined);
   }
 
-  /** Send what is still to be sent, then end. */
+  /** Send what still must be sent, then end. */
   async close() {
     if (this.#joined) {
       await new Promise((resolve) => {

@@ -7,28 +7,35 @@ import { Peer } from "./peer.js";
 import { publishHeld, Servers } from "./servers.js";
 import { backOff, Deadline, PAUSE_MS, retry, sleep, taken } from "./timing.js";
 
-const MAX_MAILS = 250; // to one beacon: the server's limits allow twice as many
-const MAX_ATTEMPTS = 50; // at once that a room begins, and as many that others do: a page may have 500 connections
-const ROOM = "room/"; // what the topic of a room begins with on the server: no offers are there that `join` could take
+/** @import { Peer as PublicPeer, RoomOptions, Session } from "../client.d.ts" */
+/** @import { SignalClient } from "./signal-client.js" */
+/** @import { Attempt, Fields, Mail, Member, TellRoom } from "./types.d.ts" */
+
+const MAX_MAILS = 250; // to one beacon; half of the server's limit
+const MAX_ATTEMPTS = 50; // that a room begins at once, and others begin: a page may have 500 connections
+const ROOM = "room/"; // the prefix of the topic of a room on the server, where `join` finds no beacons
 
 /** Members that wait for an attempt: the least tried first, in random order. */
 class Queue {
+  /** @type {Member[][]} */
   #byTries = Array.from({ length: 5 }, () => []);
 
+  /** @param {Member} member */
   add(member) {
     this.delete(member);
     member.waiting = this.#byTries[Math.min(4, member.tries)];
     member.place = member.waiting.push(member) - 1;
   }
 
+  /** @param {Member} member */
   delete(member) {
     const { waiting, place } = member;
-    if (!waiting) return;
-    const last = waiting.pop();
-    if (last !== member) Object.assign((waiting[place] = last), { place });
+    const last = waiting?.pop();
+    if (waiting && last && last !== member) Object.assign((waiting[Number(place)] = last), { place });
     member.waiting = undefined;
   }
 
+  /** @returns {Member | undefined} */
   get next() {
     const waiting = this.#byTries.find(({ length }) => length) ?? [];
     return waiting[Math.floor(Math.random() * waiting.length)];
@@ -39,42 +46,57 @@ class Queue {
  * Everybody under a topic, connected to everybody: events `listed`, `join`, `leave`, `message`, `stream`, `streamend`,
  * `error` and `close`.
  *
- * A member has an id, and under the topic a session, its beacon, as long as it is there. Nobody answers a beacon. Its
+ * A member has an id and, while it is in the room, a session under the topic: its beacon. Nobody answers a beacon. Its
  * `offer` is `{id, at, me}`, its `info` the member's. Its candidates are the mail to the member:
  *
  *   {from, me, info, code, connection, description, of, candidates}
  *
- * `from`, `me`, `info` and `code` are the sender's id, name, info and beacon; `connection` names the attempt that this is
- * about, and is known to both sides only; the others are described at `Negotiation`, which goes on over a data channel
- * when there is one. Of two members the one with the smaller id leads: it begins.
+ * `from`, `me`, `info` and `code` are the sender's id, name, info and beacon. `connection` names the attempt that the
+ * mail belongs to. The others are described at `Negotiation`, which uses a data channel when there is one. Of two
+ * members, the one with the smaller id leads: it begins.
  *
- * Offer and mail are JSON. A member with a name has a secret, and an id that is made from it (`Identity`): it signs
- * both, together with the topic and the id of the recipient of the mail, and its signature stands before the JSON.
+ * Offer and mail are JSON. A member with a name has a secret, and an id that is made from it (`Identity`). It signs
+ * both, together with the topic and the id of the recipient of the mail; its signature stands before the JSON.
  */
 class Room extends EventTarget {
+  /** @type {string | undefined} */
   id;
   listed = false;
+  /** @type {Map<string, Peer>} */
   peers = new Map();
-  #members = new Map(); // by id: {id, name, code, at, createdAt, info, connection, tries, resting, peer, waiting, place}
-  #listed = new Map(); // the members by the codes of their beacons
-  #named = new Map(); // by name: the members that use it; it belongs to the first one
+  /** @type {Map<string, Member>} */
+  #members = new Map(); // by id
+  /** @type {Map<string, Member>} */
+  #byBeacon = new Map(); // the members by the codes of their beacons
+  /** @type {Map<string | undefined, Set<Member>>} */
+  #byName = new Map(); // the members that use a name, which belongs to the first one
   #queue = new Queue();
-  #attempts = { true: new Map(), false: new Map() }; // by who leads: links, by the peers that have not joined
-  #made = 0; // how many peers there have been
+  /** @type {Map<Peer, Attempt>} */
+  #attempts = new Map(); // by the peers that have not joined
+  #peerCount = 0; // the number of peers created so far
   // biome-ignore lint/correctness/noUnusedPrivateClassMembers: kept in a field so that bundlers do not drop the allocation
-  #garbage;
-  #paused = false; // because one could not be made
+  #garbage = 0;
+  #paused = false; // because a connection could not be created
+  /** @type {Set<MediaStream>} */
   #streams = new Set();
   #topic;
   #options;
+  /** @type {Identity | undefined} */
   #identity;
   #secret = random(); // of the beacon
-  #at = 0; // when the beacon was made
-  #iceServers;
+  #at = 0; // when the beacon was created
+  /** @type {RTCIceServer[]} */
+  #iceServers = [];
+  /** @type {SignalClient | undefined} */
   #client;
+  /** @type {string | undefined} */
   #code; // of the beacon
   #stop = new AbortController();
 
+  /**
+   * @param {string} topic
+   * @param {RoomOptions} options
+   */
   constructor(topic, options) {
     super();
     this.#topic = ROOM + topic;
@@ -83,7 +105,7 @@ class Room extends EventTarget {
     const { signal } = this.#stop;
     const hide = () => {
       this.#withdraw();
-      for (const { peer } of this.#members.values()) peer?.end(); // the others are told at once
+      for (const { peer } of this.#members.values()) peer?.end(); // so that the others notice at once
     };
     globalThis.addEventListener?.("pagehide", hide, { signal });
     options.signal?.addEventListener("abort", () => this.leave(), { signal });
@@ -91,21 +113,33 @@ class Room extends EventTarget {
     else this.#run(new Servers(options, signal, (error) => this.#tell("error", { error })));
   }
 
-  /** Send a stream to all, now and later. */
+  /**
+   * Send a stream to all, now and later.
+   *
+   * @param {MediaStream} stream
+   */
   addStream(stream) {
     this.#streams.add(stream);
     for (const { peer } of this.#members.values()) peer?.add(stream);
   }
 
+  /** @param {MediaStream} stream */
   removeStream(stream) {
     this.#streams.delete(stream);
     for (const { peer } of this.#members.values()) peer?.remove(stream);
   }
 
-  /** Send to one peer (or its id), or to all. */
+  /**
+   * Send to one peer (or its id), or to all.
+   *
+   * @param {string | Blob | ArrayBuffer | ArrayBufferView} data
+   * @param {PublicPeer | string} [to]
+   */
   send(data, to) {
-    for (const { channel } of to === undefined ? this.peers.values() : [this.peers.get(to.id ?? to) ?? {}]) {
-      if (channel?.readyState === "open") channel.send(data);
+    const peers = to === undefined ? this.peers.values() : [this.peers.get(typeof to === "string" ? to : to.id)];
+    for (const peer of peers) {
+      // `send` is declared once for each type, and not for their union.
+      if (peer?.channel.readyState === "open") peer.channel.send(/** @type {string} */ (data));
     }
   }
 
@@ -117,6 +151,7 @@ class Room extends EventTarget {
     this.#tell("close");
   }
 
+  /** @param {Servers} servers */
   async #run(servers) {
     const { signal } = this.#stop;
     const { me, secret = me && ownSecret() } = this.#options;
@@ -125,7 +160,7 @@ class Room extends EventTarget {
         this.#identity = await Identity.of(secret);
         this.id = this.#identity.id;
         if (me && !isName(me)) throw new Error(`A name has one to ${MAX_NAME} characters`);
-        if (me) await servers.first((client) => this.#claim(client, me));
+        if (me) await servers.first((client) => this.#checkName(client, me));
       }
       for (;;) {
         await servers.first((client) => this.#attend(client, servers));
@@ -133,13 +168,18 @@ class Room extends EventTarget {
       }
     } catch (error) {
       if (signal.aborted) return;
-      this.#tell("error", { error });
+      this.#tell("error", { error: /** @type {Error} */ (error) });
       this.leave();
     }
   }
 
-  /** Look whether another member has the name. */
-  async #claim(client, me) {
+  /**
+   * Fail if another member has the name.
+   *
+   * @param {SignalClient} client
+   * @param {string} me
+   */
+  async #checkName(client, me) {
     const { sessions } = await client.sessions(this.#topic, { limit: MAX_PEERS, signal: this.#stop.signal });
     for (const { offer } of sessions) {
       const { id, me: theirs } = await unseal(this.#topic, offer, "id");
@@ -147,7 +187,12 @@ class Room extends EventTarget {
     }
   }
 
-  /** Be there, by one beacon, until another is needed. */
+  /**
+   * Be in the room with one beacon, until another is needed.
+   *
+   * @param {SignalClient} client
+   * @param {Servers} servers
+   */
   async #attend(client, servers) {
     const { signal } = this.#stop;
     const { me, info = ownInfo() } = this.#options;
@@ -161,48 +206,62 @@ class Room extends EventTarget {
     if (signal.aborted) this.#withdraw();
     else this.#setListed(true);
     const deadline = new Deadline(signal);
-    // Those that are there are told now.
-    this.#listed.clear();
+    // The events that follow list the current members.
+    this.#byBeacon.clear();
     this.#queue = new Queue();
     for (const member of this.#members.values()) member.code = member.at = undefined;
     for (const member of this.#members.values()) if (!member.peer) this.#remove(member);
     try {
-      const better = servers.better(client, deadline.signal);
-      await Promise.race([this.#watch(deadline), this.#receive(deadline, servers, keep), better]);
+      const preferred = servers.preferred(client, deadline.signal);
+      const mail = this.#receive(client, code, deadline, servers, keep);
+      await Promise.race([this.#watch(client, deadline), mail, preferred]);
     } finally {
       deadline.end();
       this.#setListed(false);
     }
   }
 
+  /** @param {boolean} listed */
   #setListed(listed) {
     this.listed = listed;
     this.#tell("listed");
   }
 
-  async #watch({ signal }) {
-    for await (const { type, data } of this.#client.events(this.#topic, { signal })) {
+  /**
+   * @param {SignalClient} client
+   * @param {Deadline} deadline
+   */
+  async #watch(client, { signal }) {
+    for await (const { type, data } of client.events(this.#topic, { signal })) {
       if (type === "session") await this.#see(data);
       else this.#gone(data.code);
     }
   }
 
-  async #receive({ signal }, servers, keep) {
-    const client = this.#client;
-    const code = this.#code;
+  /**
+   * Receive the mail to this member's beacon, until it has had so much that it needs another beacon.
+   *
+   * @param {SignalClient} client
+   * @param {string} code
+   * @param {Deadline} deadline
+   * @param {Servers} servers
+   * @param {() => Promise<void>} keep
+   */
+  async #receive(client, code, { signal }, servers, keep) {
     const own = { secret: this.#secret, signal };
+    /** @type {string | undefined} */
     let since;
-    const ask = async () => {
+    const poll = async () => {
       await keep();
       return client.poll(code, "offerer", { wait: WAIT_S, since, ...own });
     };
     try {
-      for (let got = 0; got < MAX_MAILS; ) {
-        const { answer, answerCandidates, cursor } = await retry(ask, signal, servers.tries);
+      for (let count = 0; count < MAX_MAILS; ) {
+        const { answer, answerCandidates = [], cursor } = await retry(poll, signal, servers.tries);
         for (const each of answerCandidates) await this.#take(each);
-        if (answer) return; // what nobody should do
+        if (answer) return; // an answered beacon is no longer listed
         since = cursor;
-        got += answerCandidates.length;
+        count += answerCandidates.length;
         this.#iceServers = (await servers.iceServers(client)).iceServers;
       }
     } catch (error) {
@@ -211,68 +270,95 @@ class Room extends EventTarget {
   }
 
   #withdraw() {
-    if (this.#code) this.#client.leave(this.#code, "offerer", { secret: this.#secret });
+    if (this.#code) this.#client?.leave(this.#code, "offerer", { secret: this.#secret });
     this.#code = undefined;
   }
 
+  /** @param {Session} session */
   async #see({ code, info, offer, createdAt }) {
-    const { id, at, me } = await unseal(this.#topic, offer, "id");
+    const { id, me, ...fields } = await unseal(this.#topic, offer, "id");
+    const at = Number(fields.at);
     if (id === this.id && this.#identity && at > this.#at) {
       throw new Error("Another page is in this room with the same secret");
     }
-    if (!id || id === this.id || !(at > 0) || this.#stop.signal.aborted) return;
-    const member = this.#members.get(id) ?? { id, tries: 0 };
-    // It has another one now, or this is a copy of it.
-    if (at < member.at || (at === member.at && createdAt > member.createdAt)) return;
+    if (typeof id !== "string" || id === this.id || !(at > 0) || this.#stop.signal.aborted) return;
+    const member = this.#members.get(id) ?? { id, info, tries: 0 };
+    // The member has a newer beacon, or this is a copy of its beacon.
+    const { at: lastAt = 0, createdAt: firstCreatedAt = 0 } = member;
+    if (at < lastAt || (at === lastAt && createdAt > firstCreatedAt)) return;
     this.#add(member, me);
-    this.#listed.set(code, member);
+    this.#byBeacon.set(code, member);
     Object.assign(member, { code, at, createdAt, info, resting: false });
     if (!member.peer) return this.#begin(member);
     member.peer.info = info;
     member.peer.post();
   }
 
+  /** @param {string} code */
   #gone(code) {
-    const member = this.#listed.get(code);
-    this.#listed.delete(code);
-    if (member?.code !== code) return;
+    const member = this.#byBeacon.get(code);
+    this.#byBeacon.delete(code);
+    if (!member || member.code !== code) return;
     member.code = member.at = undefined;
     if (member.peer) member.peer.check();
     else this.#remove(member);
   }
 
-  /** Add a member, or give it another name. */
+  /**
+   * Add a member, or rename it.
+   *
+   * @param {Member} member
+   * @param {string} [name]
+   */
   #add(member, name) {
     if (this.#members.get(member.id) === member && member.name === name) return;
     this.#remove(member);
     this.#members.set(member.id, Object.assign(member, { name }));
-    this.#named.set(name, (this.#named.get(name) ?? new Set()).add(member));
+    this.#byName.set(name, (this.#byName.get(name) ?? new Set()).add(member));
   }
 
+  /** @param {Member} member */
   #remove(member) {
     this.#queue.delete(member);
     if (this.#members.get(member.id) !== member) return;
     this.#members.delete(member.id);
-    const others = this.#named.get(member.name);
-    others.delete(member);
-    const [owner] = others;
+    const others = this.#byName.get(member.name);
+    others?.delete(member);
+    const [owner] = others ?? [];
     if (owner) this.#begin(owner);
-    else this.#named.delete(member.name);
+    else this.#byName.delete(member.name);
   }
 
-  /** Whether a member has the name of another one, which had it first. */
+  /**
+   * Whether a member uses a name that another one used first.
+   *
+   * @param {Member} member
+   */
   #nameConflicts({ id, name }) {
-    const [owner] = this.#named.get(name) ?? [];
+    const [owner] = this.#byName.get(name) ?? [];
     return name && (name === this.#options.me || (owner ?? { id }).id !== id);
   }
 
+  /**
+   * Whether this side leads in attempts with a member.
+   *
+   * @param {Member} member
+   */
+  #leads({ id }) {
+    return (this.id ?? "") < id;
+  }
+
+  /** @param {string} text */
   async #take(text) {
-    const { from, me, info, code, connection, ...mail } = await unseal(this.#topic, text, "from", this.id);
-    if (!from || from === this.id || this.#stop.signal.aborted) return;
+    const { from, me, info, code, connection, ...fields } = await unseal(this.#topic, text, "from", this.id);
+    if (typeof from !== "string" || from === this.id || this.#stop.signal.aborted) return;
+    const mail = /** @type {Mail} */ (fields); // the browser checks what it is given
     const member = this.#members.get(from) ?? { id: from, name: me, info: String(info), tries: 0 };
-    const first = from < this.id && mail.description?.type === "offer" && mail.of === 1;
-    const another = member.connection !== connection && this.#attempts.false.get(member.peer)?.late !== false;
-    if (first && another && !this.#nameConflicts(member) && this.#admits(false)) {
+    const first = !this.#leads(member) && mail.description?.type === "offer" && mail.of === 1;
+    // It replaces the current attempt only if that is late.
+    const attempt = member.peer && this.#attempts.get(member.peer);
+    const replaces = member.connection !== connection && attempt?.late !== false;
+    if (first && replaces && !this.#nameConflicts(member) && this.#admits(false)) {
       member.code ??= String(code);
       this.#connect(member, connection);
       if (member.peer) this.#add(member, member.name);
@@ -280,88 +366,109 @@ class Room extends EventTarget {
     if (member.connection === connection) member.peer?.take(mail);
   }
 
-  /** Queue a member if it needs an attempt, and begin attempts. */
+  /**
+   * Queue a member if it needs an attempt, and begin attempts.
+   *
+   * @param {Member} [member]
+   */
   #begin(member) {
-    if (
-      member &&
-      this.id < member.id &&
-      member.code &&
-      !member.peer &&
-      !member.resting &&
-      !this.#nameConflicts(member)
-    ) {
-      this.#queue.add(member);
-    }
+    const due = member && this.#leads(member) && member.code && !member.peer && !member.resting;
+    if (due && !this.#nameConflicts(member)) this.#queue.add(member);
     while (!this.#stop.signal.aborted && this.#queue.next && this.#admits(true)) {
-      const { next } = this.#queue; // an attempt that has ended for this one may have begun another
+      const { next } = this.#queue; // if `admits` has ended an attempt, that may have begun another one
       if (next) this.#connect(next, random(4));
     }
   }
 
-  /** Whether another attempt may begin, of what may be listed in any number; one that has had its time ends for it. */
+  /**
+   * Whether another attempt may begin. Any number of members can be listed, so an attempt that is late ends for it.
+   *
+   * @param {boolean} leads
+   */
   #admits(leads) {
-    const attempts = this.#attempts[leads];
+    const attempts = () => [...this.#attempts].filter(([, attempt]) => attempt.leads === leads);
     if (this.#paused) return false;
-    if (attempts.size >= MAX_ATTEMPTS) [...attempts].find(([, { late }]) => late)?.[0].end();
-    return attempts.size < MAX_ATTEMPTS;
+    if (attempts().length >= MAX_ATTEMPTS)
+      attempts()
+        .find(([, { late }]) => late)?.[0]
+        .end();
+    return attempts().length < MAX_ATTEMPTS;
   }
 
-  /** Begin an attempt, in the place of another one. */
+  /**
+   * Begin an attempt, which replaces the current one.
+   *
+   * @param {Member} member
+   * @param {unknown} connection
+   */
   #connect(member, connection) {
-    const room = this;
     this.#queue.delete(member);
-    const before = member.peer;
-    const times = Math.min(4, (member.tries += 1)); // longer each time: it may be the machine that is slow
-    const callbacks = {
-      leads: this.id < member.id,
-      ms: PAIR_MS * times,
-      late: false,
-      iceServers: this.#iceServers,
-      get listed() {
-        return member.code;
-      },
-      send: (mail, signal) => this.#send(member, { connection, ...mail }, signal),
-      tell: (name, fields) => this.#tell(name, fields),
-      joined(peer) {
-        member.tries = 0;
-        room.#attempts[callbacks.leads].delete(peer);
-        room.peers.set(member.id, peer);
-        room.#tell("join", { peer });
-        room.#begin();
-      },
-      unreachable() {
-        const error = new Error(`There is no way to ${member.name ?? member.info}`);
-        if (member.tries > 1) room.#tell("error", { error }); // once it may be a machine that is slow
-      },
-      ended: (peer, joined) => this.#ended(member, peer, joined),
-    };
+    const previous = member.peer;
+    const times = Math.min(4, (member.tries += 1)); // more time with each attempt, since the device may be slow
+    const callbacks = this.#callbacks(member, connection, PAIR_MS * times);
     try {
       member.peer = new Peer(member, callbacks, this.#streams, this.#options);
     } catch (error) {
-      if (!this.#made) throw error; // it never works
-      this.#tell("error", { error });
+      if (!this.#peerCount) throw error; // it never works
+      this.#tell("error", { error: /** @type {Error} */ (error) });
       this.#free();
       this.#paused = true;
       this.#later(PAUSE_MS, () => (this.#paused = false), member);
       return;
     }
-    if ((this.#made += 1) % MAX_ATTEMPTS === 0) this.#free();
-    this.#attempts[callbacks.leads].set(member.peer, callbacks);
+    if ((this.#peerCount += 1) % MAX_ATTEMPTS === 0) this.#free();
+    this.#attempts.set(member.peer, callbacks);
     this.#later(STAGGER_MS * times, () => (callbacks.late = true));
     member.connection = connection;
-    before?.giveUp();
+    previous?.giveUp();
   }
 
-  /** Make Chromium free closed connections, which count for its limit of 500. It does after enough was allocated. */
+  /**
+   * @param {Member} member
+   * @param {unknown} connection
+   * @param {number} ms
+   * @returns {Attempt}
+   */
+  #callbacks(member, connection, ms) {
+    const leads = this.#leads(member);
+    return {
+      leads,
+      ms,
+      late: false,
+      iceServers: this.#iceServers,
+      send: (mail, signal) => this.#send(member, { connection, ...mail }, signal),
+      tell: this.#tell,
+      joined: (peer) => {
+        member.tries = 0;
+        this.#attempts.delete(peer);
+        this.peers.set(member.id, peer);
+        this.#tell("join", { peer });
+        this.#begin();
+      },
+      unreachable: () => {
+        const error = new Error(`There is no way to ${member.name ?? member.info}`);
+        if (member.tries > 1) this.#tell("error", { error }); // the first time, the device may be slow
+      },
+      ended: (peer, joined) => this.#ended(member, peer, joined),
+    };
+  }
+
+  /** Make Chromium free closed connections, which count for its limit of 500. It does so after large allocations. */
   #free() {
     try {
       this.#garbage = new ArrayBuffer(2 ** 24).byteLength;
     } catch {
-      // There is little memory: then it frees what it can.
+      // Memory is low: then Chromium frees connections, too.
     }
   }
 
-  /** Change something after a while; then another attempt may begin. */
+  /**
+   * Change something after a delay, and then begin attempts.
+   *
+   * @param {number} ms
+   * @param {() => void} change
+   * @param {Member} [member]
+   */
   #later(ms, change, member) {
     const begin = () => {
       change();
@@ -370,8 +477,13 @@ class Room extends EventTarget {
     sleep(0, this.#stop.signal, ms).then(begin, () => {});
   }
 
+  /**
+   * @param {Member} member
+   * @param {Peer} peer
+   * @param {boolean} joined
+   */
   #ended(member, peer, joined) {
-    this.#attempts[this.id < member.id].delete(peer);
+    this.#attempts.delete(peer);
     if (joined) {
       this.peers.delete(member.id);
       this.#tell("leave", { peer });
@@ -386,29 +498,42 @@ class Room extends EventTarget {
     this.#later(PAUSE_MS * (0.5 + Math.random()), () => (member.resting = false), member);
   }
 
-  /** Send mail to a member; whether it was taken, or there is nothing more to be done about it. */
+  /**
+   * Send mail to a member. Returns false if it has to be sent again when the member has another beacon.
+   *
+   * @param {Member} member
+   * @param {Fields} mail
+   * @param {AbortSignal} signal
+   */
   async #send(member, mail, signal) {
     const { id, code } = member;
+    if (!code) return false;
     const { me, info = ownInfo() } = this.#options;
-    const mailed = { from: this.id, me, info, code: this.#code, ...mail };
-    const text = await seal(this.#identity, this.#topic, mailed, id);
+    const fields = { from: this.id, me, info, code: this.#code, ...mail };
+    const text = await seal(this.#identity, this.#topic, fields, id);
     try {
-      await retry(() => this.#client.candidate(code, "answerer", text, { signal }), signal);
+      await retry(async () => this.#client?.candidate(code, "answerer", text, { signal }), signal);
     } catch (error) {
       if (signal.aborted) return false;
       if (taken(error)) {
-        if (member.code === code) member.code = undefined; // it may have another beacon soon
+        if (member.code === code) member.code = undefined; // it may get another beacon soon
         return false;
       }
-      this.#tell("error", { error });
+      this.#tell("error", { error: /** @type {Error} */ (error) });
     }
     return true;
   }
 
-  #tell(name, fields) {
+  /** @type {TellRoom} */
+  #tell = (name, fields) => {
     this.dispatchEvent(Object.assign(new Event(name), fields));
-  }
+  };
 }
 
-/** Be in a room: everybody who calls this with the same topic is connected to everybody else. */
+/**
+ * Be in a room: everybody who calls this with the same topic is connected to everybody else.
+ *
+ * @param {string} topic
+ * @param {RoomOptions} options
+ */
 export const room = (topic, options = {}) => new Room(topic, options);

@@ -1,49 +1,75 @@
-/* Several servers, of which the first one that works is used, and offers that stay listed. */
+/* Several servers, of which the first available one is used, and offers that stay listed. */
 
 import { DEFAULT_SERVER, SignalClient } from "./signal-client.js";
-import { backOff, passing, sleep } from "./timing.js";
+import { backOff, passing, refusal, sleep } from "./timing.js";
 
-const TTL_MS = 120_000; // how long an offer outlives a page that vanished without a word
+/** @import { Owned, PeerOptions } from "../client.d.ts" */
+/** @import { IceServers } from "./types.d.ts" */
+
+const TTL_MS = 120_000; // how long an offer outlives a page that vanished without withdrawing it
 const REFRESH_MS = 40_000;
-const RENEW_MS = 600_000; // how old an offer, or a TURN password, is at most when somebody uses it
-const FAILED_MS = 30_000; // for so long another server is asked first
-const TRIES = 4; // before another server is asked
+const RENEW_MS = 600_000; // the highest age of an offer or TURN password when it is used
+const FAILED_MS = 30_000; // how long other servers are preferred after a failure
+const TRIES = 4; // before another server is used
 
-/** The servers of a publication or of somebody who joins: the first one that works, in their order. */
+/** The servers of a publication or of a peer that joins. The first available one is used. */
 export class Servers {
+  /**
+   * @param {PeerOptions} options
+   * @param {AbortSignal} signal
+   * @param {(error: Error) => void} report
+   */
   constructor({ url = DEFAULT_SERVER, origin, socket }, signal, report) {
     this.clients = [url].flat().map((each) => new SignalClient(each, { origin, socket }));
     this.tries = this.clients.length > 1 ? TRIES : Infinity;
     this.signal = signal;
     this.report = report;
+    /** @type {Map<SignalClient, number>} */
     this.failed = new Map();
+    /** @type {Map<SignalClient, IceServers>} */
     this.ice = new Map();
   }
 
+  /**
+   * Run a task with the first server with which it succeeds.
+   *
+   * @template T
+   * @param {(client: SignalClient) => Promise<T>} task
+   */
   async first(task) {
     for (let attempt = 0; ; attempt += 1) {
       let leastMs;
-      const failing = (client) => Date.now() - (this.failed.get(client) ?? 0) < FAILED_MS;
+      /** @param {SignalClient} client */
+      const failing = (client) => Number(Date.now() - (this.failed.get(client) ?? 0) < FAILED_MS);
       for (const client of [...this.clients].sort((a, b) => failing(a) - failing(b))) {
         try {
           return await task(client);
         } catch (error) {
           if (this.signal.aborted || !passing(error)) throw error;
           this.fail(client, error);
-          leastMs = error.retryAfterMs;
+          leastMs = refusal(error).retryAfterMs;
         }
       }
       await sleep(backOff(attempt), this.signal, leastMs);
     }
   }
 
+  /**
+   * @param {SignalClient} client
+   * @param {unknown} error
+   */
   fail(client, error) {
     this.failed.set(client, Date.now());
-    this.report(error);
+    this.report(/** @type {Error} */ (error));
   }
 
-  /** Wait until a server works again that comes before this one: others who come now are there. */
-  async better(client, signal) {
+  /**
+   * Wait until a server before `client` in the list works again: new peers will use that one.
+   *
+   * @param {SignalClient} client
+   * @param {AbortSignal} signal
+   */
+  async preferred(client, signal) {
     for (;;) {
       await sleep(FAILED_MS, signal);
       for (const each of this.clients.slice(0, this.clients.indexOf(client))) {
@@ -56,38 +82,49 @@ export class Servers {
     }
   }
 
-  /** The ICE servers of a server, asked anew before their password ends; none from one that does not know them. */
+  /**
+   * Return the ICE servers of a server, requested again before their password expires; none if it has none.
+   *
+   * @param {SignalClient} client
+   * @returns {Promise<IceServers>}
+   */
   async iceServers(client) {
-    const kept = this.ice.get(client);
-    if (Date.now() < kept?.until) return kept;
+    const cached = this.ice.get(client);
+    if (cached && Date.now() < cached.until) return cached;
     const { iceServers, expiresAt } = await client.iceServers({ signal: this.signal }).catch((error) => {
       if (error.status !== 404) throw error;
       return { iceServers: [], expiresAt: Infinity };
     });
-    const now = Date.now(); // which may be far from the server's
+    const now = Date.now(); // can differ much from the server's clock
     const until = now + Math.min(RENEW_MS, Math.max(0, expiresAt - now) / 2);
     this.ice.set(client, { iceServers, until });
     return { iceServers, until };
   }
 }
 
-/** Publish an offer: its code, and a function that keeps it listed, to be called before each wait for its news. */
+/**
+ * Publish an offer. Returns its code and a function that keeps it listed, to be called before each poll.
+ *
+ * @param {SignalClient} client
+ * @param {string} topic
+ * @param {{ info: string, offer: string, secret: string } & Owned} fields
+ */
 export async function publishHeld(client, topic, fields) {
   let holder = await client.open();
   const { code } = await client.offer(topic, { ...fields, hold: true, ttl: TTL_MS }).catch((error) => {
     if (error.status !== 400) throw error;
-    return client.offer(topic, { ...fields, hold: true }); // so long is not allowed
+    return client.offer(topic, { ...fields, hold: true }); // the server does not allow this lifetime
   });
-  let kept = Date.now();
+  let keptMs = Date.now();
   const keep = async () => {
-    // Its WebSocket keeps it. Another one has to take it over; over HTTP it is refreshed, at once after a WebSocket.
-    const found = await client.open();
-    if (found === holder && (found || Date.now() < kept + REFRESH_MS)) return;
+    // The WebSocket keeps it. A new WebSocket must take it over. Over HTTP it is refreshed, also after a WebSocket.
+    const socket = await client.open();
+    if (socket === holder && (socket || Date.now() < keptMs + REFRESH_MS)) return;
     await client.hold(code, "offerer", fields).catch((error) => {
-      if (passing(error)) throw error; // else the news are that it is gone
+      if (passing(error)) throw error; // otherwise the next poll reports that the session no longer exists
     });
-    holder = found;
-    kept = Date.now();
+    holder = socket;
+    keptMs = Date.now();
   };
   return { code, keep };
 }

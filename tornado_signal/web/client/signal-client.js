@@ -2,89 +2,166 @@
 
 import { JSON_BODY, json, messages, pathOf, request } from "./http.js";
 import { hidden, socketTo, withdrawals } from "./socket.js";
-import { backOff, Deadline, MAX_PAUSE_MS, PAUSE_MS, passing, REQUEST_MS, retry, sleep, withTimeout } from "./timing.js";
+import {
+  backOff,
+  Deadline,
+  MAX_PAUSE_MS,
+  PAUSE_MS,
+  passing,
+  REQUEST_MS,
+  refusal,
+  retry,
+  sleep,
+  withTimeout,
+} from "./timing.js";
 
-const MAX_MESSAGE = 65_536; // what is larger goes over HTTP, which can say that it is too large
-const WITHDRAW_TRIES = 16; // in about two minutes, as long as an offer lives
+/** @import { ClientOptions, Owned, SessionEvent, Side, SignalEvent, Stoppable, TopicEvent } from "../client.d.ts" */
+/** @import { Fields, RawEvent, Results, StreamFields } from "./types.d.ts" */
+
+const MAX_MESSAGE = 65_536; // larger messages go over HTTP, which can report that they are too large
+const WITHDRAW_TRIES = 16; // in about two minutes, the lifetime of an offer
 const SILENCE_MS = 45_000; // of a stream, which has a comment every 15 s
 const EVENTS = ["session", "gone", "offer", "answer", "candidate"];
-const READS = ["version", "health", "topics", "sessions", "iceServers"]; // are GET over HTTP
-const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // where they are not called as the method is
-const { url: FILE = globalThis.location?.href } = import.meta; // none in some bundles
-/** The URL of the server that this file came from; in a bundle that of its folder. */
+const READS = ["version", "health", "topics", "sessions", "iceServers"]; // methods that are GET over HTTP
+/** @type {Partial<Record<keyof Results, string>>} */
+const PATHS = { version: "", iceServers: "ice-servers", hold: "refresh" }; // where they differ from the method's name
+/** @type {{ url?: string }} */
+const { url: FILE = globalThis.location?.href } = import.meta; // undefined in some bundles
+/** The URL of the server that this file was loaded from; in a bundle the URL of its folder. */
 export const DEFAULT_SERVER = FILE && new URL(/\/client\/[^/]*\.js$/.test(FILE) ? ".." : ".", FILE).href;
 
 /** The API of one server. Nothing is retried here. */
 export class SignalClient {
+  /** @type {Record<string, string>} */
   #headers;
   #socket;
 
+  /**
+   * @param {string | URL} [url]
+   * @param {ClientOptions} [options]
+   */
   constructor(url = DEFAULT_SERVER, { origin, socket = true } = {}) {
     this.url = String(url).replace(/\/+$/, "");
-    this.#headers = origin ? { Origin: origin } : {}; // which a browser sets by itself
-    // Outside of browsers a WebSocket cannot be given an Origin, which the server insists on.
+    this.#headers = origin ? { Origin: origin } : {}; // browsers set it automatically
+    // Outside of browsers a WebSocket cannot send the Origin that the server requires.
     if (socket && !origin && globalThis.WebSocket) this.#socket = socketTo(this.url);
   }
 
-  /** The WebSocket that calls go over, opened if there is none; undefined where they go over HTTP. */
+  /** Return the WebSocket for calls, opened if necessary; undefined where calls go over HTTP. */
   async open() {
     return this.#socket?.open();
   }
 
+  /** @param {Stoppable} [options] */
   version(options) {
     return this.#call("version", {}, options);
   }
 
+  /** @param {Stoppable} [options] */
   health(options) {
     return this.#call("health", {}, options);
   }
 
+  /** @param {{ page?: number, limit?: number } & Stoppable} [options] */
   topics({ page, limit, ...options } = {}) {
     return this.#call("topics", { page, limit }, options);
   }
 
+  /**
+   * @param {string} topic
+   * @param {{ wait?: number, since?: string, limit?: number } & Stoppable} [options]
+   */
   sessions(topic, { wait, since, limit, ...options } = {}) {
     return this.#call("sessions", { topic: String(topic), wait, since, limit }, options, wait);
   }
 
+  /** @param {Stoppable} [options] */
   iceServers(options) {
     return this.#call("iceServers", {}, options);
   }
 
+  /**
+   * @param {string} topic
+   * @param {{ info: string, offer: string, ttl?: number, hold?: boolean } & Owned} fields
+   */
   offer(topic, { info, offer, ttl, secret, hold, ...options }) {
     return this.#call("offer", { topic: String(topic), info, offer, ttl, secret, hold }, options);
   }
 
+  /**
+   * @param {string} code
+   * @param {string} answer
+   * @param {Owned} [options]
+   */
   answer(code, answer, { secret, ...options } = {}) {
     return this.#call("answer", { code, side: "answerer", answer, secret }, options);
   }
 
+  /**
+   * @param {string} code
+   * @param {Side} side
+   * @param {string} candidate
+   * @param {Owned} [options]
+   */
   candidate(code, side, candidate, { secret, ...options } = {}) {
     return this.#call("answer", { code, side, candidate, secret }, options);
   }
 
+  /**
+   * @param {string} code
+   * @param {Side} side
+   * @param {string[]} candidates
+   * @param {Owned} [options]
+   */
   candidates(code, side, candidates, { secret, ...options } = {}) {
     return this.#call("answer", { code, side, candidates, secret }, options);
   }
 
+  /**
+   * @param {string} code
+   * @param {Side} side
+   * @param {{ wait?: number, since?: string } & Owned} [options]
+   */
   poll(code, side, { wait, since, secret, ...options } = {}) {
     return this.#call("poll", { code, side, wait, since, secret }, options, wait);
   }
 
+  /**
+   * @param {string} code
+   * @param {Side} side
+   * @param {Owned} [options]
+   */
   refresh(code, side, { secret, ...options } = {}) {
     return this.#call("refresh", { code, side, secret }, options);
   }
 
-  /** Hold an offer that an earlier WebSocket has held; without one, refresh it. */
-  hold(code, side, { secret, ...options } = {}) {
+  /**
+   * Hold an offer that an earlier WebSocket has held; without a WebSocket, refresh it.
+   *
+   * @param {string} code
+   * @param {"offerer"} side
+   * @param {Owned & { secret: string }} options
+   */
+  hold(code, side, { secret, ...options }) {
     return this.#call("hold", { code, side, secret }, options);
   }
 
+  /**
+   * @param {string} code
+   * @param {Side} side
+   * @param {Owned} [options]
+   */
   withdraw(code, side, { secret, ...options } = {}) {
     return this.#call("withdraw", { code, side, secret }, options);
   }
 
-  /** Withdraw in the background, and again while the server is unavailable. Works while the page goes away. */
+  /**
+   * Withdraw in the background, and again while the server is unavailable. Works while the page is being closed.
+   *
+   * @param {string} code
+   * @param {Side} side
+   * @param {{ secret?: string }} [options]
+   */
   leave(code, side, { secret } = {}) {
     const body = JSON.stringify({ code, side, secret });
     const send = () => globalThis.navigator?.sendBeacon?.(`${this.url}/withdraw`, body);
@@ -92,58 +169,85 @@ export class SignalClient {
     withdrawals.add(send);
     const withdraw = () => this.withdraw(code, side, { secret });
     retry(withdraw, new AbortController().signal, WITHDRAW_TRIES)
-      .catch(() => {}) // it is gone
+      .catch(() => {}) // the session no longer exists
       .finally(() => withdrawals.delete(send));
   }
 
-  /** The events of a topic, or of a session for one side, as they come: `{type, data, id}`. */
+  /**
+   * Yield the events of a topic, or of a session for one side, as they arrive.
+   *
+   * @overload
+   * @param {string | { topic: string }} about
+   * @param {Stoppable} [options]
+   * @returns {AsyncGenerator<TopicEvent, void, void>}
+   */
+  /**
+   * @overload
+   * @param {{ code: string, side: Side, secret?: string }} about
+   * @param {Stoppable} [options]
+   * @returns {AsyncGenerator<SessionEvent, void, void>}
+   */
+  /**
+   * @param {string | StreamFields} about
+   * @param {Stoppable} options
+   * @returns {AsyncGenerator<SignalEvent, void, void>}
+   */
   async *events(about, { signal = new AbortController().signal } = {}) {
+    /** @type {StreamFields} */
     const fields = typeof about === "string" ? { topic: about } : about;
     let id = "";
     let retryMs = PAUSE_MS;
     let begun = false;
     for (let failures = 0; ; failures += 1) {
       const deadline = new Deadline(signal);
-      const began = Date.now();
+      const beganMs = Date.now();
       let leastMs = 0;
       try {
-        const told = (await deadline.within(REQUEST_MS, this.open()))
-          ? this.#socket.subscribe({ ...fields, since: id || undefined }, deadline)
-          : this.#stream(fields, id, deadline);
-        for await (const { id: last = id, retry, type, data } of told) {
+        const stream =
+          (await deadline.within(REQUEST_MS, this.open())) && this.#socket
+            ? this.#socket.subscribe({ ...fields, since: id || undefined }, deadline)
+            : this.#stream(fields, id, deadline);
+        for await (const { id: last = id, retry = "", type = "", data } of stream) {
           begun = true;
           id = last;
           if (/^\d+$/.test(retry)) retryMs = Number(retry);
           if (!data || !EVENTS.includes(type)) continue;
           signal.throwIfAborted();
-          yield { type, data: typeof data === "string" ? JSON.parse(data) : data, id };
+          yield/** @type {SignalEvent} */ ({ type, data: typeof data === "string" ? JSON.parse(data) : data, id });
           if (type === "gone" && fields.topic === undefined) return;
         }
       } catch (error) {
         signal.throwIfAborted();
-        if (error.status === 400 && id) {
-          id = ""; // the server knows it no more
+        if (refusal(error).status === 400 && id) {
+          id = ""; // the server no longer knows it
           continue;
         }
         if (!begun || !passing(error)) throw error;
-        leastMs = error.retryAfterMs ?? 0;
+        leastMs = refusal(error).retryAfterMs ?? 0;
       } finally {
         deadline.end();
       }
-      if (Date.now() - began > MAX_PAUSE_MS) failures = 0;
+      if (Date.now() - beganMs > MAX_PAUSE_MS) failures = 0;
       await sleep(Math.max(retryMs, backOff(failures)), signal, Math.max(retryMs, leastMs));
     }
   }
 
-  /** The fields of the events of a stream; first none, when it has begun. */
+  /**
+   * Yield the events of a stream over HTTP; first an empty one, when it has begun.
+   *
+   * @param {StreamFields} about
+   * @param {string} id
+   * @param {Deadline} deadline
+   * @returns {AsyncGenerator<RawEvent, void, void>}
+   */
   async *#stream({ topic, ...fields }, id, deadline) {
     const path = pathOf(topic, "events", fields);
     const headers = { Accept: "text/event-stream", ...(id && { "Last-Event-ID": id }) };
-    const asking = this.#request(path, { headers, cache: "no-store" }, deadline.signal);
-    const response = await deadline.within(SILENCE_MS, asking);
-    // Something between here and the server may answer in its place.
-    const stream = response.headers.get("Content-Type")?.startsWith("text/event-stream");
-    if (!stream) throw new TypeError("The answer is no event stream");
+    const sent = this.#request(path, { headers, cache: "no-store" }, deadline.signal);
+    const response = await deadline.within(SILENCE_MS, sent);
+    // An intermediary can respond instead of the server.
+    const isStream = response.headers.get("Content-Type")?.startsWith("text/event-stream");
+    if (!isStream || !response.body) throw new TypeError("Not an event stream");
     yield {};
     const reader = response.body.getReader();
     const parse = messages();
@@ -154,23 +258,35 @@ export class SignalClient {
     }
   }
 
+  /**
+   * @template {keyof Results} Method
+   * @param {Method} method
+   * @param {Fields & { topic?: string }} fields
+   * @param {Stoppable} [options]
+   * @returns {Promise<Results[Method]>}
+   */
   async #call(method, fields, { signal } = {}, wait = 0) {
     signal?.throwIfAborted();
     return withTimeout(REQUEST_MS + wait * 1000, signal, async (deadline) => {
       const { topic, ...others } = fields;
       const body = JSON.stringify(others);
-      if (body.length < MAX_MESSAGE && (await this.open())) {
+      if (body.length < MAX_MESSAGE && (await this.open()) && this.#socket) {
         deadline.signal.throwIfAborted();
         return this.#socket.ask(method, fields, deadline);
       }
       const last = PATHS[method] ?? method;
-      const asking = READS.includes(method)
+      const sent = READS.includes(method)
         ? this.#request(pathOf(topic, last, others), {}, deadline.signal)
         : this.#request(pathOf(topic, last), { method: "POST", headers: JSON_BODY, body }, deadline.signal);
-      return json(await asking);
+      return json(await sent);
     });
   }
 
+  /**
+   * @param {string} path
+   * @param {{ method?: string, headers?: Record<string, string>, body?: string, cache?: RequestCache }} init
+   * @param {AbortSignal} signal
+   */
   #request(path, init, signal) {
     return request(this.url + path, { ...init, headers: { ...init.headers, ...this.#headers }, signal });
   }

@@ -1,35 +1,48 @@
-/* The WebSocket to a server, and what happens to it when the page goes away. */
+/* The WebSocket to a server, and what happens to it when the page is closed. */
 
 import { json, request } from "./http.js";
 import { REQUEST_MS, SignalError, withTimeout } from "./timing.js";
 
+/** @import { Call, Fields, Frame, RawEvent, Results } from "./types.d.ts" */
+/** @import { Deadline } from "./timing.js" */
+
 const OPEN_MS = 4000; // for a WebSocket to open
 const HTTP_MS = 300_000; // how long HTTP is used where no WebSocket works
-const IDLE_MS = 10_000; // how long a WebSocket stays open that nothing needs
-const QUIET_MS = 60_000; // after which a WebSocket that is needed has to show that it works; longer than a wait
+const IDLE_MS = 10_000; // how long an unused WebSocket stays open
+const QUIET_MS = 60_000; // after which a WebSocket in use is checked; longer than a wait
 
 /**
- * The WebSocket to a server, for everything that a page asks of it: opened when something is asked, closed when nothing
- * has been needed for a while. Where it does not open although the server is there, HTTP is used for some minutes.
+ * The WebSocket to a server, for all requests of a page. It is opened for a request and closed after it has been unused
+ * for a while. If it does not open although the server is available, HTTP is used for some minutes.
  */
 class Socket {
   #url;
-  #opening; // the WebSocket, as a promise
-  #socket; // when it is open
+  /** @type {Promise<WebSocket | undefined> | undefined} */
+  #opening;
+  /** @type {WebSocket | undefined} */
+  #socket; // set while it is open
+  /** @type {ReturnType<typeof setInterval> | undefined} */
   #timer;
-  #calls = new Map(); // by the id of the request: what is to be done with its answer
-  #streams = new Map(); // by the number of the subscription
+  /** @type {Map<number, Call>} */
+  #calls = new Map(); // by request id
+  /** @type {Map<number, ReadableStreamDefaultController<RawEvent>>} */
+  #streams = new Map(); // by subscription number
   #lastId = 0;
-  #heardMs; // when
-  #works = false; // whether the server has ever said anything
-  #failed = false; // whether it did not open when it was tried last
+  #heardMs = 0; // when the last message arrived
+  #works = false; // whether a message has ever arrived
+  #failed = false; // whether the last attempt to open it failed
   #httpUntilMs = 0;
 
+  /** @param {string} url */
   constructor(url) {
     this.#url = url;
   }
 
-  /** The WebSocket; undefined where HTTP is to be used. Fails as a request does when the server is away. */
+  /**
+   * Return the WebSocket, or undefined where HTTP is to be used. Fails like a request if the server is unavailable.
+   *
+   * @returns {Promise<WebSocket | undefined> | undefined}
+   */
   open() {
     if (Date.now() >= this.#httpUntilMs) return (this.#opening ??= this.#open());
   }
@@ -37,8 +50,8 @@ class Socket {
   async #open() {
     try {
       for (let tries = this.#works ? 2 : 1; ; tries -= 1) {
-        // Why it does not open no page is told.
-        if (this.#failed) await withTimeout(REQUEST_MS, null, (deadline) => this.#serverIsThere(deadline));
+        // Browsers do not tell a page why a WebSocket failed to open.
+        if (this.#failed) await withTimeout(REQUEST_MS, null, (deadline) => this.#checkServer(deadline));
         if (!tries) return this.#avoid();
         this.#socket = await openWebSocket(`${this.#url}/ws`);
         this.#failed = !this.#socket;
@@ -49,19 +62,22 @@ class Socket {
     }
   }
 
-  async #serverIsThere({ signal }) {
+  /** @param {Deadline} deadline */
+  async #checkServer({ signal }) {
     await json(await request(`${this.#url}/health`, { signal }));
   }
 
+  /** @returns {undefined} */
   #avoid() {
     this.#httpUntilMs = Date.now() + HTTP_MS;
   }
 
+  /** @param {WebSocket} socket */
   #use(socket) {
     this.#heardMs = Date.now();
     socket.onmessage = ({ data }) => this.#take(JSON.parse(data));
     socket.onclose = ({ code }) => {
-      if (code === 1008 || code === 1009) this.#avoid(); // too much or too large: HTTP can say what
+      if (code === 1008 || code === 1009) this.#avoid(); // too many or too large messages: HTTP can report the reason
       this.#broken();
     };
     this.#timer = setInterval(() => {
@@ -75,6 +91,7 @@ class Socket {
     return socket;
   }
 
+  /** @param {Frame} frame */
   #take({ id, result, error, params }) {
     this.#heardMs = Date.now();
     this.#works = true;
@@ -85,33 +102,42 @@ class Socket {
     }
     const { resolve, reject, stream, abandoned } = this.#calls.get(id) ?? {};
     this.#calls.delete(id);
-    if (error) reject?.(new SignalError(error.code, error.message, error.data?.retryAfter * 1000 || undefined));
+    if (error) reject?.(new SignalError(error.code, error.message, Number(error.data?.retryAfter) * 1000 || undefined));
     else if (resolve) {
       if (stream) this.#streams.set(result.subscription, stream);
       resolve(result);
-    } else if (result.subscription) this.tell("unsubscribe", result);
+    } else if (result.subscription) this.tell("unsubscribe", { subscription: result.subscription });
     else if (abandoned) this.tell("withdraw", { code: result.code, ...abandoned });
   }
 
   #broken() {
-    if (!this.#works) this.#avoid(); // something lets it open, and nothing through
+    if (!this.#works) this.#avoid(); // an intermediary lets it open but blocks its messages
     this.end();
   }
 
   end() {
     if (!this.#socket) return;
     clearInterval(this.#timer);
-    this.#socket.onmessage = this.#socket.onclose = null; // which may take long
+    this.#socket.onmessage = this.#socket.onclose = null; // `onclose` can fire late
     this.#socket.close();
     this.#socket = this.#opening = undefined;
-    const error = new TypeError("The connection to the server has ended");
+    const error = new TypeError("WebSocket closed");
     for (const { reject } of this.#calls.values()) reject?.(error);
     for (const stream of this.#streams.values()) stream.error(error);
     this.#calls.clear();
     this.#streams.clear();
   }
 
-  /** The result of a method, asked over the open WebSocket; its events, if it has some, go into a stream. */
+  /**
+   * Call a method over the open WebSocket and return its result. Its events, if it has any, go into `stream`.
+   *
+   * @template {keyof Results} Method
+   * @param {Method} method
+   * @param {Fields} params
+   * @param {Deadline} deadline
+   * @param {ReadableStreamDefaultController<RawEvent>} [stream]
+   * @returns {Promise<Results[Method]>}
+   */
   ask(method, params, deadline, stream) {
     return new Promise((resolve, reject) => {
       const id = (this.#lastId += 1);
@@ -126,31 +152,44 @@ class Socket {
     });
   }
 
-  /** Say something that needs no answer, if there is an open WebSocket; whether it is said. */
+  /**
+   * Send a notification, which has no response, if the WebSocket is open. Returns whether it is.
+   *
+   * @param {string} method
+   * @param {Fields} params
+   */
   tell(method, params) {
     const open = this.#socket?.readyState === 1;
     if (open) this.#send({ method, params });
     return open;
   }
 
+  /** @param {Fields} message */
   #send(message) {
-    this.#socket.send(JSON.stringify({ jsonrpc: "2.0", ...message }));
+    this.#socket?.send(JSON.stringify({ jsonrpc: "2.0", ...message }));
   }
 
-  /** The events of a subscription: `{type, data, id}`; first none of these, when it has begun. */
+  /**
+   * Yield the events of a subscription; first an empty one, when it has begun.
+   *
+   * @param {Fields} params
+   * @param {Deadline} deadline
+   * @returns {AsyncGenerator<RawEvent, void, void>}
+   */
   async *subscribe(params, deadline) {
+    /** @type {ReadableStreamDefaultController<RawEvent> | undefined} */
     let stream;
     const reader = new ReadableStream({ start: (controller) => (stream = controller) }).getReader();
     const { subscription } = await deadline.within(REQUEST_MS, this.ask("subscribe", params, deadline, stream));
     try {
       yield {};
       for (;;) {
-        const { value } = await deadline.within(undefined, reader.read());
-        if (value.type === "gone" && "code" in params) this.#streams.delete(subscription); // which has ended by that
+        const { value = {} } = await deadline.within(undefined, reader.read());
+        if (value.type === "gone" && "code" in params) this.#streams.delete(subscription); // `gone` ends a subscription
         yield value;
       }
     } finally {
-      // Another connection may have the same number for another one.
+      // Another connection can use the same number for another subscription.
       if (this.#streams.get(subscription) === stream) {
         this.#streams.delete(subscription);
         this.tell("unsubscribe", { subscription });
@@ -159,35 +198,45 @@ class Socket {
   }
 }
 
+/** @type {Map<string, Socket>} */
 const sockets = new Map(); // by the URL of the server
-export const withdrawals = new Set(); // functions that send what has no response yet
+/** @type {Set<() => void>} */
+export const withdrawals = new Set(); // functions that send the withdrawals without a response so far
 
-export let hidden = false; // whether the page goes away
-// A page that goes away has none: then the browser may keep it, and `leave` uses what outlives it.
+export let hidden = false; // whether the page is being closed
+// A browser keeps a page in its cache only without a WebSocket. `leave` then uses a beacon.
 globalThis.addEventListener?.("pagehide", () => {
   hidden = true;
   for (const socket of sockets.values()) socket.end();
   for (const send of withdrawals) send();
 });
 globalThis.addEventListener?.("pageshow", () => (hidden = false));
-// When the network is back it may be another one, on which nothing comes any more over the old connection.
+// The network can be another one, on which nothing arrives over the old connection.
 globalThis.addEventListener?.("online", () => {
   for (const socket of sockets.values()) socket.end();
 });
 
+/** @param {string} url */
 export function socketTo(url) {
-  if (!sockets.has(url)) sockets.set(url, new Socket(url));
-  return sockets.get(url);
+  const socket = sockets.get(url) ?? new Socket(url);
+  sockets.set(url, socket);
+  return socket;
 }
 
-/** A WebSocket that is open; undefined if it does not open. */
+/**
+ * Open a WebSocket; undefined if it does not open.
+ *
+ * @param {string} url
+ * @returns {Promise<WebSocket | undefined>}
+ */
 const openWebSocket = (url) =>
   new Promise((resolve) => {
+    /** @type {WebSocket | undefined} */
     let socket;
     const end = () => {
       clearTimeout(timer);
       socket?.close();
-      resolve();
+      resolve(undefined);
     };
     const timer = setTimeout(end, OPEN_MS);
     try {
@@ -198,6 +247,6 @@ const openWebSocket = (url) =>
         resolve(socket);
       };
     } catch {
-      end(); // a page that came over HTTPS may not
+      end(); // a page loaded over HTTPS may not open an insecure WebSocket
     }
   });

@@ -1,7 +1,12 @@
 /* Errors, deadlines, pauses and repetition. */
 
-/** A server's refusal: HTTP's status, the server's own text, and after how many ms to try again, if it says so. */
+/** A refusal by a server: the HTTP status, the server's text, and the ms to wait before a retry, if the server names them. */
 export class SignalError extends Error {
+  /**
+   * @param {number} status
+   * @param {string} message
+   * @param {number} [retryAfterMs]
+   */
   constructor(status, message, retryAfterMs) {
     super(message);
     this.name = "SignalError";
@@ -10,47 +15,71 @@ export class SignalError extends Error {
   }
 }
 
-/** Whether the same may work later, or elsewhere: no network, no answer in time, a server that cannot just now. */
-export const passing = ({ name, status }) =>
-  status >= 500 || status === 429 || ["TypeError", "TimeoutError"].includes(name);
+/**
+ * The fields of an error that can be a SignalError. Otherwise its `status` is undefined, which equals no number.
+ *
+ * @param {unknown} error
+ */
+export const refusal = (error) => /** @type {SignalError} */ (error);
 
-/** With secrets, a session that somebody else has answered is told as one that is not there. */
-export const taken = ({ status }) => status === 404 || status === 409;
+/**
+ * Whether the same request may succeed later or at another server: no network, a timeout, or an overloaded server.
+ *
+ * @param {unknown} error
+ */
+export const passing = (error) => {
+  const { name, status } = refusal(error);
+  return status >= 500 || status === 429 || ["TypeError", "TimeoutError"].includes(name);
+};
 
-export const REQUEST_MS = 15_000; // for an answer, beyond what was asked to wait
-export const PAUSE_MS = 1000; // between two polls of a server that cannot wait
+/**
+ * Whether another peer has answered a session. With secrets, the server reports such a session as not found.
+ *
+ * @param {unknown} error
+ */
+export const taken = (error) => refusal(error).status === 404 || refusal(error).status === 409;
+
+export const REQUEST_MS = 15_000; // for a response, in addition to the `wait` of a request
+export const PAUSE_MS = 1000; // between two polls of a server that does not support waiting
 export const MAX_PAUSE_MS = 10_000;
 
-/** Its signal is aborted with another one, and when what it waits for takes too long. */
+/** An abort signal that follows `outer` and also fires on a timeout. */
 export class Deadline {
   #stop = new AbortController();
+  /** @type {Promise<never>} */
   #aborted;
-  passed = false; // whether it took too long
+  passed = false; // whether the timeout has fired
 
+  /** @param {AbortSignal | null} [outer] */
   constructor(outer) {
     this.#aborted = new Promise((_, reject) => {
       this.signal.addEventListener("abort", () => reject(this.signal.reason));
     });
-    this.#aborted.catch(() => {}); // it need not be waited for
-    const abort = () => this.#stop.abort(outer.reason);
+    this.#aborted.catch(() => {}); // it can reject while nothing waits for it
+    const abort = () => this.#stop.abort(outer?.reason);
     if (outer?.aborted) abort();
-    outer?.addEventListener("abort", abort, { signal: this.signal });
+    else outer?.addEventListener("abort", abort, { signal: this.signal });
   }
 
   get signal() {
     return this.#stop.signal;
   }
 
+  /**
+   * @template T
+   * @param {number | undefined} ms
+   * @param {Promise<T>} promise
+   */
   async within(ms, promise) {
     const late = () => {
       this.passed = true;
-      this.#stop.abort(new DOMException("The server does not answer in time", "TimeoutError"));
+      this.#stop.abort(new DOMException("Timed out", "TimeoutError"));
     };
     const timer = ms && setTimeout(late, ms);
     try {
       return await Promise.race([promise, this.#aborted]);
     } catch (failure) {
-      this.signal.throwIfAborted(); // of a body that is cut off Chromium does not tell the reason
+      this.signal.throwIfAborted(); // Chromium does not report the reason when a body is cut off
       throw failure;
     } finally {
       clearTimeout(timer);
@@ -62,7 +91,14 @@ export class Deadline {
   }
 }
 
-/** What a task comes to, which is given a `Deadline`. */
+/**
+ * Run `task(deadline)` with a time limit.
+ *
+ * @template T
+ * @param {number} ms
+ * @param {AbortSignal | null | undefined} signal
+ * @param {(deadline: Deadline) => Promise<T>} task
+ */
 export async function withTimeout(ms, signal, task) {
   const deadline = new Deadline(signal);
   try {
@@ -72,7 +108,13 @@ export async function withTimeout(ms, signal, task) {
   }
 }
 
-/** Wait about so long, or at least so long: not everybody is to come back at the same moment. */
+/**
+ * Sleep for `leastMs` plus up to `ms` of jitter, so that clients do not return at the same moment.
+ *
+ * @param {number} ms
+ * @param {AbortSignal} signal
+ * @returns {Promise<void>}
+ */
 export const sleep = (ms, signal, leastMs = ms / 2) =>
   new Promise((resolve, reject) => {
     signal.throwIfAborted();
@@ -85,18 +127,24 @@ export const sleep = (ms, signal, leastMs = ms / 2) =>
     };
     const timer = setTimeout(end, leastMs + ms * Math.random());
     signal.addEventListener("abort", end, { signal: stop.signal });
-    globalThis.addEventListener?.("online", end, { signal: stop.signal }); // the network is back
+    globalThis.addEventListener?.("online", end, { signal: stop.signal }); // the network is available again
   });
 
+/** @param {number} attempt */
 export const backOff = (attempt) => Math.min(MAX_PAUSE_MS, 200 * 2 ** attempt);
 
+/**
+ * @template T
+ * @param {() => Promise<T>} task
+ * @param {AbortSignal} signal
+ */
 export async function retry(task, signal, tries = Infinity) {
   for (let attempt = 1; ; attempt += 1) {
     try {
       return await task();
     } catch (error) {
       if (signal.aborted || !passing(error) || attempt >= tries) throw error;
-      await sleep(backOff(attempt), signal, error.retryAfterMs);
+      await sleep(backOff(attempt), signal, refusal(error).retryAfterMs);
     }
   }
 }

@@ -1,0 +1,141 @@
+/* Types that the modules share; no browser loads this file. */
+
+import type { News, PeerOptions, RoomEvents, Session, Side } from "../client.d.ts";
+import type { Peer } from "./peer.js";
+
+/** The fields of JSON, in which anything can be. */
+export type Fields = Record<string, unknown>;
+
+/** The fields of an event in a stream over HTTP, as text. */
+export type HttpEvent = Record<string, string>;
+
+/** An event of a stream, over HTTP or over a WebSocket. */
+export interface RawEvent {
+  type?: string;
+  data?: unknown;
+  id?: string;
+  retry?: string;
+}
+
+/** The result of each method of the API. */
+export interface Results {
+  version: { version: string };
+  health: { status: "ok"; timestamp: number };
+  topics: {
+    topics: { topic: string; count: number }[];
+    pagination: { page: number; limit: number; total: number; hasMore: boolean };
+  };
+  sessions: Listing;
+  iceServers: { iceServers: RTCIceServer[]; expiresAt: number };
+  offer: { code: string };
+  answer: { success: true };
+  poll: News;
+  refresh: { expiresAt: number };
+  hold: { expiresAt: number };
+  withdraw: { success: true };
+  subscribe: { subscription: number };
+}
+
+/** What the result of whichever method is taken for when it arrives. */
+type AnyResult = { [Method in keyof Results]: (result: Results[Method]) => void }[keyof Results] extends (
+  result: infer Result,
+) => void
+  ? Result
+  : never;
+
+export interface Listing {
+  sessions: Session[];
+  cursor?: string;
+}
+
+/** What is to be done with the response to a request over a WebSocket. */
+export interface Call {
+  resolve?: (result: AnyResult) => void;
+  reject?: (reason: Error) => void;
+  stream?: ReadableStreamDefaultController<RawEvent>;
+  /** The secret of an offer that is withdrawn when its code arrives, because its caller no longer waits. */
+  abandoned?: Fields;
+}
+
+/** A JSON-RPC response or notification. */
+export interface Frame {
+  id: number;
+  result: AnyResult;
+  error?: { code: number; message: string; data?: { retryAfter?: number } };
+  params?: { subscription: number; cursor?: string; type: string; data: unknown };
+}
+
+/** What a stream is about: a topic, or one side of a session. */
+export interface StreamFields {
+  topic?: string;
+  code?: string;
+  side?: Side;
+  secret?: string;
+}
+
+export interface IceServers {
+  iceServers: RTCIceServer[];
+  /** When they have to be requested again, Unix milliseconds. */
+  until: number;
+}
+
+/** A message of a negotiation. */
+export interface Mail {
+  description?: RTCSessionDescriptionInit;
+  of?: number;
+  candidates?: RTCIceCandidateInit[];
+}
+
+/** How the messages of a negotiation get to the other side. */
+export interface Way {
+  signal: AbortSignal;
+  leads: boolean;
+  /** Whether this side may make the first offer. */
+  begins?: boolean;
+  readonly direct: boolean;
+  readonly listed?: unknown;
+  send?: (mail: Mail) => Promise<boolean>;
+  refused?: () => void;
+}
+
+export type LinkOptions = PeerOptions & { channel?: RTCDataChannelInit; pair?: boolean };
+
+/** What an event has in addition to those of the DOM. */
+export type EventFields<Type extends Event> = Omit<Type, keyof Event>;
+
+/** A member of a room, whether connected or not. */
+export interface Member {
+  id: string;
+  name?: string;
+  info: string;
+  /** Its beacon; undefined while the server does not list one. */
+  code?: string;
+  at?: number;
+  createdAt?: number;
+  /** The current attempt. */
+  connection?: unknown;
+  peer?: Peer;
+  tries: number;
+  /** Whether the pause after an attempt is not over. */
+  resting?: boolean;
+  /** Its list in the queue, and the place in it. */
+  waiting?: Member[];
+  place?: number;
+}
+
+/** What a room does for an attempt to connect to a member, and knows of it. */
+export interface Attempt {
+  leads: boolean;
+  /** After how long without a message it ends. */
+  ms: number;
+  /** Whether it ends when another one needs its place. */
+  late: boolean;
+  iceServers: RTCIceServer[];
+  send: (mail: Mail, signal: AbortSignal) => Promise<boolean>;
+  tell: TellRoom;
+  joined: (peer: Peer) => void;
+  unreachable: () => void;
+  ended: (peer: Peer, joined: boolean) => void;
+}
+
+export type TellRoom = <Name extends keyof RoomEvents>(name: Name, fields?: EventFields<RoomEvents[Name]>) => void;
