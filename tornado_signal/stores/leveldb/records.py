@@ -1,4 +1,4 @@
-"""What can be read from the store: sessions and listings, out of one view (a LevelDB database or snapshot of it)."""
+"""Reads of sessions and listings from one view, which is a LevelDB database or a snapshot of it."""
 
 import contextlib
 import heapq
@@ -15,10 +15,10 @@ from . import layout
 from .layout import StoreCounters
 from .topic_index import TopicIndex
 
-# How much is read in one turn of the event loop: a millisecond or two.
+# Bounds of the reads in one event-loop iteration, for a millisecond or two.
 LISTING_STEP = 50  # sessions
-LISTING_STEP_BYTES = 256 * 1024  # of them; the last one may go beyond
-PASSING_STEP = 2000  # expired entries passed over
+LISTING_STEP_BYTES = 256 * 1024  # of sessions; the last one can exceed it
+PASSING_STEP = 2000  # skipped expired entries
 DEPARTURES_STEP = 1000
 ENTRIES_STEP = 500  # entries of any kind
 ENTRIES_STEP_BYTES = 64 * 1024
@@ -26,17 +26,16 @@ ENTRIES_STEP_BYTES = 64 * 1024
 
 @dataclass(slots=True)
 class SessionAuth:
-    """What access to a session depends on, as it is committed.
+    """The committed access data of a session.
 
     Attributes:
-        expires_ms: when the session ends.
-        serial: the session's own.
-        offer_hash: of the secret that the offerer must show; empty if it need not.
-        answer_hash: the same of the answerer.
-        answer_number: that of the answer among what its side has sent; 0 while there is none.
-        numbers: the last number that each side has got, also for what is on its way to the disk; of a side that
-            was not asked about there may be none.
-        sizes: the bytes of what each side has sent; as `numbers`.
+        expires_ms: the expiry.
+        serial: the serial of the session.
+        offer_hash: hash of the offerer's secret; empty without a secret.
+        answer_hash: hash of the answerer's secret; empty without a secret.
+        answer_number: the number of the answer among its side's messages; 0 without an answer.
+        numbers: the last number assigned to each side, uncommitted messages included. A side can be missing.
+        sizes: the bytes of each side's messages. A side can be missing.
     """
 
     expires_ms: int
@@ -48,14 +47,14 @@ class SessionAuth:
     sizes: dict[Side, int] = field(default_factory=dict, compare=False)
 
     def secret_hash(self, side: Side) -> bytes:
-        """Of the secret that a side must show; empty if it need not."""
+        """Return the hash of a side's secret; empty without a secret."""
         return self.answer_hash if side is Side.ANSWERER else self.offer_hash
 
 
 def span(view: Any, start: bytes, stop: bytes, most: int | None = None) -> list[tuple[bytes, bytes]]:
-    """Every key and value from one key to before another; by a raw iterator, which costs half of a bounded one.
+    """Return the keys and values in [start, stop). A raw iterator costs half as much as a bounded one.
 
-    `most` is how many there are, where that is known: to look for one more is to pass over all that was deleted behind.
+    `most` is the number of entries if it is known. Looking for one more would skip all deleted entries behind them.
     """
     entries: list[tuple[bytes, bytes]] = []
     if most == 0:
@@ -77,13 +76,13 @@ def span(view: Any, start: bytes, stop: bytes, most: int | None = None) -> list[
 
 
 def find(view: Any, key: bytes, code: bytes) -> Session | None:
-    """The head of a session, expired or not, by its key; None where there is none."""
+    """Return a session by its key, expired or not; None if it does not exist."""
     head = view.get(key + layout.HEAD)
     return None if head is None else layout.unpack_head(code, head)
 
 
 def find_access(view: Any, key: bytes) -> SessionAuth | None:
-    """What access to a session depends on, expired or not, by its key; None where there is none."""
+    """Return the access data of a session by its key, expired or not; None if it does not exist."""
     head = view.get(key + layout.HEAD)
     if head is None:
         return None
@@ -92,18 +91,18 @@ def find_access(view: Any, key: bytes) -> SessionAuth | None:
 
 
 def find_answer(view: Any, key: bytes) -> Answer | None:
-    """The answer of a session, if it has one."""
+    """Return the answer of a session, if any."""
     value = view.get(key + layout.ANSWER)
     return None if value is None else layout.unpack_answer(value)
 
 
 def is_listed(view: Any, origin: str, session: Session) -> bool:
-    """Whether a session stands in its topic's listing."""
+    """Return whether a session is in its topic's listing."""
     return view.get(layout.pack_listing_key(origin, session)) is not None
 
 
 def part_keys(view: Any, key: bytes, access: SessionAuth | None, most: int | None = None) -> list[bytes]:
-    """The keys of a session's parts, the head first, at most so many; not looked for where its access tells them."""
+    """Return at most `most` keys of a session's parts, the head first. Known access data avoids the search."""
     if access is not None and len(access.numbers) == len(Side):
         return list(itertools.islice(layout.pack_part_keys(key, access.numbers, access.answer_number), most))
     with view.iterator(start=key, stop=key + layout.AFTER_SESSION, include_value=False) as parts:
@@ -111,9 +110,9 @@ def part_keys(view: Any, key: bytes, access: SessionAuth | None, most: int | Non
 
 
 def news(view: Any, key: bytes, access: SessionAuth, side: Side, since: int) -> SessionUpdate:
-    """What one side of a session has sent, of its candidates only those with a number after `since`.
+    """Return the messages of one side of a session, with the candidates after the number `since`.
 
-    No more is looked for than the session's access says that there is.
+    The access data bounds the read.
     """
     description_key = key + layout.DESCRIPTION[side]
     start = key + layout.CANDIDATE[side] + layout.pack_number(since + 1) if since else description_key
@@ -132,7 +131,7 @@ def news(view: Any, key: bytes, access: SessionAuth, side: Side, since: int) -> 
 
 
 def sent(view: Any, key: bytes, side: Side) -> tuple[int, int]:
-    """What one side of a session has sent: the number of the newest (0 for nothing), and the bytes of all."""
+    """Return the number of the newest message of one side (0 for none), and the size of all its messages."""
     description_key = key + layout.DESCRIPTION[side]
     last = size = 0
     for part_key, value in span(view, description_key, key + layout.AFTER_SIDE[side]):
@@ -156,17 +155,17 @@ def listing_step(
     """Read some of a topic's listing.
 
     Args:
-        view: where to read.
-        origin: whose listing it is.
-        start: the listing key (or the topic's prefix) behind which to begin; oldest first, before which to end.
-        stop: the key before which the listing ends; oldest first, before which to begin.
-        now_ms: what has expired by now is passed over.
-        most: how many sessions.
-        accesses: what is known of some sessions.
-        oldest_first: whether to read it against its order.
+        view: the view to read.
+        origin: the origin of the listing.
+        start: the lower bound, exclusive: a listing key or the topic's prefix.
+        stop: the upper bound, exclusive.
+        now_ms: sessions that have expired by this time are skipped.
+        most: the maximum number of sessions.
+        accesses: cached access data of some sessions.
+        oldest_first: whether to read backwards, from `stop` to `start`.
 
     Returns:
-        The sessions, and the key from which to go on; None at the end of the listing.
+        The sessions, and the key from which to continue. The key is None at the end of the listing.
     """
     step: list[ListedSession] = []
     size = passed = 0
@@ -185,7 +184,7 @@ def listing_step(
 
 
 def listed(view: Any, key: bytes, code: bytes, access: SessionAuth | None) -> ListedSession:
-    """A session as its topic's listing shows it."""
+    """Return a session as its topic's listing shows it."""
     last = None if access is None else access.numbers.get(Side.OFFERER)
     parts = span(view, key, key + layout.AFTER_OFFERER, None if last is None else 1 + last)
     head, offer, *candidates = (value for _, value in parts)
@@ -193,7 +192,7 @@ def listed(view: Any, key: bytes, code: bytes, access: SessionAuth | None) -> Li
 
 
 def newest_serial(view: Any, origin: str, topic: str) -> int:
-    """The serial of the newest that came to, or was taken from, a topic's listing; expiry alone does not count."""
+    """Return the serial of the last addition to or removal from a topic's listing. Expiries do not count."""
     came = layout.pack_listing_prefix(origin, topic)
     with view.iterator(prefix=came, include_value=False) as entries:
         newest = next(entries, None)
@@ -207,15 +206,16 @@ def newest_serial(view: Any, origin: str, topic: str) -> int:
 
 
 def counters(view: Any) -> StoreCounters:
-    """Where the store has come to."""
+    """Return the counters of the store."""
     return layout.unpack_counters(view.get(layout.COUNTERS_KEY, layout.NO_COUNTERS))
 
 
 def listing_position(view: Any, start: bytes, stop: bytes, serial: int) -> tuple[bytes, bool]:
-    """Look for the newest of a topic's sessions, between two listing keys, that is not newer than a serial.
+    """Find the newest session between two listing keys that is not newer than a serial.
 
     Returns:
-        Its listing key (`stop` if there is none) and True; or the key from which to go on looking and False.
+        Its listing key, or `stop` if there is none, and True. If the search is unfinished: the key from which to
+        continue, and False.
     """
     with view.iterator(start=start, include_start=False, stop=stop, include_value=False) as entries:
         for entry in itertools.islice(entries, PASSING_STEP):
@@ -228,9 +228,9 @@ def listing_position(view: Any, start: bytes, stop: bytes, serial: int) -> tuple
 def departures(
     view: Any, origin: str, topic: str, since: int
 ) -> tuple[list[tuple[int, tuple[bytes, int, Reason]]], bool]:
-    """What has left a topic's listing after a serial, in the order of leaving, and whether there is more.
+    """Return the removals from a topic's listing after a serial, in their order, and whether there are more.
 
-    Each with its place in the store's order of events, and what `layout.unpack_departure_value` tells.
+    Each has its serial and the result of `layout.unpack_departure_value`.
     """
     with contextlib.ExitStack() as open_iterators:
         some = []
@@ -246,7 +246,7 @@ def departures(
 
 
 def entries_step(view: Any, after: bytes) -> list[tuple[bytes, bytes]]:
-    """Some of all entries, in the order of their keys, beginning behind a key; none at the end."""
+    """Return the next entries after a key, in key order; an empty list at the end."""
     step, size = [], 0
     with view.iterator(start=after, include_start=False, fill_cache=False) as entries:
         for key, value in entries:
@@ -258,10 +258,10 @@ def entries_step(view: Any, after: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def read_all(db: Any) -> None:
-    """Have LevelDB verify every block of every table.
+    """Verify the checksum of every block of every table.
 
-    Without that it hands out what a damaged block says, or passes over the block. A scan says so where it goes on
-    behind the block; at both ends only a raw iterator does.
+    Otherwise LevelDB returns the content of a damaged block, or skips the block. A scan reports a block that it passes.
+    For the first and the last block only a raw iterator does.
     """
     with db.raw_iterator(verify_checksums=True, fill_cache=False) as ends:
         ends.seek_to_first()
@@ -271,13 +271,13 @@ def read_all(db: Any) -> None:
 
 
 class Loaded(NamedTuple):
-    """What is kept in memory beside the database.
+    """The initial content of the state in memory.
 
     Attributes:
-        identity: the store's, in hexadecimal.
+        identity: the identity of the store, in hexadecimal.
         topics: the unanswered sessions of each topic.
-        counters: where the store's own clock and order of events have come to, and how many sessions are listed.
-        leases: those of the sessions that are held, by their keys.
+        counters: the store's latest time and serial, and the number of listed sessions.
+        leases: the leases of held sessions, by key.
     """
 
     identity: str
@@ -287,11 +287,11 @@ class Loaded(NamedTuple):
 
 
 def load(db: Any) -> Loaded:
-    """Read what is kept in memory, once, when the database is opened.
+    """Read the content of the state in memory, when the database is opened.
 
     Raises:
-        plyvel.CorruptionError: a part of it cannot be read.
-        DamagedListing: it does not hold as many sessions as were listed.
+        plyvel.CorruptionError: a part of the database cannot be read.
+        DamagedListing: the listings do not hold the number of sessions that the counters say.
     """
     read_all(db)
     listed = 0
@@ -313,6 +313,6 @@ def load(db: Any) -> Loaded:
 
 
 def leases(view: Any) -> dict[bytes, bytes]:
-    """Return the leases of all sessions that are held, by the sessions' keys."""
+    """Return the leases of all held sessions, by key."""
     with view.iterator(prefix=layout.LEASES) as entries:
         return {key[len(layout.LEASES) :]: value for key, value in entries}

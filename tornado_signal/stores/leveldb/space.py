@@ -1,4 +1,4 @@
-"""The disk under a store: how much the store may take of it, what is kept free, and a ballast to give up in need."""
+"""The disk space of a store: its limits, the reserve, and a ballast file for emergencies."""
 
 import contextlib
 import os
@@ -14,25 +14,25 @@ from . import files
 UNLIMITED: Final = 2**53
 RETRY_AFTER_S: Final = 10  # there is room again when something has expired and is swept
 MEASURE_BYTES: Final = 1 << 20  # written between two looks at the disk
-MERGE_BYTES: Final = 256 << 20  # the most that LevelDB writes anew before it deletes what that was made of
+MERGE_BYTES: Final = 256 << 20  # the most that LevelDB writes in a merge before it deletes the merged tables
 
 
 class Space:
     """The room that a database has, measured now and then and estimated in between.
 
-    A database that is full up cannot even be opened: LevelDB writes before it deletes. So nothing is published once
-    there is less free than a reserve and what it takes to merge a database of this size. And a file beside the
-    database, the ballast, takes room that is given up when the disk has been filled all the same, by others.
+    On a full disk a database cannot even be opened, because LevelDB writes before it deletes. New data is therefore
+    refused while less is free than the reserve and the space for merging a database of this size. A file next to the
+    database, the ballast, occupies space. It is deleted when other programs have filled the disk.
 
     Measured in the writer's thread, asked on the loop.
 
     Args:
-        path: the directory of the database; it exists.
-        reserve_bytes: how much is to stay free on its filesystem; of a small one a quarter. 0 for none, and no ballast.
+        path: the existing directory of the database.
+        reserve_bytes: the space to keep free on the filesystem, at most a quarter of it. 0 for no reserve or ballast.
 
     Attributes:
         max_bytes: how much it may hold.
-        wanted_bytes: how much is to stay free, on a disk that is not small; counts from the next measurement on.
+        wanted_bytes: the configured reserve. It applies from the next measurement on.
         size_bytes: what the database held when it was measured.
         free_bytes: what was free then.
     """
@@ -50,7 +50,7 @@ class Space:
 
     @property
     def capacity_bytes(self) -> int:
-        """How much the database can hold at most; half of the room there is for what LevelDB merges."""
+        """The maximum size of the database. Half of the free space is left to LevelDB's merges."""
         return min(self.max_bytes, self.size_bytes + max(0, self.free_bytes - self.reserve_bytes) // 2)
 
     @property
@@ -68,19 +68,19 @@ class Space:
         """Let something be published.
 
         Raises:
-            Unavailable: there is no room for so many bytes.
+            Unavailable: there is no space for `size` bytes.
         """
         if not self._fits(size):
             raise Unavailable("the store is full", RETRY_AFTER_S)
 
     def submitted(self, size: int) -> None:
-        """So many bytes are on their way to the disk."""
+        """Count `size` bytes as submitted."""
         self._submitted_bytes += size
 
     def _fits(self, size: int) -> bool:
         added = self._submitted_bytes - self._measured_bytes + size
         held = self.size_bytes + added
-        # What is in the log now is in a table soon, for a while in both.
+        # The content of the log moves to a table, and for a while is in both.
         remaining = self.free_bytes - 2 * added - min(held, MERGE_BYTES)
         return held <= self.max_bytes and (not self.wanted_bytes or remaining >= self.reserve_bytes)
 
@@ -88,15 +88,15 @@ class Space:
 
     @property
     def stale(self) -> bool:
-        """Whether so much was written since that it is time to measure."""
+        """Whether enough was written since the last measurement to measure again."""
         return self._written_bytes - self._measured_bytes >= MEASURE_BYTES
 
     def written(self, size: int) -> None:
-        """So many of the bytes that were submitted are on the disk, or not for want of success: a look at it tells."""
+        """Record that `size` submitted bytes were written or have failed. The next measurement shows which."""
         self._written_bytes += size
 
     def failed(self) -> None:
-        """What was submitted and is not written never will be. Nothing is submitted meanwhile."""
+        """Drop the count of submitted bytes, which will never be written. Nothing is submitted during this call."""
         self._written_bytes = self._submitted_bytes
 
     def measure(self) -> None:

@@ -1,4 +1,4 @@
-"""What the engine keeps in memory beside the database: as it is committed, never ahead of it. No I/O."""
+"""The engine's state in memory. It follows committed changes and is never ahead of the database. No I/O."""
 
 import itertools
 from collections.abc import Callable, Iterable
@@ -13,37 +13,37 @@ from .records import Loaded, SessionAuth
 from .topic_index import TopicIndex
 
 ACCESSES_KEPT = 10_000  # sessions
-NEWEST_KEPT = 10_000  # topics whose newest serial is kept
+NEWEST_KEPT = 10_000  # topics
 
 T = TypeVar("T")
 
 
-def _bound(kept: dict[bytes, T], most: int, busy: Callable[[bytes], bool] = lambda key: False) -> None:
-    """When they are too many, forget the older half, but for what is busy."""
-    if len(kept) > most:
-        for old in [key for key in itertools.islice(kept, most // 2) if not busy(key)]:
-            del kept[old]
+def _bound(cache: dict[bytes, T], max_items: int, busy: Callable[[bytes], bool] = lambda key: False) -> None:
+    """Drop the older half of a cache that is too large, except busy keys."""
+    if len(cache) > max_items:
+        for old in [key for key in itertools.islice(cache, max_items // 2) if not busy(key)]:
+            del cache[old]
 
 
 class StoreState:
-    """Counts, positions and what requests ask for again and again; loaded anew whenever the database is opened.
+    """Counts, positions and cached access data. It is reloaded whenever the database is opened.
 
     Args:
-        busy: says of a session's key whether it has changes on their way to the disk; its access is not forgotten then.
+        busy: whether the session with this key has uncommitted changes, so that its access data must stay.
 
     Attributes:
-        watches: what waits for a session or for a topic, by its key.
-        identity: the store's, in hexadecimal.
+        watches: the watches by the key of a session or the prefix of a listing.
+        identity: the identity of the store, in hexadecimal.
         index: the unanswered sessions of each topic.
-        accesses: what requests for a session need of it, of some, by their keys.
-        created_ms: the latest time that the store has seen; no session is newer.
-        serial: of the newest event.
-        listed: how many sessions are unanswered, expired ones included until they are settled.
-        newest: of some listings, by their prefix, the serial of the newest that came or was taken from it.
-        forgotten: departures up to this serial need not be looked for.
-        leases: those of the sessions that are held, by their keys.
-        unswept: no expiry entry comes before this key: what has been deleted is not passed over again and again.
-        unsettled: none of a session that is listed comes before this one.
+        accesses: access data of sessions, cached for requests, by key.
+        created_ms: the latest time that the store has seen. No session is newer.
+        serial: the serial of the newest event.
+        listed: the number of unanswered sessions, including expired ones that are still listed.
+        newest: for some listings, by prefix, the serial of the last addition or answer.
+        forgotten: no removal up to this serial is stored.
+        leases: the leases of held sessions, by key.
+        unswept: no expiry entry is before this key, so that iterators skip what LevelDB has deleted.
+        unsettled: no expiry entry of a listed session is before this key.
     """
 
     def __init__(self, watches: Watches, busy: Callable[[bytes], bool]) -> None:
@@ -52,7 +52,7 @@ class StoreState:
         self.load(Loaded("", TopicIndex(), StoreCounters(0, 0, 0), {}))
 
     def load(self, loaded: Loaded) -> None:
-        """Begin with what was read from the database."""
+        """Replace the state by what was read from the database."""
         self.accesses: dict[bytes, SessionAuth] = {}
         self.index = loaded.topics
         self.leases = loaded.leases
@@ -63,17 +63,17 @@ class StoreState:
         self.newest: dict[bytes, int] = {}
 
     def advance_time(self, now_ms: int) -> int:
-        """Let the store's time not go back behind this one (contract B11); returns what it is."""
+        """Advance the store's time to at least `now_ms` and return it (docs/decisions.md#clock-changes)."""
         self.created_ms = max(self.created_ms, now_ms)
         return self.created_ms
 
     def next_serial(self) -> int:
-        """The place of one more event."""
+        """Return the serial for one more event."""
         self.serial += 1
         return self.serial
 
     def newest_serial(self, prefix: bytes, read: Callable[[], int]) -> int:
-        """The serial of the newest session that came to, or was taken from, a listing; `read` finds it on the disk."""
+        """Return the serial of the last addition to or answer in a listing. `read` gets it from disk."""
         serial = self.newest.get(prefix)
         if serial is None:
             serial = self.newest[prefix] = read()
@@ -81,40 +81,38 @@ class StoreState:
         return serial
 
     def keep_access(self, key: bytes, access: SessionAuth) -> None:
-        """Keep what requests need of one more session."""
+        """Cache the access data of a session."""
         self.accesses[key] = access
         _bound(self.accesses, ACCESSES_KEPT, self._busy)
 
-    # What follows from a committed change
+    # Called after a commit
 
     def on_created(self, origin: str, session: Session, offer: str) -> None:
-        """A session is published."""
         self.index.add(origin, session.topic, session.expires_ms)
         self._on_listing_changed(origin, session.topic, session.serial)
         key = layout.pack_session_prefix(origin, session.code)
         numbers, sizes = {Side.OFFERER: 1, Side.ANSWERER: 0}, {Side.OFFERER: len(offer.encode()), Side.ANSWERER: 0}
         access = SessionAuth(session.expires_ms, session.serial, session.secret_hash, numbers=numbers, sizes=sizes)
         self.keep_access(key, access)
-        # For what still waits for the one before it, whose code is the same because its content is.
+        # An earlier session can have had the same content-derived code, and watches can still wait for it.
         self.watches.changed(key)
 
     def on_removed(self, origin: str, session: Session, leaving: Removal | None) -> None:
-        """A session has left its listing, if it was there, or is deleted."""
-        if leaving is not None:  # else it has been counted out before, and would take another one with it
+        """Update the state after a session was deleted, or delisted as `leaving` says."""
+        if leaving is not None:  # otherwise it was removed from the count before
             self.leases.pop(layout.pack_session_prefix(origin, session.code), None)
             self.index.remove(origin, session.topic, session.expires_ms)
-            # Expiry alone does not count: a listing is known to be another one by how many are live.
+            # An expiry does not count: readers notice it by the number of live sessions.
             serial = 0 if leaving.reason is Reason.EXPIRED else leaving.serial
             self._on_listing_changed(origin, session.topic, serial)
         self.watches.changed(layout.pack_session_prefix(origin, session.code))
 
     def on_expiry_changed(self, origin: str, before: Session, after: Session) -> None:
-        """A listed session has got another expiry."""
         self.index.remove(origin, before.topic, before.expires_ms)
         self.index.add(origin, after.topic, after.expires_ms)
 
     def on_expiries(self, keys: Iterable[bytes]) -> None:
-        """The database has more expiry entries."""
+        """Update the lower bounds after new expiry entries."""
         for key in keys:
             self.unswept = min(self.unswept, key)
             self.unsettled = min(self.unsettled, key)

@@ -1,4 +1,4 @@
-"""The engine's work in the background: what has expired leaves its listing and is deleted, and the disk shrinks."""
+"""The engine's background work: delisting and deleting expired sessions, and compaction."""
 
 import asyncio
 import functools
@@ -17,13 +17,13 @@ from .expiry import Expiry
 log = logging.getLogger(__name__)
 
 COMPACT_MIN_BYTES = 1 << 20
-COMPACT_PAUSE_S = 60.0  # the least between two compactions
+COMPACT_PAUSE_S = 60.0  # minimum pause between two compactions
 COMPACT_FULL_PAUSE_S = 5.0  # the same while the store is full
-COMPACT_SHARE = 20  # a compaction is followed by a pause of at least so many times its duration
+COMPACT_SHARE = 20  # minimum ratio of the pause after a compaction to its duration
 
 
 class Sweeper:
-    """Settles, sweeps and compacts, again and again, in two periodic callbacks, neither of which overlaps itself."""
+    """Runs the background work in two periodic callbacks, neither of which overlaps itself."""
 
     def __init__(self, expiry: Expiry, database: Database, clock: Clock, interval_ms: int) -> None:
         self._expiry = expiry
@@ -31,9 +31,9 @@ class Sweeper:
         self._clock = clock
         self._swept = 0
         self._next_compaction_s = 0.0
-        # Apart: what has expired leaves its listing in time, whatever a sweep or a compaction takes.
+        # Two callbacks, so that a long sweep or compaction does not delay the removal from listings.
         work = (self.expire_due, self.sweep)
-        self._callbacks = [PeriodicCallback(functools.partial(self._run, each), interval_ms) for each in work]
+        self._callbacks = [PeriodicCallback(functools.partial(self._run, task), interval_ms) for task in work]
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -48,16 +48,16 @@ class Sweeper:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _run(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        task = asyncio.create_task(work())  # `stop` ends it in the middle
+        task = asyncio.create_task(work())  # a task, so that `stop` can cancel it
         self._tasks.add(task)
         try:
             await task
         except Unavailable:
-            pass  # the database has said why; the next call goes on
+            pass  # the database has logged the reason; the next call retries
         except plyvel.Error as error:
             self._database.failed(error)
         except Exception:
-            log.exception("work in the background failed")
+            log.exception("background work failed")
         finally:
             self._tasks.discard(task)
 
@@ -65,7 +65,7 @@ class Sweeper:
         await self._expiry.expire_due(self._clock.now_ms())
 
     async def sweep(self) -> None:
-        """Delete all that has expired, in steps with a pause as long as the step after each: requests come first."""
+        """Delete all expired sessions in steps. The pause after each step is as long as the step, for requests."""
         begun_s = began_s = time.monotonic()
         before = self._swept
         while deleted := await self._expiry.sweep(self._clock.now_ms()):

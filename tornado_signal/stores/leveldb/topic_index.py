@@ -27,7 +27,7 @@ def _sorted(expiries: Expiries) -> Sequence[int]:
 
 
 def _without(expiries: Expiries, start: int, stop: int) -> Sequence[int]:
-    """Some of them taken out; an array is changed."""
+    """Return the expiries without a range. An array is changed in place."""
     if isinstance(expiries, bytes):
         return ()
     del expiries[start:stop]
@@ -43,7 +43,7 @@ class _Origin:
     __slots__ = ("count", "due", "topics")
 
     def __init__(self) -> None:
-        # Keys are the topics' UTF-8 bytes, whose order is the order of code points (contract B12).
+        # Keys are UTF-8: their order is that of code points (docs/decisions.md#alphabetical-order).
         self.topics: SortedDict[bytes, Expiries] = SortedDict()
         self.due: SortedList[bytes] = SortedList()
         self.count = 0  # of all sessions
@@ -114,7 +114,7 @@ class TopicIndex:
         held.replace(name, first_ms, expiries)
 
     def remove(self, origin: str, topic: str, expires_ms: int) -> None:
-        """Stop counting one session that was added; nothing happens if it has expired out of the count already."""
+        """Stop counting a session. Do nothing if its expiry has already removed it from the count."""
         held = self._origins.get(origin)
         name = topic.encode()
         expiries = held.topics.get(name) if held else None
@@ -131,7 +131,7 @@ class TopicIndex:
         """Take what has expired by now out of an origin's counts, at most `steps` topics at a time.
 
         Returns:
-            Whether the counts are exact now; if not, call again.
+            Whether the counts are exact now. Otherwise call it again.
         """
         held = self._origins.get(origin)
         if held is None:
@@ -163,7 +163,7 @@ class TopicIndex:
         return [(name.decode(), len(_sorted(held.topics[name]))) for name in names], len(held.topics)
 
     def counted(self, origin: str, topic: str, now_ms: int) -> tuple[int, int | None]:
-        """How many sessions of one topic are live, and when the first of them expires (None if there is none)."""
+        """Return the number of live sessions of a topic and the earliest expiry, or None without sessions."""
         held = self._origins.get(origin)
         expiries = held.topics.get(topic.encode()) if held else None
         if expiries is None:
@@ -173,7 +173,7 @@ class TopicIndex:
         return len(found) - live, found[live] if live < len(found) else None
 
     def sizes(self, origin: str, topic: str) -> tuple[int, int, int]:
-        """How many sessions and topics an origin has, and how many sessions one topic of it; settled or not."""
+        """Return the numbers of sessions and topics of an origin and of sessions of one topic, pruned or not."""
         held = self._origins.get(origin)
         if held is None:
             return 0, 0, 0
@@ -198,7 +198,7 @@ class Reservations:
         self._counts: dict[str, int] = {}  # by origin
 
     def reserve(self, index: TopicIndex, origin: str, topic: str) -> None:
-        """Keep a place for one more session of a topic; goes with one `release`.
+        """Reserve a place for one more session of a topic, until `release`.
 
         Raises:
             TooMany: a quota is used up.

@@ -1,17 +1,17 @@
-"""One turn of the event loop, in which nothing else runs: between reading and writing there is no `await`."""
+"""Event-loop iterations. Code that reads and then writes without an `await` is atomic within one of them."""
 
 import asyncio
 from collections.abc import Callable
 
 
 class Turn:
-    """The turns of the event loop in which somebody asked for the current one.
+    """Numbers the event-loop iterations in which `current` is called.
 
-    A callback ends the turn. It runs before anything that waits after it was asked for.
+    A callback ends the iteration. It runs before any task that starts to wait after the call of `current`.
 
     Attributes:
-        number: of the current turn.
-        on_end: called at the end of a turn.
+        number: the number of the current iteration.
+        on_end: called at the end of an iteration.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Turn:
         self._begun = False
 
     def current(self) -> int:
-        """Return the number of the current turn, which is another one after an `await` that has waited."""
+        """Return the number of the current iteration. It is different after an `await` that has waited."""
         if not self._begun:
             self._begun = True
             self._loop.call_soon(self._end)
