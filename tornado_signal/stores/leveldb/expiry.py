@@ -1,4 +1,4 @@
-"""How sessions end by themselves: they leave their listings as soon as they expire, and are deleted in steps later."""
+"""Expiry of sessions: they are delisted as soon as they expire, and deleted in steps later."""
 
 import asyncio
 import time
@@ -10,13 +10,13 @@ from .changes import Change, Removal
 from .committer import Committer
 from .locks import Token
 
-# What is done in one turn of the event loop. A session with more keys than that takes several of them.
+# The bound of one step, which is one event-loop iteration. A session with more keys takes several steps.
 STEP = 1000  # keys
 STEP_S = 0.002
 
 
 class Expiry:
-    """Settles and sweeps what has expired; its departure from a listing is remembered for `remember_ms`."""
+    """Delists and deletes expired sessions. The removal from a listing is recorded for `remember_ms`."""
 
     def __init__(self, committer: Committer, metrics: SessionMetrics, remember_ms: int) -> None:
         self._committer = committer
@@ -26,30 +26,30 @@ class Expiry:
         self._settling = asyncio.Lock()
 
     async def expire_due(self, now_ms: int) -> None:
-        """Have all that has expired by now leave its listing: from then on its departure is an event like others.
+        """Remove sessions that have expired by `now_ms` from their listings, which is an event like other removals.
 
-        What else there is of an expired session is swept later.
+        `sweep` deletes the rest of these sessions later.
 
         Raises:
-            Unavailable: that does not work now.
+            Unavailable: the database cannot be used now.
         """
         stop = layout.pack_expired_stop(now_ms)
         if self._state.unsettled >= stop and not self._settling.locked():
             return
-        async with self._settling:  # what another one settles has left once that is committed
+        async with self._settling:  # one at a time: the sessions that another call delists are committed then
             acquired: Token | None = None
             while self._state.unsettled < stop:
                 blocked = await self._settle_some(stop, now_ms, acquired)
-                # As by a refresh that began before the expiry: the session may live on.
+                # Wait for the change that blocks it. A refresh that began before the expiry extends the session.
                 acquired = None if blocked is None else await self._locks.acquire(blocked)
 
     async def _settle_some(self, stop: bytes, now_ms: int, acquired: Token | None) -> bytes | None:
-        """Settle a step of what has expired, which ends at `stop`.
+        """Delist one step of the sessions whose expiry entries are before `stop`.
 
-        Of the sessions that are being changed only the one whose lock was acquired can be settled now.
+        A session with an uncommitted change blocks the step, unless its lock was acquired.
 
         Returns:
-            The key of a session that could not be settled; None if none was in the way.
+            The key of the session that blocks; None if none does.
         """
         state, view = self._state, self._database.view
         until_s = time.monotonic() + STEP_S
@@ -76,7 +76,7 @@ class Expiry:
                     break
         state.unsettled = reached
         if leavings:
-            state.advance_time(now_ms)  # what has expired stays so, whatever a clock says
+            state.advance_time(now_ms)  # expired sessions stay expired if the clock is set back
 
             def applied() -> None:
                 for _, origin, session, leaving in leavings:
@@ -95,7 +95,7 @@ class Expiry:
         return blocked
 
     def _listed(self, key: bytes) -> tuple[str, Session] | None:
-        """The origin and the head of a session, if it is listed."""
+        """Return the origin and the session if it is listed."""
         access = self._state.accesses.get(key)
         if access is not None and access.answer_number:
             return None
@@ -105,13 +105,13 @@ class Expiry:
         return (origin, session) if session is not None and records.is_listed(view, origin, session) else None
 
     async def sweep(self, now_ms: int) -> int:
-        """Delete one step of what has expired, listings first.
+        """Delist expired sessions, then delete one step of them.
 
         Returns:
-            How many keys were deleted; 0 when nothing is left to do.
+            The number of deleted keys; 0 if the sweep is complete.
 
         Raises:
-            Unavailable: that does not work now.
+            Unavailable: the database cannot be used now.
         """
         await self.expire_due(now_ms)
         state, view = self._state, self._database.view
@@ -119,7 +119,7 @@ class Expiry:
         deletes: list[bytes] = []
         swept: list[Token] = []
         forgotten = state.forgotten
-        whole = 0  # sessions of which nothing is left
+        whole = 0  # completely deleted sessions
         remaining: bytes | None = None  # the first entry that this step does not delete
         stop = min(layout.pack_expired_stop(now_ms), state.unsettled)
         with view.iterator(start=state.unswept, stop=stop, include_value=False) as entries:
@@ -133,7 +133,7 @@ class Expiry:
                 else:
                     parts = records.part_keys(view, key, state.accesses.get(key), STEP)
                     if len(parts) == STEP:
-                        # Its head and its offer stay: it is found again by the head, and sound by what still reads it.
+                        # Head and offer stay until the last step, so that the session stays readable and can be found.
                         deletes += parts[2:]
                         remaining = remaining or entry
                     else:

@@ -1,4 +1,4 @@
-"""Files of a data directory: whose they are, on the disk, measured."""
+"""Files of a data directory: owner, sync and size."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ _OWN: Final = re.compile(
     r"CURRENT|LOCK|LOG(\.old)?|MANIFEST-\d+|\d+\.(log|ldb|sst|dbtmp)|ballast|lost|lost\+found|README\.md"
 )
 BALLAST: Final = "ballast"
-"""The file in a database's directory that only takes room; see `space`."""
+"""The file in a database's directory that only occupies space; see `space`."""
 
 
 @contextlib.contextmanager
@@ -33,10 +33,10 @@ def owned(path: Path) -> Iterator[None]:
 
 
 def check_own(path: Path) -> None:
-    """Check that a directory, if it is there, holds nothing but a database; the README of a checkout may be beside it.
+    """Check that a directory is missing, or holds nothing but a database and the README of a checkout.
 
     Raises:
-        OperatorError: it holds something else.
+        OperatorError: it holds other files.
     """
     foreign = sorted(each.name for each in path.glob("*") if not _OWN.fullmatch(each.name))
     if foreign:
@@ -48,7 +48,7 @@ def check_own(path: Path) -> None:
 
 
 def remove_ballast(path: Path) -> bool:
-    """Delete the ballast in a database's directory; whether there was one."""
+    """Delete the ballast in a database's directory, and return whether there was one."""
     try:
         (path / BALLAST).unlink()
     except OSError:
@@ -66,7 +66,7 @@ def sync(path: Path) -> None:
 
 
 def size_bytes(path: Path) -> int:
-    """How much a directory holds, by its files, the ballast aside."""
+    """Return the size of a directory's files without the ballast."""
     total = 0
     with os.scandir(path) as found:
         for file in found:

@@ -1,11 +1,11 @@
-"""Bytes on disk: the one home of every key and value of the store. Nothing here reads or writes a database.
+"""The format of keys and values on disk. Nothing here reads or writes a database.
 
-The first byte of a key names its table. Strings in keys are escaped and terminated, so that byte order is the
-order of the strings and no string's keys lie among those of a string that it begins. Numbers are 8 bytes,
-big-endian, so that byte order is numeric order; `~` marks a number subtracted from 2^64 - 1: newest first.
+The first byte of a key names its table. Strings in keys are escaped and terminated. So the byte order of keys is the
+order of the strings, and the keys of a string never lie between those of a longer one. Numbers have 8 bytes in
+big-endian order, so that byte order is numeric order. `~n` stands for 2^64 - 1 - n: newest first.
 
     F                                      -> format version
-    I                                      -> the identity of this store, at random
+    I                                      -> the random identity of this store
     M                                      -> counters: newest time, last serial, number of L entries
     S origin code HEAD                     -> created_ms expires_ms timeout_ms serial, topic, secret's hash, info
     S origin code OFFER                    -> the offer
@@ -13,12 +13,12 @@ big-endian, so that byte order is numeric order; `~` marks a number subtracted f
     S origin code ANSWER                   -> its number, secret's hash, the answer
     S origin code ANSWER_CANDIDATE number  -> a candidate of the answerer
     L origin topic ~created_ms ~serial     -> code, expires_ms: the unanswered sessions of a topic
-    G origin topic expired serial          -> code, the session's serial, reason: what has left that listing lately
-    E expires_ms key                       -> nothing: what to delete when, a session (S origin code) or a G key
+    G origin topic expired serial          -> code, the session's serial, reason: recent removals from that listing
+    E expires_ms key                       -> nothing: the time to delete a session (S origin code) or a G key
     H S origin code                        -> the leases of a listed session that is held
 
-Serials order what happens in the whole store. Numbers count what one side of a session has sent, from 1: the
-offer is always its side's first, the answer takes its place among its side's candidates.
+Serials order the events of the whole store. Numbers order the messages of one side of a session, from 1. The offer is
+always number 1 of its side. The answer can come after candidates of its side.
 """
 
 import functools
@@ -39,7 +39,7 @@ LISTING: Final = b"L"
 DEPARTURES: Final = b"G"
 EXPIRY: Final = b"E"
 LEASES: Final = b"H"
-# No keys of ours: one sorts before all of them, one after.
+# Not keys of the store. One sorts before all of them, the other after all.
 BEFORE_ALL: Final = b"\x00"
 AFTER_ALL: Final = b"\xff"
 
@@ -48,7 +48,7 @@ OFFER: Final = b"\x01"
 OFFER_CANDIDATE: Final = b"\x02"
 ANSWER: Final = b"\x03"
 ANSWER_CANDIDATE: Final = b"\x04"
-# Sorts after every part of a session: where a scan of one side's news ends, and of the whole session.
+# Upper bounds of scans of one side of a session, and of the whole session.
 AFTER_OFFERER: Final = ANSWER
 AFTER_ANSWERER: Final = b"\x05"
 AFTER_SESSION: Final = AFTER_ANSWERER
@@ -82,7 +82,7 @@ def unpack_number(data: bytes) -> int:
 def pack_string(data: bytes) -> bytes:
     """Escape and terminate one component of a key.
 
-    A NUL becomes NUL FF, the end is NUL NUL: the end sorts before any continuation, and before an escaped NUL.
+    A NUL becomes NUL FF, and the end is NUL NUL. So the end sorts before any continuation and before an escaped NUL.
     """
     return data.replace(b"\x00", b"\x00\xff") + b"\x00\x00"
 
@@ -91,7 +91,7 @@ def unpack_string(key: bytes, start: int) -> tuple[bytes, int]:
     """Inverse of `pack_string` at an offset of a key.
 
     Returns:
-        The component, and the offset behind its end.
+        The component, and the offset after it.
     """
     end = key.index(b"\x00", start)
     while key[end + 1]:
@@ -101,18 +101,18 @@ def unpack_string(key: bytes, start: int) -> tuple[bytes, int]:
 
 @functools.lru_cache(maxsize=1024)
 def pack_origin(origin: str) -> bytes:
-    """An origin as a component of a key; header values are ISO-8859-1, so this is byte for byte."""
+    """Return an origin as a component of a key. Header values are ISO-8859-1, so every byte is kept."""
     return pack_string(origin.encode("latin-1"))
 
 
-# Key: M   Value: newest time, last serial, how many sessions are listed
+# Key: M   Value: newest time, last serial, number of listed sessions
 class StoreCounters(NamedTuple):
-    """Where the whole store has come to.
+    """The counters of the whole store.
 
     Attributes:
-        created_ms: the latest time that the store has seen, and therefore no session is newer; 0 for none.
-        serial: of the newest event; 0 for none.
-        listed: how many entries the listings have, those that have expired and were not swept included.
+        created_ms: the latest time that the store has seen. No session is newer. 0 for none.
+        serial: the serial of the newest event; 0 for none.
+        listed: the number of entries in the listings, including expired ones that are not swept.
     """
 
     created_ms: int
@@ -121,7 +121,6 @@ class StoreCounters(NamedTuple):
 
 
 def pack_counters(counters: StoreCounters) -> bytes:
-    """Put with whatever moves them."""
     return _THREE_NUMBERS.pack(*counters)
 
 
@@ -132,18 +131,18 @@ def unpack_counters(value: bytes) -> StoreCounters:
 
 # Key: S origin code part [serial]
 def pack_session_prefix(origin: str, code: bytes) -> bytes:
-    """What all keys of one session begin with. The origin is part of it: another origin's request looks elsewhere."""
+    """Return the prefix of all keys of a session. It contains the origin, so other origins cannot reach the session."""
     return SESSIONS + pack_origin(origin) + code
 
 
 def unpack_session_key(key: bytes) -> tuple[str, bytes, bytes]:
-    """The origin, code and part (with the serial behind it, if any) of a key of the session table."""
+    """Return origin, code and part of a key of the session table. The part includes its number, if any."""
     origin, at = unpack_string(key, 1)
     return origin.decode("latin-1"), key[at : at + CODE_BYTES], key[at + CODE_BYTES :]
 
 
 def unpack_part(part: bytes, value: bytes) -> tuple[Side, int]:
-    """Which side has sent a part of a session, which is not its head, and the part's number."""
+    """Return the side that sent a part of a session, and the number of the part. The part is not the head."""
     if part == OFFER:
         return Side.OFFERER, 1
     if part == ANSWER:
@@ -152,7 +151,7 @@ def unpack_part(part: bytes, value: bytes) -> tuple[Side, int]:
 
 
 def pack_part_keys(key: bytes, numbers: Mapping[Side, int], answer_number: int) -> Iterator[bytes]:
-    """The keys of all parts of a session, in their order, from the last number of each side and that of the answer."""
+    """Yield the keys of all parts of a session in order, given the last number of each side and of the answer."""
     yield key + HEAD
     yield key + OFFER
     for number in range(2, numbers[Side.OFFERER] + 1):
@@ -166,7 +165,7 @@ def pack_part_keys(key: bytes, numbers: Mapping[Side, int], answer_number: int) 
 
 # Value of S origin code HEAD
 def pack_head(session: Session) -> bytes:
-    """Everything of a session but its code, which its key has."""
+    """Return a session without its code, which is in the key."""
     topic = session.topic.encode()
     numbers = (session.created_ms, session.expires_ms, session.timeout_ms, session.serial)
     head = _HEAD.pack(*numbers, len(topic), len(session.secret_hash))
@@ -184,7 +183,7 @@ def unpack_head(code: bytes, value: bytes) -> Session:
 
 
 def unpack_head_access(value: bytes) -> tuple[int, int, bytes]:
-    """The expires_ms, the serial and the secret's hash of a head: all that most requests need of it."""
+    """Return expires_ms, serial and the hash of the secret, which are all that most requests need."""
     _, expires_ms, _, serial, topic_length, secret_length = _HEAD.unpack_from(value)
     secret_at = _HEAD.size + topic_length
     return expires_ms, serial, value[secret_at : secret_at + secret_length]
@@ -192,7 +191,6 @@ def unpack_head_access(value: bytes) -> tuple[int, int, bytes]:
 
 # Value of S origin code ANSWER
 def pack_answer(answer: Answer) -> bytes:
-    """An answer with its number among what its side has sent."""
     return _ANSWER.pack(answer.number, len(answer.secret_hash)) + answer.secret_hash + answer.text.encode()
 
 
@@ -204,52 +202,52 @@ def unpack_answer(value: bytes) -> Answer:
 
 
 def unpack_answer_access(value: bytes) -> tuple[bytes, int]:
-    """The secret's hash and the number of an answer: all that most requests need of it."""
+    """Return the hash of the secret and the number, which are all that most requests need."""
     number, secret_length = _ANSWER.unpack_from(value)
     return value[_ANSWER.size : _ANSWER.size + secret_length], number
 
 
 # Key: L origin topic ~created_ms ~serial   Value: code, expires_ms
 def pack_listing_prefix(origin: str, topic: str) -> bytes:
-    """What the listing keys of one topic begin with; within it, byte order is newest first."""
+    """Return the prefix of the listing keys of a topic. Within it, byte order is newest first."""
     return LISTING + pack_origin(origin) + pack_string(topic.encode())
 
 
 def pack_listing_stop(prefix: bytes) -> bytes:
-    """Sorts after every key with this listing prefix, and before every other topic's."""
+    """Return the upper bound of the keys with a listing prefix."""
     return prefix + b"\xff" * (_TWO_NUMBERS.size + 1)
 
 
 def pack_listing_key(origin: str, session: Session) -> bytes:
-    """Where an unanswered session stands in its topic's listing."""
+    """Return the key of an unanswered session in its topic's listing."""
     order = _TWO_NUMBERS.pack(_LAST - session.created_ms, _LAST - session.serial)
     return pack_listing_prefix(origin, session.topic) + order
 
 
 def pack_listing_position(prefix: bytes, counters: StoreCounters) -> bytes:
-    """Sorts before every listing key that was there when the counters were, and behind every later one."""
+    """Return a bound between the listing keys that existed at these counters and all later ones."""
     return prefix + _TWO_NUMBERS.pack(_LAST - counters.created_ms, _LAST - counters.serial)
 
 
 def listing_prefix(key: bytes) -> bytes:
-    """The part of a listing key that names origin and topic."""
+    """Return the part of a listing key that holds origin and topic."""
     return key[: -_TWO_NUMBERS.size]
 
 
 def unpack_listing_prefix(prefix: bytes) -> tuple[str, str]:
-    """The origin and topic of a listing key or of its prefix."""
+    """Return origin and topic of a listing key or of its prefix."""
     origin, at = unpack_string(prefix, 1)
     return origin.decode("latin-1"), unpack_string(prefix, at)[0].decode()
 
 
 def unpack_listing_key(key: bytes) -> tuple[str, str, int, int]:
-    """The origin, topic, created_ms and serial of a listing key."""
+    """Return origin, topic, created_ms and serial of a listing key."""
     created, serial = _TWO_NUMBERS.unpack(key[-_TWO_NUMBERS.size :])
     return *unpack_listing_prefix(key), _LAST - created, _LAST - serial
 
 
 def pack_listing_value(session: Session) -> bytes:
-    """Enough to pass over an expired entry without reading its session."""
+    """Return code and expiry, which are enough to skip an expired entry without reading its session."""
     return session.code + pack_number(session.expires_ms)
 
 
@@ -260,12 +258,11 @@ def unpack_listing_value(value: bytes) -> tuple[bytes, int]:
 
 # Key: G origin topic expired serial   Value: code, serial, reason
 def pack_departure_prefix(origin: str, topic: str, *, expired: bool) -> bytes:
-    """What the keys of one topic's departures begin with, expiries apart; byte order is the order of leaving."""
+    """Return the prefix of a topic's removals, with expiries apart. Byte order is the order of removal."""
     return DEPARTURES + pack_origin(origin) + pack_string(topic.encode()) + (b"\x01" if expired else b"\x00")
 
 
 def pack_departure_value(session: Session, reason: Reason) -> bytes:
-    """What has left the listing, and why."""
     return _DEPARTURE.pack(session.code, session.serial, reason.value)
 
 
@@ -277,12 +274,12 @@ def unpack_departure_value(value: bytes) -> tuple[bytes, int, Reason]:
 
 # Key: E expires_ms key   Value: nothing
 def pack_expiry_key(expires_ms: int, key: bytes) -> bytes:
-    """Where a session (by its prefix) or a departure (by its key) stands in the order of deletion."""
+    """Return the key of a session (given by its prefix) or a removal (by its key) in the order of deletion."""
     return EXPIRY + pack_number(expires_ms) + key
 
 
 def pack_expired_stop(now_ms: int) -> bytes:
-    """The first key that a scan for what has expired by now must not return."""
+    """Return the upper bound of a scan for entries that have expired by `now_ms`."""
     return EXPIRY + pack_number(now_ms + 1)
 
 
@@ -293,7 +290,7 @@ def unpack_expiry_key(key: bytes) -> tuple[int, bytes]:
 
 # Key: H S origin code   Value: leases
 def pack_leases_key(key: bytes) -> bytes:
-    """Return where the leases of a session with a key are stored."""
+    """Return the key of a session's leases, given the key of the session."""
     return LEASES + key
 
 
@@ -301,7 +298,7 @@ NO_COUNTERS: Final = pack_counters(StoreCounters(0, 0, 0))
 
 
 def check_format(value: bytes | None, path: str) -> None:
-    """Refuse a database that this version cannot read, by what stands under its format key.
+    """Check the value of the format key, and refuse a database that this version cannot read.
 
     Raises:
         DatabaseError: the directory holds something else, or a newer format.

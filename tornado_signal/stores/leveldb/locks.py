@@ -64,7 +64,7 @@ class SessionLocks:
         return Token(key, appends, self._turn.current())
 
     def try_acquire(self, key: bytes) -> Token | None:
-        """Return a token for a session without uncommitted changes; otherwise None."""
+        """Return a token for a session without uncommitted changes, or None."""
         return None if key in self._locks else Token(key, False, self._turn.current())
 
     def held(self, key: bytes) -> bool:

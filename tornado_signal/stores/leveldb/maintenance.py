@@ -12,7 +12,7 @@ from .database import Database
 
 
 class DirectoryMaintenance:
-    """What an operator can do with an open database; `Maintenance` describes it."""
+    """Maintenance of an open database. `Maintenance` describes its operations."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -40,7 +40,7 @@ class DirectoryMaintenance:
                         break
                     census.count(step)
                     after = step[-1][0]
-                    # Requests come first: the pause is longer than the step.
+                    # The pause is longer than the step, because requests have priority.
                     await asyncio.sleep(2 * (time.monotonic() - began_s))
         except plyvel.Error as error:
             raise self._database.failed(error) from error

@@ -1,4 +1,4 @@
-"""What the LevelDB engine counts."""
+"""Metrics of the LevelDB engine."""
 
 from collections.abc import Iterator
 
@@ -8,15 +8,15 @@ _CHANGES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 
 
 class DatabaseMetrics:
-    """What the LevelDB engine has done.
+    """Metrics of the LevelDB engine.
 
     Attributes:
-        writes: how many seconds its writes took, each with its sync.
-        changes: how many changes shared each of them.
-        failed: how many did not work.
-        reopened: how often the database has been opened again.
-        sweeps: seconds.
-        compactions: seconds.
+        writes: durations of writes in seconds, syncs included.
+        changes: the number of changes per write.
+        failed: the number of failed writes.
+        reopened: the number of times that the database was reopened.
+        sweeps: durations of sweeps in seconds.
+        compactions: durations of compactions in seconds.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class DatabaseMetrics:
         self.compactions = Histogram(WORK_S)
 
     def families(self) -> Iterator[Family]:
-        """Yield everything that was counted."""
+        """Yield all metrics."""
         meaning = "How long writes took, each with its sync if there is one."
         yield Family("histogram", "store_write_duration_seconds", meaning, self.writes)
         yield Family("histogram", "store_write_changes", "How many changes shared a write.", self.changes)

@@ -1,18 +1,18 @@
-"""Where readers of a topic or of a listing are, in this engine's numbers."""
+"""Positions of readers of a topic or a listing in this engine."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPosition:
-    """How far a reader knows a topic: of all sessions up to one, everything up to an event.
+    """The position of a reader: it knows the sessions up to `listed`, and all their events up to `serial`.
 
-    Sessions and events have serials of one sequence.
+    Sessions and events share one sequence of serials.
 
     Attributes:
-        serial: of that event; of a listing, of its newest change.
-        listed: the serial of that session. It is lower while the first listing is read. Of a listing, its length.
-        key: the place in the listing, if it is known. Without it the place is searched for.
+        serial: the serial of the last known event. For a listing: of its newest change.
+        listed: the serial of the last known session, lower while the first listing is read. For a listing: its length.
+        key: the key in the listing if it is known. Otherwise it is searched.
     """
 
     serial: int

@@ -1,9 +1,8 @@
-"""The sessions on LevelDB: what may be asked and changed, each under the origin that asks for it.
+"""The store on LevelDB.
 
-Every change is decided against what is committed, without an `await` between reading and asking for the write.
-While a change of a session is on its way to the disk, a second one waits for it, unless both only append
-candidates; so two answers at one moment have one winner, and nothing is acknowledged because of a change that
-may still fail.
+Every change is decided against committed data, without an `await` between the read and the request to write. A
+second change of a session waits until the first one is committed, unless both only append candidates. So one of two
+simultaneous answers wins, and no acknowledgement depends on a change that can still fail.
 """
 
 import asyncio
@@ -61,10 +60,10 @@ from .sweeper import Sweeper
 from .topic_index import Reservations
 from .turn import Turn
 
-# Topics whose counts are brought up to date: in one turn of the event loop, and by each session that comes.
+# The number of topics to prune per event-loop iteration, and for each new session.
 SETTLING_STEP = 500
 SETTLING_BY_CREATE = 2
-# Clients retry at least this often after a restart, and then hold their offers again.
+# The longest pause between two attempts of our clients to reconnect and hold their offers again.
 COME_BACK_S = 10.0
 
 P = ParamSpec("P")
@@ -74,7 +73,7 @@ T = TypeVar("T")
 def _refusing(
     operation: Callable[Concatenate["LevelDBStore", P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["LevelDBStore", P], Coroutine[Any, Any, T]]:
-    """An operation that raises Unavailable instead of LevelDB's errors."""
+    """Make an operation raise Unavailable instead of LevelDB's errors."""
 
     @functools.wraps(operation)
     async def refusing(self: "LevelDBStore", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -87,31 +86,31 @@ def _refusing(
 
 
 class LevelDBStore:
-    """The sessions in one LevelDB directory; `Store` describes its operations. Belongs to the event loop that runs.
+    """A store in one LevelDB directory, on the running event loop. `Store` describes its operations.
 
     Args:
-        path: the directory; made if missing.
-        clock: the time; it shows none before the newest session's.
-        timeout_ms: how long a session lives, and its departure from a listing is remembered.
-        durability: `fsync` (acknowledged means on disk) or `os` (with the operating system).
-        codes: `random` or `content` (contract B16).
-        quotas: how much there may be.
-        start_empty: whether to move a damaged directory aside and begin anew.
-        sweep_interval_ms: the pause between two looks for what has expired.
-        hold_grace_ms: how long an offer that an earlier process held waits for its holder, beyond COME_BACK_S.
+        path: the directory, created if it is missing.
+        clock: the clock. The store never uses a time before that of its newest session.
+        timeout_ms: the lifetime of a session, and of the record of its removal from a listing.
+        durability: `fsync` (acknowledged means on disk) or `os` (acknowledged means with the operating system).
+        codes: `random` or `content` (docs/decisions.md#deterministic-identifiers).
+        quotas: the quotas.
+        start_empty: whether to move a damaged directory aside and start with an empty one.
+        sweep_interval_ms: the pause between two sweeps.
+        hold_grace_ms: how long an offer that an earlier process held waits for its holder, in addition to COME_BACK_S.
 
     Attributes:
-        metrics: what has become of the sessions.
+        metrics: metrics of sessions.
         process_id: see `Store`.
-        database_metrics: what it has done for that.
-        space: the room that it has on the disk; unless given there is no bound.
-        database: what is on the disk.
+        database_metrics: metrics of the database.
+        space: the disk space; unlimited if not given.
+        database: the database.
         state: the state in memory.
-        locks: the sessions that are being changed.
-        watches: what waits for a session or a topic.
-        expiry: what ends by itself.
+        locks: locks of the sessions.
+        watches: watches of sessions and topics.
+        expiry: expiry of sessions.
         maintenance: see `Store`.
-        sweeper: its work in the background.
+        sweeper: the background work.
     """
 
     def __init__(
@@ -185,7 +184,7 @@ class LevelDBStore:
 
     def metric_families(self) -> Iterator[Family]:
         yield Family("gauge", "store_available", "Whether the store can be read and written.", self.available)
-        with contextlib.suppress(OSError):  # of a disk that fails: everything else is served
+        with contextlib.suppress(OSError):  # on a failing disk the other metrics are still exported
             yield Family("gauge", "store_size_bytes", "What the data directory holds.", self.database.size_bytes())
         yield from self.space.families()
         meaning = "What LevelDB keeps of it in memory."
@@ -258,7 +257,7 @@ class LevelDBStore:
             key = layout.pack_session_prefix(origin, code)
             if lease:
                 change = changes.merge(change, changes.leased(key, lease))
-            if ended is not None:  # the old one leaves before the new one comes: both have this code
+            if ended is not None:  # the old session with the same code is removed first
                 change = changes.merge(ended, change)
 
             def applied() -> None:
@@ -366,7 +365,7 @@ class LevelDBStore:
         await self._committer.commit([token], changes.leased(token.key, rest), applied)
 
     async def _release_abandoned(self, leases: dict[bytes, bytes]) -> None:
-        """Give back the leases of an earlier process, unless their holders hold their offers again in time."""
+        """Release the leases of an earlier process whose holders have not held their offers again in time."""
         await asyncio.sleep(COME_BACK_S + self._hold_grace_s)
         for key, held in leases.items():
             origin, code, _ = layout.unpack_session_key(key)
@@ -381,7 +380,7 @@ class LevelDBStore:
         now_ms = self._clock.now_ms()
         while not self.state.index.prune(origin, now_ms, SETTLING_STEP):  # noqa: ASYNC110 (others get their turn)
             await asyncio.sleep(0)
-        _ = self.database.view  # counts of a database that cannot be read are no answer
+        _ = self.database.view  # raises if the database cannot be read, since the counts are in memory
         return self.state.index.page(origin, offset, limit)
 
     async def sessions(
@@ -391,12 +390,12 @@ class LevelDBStore:
         prefix = layout.pack_listing_prefix(origin, topic)
         stop = layout.pack_listing_stop(prefix)
         at: bytes | None = prefix
-        # No more are looked for than there are: what was listed once would be passed over entry by entry.
+        # The count bounds the search: looking for more would skip deleted entries one by one.
         remaining, _ = self.state.index.counted(origin, topic, now_ms)
         if limit is not None:
             remaining = min(remaining, limit)
         try:
-            _ = self.database.view  # counts of a database that cannot be read are no answer
+            _ = self.database.view  # raises if the database cannot be read, since the counts are in memory
             while at is not None and remaining:
                 most = min(remaining, records.LISTING_STEP)
                 *steps, at = records.listing_step(
@@ -429,7 +428,7 @@ class LevelDBStore:
     async def begin_topic(self, origin: str, topic: str, since: Position | None) -> tuple[Position, bool]:
         if since is not None:
             assert isinstance(since, TopicPosition)
-            # Not after a loss of power under `durability = os`.
+            # False after a power failure with `durability = os`.
             if since.listed <= since.serial <= records.counters(self.database.view).serial:
                 return since, True
         await self.expiry.expire_due(self._clock.now_ms())
@@ -441,7 +440,7 @@ class LevelDBStore:
         now_ms = self._clock.now_ms()
         await self.expiry.expire_due(
             now_ms
-        )  # what has expired has left then: it is in no listing, and is not passed over
+        )  # expired sessions are delisted now, so that reading the listing does not skip them
         prefix = layout.pack_listing_prefix(origin, topic)
         at = await self._place(prefix, position)
         view = self.database.view
@@ -468,7 +467,7 @@ class LevelDBStore:
         return EventBatch(removed, added, end, more=behind is not None)
 
     async def _place(self, prefix: bytes, position: TopicPosition) -> bytes:
-        """The listing key up to which the reader knows a listing."""
+        """Return the listing key up to which the reader knows a listing."""
         stop = layout.pack_listing_stop(prefix)
         if position.key is not None or not position.listed:
             return position.key or stop
@@ -507,10 +506,10 @@ class LevelDBStore:
         return None if numbers is None else SessionPosition(*numbers)
 
     def check(self) -> None:
-        """Prove that every index agrees with the records. Reads the whole store; for tests.
+        """Check that every index agrees with the records. It reads the whole store and is meant for tests.
 
         Raises:
-            AssertionError: lists what does not agree.
+            AssertionError: lists the differences.
         """
         view = self.database.view
         found = problems(view, self.state.index, self._clock.now_ms())
@@ -527,10 +526,10 @@ class LevelDBStore:
         if found:
             raise AssertionError("\n".join(found))
 
-    # What operations have in common
+    # Common parts of operations
 
     def _admit(self, key: bytes, side: Side, secret_hash: bytes, now_ms: int) -> SessionAuth:
-        """Let a side of a live session act."""
+        """Check the secret of a side of a live session, and return the access data."""
         view = self.database.view
         access = self.state.accesses.get(key)
         if access is None:
@@ -539,14 +538,14 @@ class LevelDBStore:
                 raise SessionNotFound
             self.state.keep_access(key, access)
         if not owns(access.secret_hash(side), secret_hash) or now_ms >= access.expires_ms:
-            view.get(key + layout.HEAD)  # takes the time of one that does not exist
+            view.get(key + layout.HEAD)  # takes as long as the read of a missing session
             raise SessionNotFound
         return access
 
     async def _acquire(
         self, origin: str, code: bytes, side: Side, secret_hash: bytes, now_ms: int
     ) -> tuple[Token, Session, SessionAuth]:
-        """Wait until a session may be changed by one of its sides."""
+        """Wait until a side can change a session. Return the token, the session and its access data."""
         key = layout.pack_session_prefix(origin, code)
         token = await self.locks.acquire(key)
         access = self._admit(key, side, secret_hash, now_ms)
@@ -558,17 +557,17 @@ class LevelDBStore:
     def _take_numbers(
         self, key: bytes, access: SessionAuth, side: Side, texts: Sequence[str], *, candidates: bool
     ) -> int:
-        """The first of the next numbers of a side, also while earlier ones are on their way to the disk.
+        """Return the first of the next numbers of a side. Uncommitted messages have numbers already.
 
         Raises:
-            TooMany: candidates that would be more, or larger, than the quotas allow, with the description.
+            TooMany: the candidates exceed the quotas of a side in number or bytes.
         """
         if side not in access.numbers:
             access.numbers[side], access.sizes[side] = records.sent(self.database.view, key, side)
         last = access.numbers[side] + len(texts)
         size = access.sizes[side] + sum(map(utf8_length, texts))
         if candidates:
-            described = side is Side.OFFERER or access.answer_number > 0  # the offer and the answer have numbers, too
+            described = side is Side.OFFERER or access.answer_number > 0  # the offer or the answer also has a number
             if last - described > self._quotas.candidates:
                 raise TooMany("candidates of a session", self._timeout_ms // 1000 or 1)
             if size > self._quotas.side_bytes:
@@ -577,7 +576,7 @@ class LevelDBStore:
         return last - len(texts) + 1
 
     async def _acquire_held(self, origin: str, code: bytes, lease: bytes, now_ms: int) -> tuple[Token, Session, bytes]:
-        """Wait until a live offer with a lease may be changed; return its token, itself and its leases."""
+        """Wait until a live offer with this lease can be changed. Return the token, the session and its leases."""
         key = layout.pack_session_prefix(origin, code)
         token = await self.locks.acquire(key)
         leases = self.state.leases.get(key, b"")
@@ -601,7 +600,7 @@ class LevelDBStore:
     def _removal(
         self, origin: str, key: bytes, session: Session, reason: Reason, now_ms: int
     ) -> tuple[Change, Removal | None]:
-        """The end of a session, and how it leaves its listing if it is there."""
+        """Return the change that deletes a session, and the removal from its listing if it is listed."""
         view = self.database.view
         change = changes.removed(key, session, records.part_keys(view, key, self.state.accesses.get(key)))
         if not records.is_listed(view, origin, session):
@@ -610,7 +609,7 @@ class LevelDBStore:
         return changes.merge(change, changes.delisted(origin, session, leaving)), leaving
 
     async def _move(self, origin: str, token: Token, before: Session, now_ms: int, leases: bytes = b"") -> int:
-        """Move a session's expiry to now and its timeout, and set its leases if there are any; return the expiry."""
+        """Set a session's expiry to `now_ms` plus its timeout, and its leases if given. Return the expiry."""
         key = token.key
         after = before._replace(expires_ms=now_ms + before.timeout_ms)
         if after == before and not leases:
