@@ -42,7 +42,7 @@ def test_the_expiry_in_the_metrics_is_that_of_the_certificate_in_use(start, pair
     for used in pair, later:
         pair.replace(used)
         server.process.send_signal(signal.SIGHUP)
-        assert "certificate and key read again" in server.process.stderr.readline()
+        assert "certificate and key reloaded" in server.process.stderr.readline()
         expected = x509.load_pem_x509_certificate(used.certificate.read_bytes()).not_valid_after_utc
         found = scrape(server.admin_url).one("certificate_expiry_timestamp_seconds")
         assert found == expected.timestamp()
@@ -73,7 +73,7 @@ def shown(port, context):
 
 
 def reload(server, said):
-    """Have the certificate read again; wait until the server has said what came of it."""
+    """Have the certificate reloaded; wait until the server has said what came of it."""
     server.process.send_signal(signal.SIGHUP)
     line = server.process.stderr.readline()
     server.log.append(line)
@@ -210,7 +210,7 @@ def test_a_new_certificate_is_for_new_connections_and_others_go_on(new, server, 
         assert shown(server.port, trusting) == "first"
         pair.replace(pairs[new])
         assert shown(server.port, trusting) == "first"  # not before it is told to
-        reload(server, "INFO .* certificate and key read again")
+        reload(server, "INFO .* certificate and key reloaded")
         assert shown(server.port, trusting) == new
         assert ask(idle) == 200
         assert name_of(idle) == "first"
@@ -228,7 +228,7 @@ def test_an_old_certificate_of_another_type_is_gone(server, pair, pairs, trustin
     trusting.set_ciphers("ECDHE+aECDSA")
     assert shown(server.port, trusting) == "first"
     pair.replace(pairs["rsa"])
-    reload(server, "read again")
+    reload(server, "reloaded")
     with pytest.raises(ssl.SSLError, match=HUNG_UP), connect(server.port, trusting):
         pass
     trusting.set_ciphers("ECDHE+aRSA")
@@ -240,15 +240,15 @@ def test_a_bad_new_certificate_is_logged_and_the_old_one_stays(subtests, server,
     for how in BAD:
         with subtests.test(how):
             reason = spoil(how, pair, pairs)
-            reload(server, f"ERROR .* what is in use stays: {re.escape(reason)}")
+            reload(server, f"ERROR .* reload failed, keeping the current settings: {re.escape(reason)}")
             assert shown(server.port, trusting) == "first"
         if pair.key.is_dir():
             pair.key.rmdir()
         pair.certificate.write_bytes(before[0])
         pair.key.write_bytes(before[1])
-        reload(server, "INFO .* read again")
+        reload(server, "INFO .* reloaded")
     pair.replace(pairs["second"])
-    reload(server, "INFO .* read again")
+    reload(server, "INFO .* reloaded")
     assert shown(server.port, trusting) == "second"
     assert server.stop() == 0
     assert len(complaints(server)) == len(BAD)
@@ -269,7 +269,7 @@ def test_certificates_that_come_and_go_disturb_no_new_connection(server, pair, p
         thread.start()
     for number in range(RELOADS):
         pair.replace(list(pairs.values())[number % len(pairs)])
-        reload(server, "INFO .* read again")
+        reload(server, "INFO .* reloaded")
     stopping.set()
     for thread in threads:
         thread.join(BOUND_S)

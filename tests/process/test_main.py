@@ -130,7 +130,7 @@ def test_a_defect_of_the_installed_command_is_exit_status_3_with_a_traceback(tmp
     )
     done = run("serve", "--port", 0, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 3
-    expected = "ERROR tornado_signal.system.boundary: unhandled exception; please report this bug\nTraceback (most recent"
+    expected = "ERROR tornado_signal.system.boundary: unhandled exception; please report this bug\nTraceback (most"
     assert expected in done.stderr
     assert done.stderr.endswith("ZeroDivisionError: unforeseen\n")
 

@@ -66,12 +66,11 @@ def test_origins_limits_ice_servers_and_the_log_change_while_all_else_stays(conf
     )
     said, pending = reload(server, 2)
     assert said == (
-        "INFO tornado_signal.process.reload: settings read again, applied: --allowed-origins, --max-body-bytes, "
+        "INFO tornado_signal.process.reload: settings reloaded, applied: --allowed-origins, --max-body-bytes, "
         "--max-offer, --max-sessions-per-origin, --demo, --stun-servers, --log-level, --access-log"
     )
     assert pending == (
-        "WARNING tornado_signal.process.reload: settings that have changed and need a restart: --data-dir, "
-        "--session-timeout-ms"
+        "WARNING tornado_signal.process.reload: changed settings that need a restart: --data-dir, --session-timeout-ms"
     )
     assert status(server, origin=OTHER) == 200
     kept.request("GET", "/topics", headers={"Origin": OTHER})
@@ -109,13 +108,13 @@ def test_a_file_with_anything_wrong_changes_nothing(subtests, configured, tmp_pa
         with subtests.test(line):
             write(tmp_path, f"allowed_origins = '{OTHER}'", line)
             (said,) = reload(server)
-            assert said.startswith("ERROR tornado_signal.process.reload: what is in use stays: ")
+            assert said.startswith("ERROR tornado_signal.process.reload: reload failed, keeping the current settings: ")
             assert reason in said
             assert [status(server), status(server, origin=OTHER)] == [200, 403]
     (tmp_path / "signal.toml").unlink()
     assert "expected a readable file (No such file or directory)" in reload(server)[0]
     write(tmp_path, f"allowed_origins = '{OTHER}'")
-    assert reload(server) == ["INFO tornado_signal.process.reload: settings read again, applied: --allowed-origins"]
+    assert reload(server) == ["INFO tornado_signal.process.reload: settings reloaded, applied: --allowed-origins"]
     assert [status(server), status(server, origin=OTHER)] == [403, 200]
     assert reload(server)[0].endswith("applied: nothing new")
     assert server.stop() == 0

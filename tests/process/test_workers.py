@@ -234,7 +234,7 @@ def test_passed_sockets_and_sighup_are_for_all_workers_also_later_ones(start, tm
         (tmp_path / "signal.toml").write_text(settings)
         server.process.send_signal(signal.SIGHUP)
         said = server.process.stderr.readline()
-        assert said.endswith(f": settings, certificate and key read again, applied: {applied}\n")
+        assert said.endswith(f": settings, certificate and key reloaded, applied: {applied}\n")
     assert server.process.stderr.readline().endswith(" need a restart: --redis-timeout-ms\n")
     server.tls = client_context(pair)
 
@@ -254,11 +254,11 @@ def test_passed_sockets_and_sighup_are_for_all_workers_also_later_ones(start, tm
     until(lambda: both_log(begun))
     pair.key.write_text("")
     server.process.send_signal(signal.SIGHUP)
-    until(lambda: any("what is in use stays" in line for line in said))
+    until(lambda: any("reload failed, keeping the current settings" in line for line in said))
     server.process.terminate()
     assert server.process.wait(BOUND_S) == 0
     reading.join(BOUND_S)
-    assert [line for line in said if "what is in use stays" in line and "worker=" in line] == []
+    assert [line for line in said if "reload failed, keeping the current settings" in line and "worker=" in line] == []
 
 
 def test_a_reason_not_to_start_is_said_once():

@@ -285,7 +285,7 @@ def restarts_under_load(machine):
             assert show(machine, "MainPID", "NRestarts") == pid | {"NRestarts": "0"}
             assert active(machine)
             pids.add(pid["MainPID"])
-        assert machine.do(LOG).count("settings read again, applied: --max-offer") == 3
+        assert machine.do(LOG).count("settings reloaded, applied: --max-offer") == 3
         said = machine.do(f"cd {SOURCE} && {INSTALL}", **OFFLINE)
         pids.add(show(machine, "MainPID")["MainPID"])
         found = ended()

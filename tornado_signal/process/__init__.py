@@ -1,1 +1,1 @@
-"""The process: what it is wired of, how it starts, reloads and stops, and several of them on one port."""
+"""The server process: startup, reload and shutdown, and a supervisor for several processes on one port."""

@@ -1,7 +1,7 @@
-"""Which of several processes accept connections on the sockets that they share.
+"""Balancing of connections among processes that share listening sockets.
 
-The kernel wakes all of them for each connection, and on a quiet machine the same one is always first: it would have all
-WebSockets. So a process that has clearly more of them than another one leaves new connections to that one.
+The kernel wakes all processes for each connection. On an idle machine the same process always wins and would have all
+WebSockets. So a process with clearly more WebSockets than another one stops accepting.
 """
 
 import math
@@ -11,18 +11,18 @@ import struct
 import time
 
 PERIOD_S = 0.1  # between two calls of `accepts`
-FRESH_S = 0.3  # for a process that does not call it, before it counts as stuck
-BUSY = 0.25  # share of a processor beyond which a process attracts no further connections
-SLACK = 2  # WebSockets more than another one that matter in no case
-_ROW = struct.Struct("dq")  # the time until which a process attracts connections, and its number of WebSockets
+FRESH_S = 0.3  # without a call, after which a process counts as stuck
+BUSY = 0.25  # share of a processor beyond which others do not leave connections to a process
+SLACK = 2  # WebSockets more than the least loaded process that are always tolerated
+_ROW = struct.Struct("dq")  # the time until which others leave connections to a process, and its number of WebSockets
 
 
 class Balance:
-    """The numbers of WebSockets of all processes, in memory that they share.
+    """The number of WebSockets of each process, in shared memory.
 
     Args:
-        descriptor: a file that `share` has made.
-        number: the number of this process, from 1 on.
+        descriptor: the file from `share`.
+        number: the number of this process, from 1.
     """
 
     def __init__(self, descriptor: int, number: int) -> None:
@@ -31,12 +31,14 @@ class Balance:
         self._now_s, self._cpu_s = time.monotonic(), time.process_time()
 
     def accepts(self, websockets: int) -> bool:
-        """Record the number of WebSockets of this process and return whether it is to accept connections."""
+        """Record the number of WebSockets of this process, and return whether it should accept connections."""
         before_s, before_cpu_s = self._now_s, self._cpu_s
         self._now_s, self._cpu_s = time.monotonic(), time.process_time()
         busy = self._cpu_s - before_cpu_s > BUSY * (self._now_s - before_s)
         _ROW.pack_into(self._rows, self._at, 0, websockets)
-        least = min((each for until_s, each in _ROW.iter_unpack(self._rows) if self._now_s < until_s), default=math.inf)
+        least = min(
+            (count for until_s, count in _ROW.iter_unpack(self._rows) if self._now_s < until_s), default=math.inf
+        )
         accepts = websockets <= least + max(SLACK, websockets // 8)
         if accepts and not busy:
             _ROW.pack_into(self._rows, self._at, self._now_s + FRESH_S, websockets)
@@ -44,7 +46,7 @@ class Balance:
 
 
 def share(processes: int) -> int:
-    """Make the memory for some processes and return its descriptor."""
+    """Create the shared memory and return its descriptor."""
     descriptor = os.memfd_create("balance")
     os.truncate(descriptor, processes * _ROW.size)
     return descriptor

@@ -1,4 +1,4 @@
-"""`serve --check`: whether the process could serve."""
+"""`serve --check`: a check of everything that the server needs."""
 
 import dataclasses
 import logging
@@ -21,18 +21,18 @@ async def check(settings: Settings) -> list[str]:
     """Open everything that `serve` needs and close it again.
 
     Returns:
-        What can be used, a line for each.
+        A line for each resource that can be used.
 
     Raises:
-        OperatorError: something cannot be used.
+        OperatorError: a resource cannot be used.
     """
-    done = [f"open files: room for {raise_descriptor_limit()} connections"]
+    results = [f"open files: room for {raise_descriptor_limit()} connections"]
     if open_tls(settings) is not None:
-        done.append(f"certificate and key: {settings.tls_certificate}, {settings.tls_key}")
+        results.append(f"certificate and key: {settings.tls_certificate}, {settings.tls_key}")
     if admin_token(settings):
-        done.append(f"admin token: {settings.admin_token_file}")
+        results.append(f"admin token: {settings.admin_token_file}")
     ice = open_ice_servers(settings)
-    done.append(f"ICE servers: {', '.join((*ice.stun, *ice.turn_urls)) or NO_ICE_SERVERS}")
+    results.append(f"ICE servers: {', '.join((*ice.stun, *ice.turn_urls)) or NO_ICE_SERVERS}")
     check_files(settings)
     try:
         # A check does not move a damaged database aside.
@@ -41,8 +41,10 @@ async def check(settings: Settings) -> list[str]:
         await counts.refresh()
         counts.close()
         await store.close()
-        found = "{} sessions listed in {} topics".format(*counts.value) if counts.value else "too much to count at once"
-        done.append(f"store: {where(settings)}, {found}")
+        sessions = (
+            "{} sessions listed in {} topics".format(*counts.value) if counts.value else "too much to count at once"
+        )
+        results.append(f"store: {where(settings)}, {sessions}")
     except DamagedDatabase as error:
         if not settings.start_empty_if_damaged:
             raise
@@ -50,8 +52,8 @@ async def check(settings: Settings) -> list[str]:
     public, admin = open_all_sockets(settings)
     for name, sockets in (("listener", public), ("admin listener", admin)):
         for listening in sockets:
-            done.append(
+            results.append(
                 f"{name}: {url(listening, 'https' if settings.tls_certificate and sockets is public else 'http')}"
             )
             listening.close()
-    return done
+    return results

@@ -1,4 +1,4 @@
-"""What a supervisor hands over to its workers: sockets, settings, and a pipe whose end tells them to stop."""
+"""Data from the supervisor to its workers: sockets, settings, and a pipe whose end stops them."""
 
 import asyncio
 import base64
@@ -15,14 +15,14 @@ MAX_ENCODED_BYTES = 1 << 24
 
 
 class Inherited(NamedTuple):
-    """What a process has from the one that started it.
+    """Data from the supervisor to a worker.
 
     Attributes:
-        worker: the number of the process.
+        worker: the number of the worker.
         public: the public listener's sockets.
-        admin: the admin listener's.
+        admin: the admin listener's sockets.
         supervisor_pipe: the descriptor that `watch_pipe` reads.
-        balance: decides whether the process accepts connections.
+        balance: decides whether the worker accepts connections.
     """
 
     worker: int
@@ -38,12 +38,12 @@ def encode(value: object) -> bytes:
 
 
 def decode(line: bytes) -> Any:
-    """Inverse of `encode`."""
+    """Return the value of a line of `encode`."""
     return pickle.loads(base64.b64decode(line))
 
 
 async def watch_pipe(supervisor_pipe: int, apply: Callable[[Settings], None], stop: Callable[[], None]) -> None:
-    """Apply settings as they arrive on a descriptor, and stop at its end."""
+    """Apply the settings that arrive on a pipe, and call `stop` at its end."""
     reader = asyncio.StreamReader(limit=MAX_ENCODED_BYTES)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(supervisor_pipe, "rb"))

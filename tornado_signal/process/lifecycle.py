@@ -1,4 +1,4 @@
-"""How the process ends: the signals, and draining."""
+"""Signals and draining."""
 
 import asyncio
 import contextlib
@@ -9,8 +9,8 @@ from ..lifecycle import CLOSED, Lifecycle
 from ..service.service import Service
 from ..transport import Server
 
-LAST_REQUEST_S = 1.0  # for connections that are open when the server stops, to send one more request
-CLOSE_WEBSOCKETS_S = 2.0  # over which WebSockets are closed, so that not all clients come back at one moment
+LAST_REQUEST_S = 1.0  # for open connections to send one more request
+CLOSE_WEBSOCKETS_S = 2.0  # over which WebSockets are closed, so that clients do not all reconnect at once
 DRAIN_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 2.0
 
@@ -29,11 +29,11 @@ def on_hangup(reload: Callable[[], None]) -> None:
 
 
 async def drain(server: Server, admin_server: Server, service: Service) -> None:
-    """Accept no more connections, and answer those that are open.
+    """Stop accepting connections, and complete the requests of open ones.
 
-    Before that, load balancers have the time that is set for them to send their clients elsewhere. A waiting request
-    gets its normal response, and an open connection has time for one more request. New connections are for the next
-    process, if the service manager keeps the sockets open.
+    First wait for `drain_delay_ms`, so that load balancers send clients elsewhere. Waiting requests get their normal
+    response, and open connections have time for one more request. If the service manager keeps the sockets open, new
+    connections wait for the next process.
     """
     await asyncio.sleep(service.settings.drain_delay_ms / 1000)
     await server.accept_no_more()
@@ -47,10 +47,10 @@ async def drain(server: Server, admin_server: Server, service: Service) -> None:
 
 
 async def run_until_closed(lifecycle: Lifecycle, work: Coroutine[None, None, None]) -> None:
-    """Run until it is done, or cancel it when the process is to be closed."""
-    working, waiting = asyncio.create_task(work), asyncio.create_task(lifecycle.reached(CLOSED))
-    await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+    """Run a coroutine, and cancel it when the lifecycle reaches CLOSED."""
+    running, waiting = asyncio.create_task(work), asyncio.create_task(lifecycle.reached(CLOSED))
+    await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
-    if working.done():
-        working.result()
-    working.cancel()
+    if running.done():
+        running.result()
+    running.cancel()

@@ -1,4 +1,4 @@
-"""The listeners of the process: the public one and the operator's."""
+"""The public listener and the admin listener."""
 
 import logging
 import os
@@ -20,23 +20,23 @@ log = logging.getLogger(__name__)
 
 
 def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[socket.socket]]:
-    """The public and the admin listener's sockets, as passed to the process or as configured.
+    """Open the sockets, or use those passed by the service manager.
 
     Returns:
-        Both; none of the admin listener when it is off.
+        The sockets of the public listener and those of the admin listener; without an admin listener an empty list.
     """
     public, admin = passed_sockets(os.environ)
     if settings.admin_port is not None:
         admin = admin or open_sockets(settings.admin_address, settings.admin_port, "--admin-port")
-    # Last: if something failed after it, the file of a Unix socket would stay behind.
+    # The public socket is last: after a later failure, the file of a Unix socket would remain.
     return public or open_sockets(settings.address, settings.port, "--port", settings.socket_mode), admin
 
 
 def open_tls(settings: Settings) -> Tls | None:
-    """Certificate and key, if there is to be HTTPS.
+    """Load certificate and key, if they are configured.
 
     Raises:
-        OperatorError: they cannot be used.
+        OperatorError: a file cannot be used.
     """
     if settings.tls_certificate is None or settings.tls_key is None:
         return None
@@ -46,17 +46,17 @@ def open_tls(settings: Settings) -> Tls | None:
 def load_admin_application(
     service: Service, state: ServerState, sockets: list[socket.socket], token: bytes, tls: Tls | None
 ) -> web.Application:
-    """The application of the admin listener on some sockets; what it is made with takes a while to load."""
+    """Make the application of the admin listener. Its module is loaded here, because that takes a while."""
     from ..admin.application import AdminPolicy, make_admin_application
 
     local = all(map(is_local, sockets))
     if not (local or token) and service.settings.store == "leveldb":
-        log.info("the admin listener is for other machines, too: without --admin-token-file it does no maintenance")
+        log.info("the admin listener accepts other machines: maintenance is disabled without --admin-token-file")
     return make_admin_application(service, state, AdminPolicy(token, local), tls)
 
 
 def make_admin_server(application: web.Application, refusal: Refusal) -> Server:
-    """Make the server of the admin listener. Without a free place, a new connection replaces an idle one."""
+    """Make the server of the admin listener. At its connection limit, a new connection replaces an idle one."""
     limiter = AdminConnectionLimiter()
     server = Server(ServerState(application, refusal, limiter=limiter))
     limiter.make_room = server.make_room
@@ -64,10 +64,10 @@ def make_admin_server(application: web.Application, refusal: Refusal) -> Server:
 
 
 def log_start(urls: list[str], admin: list[socket.socket], settings: Settings) -> None:
-    """Log whether ICE servers are missing, the URLs of the public listener and the addresses of the admin listener."""
+    """Log missing ICE servers, and the URLs of the public and the admin listener."""
     if not (settings.stun_servers or settings.turn_servers):
         log.info("ICE servers: %s", NO_ICE_SERVERS)
-    for each in urls:
-        log.info("listening on %s", each)
+    for public_url in urls:
+        log.info("listening on %s", public_url)
     for listening in admin:
         log.info("admin listener on %s", url(listening, "http"))

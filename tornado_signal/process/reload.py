@@ -1,4 +1,4 @@
-"""Settings that are read again while the process runs."""
+"""Reloading of settings."""
 
 import logging
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from ..transport import ServerState
 
 log = logging.getLogger(__name__)
 
-RELOAD_FAILED = "what is in use stays: %s"
+RELOAD_FAILED = "reload failed, keeping the current settings: %s"
 
 
 # Read from `service.settings` whenever they are needed.
@@ -36,14 +36,14 @@ OF_STORES = ("max_body_bytes", "max_candidates", "max_sessions_per_origin", "max
 def make_live_settings(
     settings: Settings, application: Application, transport: ServerState, tls: Tls | None, **common: object
 ) -> LiveSettings:
-    """Make the settings in force of a server.
+    """Make the live settings of a server.
 
     Args:
-        settings: those it was made with.
-        application: that of the public listener.
-        transport: what that listener's connections share.
-        tls: its certificate.
-        common: fields of every line of the log.
+        settings: the settings at the start.
+        application: the application of the public listener.
+        transport: the state of that listener's connections.
+        tls: the certificate, if any.
+        common: fields of every log line.
     """
     live, service = LiveSettings(settings), application.service
 
@@ -88,7 +88,7 @@ def make_live_settings(
     live.subscribe(memory, "max_unsent_bytes")
     live.subscribe(routes, *OF_ROUTES)
     live.subscribe(lines, "log_format", "log_level")
-    # Last: the certificate is replaced when it is read, so nothing may be refused after it.
+    # The certificate is last, because reading it replaces the old one. No later step may fail.
     live.subscribe(certificate, "tls_certificate", "tls_key")
     return live
 
@@ -99,13 +99,13 @@ def reload(
     apply: Callable[[Settings], None],
     names: frozenset[str] = LIVE,
 ) -> None:
-    """Read the settings again and apply what can be applied without a restart; all of it, or nothing.
+    """Re-read the settings, and apply those that need no restart; on an error apply none.
 
     Args:
-        running: those that count at present.
+        running: the current settings.
         read: reads the settings.
-        apply: applies those that the server is to have.
-        names: those that it can apply.
+        apply: applies the merged settings.
+        names: the settings that can be applied.
     """
     try:
         settings, applied, waiting = merge(running, read(), names)
@@ -115,6 +115,6 @@ def reload(
         return
     also = ", certificate and key" if settings.tls_certificate else ""
     also += ", passwords of Redis" if settings.redis_password_file or settings.redis_sentinel_password_file else ""
-    log.info("settings%s read again, applied: %s", also, ", ".join(applied) or "nothing new")
+    log.info("settings%s reloaded, applied: %s", also, ", ".join(applied) or "nothing new")
     if waiting:
-        log.warning("settings that have changed and need a restart: %s", ", ".join(waiting))
+        log.warning("changed settings that need a restart: %s", ", ".join(waiting))

@@ -1,4 +1,4 @@
-"""The server: what it is wired of."""
+"""The server: startup, service and shutdown."""
 
 import asyncio
 import faulthandler
@@ -41,23 +41,23 @@ from .tuning import raise_descriptor_limit, tune_gc, tune_malloc
 log = logging.getLogger(__name__)
 
 STATUS_S = 5.0  # between two reports to the service manager
-ADDRESSES_TO_FILL = 8  # the least number of addresses that can fill the store
+ADDRESSES_TO_FILL = 8  # at least this many addresses are needed to fill the store
 
 
 async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inherited | None = None) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Args:
-        settings: those of the process.
-        read: reads them again.
-        inherited: what the process has to serve on; None to open it as configured.
+        settings: the settings at the start.
+        read: re-reads the settings.
+        inherited: sockets passed by the supervisor; None to open them as configured.
 
     Raises:
-        OperatorError: something cannot be used; nothing has been served then.
+        OperatorError: a resource cannot be used. Nothing has been served.
     """
     tune_malloc()
     tune_gc()
-    faulthandler.enable()  # a watchdog's SIGABRT leaves in the log where the loop was stuck
+    faulthandler.enable()  # SIGABRT from a watchdog logs where the loop is stuck
     lifecycle = Lifecycle()
     handle_signals(lifecycle)
     notifier = Notifier(os.environ)
@@ -67,8 +67,8 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
     store = await open_store(settings, clock)
     try:
         check_files(settings)
-    except OperatorError as error:  # a database is there as well: its sessions are worth more than order
-        log.warning("%s; serving the database beside it", error)
+    except OperatorError as error:  # foreign files do not prevent serving an existing database
+        log.warning("%s; serving the database nevertheless", error)
     public: list[socket.socket] = []
     try:
         public, admin = (inherited.public, inherited.admin) if inherited else open_all_sockets(settings)
@@ -99,7 +99,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
             return f"listening on {', '.join(urls)}{listed}"
 
         async def report() -> None:
-            notifier.alive(status())  # first: the watchdog does not wait for a count
+            notifier.alive(status())  # first: counting can take longer than the watchdog allows
             if notifier.listening:
                 await service.counts.refresh()
 
@@ -148,6 +148,6 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
             balancing.stop()
     finally:
         for listening in public:
-            listening.close()  # a Unix socket's file goes with it
+            listening.close()  # this removes the file of a Unix socket
         await store.close()
     log.info("stopped")

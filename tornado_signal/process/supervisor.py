@@ -1,4 +1,4 @@
-"""Several servers on one machine that share its port: they are started, watched, restarted and stopped."""
+"""The supervisor of several workers that share a port: it starts, watches, restarts and stops them."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ from .tuning import raise_descriptor_limit
 
 log = logging.getLogger(__name__)
 
-# Clients of a frozen worker hang for at most the sum of these three.
+# Clients of a stuck worker hang for at most the sum of these three.
 CHECK_S = 1.0  # between two health checks of a worker
 STUCK_S = 3.5  # without a response, unless the service manager's watchdog asks for less
 ABORT_S = 0.5  # for a stuck worker to log where it is
@@ -46,15 +46,15 @@ STOP_S = 25.0  # for workers to drain
 
 
 class Worker:
-    """One of the servers, and the process that runs it at present.
+    """A worker, and its current process.
 
     Args:
-        number: from 1 on.
-        settings: the server's.
-        public: the public listener's sockets, which all workers accept from.
-        balance: the descriptor of what decides which of them accept.
-        directory: where the socket of its admin listener is made.
-        stuck_s: how long it may take to say that it is alive.
+        number: the number of the worker, from 1.
+        settings: the settings of the server.
+        public: the public listener's sockets, which all workers share.
+        balance: the descriptor of the shared memory of `Balance`.
+        directory: the directory for the socket of its admin listener.
+        stuck_s: the time without a response after which it counts as stuck.
 
     Attributes:
         listener: its admin listener.
@@ -81,7 +81,7 @@ class Worker:
 
     @property
     def running(self) -> bool:
-        """Whether it has a process."""
+        """Whether its process is running."""
         return self._ended is not None and not self._ended.done()
 
     async def start(self) -> int:
@@ -98,19 +98,19 @@ class Worker:
             stdin=asyncio.subprocess.PIPE,
             pass_fds=(*self._public, self._admin.fileno(), self._balance),
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            start_new_session=True,  # what a terminal sends is for the supervisor alone
+            start_new_session=True,  # signals from a terminal go only to the supervisor
         )
         assert self._process.stdin is not None
         work = (self._number, self._settings, self._public, self._admin.fileno(), self._balance)
-        self._process.stdin.write(encode(work))  # and left open: its end tells the worker to stop
+        self._process.stdin.write(encode(work))  # the pipe stays open: closing it stops the worker
         self._ended = asyncio.create_task(self._process.wait())
-        # Its socket listens already, so the first answer comes when it serves.
-        answered = asyncio.create_task(self.listener.request("/healthz", None))
-        await asyncio.wait((answered, self._ended), timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
-        if not answered.done() and self.running:
+        # Its socket listens already, so the first response arrives once the worker serves.
+        response = asyncio.create_task(self.listener.request("/healthz", None))
+        await asyncio.wait((response, self._ended), timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+        if not response.done() and self.running:
             log.error("worker %d does not serve within %g s; killing it", self._number, START_S)
             await self._abort()
-        answered.cancel()
+        response.cancel()
         return (self._ended.result() or 1) if self._ended.done() else 0
 
     async def keep_running(self) -> None:
@@ -137,18 +137,18 @@ class Worker:
         """Wait until the process has exited, and kill it when it is stuck."""
         assert self._ended is not None
         loop = asyncio.get_running_loop()
-        answered_s = loop.time()
+        responded_s = loop.time()
         while self.running:
             # A connection can break while the worker is well: only the time since the last response counts.
             if await self.listener.request("/healthz", self._stuck_s) is not None:
-                answered_s = loop.time()
-            elif self.running and loop.time() - answered_s >= self._stuck_s:
+                responded_s = loop.time()
+            elif self.running and loop.time() - responded_s >= self._stuck_s:
                 log.error("worker %d does not respond within %g s; killing it", self._number, self._stuck_s)
                 await self._abort()
             await asyncio.wait((self._ended,), timeout=CHECK_S)
 
     async def _abort(self) -> None:
-        """Kill the process, which first logs where it is if it can."""
+        """Kill the process after SIGABRT, which makes it log its stack."""
         assert self._ended is not None
         self.send(signal.SIGABRT)
         await asyncio.wait((self._ended,), timeout=ABORT_S)
@@ -156,34 +156,34 @@ class Worker:
         await asyncio.wait((self._ended,))
 
     def apply(self, settings: Settings) -> None:
-        """Have it apply settings, as soon as it serves."""
+        """Send settings to the worker, which applies them once it serves."""
         self._settings = settings
         if self._process is not None and self._process.stdin is not None and self.running:
             self._process.stdin.write(encode(settings))
 
     def stop(self) -> None:
-        """Have it drain and end."""
+        """Make the worker drain and exit."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal, if it runs."""
+        """Send a signal to the process, if it is running."""
         if self._process is not None and self.running:
             self._process.send_signal(number)
 
     async def ended(self) -> None:
-        """Wait for its end."""
+        """Wait until the process has exited."""
         if self._ended is not None:
             await asyncio.wait((self._ended,))
 
     async def close(self) -> None:
-        """Give back what was opened for it."""
+        """Close the admin listener."""
         await self.listener.close()
         self._admin.close()
 
 
 def _how(status: int) -> str:
-    """Describe how a process ended, by its exit status."""
+    """Describe an exit status for the log."""
     if status >= 0:
         return f"exited with status {status}"
     try:
@@ -194,11 +194,16 @@ def _how(status: int) -> str:
 
 
 async def supervise(settings: Settings, read: Callable[[], Settings], number: int) -> None:
-    """Run so many servers until SIGTERM or SIGINT; `read` reads the settings again.
+    """Run `number` workers until SIGTERM or SIGINT.
+
+    Args:
+        settings: the settings at the start.
+        read: re-reads the settings.
+        number: the number of workers.
 
     Raises:
         OperatorError: the sockets cannot be opened.
-        SystemExit: the first server has ended at its start, with its status; it has said why.
+        SystemExit: the first worker exited during its start, with the same status. It has logged the reason.
     """
     raise_descriptor_limit()
     lifecycle = Lifecycle()
@@ -216,7 +221,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         for worker in workers:
             opened.push_async_callback(worker.close)
         try:
-            if status := await workers[0].start():  # one tells why it cannot; all at once would say it often
+            if status := await workers[0].start():  # the first one alone, so that an error is logged once
                 raise SystemExit(status)
         except OSError as error:
             raise OperatorError(f"no worker can be started: {error}") from error
@@ -236,7 +241,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
 
         def apply(new: Settings) -> None:
             nonlocal settings
-            open_ice_servers(new)  # what cannot be used is told once
+            open_ice_servers(new)  # raises here, so that an error is logged once
             open_tls(new)
             redis_passwords(new)
             settings = request_log.settings = new
@@ -273,7 +278,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
 
 
 async def stop(workers: Sequence[Worker], lifecycle: Lifecycle) -> None:
-    """Let the workers drain and exit, for a limited time and only until the process is to be closed."""
+    """Stop the workers. Those that do not exit within `STOP_S`, or by CLOSED, are killed."""
     for worker in workers:
         worker.stop()
 

@@ -1,4 +1,4 @@
-"""One of the servers that share a port, as `supervisor` starts it: told on standard input what to serve."""
+"""Entry point of a worker: reads its settings and socket numbers from standard input and serves."""
 
 import logging
 import os
@@ -17,16 +17,18 @@ from .server import serve
 
 
 def main() -> int:
-    """Serve what standard input says until that ends; the exit status."""
-    with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as source:  # what comes behind it stays there
+    """Serve until the end of standard input, and return the exit status."""
+    with open(
+        sys.stdin.fileno(), "rb", buffering=0, closefd=False
+    ) as source:  # unbuffered, because `watch_pipe` reads the rest
         line = source.readline()
     if not line.endswith(b"\n"):
-        return CLEAN  # the supervisor has ended meanwhile
+        return CLEAN  # the supervisor has exited
     number, settings, public, admin, balance = decode(line)
     assert isinstance(settings, Settings)
     logs.set_up(settings.log_level, settings.log_format, worker=number)
     os.umask(0o077)
-    if number > 1:  # what the first has warned of
+    if number > 1:  # the first worker has logged the warnings
         logging.getLogger(checks.__name__).setLevel(logging.ERROR)
     inherited = Inherited(
         number,
