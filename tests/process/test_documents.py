@@ -191,7 +191,7 @@ def test_the_two_peers_with_curl_print_what_the_quickstart_shows(installed):
 @pytest.mark.timeout(120)
 def test_the_waiting_requests_print_what_the_page_shows(installed):
     checkout, url = installed
-    script, answers = blocks("http-api", "SessionUpdate without polling", "sh", "json")
+    script, answers = blocks("http-api", "Example", "sh", "json")
     names = blocks("quickstart", "Be two peers with curl", "sh")[0].splitlines()[0]
     whole = f"{names}\n{script}".replace(ADDRESS, url)
     # Two of them print at the same time, and each of these its answer first and then the line break.
