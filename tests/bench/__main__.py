@@ -1,7 +1,7 @@
-"""Benchmarks of tornado-signal beside a bare ceiling server; `tests/bench/run --help` says how to use it.
+"""Benchmarks of tornado-signal and of a bare ceiling server. See `tests/bench/run --help`.
 
-Every figure is measured next to the ceiling, or next to what it is compared with, in turns: compare ratios within one
-run, never figures of different runs or machines.
+Each figure is measured in alternation with the ceiling or another reference. Compare ratios within one run, never
+figures of different runs or machines.
 """
 
 import argparse
@@ -54,8 +54,8 @@ def main() -> int:
     arguments = parsed()
     parts = arguments.only or list(PARTS)
     size = arguments.size or "full"
-    given = {"life_s": arguments.seconds, "life_rate": arguments.rate}
-    amounts = figures.amounts(size, **{name: value for name, value in given.items() if value is not None})
+    options = {"life_s": arguments.seconds, "life_rate": arguments.rate}
+    amounts = figures.amounts(size, **{name: value for name, value in options.items() if value is not None})
     began_s = time.perf_counter()
     status = 0
     with tempfile.TemporaryDirectory(prefix="tornado-signal-bench-", dir=arguments.dir) as name:
@@ -73,7 +73,7 @@ def main() -> int:
             print(f"{time.perf_counter() - began_s:5.0f} s: measuring {part} …", file=sys.stderr, flush=True)
             try:
                 PARTS[part](bench)
-            except (BenchError, pytest.skip.Exception) as error:  # or the machine lacks what it needs
+            except (BenchError, pytest.skip.Exception) as error:  # the machine may lack a requirement
                 print(f"{part}: {error}", file=sys.stderr)
                 status = 1
             except KeyboardInterrupt:

@@ -1,7 +1,7 @@
-"""The bare ceiling: what the same parser, loop, JSON and LevelDB do here when nothing stands between them.
+"""The bare ceiling: the speed of parser, event loop, JSON and LevelDB on this machine without the server's own code.
 
-It reads and writes keys and values of the package's sizes and number, on the event loop, and answers in the API's
-words. It checks nothing, forgets origins, lets nobody wait and has no topics: it is a yardstick, never a server.
+It reads and writes as many keys and values as the package, of the same sizes, on the event loop. Responses have the
+API's form. It validates nothing and has no origins, long polls or topics: it is a reference, not a server.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ import uvloop
 
 from tornado_signal.stores.leveldb.binding import plyvel
 
-# Sizes as in tornado_signal.layout: table, origin, code, part.
+# Sizes as in tornado_signal.stores.leveldb.layout: table, origin, code, part.
 SESSION = b"S" + b"http://bench.example" + b"\0\0"
 LISTING = b"L" + b"http://bench.example" + b"\0\0"
 EXPIRY = b"E"
 HEAD, OFFER, OFFER_CANDIDATE, ANSWER, ANSWER_CANDIDATE, END = (bytes((part,)) for part in range(6))
-DESCRIPTION = {"offerer": ANSWER, "answerer": OFFER}  # what each side polls for
+DESCRIPTION = {"offerer": ANSWER, "answerer": OFFER}  # the description that each side polls for
 AFTER = {"offerer": END, "answerer": ANSWER}
 CANDIDATE = {"offerer": OFFER_CANDIDATE, "answerer": ANSWER_CANDIDATE}
 NAMES = {"offerer": ("answer", "answerCandidates"), "answerer": ("offer", "offerCandidates")}
@@ -35,7 +35,7 @@ head = struct.Struct(">QQQQH").pack
 
 
 class Ceiling:
-    """The store: one LevelDB database, used on the loop."""
+    """The store, one LevelDB database that is used on the event loop."""
 
     def __init__(self, path: str, sync: bool) -> None:
         self.sync = sync
@@ -75,7 +75,7 @@ class Ceiling:
         start, stop = key + DESCRIPTION[side], key + AFTER[side]
         description = None
         candidates = []
-        parts = self.db.raw_iterator()  # costs two thirds of what an iterator with a start and a stop costs
+        parts = self.db.raw_iterator()  # costs two thirds of an iterator with a start and a stop
         parts.seek(start)
         while parts.valid() and (part := parts.key()) < stop:
             if part == start:

@@ -1,4 +1,4 @@
-"""A client for flows and for latencies: one request at a time on each connection, nothing parsed but its end."""
+"""A client for flows and latencies with one request at a time for each connection. It parses only a response's end."""
 
 import asyncio
 import collections
@@ -27,7 +27,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def send(self, data: bytes, done: Done) -> None:
-        """Send a request; `done` is called with the status and the body (0 and nothing if the connection breaks)."""
+        """Send a request. `done` is called with status and body, or with 0 and an empty body without a response."""
         if self._transport.is_closing():
             done(0, b"")
             return
@@ -40,7 +40,7 @@ class Connection(asyncio.Protocol):
         return await answered
 
     async def ask(self, data: bytes) -> dict:
-        """Send a request and wait for the JSON of its answer, which must be a success."""
+        """Send a request and return the JSON of its response, which must be a success."""
         status, body = await self.answered(data)
         if status != 200:
             line = data.partition(b"\r\n")[0].decode()
@@ -93,7 +93,7 @@ def _unchunked(data: bytes) -> bytes:
 
 
 async def connect(base: str, count: int, address: str | None = None) -> list[Connection]:
-    """Open connections, from an address of this machine if one is given."""
+    """Open connections, optionally from a local address."""
     loop = asyncio.get_running_loop()
     parts = urlsplit(base)
     where = {"host": parts.hostname, "port": parts.port or 80, "local_addr": (address, 0) if address else None}
@@ -105,7 +105,7 @@ async def connect(base: str, count: int, address: str | None = None) -> list[Con
 
 @contextmanager
 def quiet():
-    """Without pauses of this process's own making."""
+    """Disable garbage collection, which would pause this process."""
     gc.collect()
     gc.disable()
     try:
@@ -115,7 +115,7 @@ def quiet():
 
 
 async def create(base: str, topics: list[str], **rest: str) -> list[str]:
-    """Publish one offer in each of the topics; their codes."""
+    """Publish one offer in each of the topics, and return the codes."""
     connections = await connect(base, min(len(topics), 32))
     waiting = list(enumerate(topics))
     codes = [""] * len(topics)
@@ -132,7 +132,7 @@ async def create(base: str, topics: list[str], **rest: str) -> list[str]:
 
 
 async def measured(target: Target, connections: list[Connection], works: Iterable[Coroutine]) -> tuple:
-    """Let all of it be done, and close the connections; the CPU of the server (None if unknown), and the time."""
+    """Run all of it and close the connections. Return the server's CPU time (None if unknown) and the elapsed time."""
     with quiet():
         before_s, began_s = target.cpu_s(), time.perf_counter()
         await asyncio.wait_for(asyncio.gather(*works), PATIENCE_S * 4)
@@ -143,10 +143,10 @@ async def measured(target: Target, connections: list[Connection], works: Iterabl
 
 
 async def broker(target: Target, flows: int, at_once: int) -> tuple[float | None, float]:
-    """Broker connections, each by 13 requests: an offer, a listing, an answer, eight candidates, two polls.
+    """Broker connections, each with 13 requests: an offer, a listing, an answer, eight candidates, two polls.
 
     Returns:
-        CPU of the server for one, in ms (None if it cannot be read), and how many were brokered a second.
+        The server's CPU time for each in ms (None if it cannot be read), and the number brokered per second.
     """
     base = target.base
     connections = await connect(base, at_once)
@@ -176,10 +176,10 @@ async def broker(target: Target, flows: int, at_once: int) -> tuple[float | None
 
 
 async def mix(base: str, origin: str, count: int) -> Callable[[int], bytes]:
-    """What peers of so many sessions ask for, most of it polls: a function from a request's number to the request."""
+    """Return a function that makes the request with a number: mostly polls, as peers of these sessions send them."""
     topics = [f"mixed-{number:04}" for number in range(count)]
     codes = await create(base, topics, origin=origin)
-    # Offerers who wait for an answer; and only they send candidates, so that these polls do not grow.
+    # Offerers wait for an answer. Only they send candidates, so that these polls do not grow.
     polls = [messages.poll(base, code, "offerer", origin=origin) for code in codes]
     others = {
         0: [messages.offer(base, f"new-{topic}", origin=origin) for topic in topics],
@@ -190,11 +190,13 @@ async def mix(base: str, origin: str, count: int) -> Callable[[int], bytes]:
 
 
 async def steady(base: str, make, rate: int, stop, connections: int = 64, pause_s: float = 0) -> list:
-    """Send what `make` makes at a steady rate, whatever comes back, until `stop` (ten times a second) says so.
+    """Send the requests of `make` at a steady rate, regardless of responses, until `stop` returns True.
+
+    `stop` is called ten times a second.
 
     Returns:
-        For each request when it was due (`time.perf_counter`) and how long after that it was answered: what waits
-        because others are late counts as late too.
+        For each request, when it was due (`time.perf_counter`) and the delay of its response from then. Time spent
+        waiting for a free connection counts as delay.
     """
     opened = await connect(base, connections)
     free = list(opened)
@@ -232,7 +234,7 @@ async def steady(base: str, make, rate: int, stop, connections: int = 64, pause_
                 look = int(now_s * 10) + 1
                 if stop():
                     break
-            # Not a sleep until the next is due: timers are up to a millisecond late. But it takes a processor.
+            # Timers are up to a millisecond late, so busy-wait until the next request is due.
             await asyncio.sleep(pause_s)
         give_up_s = clock() + PATIENCE_S
         while len(seen) < sent and clock() < give_up_s:  # noqa: ASYNC110 (the end of it is not urgent)
@@ -246,6 +248,6 @@ async def steady(base: str, make, rate: int, stop, connections: int = 64, pause_
 
 
 def percentile(latencies_s: list[float], share: float) -> float:
-    """The latency, in ms, that so large a share of the requests stayed within."""
+    """Return the latency, in ms, that a share of the requests did not exceed."""
     ordered = sorted(latencies_s)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e3

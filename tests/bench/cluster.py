@@ -1,6 +1,6 @@
-"""Sessions on Redis: what they cost servers and nodes, beside LevelDB, and what a lost node or many expiries do.
+"""Sessions on Redis: their cost for servers and nodes compared with LevelDB, and effects of lost nodes and expiries.
 
-On few processors CPU says how it grows, throughput does not.
+On few processors CPU time shows how the cost grows. Throughput does not.
 """
 
 from contextlib import ExitStack
@@ -15,17 +15,17 @@ from .figures import Bench
 from .processes import Server, many_files
 from .waits import Waiting, some
 
-LIFETIME_MS = 60_000  # so that LevelDB sweeps, as it does where it is in use
+LIFETIME_MS = 60_000  # short enough for LevelDB to sweep, as in production
 
 ANSWERED = 500
-MORE_MS = {"p50": (0.5, 0.5), "p99": (0.99, 3.0)}  # the share, and how much longer it may take
+MORE_MS = {"p50": (0.5, 0.5), "p99": (0.99, 3.0)}  # share of requests, and how many ms longer they may take
 MOST_MB = 2
 
 
 def cluster(bench: Bench) -> None:
     if bench.given:
         return
-    options = {"session-timeout-ms": LIFETIME_MS, "unlimited-addresses": "127.0.0.1"}  # not those of the peers
+    options = {"session-timeout-ms": LIFETIME_MS, "unlimited-addresses": "127.0.0.1"}  # the peers have no limits
     with ExitStack() as stack:
         leveldb = stack.enter_context(processes.tornado_signal(bench.directory(), durability="fsync", **options))
         shards = stack.enter_context(redis_cluster(SHARDS))
@@ -58,7 +58,7 @@ def _waits(bench: Bench, leveldb: Server, one: Server, other: Server, shards: Re
 
 
 async def _measure(alone: Waiting, across: Waiting, shards: RedisCluster, count: int) -> tuple[int, list]:
-    """What Redis keeps for those that wait, and how late both were told, in turns."""
+    """Return the memory that Redis uses for waiting requests, and the delays of both, measured alternately."""
     for each in (alone, across):
         await each.create(count)
     await alone.wait()

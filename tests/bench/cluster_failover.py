@@ -1,4 +1,4 @@
-"""How long nothing can be written on a shard whose primary is killed, and on the others."""
+"""The longest time without writes on a shard whose primary is killed, and on the others."""
 
 import asyncio
 import itertools
@@ -25,7 +25,7 @@ LOST_S, OTHERS_S = 5, 0.1
 
 
 class Writers:
-    """Peers that publish offers, one after the other, each on one of so many shards."""
+    """Peers that publish offers one after the other, each on one of the shards."""
 
     def __init__(self, server: Server, shards: int) -> None:
         self._base = server.base
@@ -79,7 +79,7 @@ def failover(bench: Bench) -> None:
 
 
 async def _lose(cluster: RedisCluster, server: Server, lost: int) -> tuple[float, float]:
-    """Kill a shard's primary, and start it again; the longest time without writes on that shard and on another."""
+    """Kill a shard's primary and restart it. Return the longest time without writes on that shard and on another."""
     writers = Writers(server, SHARDS)
     await writers.start()
     await asyncio.sleep(BEFORE_S)

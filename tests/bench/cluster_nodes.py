@@ -1,4 +1,4 @@
-"""Nodes of Redis and Valkey for the benchmark, servers on them, and stores in this process."""
+"""Nodes of Redis and Valkey for the benchmarks, servers that use them, and stores in this process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
@@ -16,7 +16,7 @@ from .processes import Server, Target
 SHARDS = 3
 TIMEOUT_MS = 3_600_000
 PATIENCE_S = 30
-BATCH = 500  # calls that a store in this process makes at once
+BATCH = 500  # concurrent calls of a store in this process
 OPTIONS = ("--appendonly", "yes", "--repl-diskless-sync-delay", "0", "--cluster-require-full-coverage", "no")
 
 
@@ -44,13 +44,13 @@ def empty(cluster: RedisCluster) -> None:
 
 
 def used_bytes(nodes: Iterable[RedisServer]) -> int:
-    """The memory that nodes use, by their own account."""
+    """Return the memory that nodes report."""
     return sum(node.ask("INFO", "memory")["used_memory"] for node in nodes)
 
 
 @asynccontextmanager
 async def open_store(nodes: Iterable[RedisServer]) -> AsyncIterator[RedisStore]:
-    """The store on some nodes; what it writes is acknowledged at once."""
+    """Open the store on some nodes. Its writes are acknowledged immediately."""
     addresses = [("127.0.0.1", node.port) for node in nodes]
     access = Credentials(timeout_s=PATIENCE_S)
     store = RedisStore(addresses, access=access, acknowledgement=Acknowledgement("os"), timeout_ms=TIMEOUT_MS)
@@ -62,7 +62,7 @@ async def open_store(nodes: Iterable[RedisServer]) -> AsyncIterator[RedisStore]:
 
 
 async def in_batches(calls: Iterable[Awaitable[object]]) -> None:
-    """Make so many calls, a batch at a time."""
+    """Run calls in batches."""
     batch: list[Awaitable[object]] = []
     for call in calls:
         batch.append(call)

@@ -1,4 +1,4 @@
-"""The CPU of a brokered pair: a server on LevelDB, one on one shard of Redis, three on three; and that of the nodes."""
+"""CPU time of a brokered pair: a server on LevelDB, one on one shard of Redis, three on three shards, and the nodes."""
 
 import asyncio
 import statistics
@@ -14,7 +14,7 @@ from .life import Polled
 from .processes import Server, Target, apart
 
 PART = "cluster: CPU of one brokered pair (13 requests)"
-AT_ONCE = 32  # pairs at each server
+AT_ONCE = 32  # concurrent pairs at each server
 PATIENCE_S = 120
 TO_LEVELDB, TO_ONE, NODES_MS = 1.3, 1.35, 0.6
 
@@ -24,11 +24,11 @@ class Contestant:
     servers: list[Server]
     nodes: list[Target] = field(default_factory=list)
     across: bool = False  # whether the peers of a pair are at two servers
-    used_ms: list[float] = field(default_factory=list)  # CPU of the servers for a pair, in each round
-    nodes_ms: list[float] = field(default_factory=list)  # the same of the nodes
+    used_ms: list[float] = field(default_factory=list)  # CPU time of the servers for a pair, in each round
+    nodes_ms: list[float] = field(default_factory=list)  # CPU time of the nodes for a pair, in each round
 
     def broker(self, first: int, count: int, at_once: int) -> tuple[float, float]:
-        """Broker pairs, so many for each server; CPU of the servers and of the nodes for a pair, in ms."""
+        """Broker pairs at each server. Return the CPU time of servers and nodes for a pair, in ms."""
         bases = [server.base for server in self.servers]
         count *= len(bases)
         places = [(bases[number % len(bases)], bases[(number + self.across) % len(bases)]) for number in range(count)]
@@ -55,7 +55,7 @@ def _used_s(targets: list[Server] | list[Target]) -> float:
 
 
 def pairs(bench: Bench, leveldb: Server, alone: list[Server], shard: list, shared: list[Server], shards) -> None:
-    """Rounds of pairs, in turns: on LevelDB, alone on a shard each, and on shared shards."""
+    """Run alternating rounds of pairs: on LevelDB, alone on one shard each, and on shared shards."""
     contestants = embedded, one, thrice, three = [
         Contestant([leveldb]),
         Contestant(alone[:1], processes_of(shard[0])),
@@ -65,7 +65,7 @@ def pairs(bench: Bench, leveldb: Server, alone: list[Server], shard: list, share
     flows, rounds = bench.size.flows // 2, bench.size.rounds
     at_once = min(AT_ONCE, flows)
     with apart(leveldb, *alone, *shared, beside=processes_of(*shard, shards)):
-        for each in contestants:  # nothing is measured of what is cold
+        for each in contestants:  # warm up before measuring
             each.broker(0, flows // 4, at_once)
         for turn in range(rounds):
             shift = turn % len(contestants)

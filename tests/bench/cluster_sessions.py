@@ -1,4 +1,4 @@
-"""Many sessions on Redis: their memory, a page of their topics, and what others feel when they expire together."""
+"""Many sessions on Redis: their memory, the time of a page of topics, and the effect of their simultaneous expiry."""
 
 import asyncio
 import itertools
@@ -22,9 +22,9 @@ LISTED_KB, PAIR_KB = 2.5, 6.5
 PAGES = 200
 PAGE_MS = 5
 MORE_MS = 10
-PAUSE_S = 0.001  # of the load: what it would take is for the nodes
-TRIED = 50  # one part in so many is published first, to see how long all will take
-SETTLED_S = 10  # for so long the others are looked at
+PAUSE_S = 0.001  # pause of the load, to leave CPU time for the nodes
+TRIED = 50  # one part in this number is published first, to estimate the total time
+SETTLED_S = 10  # how long the other requests are measured
 
 
 def memory(bench: Bench) -> None:
@@ -101,7 +101,7 @@ async def _fill_s(shards: RedisCluster, count: int) -> float:
 
 
 async def _fill(shards: RedisCluster, count: int, lead_s: float) -> int:
-    """Publish sessions that all expire together; when (Unix ms)."""
+    """Publish sessions that all expire at once. Return their expiry, Unix ms."""
     async with open_store(shards.primaries) as store:
         expires_ms = store.now_ms() + round(lead_s * 1000)
 

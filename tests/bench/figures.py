@@ -1,4 +1,4 @@
-"""What all parts share: how much is measured, the servers, the figures so far."""
+"""Helpers of all parts: amounts, servers and the figures so far."""
 
 import functools
 import statistics
@@ -12,43 +12,43 @@ from . import fill, processes
 from .processes import Server, Target
 from .report import Figure
 
-FILLED_MS = 1_800_000  # the lifetime of filled sessions; half of what a server here gives to those that it makes
-TOPICS = 100  # among which offers are spread
+FILLED_MS = 1_800_000  # the lifetime of filled sessions, half of that of sessions that a server creates here
+TOPICS = 100  # topics among which offers are spread
 SIZES = ("full", "quick", "smoke")
 MILLION = 1_000_000
 AMOUNTS = {
-    "rounds": (7, 1, 1),  # how often the servers take turns; figures are medians
-    "run_s": (1, 0.5, 0.1),  # how long one run of wrk takes
+    "rounds": (7, 1, 1),  # how often the servers alternate. Figures are medians
+    "run_s": (1, 0.5, 0.1),  # duration of one run of wrk
     "flows": (800, 300, 20),  # brokered connections in one round
-    "rate": (1000, 1000, 200),  # requests a second under the steady load
-    "steady_s": (6, 2, 0.5),  # how long that lasts, and how long before the million expires
-    "connections": (8000, 1000, 50),  # idle ones
-    "waiting": (18_000, 2000, 100),  # requests that wait at once
+    "rate": (1000, 1000, 200),  # requests per second under the steady load
+    "steady_s": (6, 2, 0.5),  # duration of the steady load, also before the many sessions expire
+    "connections": (8000, 1000, 50),  # idle connections
+    "waiting": (18_000, 2000, 100),  # concurrent waiting requests
     "sockets": (15_000, 2000, 100),  # WebSockets that hold an offer
     "watchers": (5000, 1000, 100),  # WebSockets that watch one topic
-    "sessions": (MILLION, 20_000, 2000),  # the many
-    "few": (1000, 1000, 100),  # the few that they are compared with
-    "mixed": (1000, 1000, 50),  # sessions among which the steady load spreads
-    "sweep_s": (60, 8, 1),  # the longest time to wait for the sweep of the many
+    "sessions": (MILLION, 20_000, 2000),  # the many sessions
+    "few": (1000, 1000, 100),  # the few sessions for comparison
+    "mixed": (1000, 1000, 50),  # sessions among which the steady load is spread
+    "sweep_s": (60, 8, 1),  # the longest time to wait for the sweep of the many sessions
     "rooms": (20, 4, 1),  # how often ten pages are opened at once
-    "away_s": (10, 10, 1),  # how long the network of a page is away
-    "life_s": (120, 12, 2),  # how long browser-like peers come
-    "life_rate": (80, 80, 80),  # how many pairs of them a second, in a server's turn
-    "cluster_waiting": (5000, 1000, 20),  # requests that wait at one server for what is sent to another
+    "away_s": (10, 10, 1),  # how long the network of a page is unavailable
+    "life_s": (120, 12, 2),  # how long browser-like peers arrive
+    "life_rate": (80, 80, 80),  # pairs of them per second, while a server is measured
+    "cluster_waiting": (5000, 1000, 20),  # requests that wait at one server for messages sent to another
     "cluster_sessions": (100_000, 10_000, 300),  # the many sessions on Redis
-    "cluster_kept": (10_000, 2000, 100),  # sessions, and pairs, whose memory is measured
-    "cluster_losses": (3, 1, 1),  # how many primaries are lost, one after the other
+    "cluster_kept": (10_000, 2000, 100),  # sessions and pairs whose memory is measured
+    "cluster_losses": (3, 1, 1),  # how many primaries are killed, one after the other
 }
 
 
 def amounts(size: str, **changed: float) -> SimpleNamespace:
-    """How much is measured in a run of this size."""
+    """Return the amounts for a run of this size."""
     return SimpleNamespace(**{name: values[SIZES.index(size)] for name, values in AMOUNTS.items()} | changed)
 
 
 @dataclass(frozen=True)
 class Filled:
-    """A directory that was filled, with a hundredth of its codes; all its sessions expire at once (Unix ms)."""
+    """A filled directory with a hundredth of its codes. All sessions expire at once (`expires_ms`, Unix ms)."""
 
     path: Path
     expires_ms: int
@@ -57,9 +57,9 @@ class Filled:
 
 @dataclass
 class Bench:
-    size: SimpleNamespace  # how much is measured, see `AMOUNTS`
-    where: Path  # for databases and logs
-    given: Target | None = None  # another server, measured in the place of this package's
+    size: SimpleNamespace  # the amounts, see `AMOUNTS`
+    where: Path  # directory for databases and logs
+    given: Target | None = None  # another server to measure instead of this package's
     others: list[Path] = field(default_factory=list)  # other checkouts, whose servers `life` also measures
     figures: list[Figure] = field(default_factory=list)
     _made: int = 0
@@ -84,11 +84,11 @@ class Bench:
 
     @functools.cached_property
     def filled(self) -> Filled:
-        """The directory with the many sessions, ten a topic."""
+        """Return the directory with the many sessions, ten for each topic."""
         return self.fill(self.size.sessions, 10)
 
     def add(self, part: str, name: str, value: float | None, unit: str, *, most=None, judged=True, **rest) -> None:
-        """Keep a figure, unless it has no value; `most` is its target, if this run can be judged by it."""
+        """Record a figure unless its value is None. `most` is its target, if this run can be judged by it."""
         if value is None:
             return
         if most is not None:
@@ -117,5 +117,5 @@ def within(value: float | None, most: float) -> bool | None:
 
 
 def offer_topics() -> list[str]:
-    """The topics among which offers are spread; as long as the one in a template."""
+    """Return the topics among which offers are spread, as long as the placeholder in a template."""
     return [f"topic-{number:04}" for number in range(TOPICS)]

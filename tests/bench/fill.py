@@ -1,4 +1,4 @@
-"""Data directories with many sessions, written with the package's own bytes and without its server."""
+"""Data directories with many sessions, written with the package's own encoding and without its server."""
 
 import uuid
 from pathlib import Path
@@ -18,7 +18,7 @@ def topic(number: int) -> str:
 
 
 def fill(path: Path, sessions: int, a_topic: int, now_ms: int, expires_ms: int) -> list[str]:
-    """Write sessions that all expire together, the topics in order; a hundredth of their codes, from everywhere."""
+    """Write sessions that all expire at once, with the topics in order. Return an even sample of 1 % of the codes."""
     sample = []
     noise = messages.NOISE * 2
     db = open_leveldb(path)
@@ -39,7 +39,7 @@ def fill(path: Path, sessions: int, a_topic: int, now_ms: int, expires_ms: int) 
 
 
 def set_clock(path: Path, now_ms: int) -> None:
-    """Make the server's clock begin here: it is never behind the newest session that its store has seen."""
+    """Let the server's clock start here: it never precedes the newest session in its store."""
     db = open_leveldb(path)
     mark = layout.unpack_counters(db.get(layout.COUNTERS_KEY))
     db.put(layout.COUNTERS_KEY, layout.pack_counters(mark._replace(created_ms=now_ms)))
@@ -47,7 +47,7 @@ def set_clock(path: Path, now_ms: int) -> None:
 
 
 def left(path: Path, expires_ms: int) -> int:
-    """How many sessions that expire by then are still in a directory that no server uses."""
+    """Return the number of sessions that expire by `expires_ms` and are still in an unused directory."""
     db = open_leveldb(path)
     with db.iterator(start=layout.EXPIRY, stop=layout.pack_expired_stop(expires_ms), include_value=False) as keys:
         count = sum(1 for _ in keys)

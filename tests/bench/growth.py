@@ -1,4 +1,4 @@
-"""What memory and time cost with many: idle connections, stored sessions."""
+"""Memory and time for many idle connections and stored sessions."""
 
 import socket
 import time
@@ -88,7 +88,7 @@ def _grow(bench: Bench, add: Callable, a_topic: int, servers: dict[int, Server],
     def offer(base: str, count: int) -> bytes:
         return messages.offer(base, messages.TOPIC, **ours)
 
-    # Each with its request, what stands for `@` there, and whether more sessions may hardly slow it down.
+    # Each case: the request, the values for `@` in it, and whether more sessions must not slow it down much.
     cases: list[tuple[str, Callable[[str, int], bytes], dict[int, list[str]], bool]] = [
         ("GET /topics?limit=100, first page", topics, {}, True),
         ("GET /topics?limit=100, last full page", partial(topics, last=True), {}, True),
@@ -97,7 +97,7 @@ def _grow(bench: Bench, add: Callable, a_topic: int, servers: dict[int, Server],
         ("POST /:topic/offer beside them", offer, dict.fromkeys(servers, offer_topics()), False),
     ]
     if a_topic == 1:
-        cases = cases[:2]  # what the number of topics matters for
+        cases = cases[:2]  # the cases that depend on the number of topics
     note = f"the time that it takes, to the time with {few:,} sessions (32 connections, durability os)"
     for name, make, parts, judged in cases:
         rates: dict[int, list[float | None]] = {few: [], many: []}

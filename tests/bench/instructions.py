@@ -1,4 +1,4 @@
-"""Instructions that servers execute in user space: they repeat to a few percent where CPU time scatters."""
+"""Instructions that servers execute in user space. They repeat within a few percent, whereas CPU time scatters."""
 
 import os
 import shutil
@@ -13,10 +13,10 @@ READY_S = 10.0
 
 
 class Counter:
-    """Count an event of all processes and threads of a server, in the time of a `with` block.
+    """A counter of one event in all processes and threads of a server during a `with` block.
 
     Attributes:
-        count: how many there were; None if the kernel does not count them, or there is no process to ask.
+        count: the number of events, or None if the kernel does not count them or the process is unknown.
     """
 
     def __init__(self, target: Target, event: str = EVENT) -> None:
@@ -45,9 +45,9 @@ class Counter:
         os.close(acknowledges)
         try:
             os.write(control, b"enable\n")
-            os.read(acknowledged, 16)  # at the end of a perf that was refused this is empty
+            os.read(acknowledged, 16)  # empty if perf was refused and has exited
         except BrokenPipeError:
-            pass  # it has ended: the kernel lets nobody count
+            pass  # perf has exited: the kernel does not permit counting
         finally:
             os.close(control)
             os.close(acknowledged)
@@ -70,7 +70,7 @@ class Counter:
 
 
 def counted() -> str:
-    """Whether the kernel of this machine counts them, in words."""
+    """Describe whether the kernel of this machine counts instructions."""
     with Counter(Target("", os.getpid())) as counter:
         sum(range(1000))
     if counter.count is not None:

@@ -1,4 +1,4 @@
-"""How long requests take at a steady rate: as a rule, and while very many sessions expire."""
+"""Latency at a steady rate, normally and while many sessions expire."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from . import client, fill, messages, processes
 from .figures import Bench
 from .processes import BenchError, Server, Target
 
-PREPARED_S = 20  # before anything is measured the sessions of the others are made
+PREPARED_S = 20  # time to create the other sessions before measuring
 
 
 def latency(bench: Bench) -> None:
@@ -51,7 +51,7 @@ def sweep(bench: Bench) -> None:
         return
     size = bench.size
     filled = bench.filled
-    lead_s = size.steady_s + 6 + size.mixed * 0.005  # from the opening of the store: time to make the sessions of `mix`
+    lead_s = size.steady_s + 6 + size.mixed * 0.005  # time from opening the store to create the sessions of `mix`
     fill.set_clock(filled.path, filled.expires_ms - round(lead_s * 1e3))
     with processes.tornado_signal(filled.path, durability="fsync") as server:
         before, during = uvloop.run(
@@ -74,7 +74,7 @@ def sweep(bench: Bench) -> None:
 
 
 async def while_expiring(server: Server, size, expires_ms: int, done, pause_s: float = 0) -> tuple[list, list]:
-    """Latencies before and after the moment of expiry, until it is done or the time is up."""
+    """Return the latencies before and after the expiry, until the sweep is done or the time is up."""
 
     async def left_s() -> float:
         (connection,) = await client.connect(server.base, 1)
@@ -82,7 +82,7 @@ async def while_expiring(server: Server, size, expires_ms: int, done, pause_s: f
         connection.close()
         return (expires_ms - health["timestamp"]) / 1e3
 
-    # What the others ask for may live as short as a minute.
+    # Sessions of the other peers may have a lifetime of only one minute.
     await asyncio.sleep(max(0, await left_s() - size.steady_s - PREPARED_S))
     make = await client.mix(server.base, messages.ORIGIN, size.mixed)
     lead_s = await left_s()

@@ -1,8 +1,8 @@
-"""What a brokered pair costs in real life: peers as browsers are, durability fsync, a store that has been in use.
+"""The cost of a brokered pair in production: peers like browsers, durability fsync, a store that has been in use.
 
-Beside it the PeerJS server brokers the same pairs, in turns: what the machine does meanwhile hits everybody. Each peer
-has an address of its own, so that the limits per address are in the figure, too. Preflights are not: their answers are
-kept by the browsers.
+The PeerJS server brokers the same pairs in alternation, so that other load on the machine affects both. Each peer has
+its own address, so that the figure includes the limits per address. It does not include preflights, because browsers
+cache their responses.
 """
 
 import asyncio
@@ -27,22 +27,22 @@ from .processes import APART, BenchError, Server, apart
 
 PART = "life: CPU of the whole server for one brokered pair"
 FIFTHS = 5
-TURN_S = 2  # about
+TURN_S = 2  # approximately
 LIFETIME_S = 20
-LEAST_LIFETIME_S = 5.0  # for a pair to meet, however busy the machine is
-LIFETIMES = 6  # of sessions, in one run
-JUDGED_S = 3 * LIFETIME_S  # a shorter run says nothing of a store that is in use
-# Before anything is measured, at most: Node.js compiles what it runs often, and PeerJS has no store that must be fresh.
+LEAST_LIFETIME_S = 5.0  # the time for a pair to meet, even on a busy machine
+LIFETIMES = 6  # session lifetimes in one run
+JUDGED_S = 3 * LIFETIME_S  # a shorter run does not represent a store in use
+# The maximum time before measuring. Node.js compiles frequent code, and PeerJS has no store that must be fresh.
 WARM_PAIRS, WARM_NODE_PAIRS, WARM_RATE = 100, 2000, 250
 WAIT_S = 60
 PATIENCE_S = 60
 MOST_GROWTH = 1.15
-SMALL = 0.02  # the share of a thread that is not shown
+SMALL = 0.02  # a thread with a smaller share is not shown
 CODE = messages.CODE.encode()
 
 
 class Requests:
-    """How a pair meets over HTTP, its bytes prepared; the answerer may ask at another base URL."""
+    """The way a pair meets over HTTP, with prepared requests. The answerer may use a different base URL."""
 
     def __init__(self, base: str, pair: peers.Pair, other: str | None = None) -> None:
         self.base = base
@@ -59,7 +59,7 @@ class Requests:
         return peer.request(self.base, "POST", path, {"code": code, "side": side, **fields})
 
     async def broker(self) -> None:
-        """Let them meet: two new connections, all their requests, and the end of the connections."""
+        """Broker the pair over two new connections, and close these."""
         (offerer,) = await client.connect(self.base, 1, self.pair.offerer.address)
         await offerer.ask(self._offer)
         (answerer,) = await client.connect(self._other, 1, self.pair.answerer.address)
@@ -74,7 +74,7 @@ class Requests:
         raise NotImplementedError
 
     def check(self, by_offerer: dict, by_answerer: dict) -> None:
-        """See that both polls bring all the candidates of the other side."""
+        """Check that both polls return all candidates of the other side."""
         for received, peer in (
             (by_offerer["answerCandidates"], self.pair.answerer),
             (by_answerer["offerCandidates"], self.pair.offerer),
@@ -84,7 +84,7 @@ class Requests:
 
 
 class Polled(Requests):
-    """13 requests: an offer, a listing, an answer, eight candidates, two polls."""
+    """Thirteen requests: an offer, a listing, an answer, eight candidates, two polls."""
 
     def __init__(self, base: str, pair: peers.Pair, other: str | None = None) -> None:
         super().__init__(base, pair, other)
@@ -107,7 +107,7 @@ class Polled(Requests):
 
 
 class Waited(Requests):
-    """8 requests: an offer, a listing, an answer, two batches of four candidates, a wait for each."""
+    """Eight requests: an offer, a listing, an answer, two batches of four candidates, a wait for each side."""
 
     def __init__(self, base: str, pair: peers.Pair, other: str | None = None) -> None:
         super().__init__(base, pair, other)
@@ -120,7 +120,7 @@ class Waited(Requests):
             return await connection.ask(template.replace(CODE, code.encode()))
 
         waiting = asyncio.ensure_future(ask(offerer, self._waits[0]))
-        await asyncio.sleep(0)  # so that it waits before there is an answer
+        await asyncio.sleep(0)  # let it wait before the answer is sent
         await ask(answerer, self.answer)
         since = (await waiting)["cursor"]
         again = self.post("offerer", "/poll", code=code, wait=WAIT_S, since=since)
@@ -134,7 +134,7 @@ class Waited(Requests):
 class Socketed:
     """Seven requests over two WebSockets: an offer, a listing, an answer, two batches, two subscriptions."""
 
-    ends = False  # whether the subscriptions have to be ended
+    ends = False  # whether the subscriptions have to be unsubscribed
 
     def __init__(self, base: str, pair: peers.Pair) -> None:
         parts = urlsplit(base)
@@ -192,7 +192,7 @@ class Socketed:
 
 
 class Kept(Socketed):
-    """Nine requests over two WebSockets that an earlier pair has opened, if it is done: the same, and what ends it."""
+    """Nine requests over two WebSockets of an earlier pair, if it is done: the same, and two to unsubscribe."""
 
     ends = True
     _idle: ClassVar[dict[tuple[str | None, int | None], list[list[sockets.WebSocket]]]] = {}
@@ -209,7 +209,7 @@ def _call(method: str, **params: object) -> bytes:
     return orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
 
 
-# How pairs meet, and how many times PeerJS that may cost.
+# The ways in which pairs meet, and the limit of their cost as a multiple of PeerJS.
 KINDS = {
     "13 requests": (Polled, 2.0),
     "waits and batches": (Waited, 1.5),
@@ -222,13 +222,13 @@ KINDS = {
 class Contestant:
     name: str
     server: Server
-    way: Callable  # makes a pair's way, which has a `broker`
-    most: float | None = None  # how many times PeerJS it may cost, if that is to be judged
-    optional: bool = False  # whether the server may be of a version that does not know this way
-    pairs: list[int] = field(default_factory=list)  # how many were brokered in each fifth
-    used_s: list[float] = field(default_factory=list)  # the server's CPU in each fifth
-    threads_s: list[dict[int, float]] = field(default_factory=list)  # that of each of its threads
-    instructions: float | None = None  # of all the pairs, in user space, if they can be counted
+    way: Callable  # creates a pair's way, which has a method `broker`
+    most: float | None = None  # the limit as a multiple of PeerJS, if it is judged
+    optional: bool = False  # whether older versions of the server may not support this way
+    pairs: list[int] = field(default_factory=list)  # number of brokered pairs in each fifth
+    used_s: list[float] = field(default_factory=list)  # the server's CPU time in each fifth
+    threads_s: list[dict[int, float]] = field(default_factory=list)  # CPU time of each thread in each fifth
+    instructions: float | None = None  # instructions in user space for all pairs, if they can be counted
 
     def fifths_ms(self, used_s: list[float]) -> list[float]:
         return [used / pairs * 1e3 for used, pairs in zip(used_s, self.pairs, strict=True)]
@@ -268,7 +268,7 @@ def life(bench: Bench) -> None:
 
 
 async def _knows(contestant: Contestant) -> bool:
-    """Whether a server of another version knows this way to meet."""
+    """Return whether a server of another version supports this way to meet."""
     try:
         await _turn(contestant, 0, 1, WARM_RATE)
     except BenchError:
@@ -277,13 +277,13 @@ async def _knows(contestant: Contestant) -> bool:
 
 
 async def _run(contestants: list[Contestant], length_s: float, rate: float) -> tuple[float, list[str]]:
-    """Broker for so long; how busy this process was, and the contestants that were removed."""
+    """Broker pairs for a time. Return the load of this process and the contestants that were removed."""
     lacking = [each for each in contestants if each.optional and not await _knows(each)]
     for contestant in lacking:
         contestants.remove(contestant)
     fifth_s = length_s / FIFTHS
     rounds = max(1, round(fifth_s / TURN_S / len(contestants)))
-    count = max(1, round(fifth_s / rounds / len(contestants) * rate))  # of pairs in a turn
+    count = max(1, round(fifth_s / rounds / len(contestants) * rate))  # pairs in a turn
     planned = FIFTHS * rounds * count
     for contestant in contestants:
         warm = WARM_NODE_PAIRS if contestant.way is Meeting else WARM_PAIRS
@@ -297,13 +297,13 @@ async def _run(contestants: list[Contestant], length_s: float, rate: float) -> t
 
 
 async def _measure(contestants: list[Contestant], rounds: int, count: int, rate: float) -> float:
-    """Broker so many pairs in each turn; how busy this process was."""
+    """Broker `count` pairs in each turn. Return the load of this process."""
     first = 0
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     for fifth in range(FIFTHS):
         before = [(each.server.cpu_s(), each.server.threads_cpu_s()) for each in contestants]
         for turn in range(rounds):
-            shift = (fifth * rounds + turn) % len(contestants)  # nobody always comes behind the same one
+            shift = (fifth * rounds + turn) % len(contestants)  # so that no contestant always follows the same one
             for contestant in contestants[shift:] + contestants[:shift]:
                 await _turn(contestant, first, count, rate)
             first += count
@@ -316,7 +316,7 @@ async def _measure(contestants: list[Contestant], rounds: int, count: int, rate:
 
 
 async def _turn(contestant: Contestant, first: int, count: int, rate: float) -> None:
-    """Begin so many pairs at a fixed rate, whatever becomes of the earlier ones, and wait for the end of them all."""
+    """Start pairs at a fixed rate, regardless of earlier ones, and wait until all are done."""
     base = contestant.server.base
     ways = [contestant.way(base, peers.pair(number)) for number in range(first, first + count)]
     running = []
@@ -364,16 +364,16 @@ def _figures(bench: Bench, contestant: Contestant, peerjs: Contestant, note: str
 
 
 def _times(value: float, other: float) -> float | None:
-    """The ratio, if there is one: CPU is told in steps of a hundredth of a second."""
+    """Return the ratio, or None if there is none: CPU time is reported in steps of a hundredth of a second."""
     return value / other if other else None
 
 
 def _called(server: Server, thread: int, number: int) -> str:
-    """A thread's name where it has one of its own, and its place in the order in which they began."""
+    """Return a thread's own name, if any, with its position in the order of creation."""
     if thread == server.pid:
         return "main thread"
     try:
         own, main = (Path(f"/proc/{each}/comm").read_text().strip() for each in (thread, server.pid))
-    except OSError:  # it has ended
+    except OSError:  # the thread has exited
         return f"thread {number}"
     return f"thread {number}" if own in ("", main) else f"thread {number} ({own})"

@@ -1,14 +1,14 @@
-"""The requests that all parts send: sizes like those of browsers that want a data channel."""
+"""The requests of all parts, with the sizes that browsers send for a data channel."""
 
 from urllib.parse import urlsplit
 
 import orjson
 
 ORIGIN = "http://bench.example"
-CODE = "@" * 36  # stands for a code in a template
-TOPIC = "@" * 10  # and this for a topic
-INFO = "i" * 36  # a UUID's length
-# Text that JSON needs no escapes for and that no store compresses to nothing.
+CODE = "@" * 36  # the placeholder for a code in a template
+TOPIC = "@" * 10  # the placeholder for a topic
+INFO = "i" * 36  # the length of a UUID
+# Text without JSON escapes that no store compresses away.
 NOISE = "".join(f"{number * 2654435761 % 2**32:08x}" for number in range(256))
 OFFER = NOISE[:500]
 ANSWER = NOISE[500:1000]
@@ -45,5 +45,5 @@ def poll(base: str, code: str, side: str, origin: str = ORIGIN, **fields: object
 
 
 def template(made: bytes) -> bytes:
-    """A request made with `CODE` or `TOPIC`, with `@` in its place; the lengths stay true."""
+    """Return a request with `@` in place of `CODE` or `TOPIC`. The lengths stay correct."""
     return made.replace(CODE.encode(), b"@").replace(TOPIC.encode(), b"@")

@@ -1,4 +1,4 @@
-"""What npm installs: the packages of a lock file, once, into a folder that git ignores."""
+"""The packages of an npm lock file, installed once into a folder that git ignores."""
 
 import fcntl
 import hashlib
@@ -10,13 +10,13 @@ from pathlib import Path
 
 from .processes import ROOT, BenchError
 
-CACHE = ROOT / ".cache"  # git ignores it
+CACHE = ROOT / ".cache"  # ignored by git
 NAMES = ("package.json", "package-lock.json")
-ATTEMPTS, PAUSE_S = 4, 5  # of npm, which needs the network
+ATTEMPTS, PAUSE_S = 4, 5  # for npm, which needs the network
 
 
 def node_modules(source: Path) -> Path:
-    """The packages that a folder's package-lock.json says, which are installed once and kept for later runs."""
+    """Return the folder with the packages of a package-lock.json. They are installed once and reused by later runs."""
     content = b"".join((source / name).read_bytes() for name in NAMES)
     kept = CACHE / f"npm-{hashlib.sha256(content).hexdigest()[:16]}"
     if not kept.exists():

@@ -1,4 +1,4 @@
-"""The PeerJS server of npm, and peers that meet by it: over a WebSocket each, as its own client has them meet."""
+"""The PeerJS server from npm, and peers that meet over one WebSocket each, as PeerJS's own client does."""
 
 import re
 import shutil
@@ -18,12 +18,12 @@ _STARTED = re.compile(r"Started PeerServer on (\S+), port: (\d+)")
 
 
 class PeerJs(Server):
-    """The server as its command starts it, on a port of its own choice."""
+    """A server that the PeerJS command starts on a port of its choice."""
 
     def __init__(self, log: Path) -> None:
         if shutil.which("node") is None:
             raise BenchError("there is no Node.js (node)")
-        # What is called so may only be a program that starts it.
+        # the command may only be a program that starts it
         node = subprocess.run(
             ["node", "-p", "process.execPath"], capture_output=True, text=True, check=True
         ).stdout.strip()
@@ -40,7 +40,7 @@ def version() -> str:
 
 
 class Meeting:
-    """One pair's way to each other, its bytes prepared."""
+    """The way one pair meets, with prepared messages."""
 
     def __init__(self, base: str, pair: Pair) -> None:
         parts = urlsplit(base)
@@ -56,7 +56,7 @@ class Meeting:
             self._candidates[peer] = [_message("CANDIDATE", each, other) for each in found]
 
     async def broker(self) -> None:
-        """Broker it: an offer, an answer, and the candidates one by one as they are found."""
+        """Broker the pair: an offer, an answer, and the candidates one by one."""
         answerer = await self._join(self._answerer)
         offerer = await self._join(self._offerer)
         offerer.send(self._descriptions["OFFER"])

@@ -1,6 +1,6 @@
-"""Peers as browsers are: what they send, different from peer to peer, so that no two requests are the same.
+"""Peers like browsers. They send different data, so that no two requests are the same.
 
-Everything follows from a number: every server meets the same peers.
+All data is derived from a number, so that every server gets the same peers.
 """
 
 import base64
@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import orjson
 
-APPS = 40  # sites, each an origin
-CANDIDATES = 4  # of each side
-DESCRIPTION = 1000, 2000  # characters of an offer or an answer, about: the lengths are spread between these
+APPS = 40  # sites, each with its own origin
+CANDIDATES = 4  # candidates of each side
+DESCRIPTION = 1000, 2000  # approximate characters of an offer or answer. Lengths are spread between these
 LANGUAGES = ("de", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "ru", "sv", "tr", "uk", "zh")
 REGIONS = ("AT", "BE", "BR", "CA", "CH", "DE", "ES", "FR", "GB", "IT", "JP", "MX", "NL", "PL", "TW", "UA", "US")
 SYSTEMS = (
@@ -25,13 +25,13 @@ SYSTEMS = (
 
 
 class Peer:
-    """One browser on one page of an origin, whose description is an `offer` or an `answer`."""
+    """One browser on a page of an origin, whose description is an `offer` or an `answer`."""
 
     def __init__(self, draw: random.Random, kind: str, origin: str) -> None:
-        # One of this machine's own.
+        # an address of this machine
         self.address = f"127.{draw.randint(1, 254)}.{draw.randint(0, 255)}.{draw.randint(1, 254)}"
         self.identity = str(uuid.UUID(int=draw.getrandbits(128), version=4))
-        self.token = _letters(draw, 11)  # what else it tells PeerJS
+        self.token = _letters(draw, 11)  # the token that PeerJS clients send
         self.description = orjson.dumps({"type": kind, "sdp": _sdp(draw)}).decode()
         self.candidates = [_candidate(draw) for _ in range(CANDIDATES)]
         self._origin = origin
@@ -41,7 +41,7 @@ class Peer:
         self._before, self._behind = draw.choice((_chromium, _chromium, _firefox, _safari))(draw, page)
 
     def request(self, base: str, method: str, path: str, fields: dict | None = None) -> bytes:
-        """A request of `fetch`, with 12 to 15 headers."""
+        """Return a `fetch` request with 12 to 15 headers."""
         body = b"" if fields is None else orjson.dumps(fields)
         headers = [("Host", urlsplit(base).netloc), ("Connection", "keep-alive"), *self._before]
         if fields is not None:
@@ -50,7 +50,7 @@ class Peer:
         return _head(method, path, headers) + body
 
     def upgrade(self, base: str, path: str) -> bytes:
-        """The request that opens a WebSocket, with 12 headers."""
+        """Return the request that opens a WebSocket, with 12 headers."""
         agent = next(value for name, value in self._before if name == "User-Agent")
         headers = [("Host", urlsplit(base).netloc), ("Connection", "Upgrade"), ("Pragma", "no-cache")]
         headers += [("Cache-Control", "no-cache"), ("User-Agent", agent), ("Upgrade", "websocket")]
@@ -62,7 +62,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two peers that want to meet in a topic."""
+    """Two peers that meet in a topic."""
 
     topic: str
     offerer: Peer
@@ -91,7 +91,7 @@ def _languages(draw: random.Random) -> str:
     return ",".join(tag if at == 0 else f"{tag};q={max(1, 10 - at) / 10}" for at, tag in enumerate(tags))
 
 
-# What the browsers send before and behind the headers that belong to the request itself.
+# Headers that browsers send before and after those of the request itself.
 Headers = tuple[list[tuple[str, str]], list[tuple[str, str]]]
 
 
@@ -99,7 +99,7 @@ FETCHED = [("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "cors"), ("Sec-F
 
 
 def _chromium(draw: random.Random, page: str) -> Headers:
-    del page  # it asks for no Referer
+    del page  # the page requests that no Referer is sent
     system, platform = draw.choice(SYSTEMS)
     version = draw.randint(118, 148)
     brand = draw.choice(("Google Chrome", "Microsoft Edge", "Brave", "Opera"))

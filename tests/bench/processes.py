@@ -1,4 +1,4 @@
-"""Servers under measurement: started and stopped, their CPU and their memory, read from outside."""
+"""Measured servers: started and stopped, with CPU time and memory read from outside."""
 
 import os
 import re
@@ -24,31 +24,31 @@ _ADMIN = re.compile(r"admin listener on (http://[^\s\"]+)[\s\"]")
 
 
 class BenchError(Exception):
-    """Something cannot be measured; the message says what."""
+    """A measurement that is impossible. The message gives the reason."""
 
 
 class Target:
-    """A server at a base URL, and its process, if CPU and memory can be read."""
+    """A server at a base URL, with its process if CPU time and memory can be read."""
 
-    forgetful = False  # whether it takes an answer again and again, each time as the first
+    forgetful = False  # whether it accepts repeated answers, each as the first one
 
     def __init__(self, base: str, pid: int | None = None) -> None:
         self.base = base.rstrip("/")
         self.pid = pid
 
     def cpu_s(self) -> float | None:
-        """User and system time so far: all threads, children included; None if there is no process to ask."""
+        """Return the user and system time of all threads and children so far, or None without a process."""
         if self.pid is None:
             return None
         ticks = 0
         for number, pid in enumerate(self.family()):
             with suppress(OSError):
-                # utime, stime; of the first one also those of the children that have ended
+                # utime and stime, for the first process also those of exited children
                 ticks += sum(map(int, _stat(Path(f"/proc/{pid}"))[11 : 13 if number else 15]))
         return ticks / TICKS
 
     def threads_cpu_s(self) -> dict[int, float]:
-        """User and system time so far of each thread that is there now."""
+        """Return the user and system time so far of each current thread."""
         used_s = {}
         for pid in self.family():
             for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -57,7 +57,7 @@ class Target:
         return used_s
 
     def memory_bytes(self) -> int | None:
-        """Resident memory that is its own: not the pages of LevelDB's files, which the kernel may take back."""
+        """Return the private resident memory, without LevelDB's file pages, which the kernel can reclaim."""
         if self.pid is None:
             return None
         total = 0
@@ -82,12 +82,12 @@ class Target:
 
 
 def _stat(entry: Path) -> list[str]:
-    """The fields of a process's or a thread's `stat` behind the name, the state first."""
+    """Return the fields after the name in the `stat` of a process or thread, beginning with the state."""
     return (entry / "stat").read_text().rpartition(") ")[2].split()
 
 
 class Server(Target):
-    """A server of its own process, for the time of a `with` block; its output goes to a file."""
+    """Start a server process for the duration of a `with` block. Its output goes to a file."""
 
     def __init__(self, command: list[str], log: Path, environment: Mapping[str, str] = MappingProxyType({})) -> None:
         self._command = command
@@ -95,7 +95,7 @@ class Server(Target):
         self._log = log
 
     def __enter__(self) -> Self:
-        # What the caller has set for servers of its own is no part of a measurement.
+        # The caller's settings for its own servers must not affect a measurement.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TORNADO_SIGNAL_")}
         environment |= self._environment
         began_s = time.perf_counter()
@@ -147,7 +147,7 @@ class Server(Target):
         return self._process.returncode
 
     def stop(self) -> float | None:
-        """Ask it to stop; how long that took, None if it was dead already or had to be killed."""
+        """Ask the server to stop. Return how long that took, or None if it had exited or had to be killed."""
         if self._process.poll() is not None:
             return None
         began_s = time.monotonic()
@@ -163,7 +163,7 @@ class Server(Target):
 
 @contextmanager
 def many_files() -> Iterator[int]:
-    """As many open files as the machine allows, for this process and what it starts; how many more that are."""
+    """Raise the limit of open files for this process and its children. Yield the number of files that this allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
@@ -174,10 +174,10 @@ def many_files() -> Iterator[int]:
 
 @contextmanager
 def apart(*servers: Target, beside: Sequence[Target] = ()) -> Iterator[None]:
-    """Servers on one processor, this process and its children, which are their load, on the others, if there are any.
+    """Pin servers to one processor, and their load (this process and its children) to the others, if there are any.
 
-    What is beside the load runs with it. Left to itself the kernel moves the threads of both about, which costs a
-    server a fifth more and says little of it.
+    The targets in `beside` run with the load. Without pinning, the kernel moves threads between processors, which
+    costs a server a fifth more and distorts the comparison.
     """
     processors = os.sched_getaffinity(0)
     one, *others = sorted(processors)
@@ -196,13 +196,13 @@ def apart(*servers: Target, beside: Sequence[Target] = ()) -> Iterator[None]:
 
 
 def interpreter(checkout: Path) -> str:
-    """Return the Python of a checkout's own environment, which is made if it has none.
+    """Return the Python of a checkout's own environment, which is created if it does not exist.
 
     Raises:
-        BenchError: it is no checkout, or its requirements cannot be installed.
+        BenchError: the folder is not a checkout, or its requirements cannot be installed.
     """
     if not (checkout / "tornado_signal").is_dir():
-        raise BenchError(f"{checkout} is no checkout of tornado-signal")
+        raise BenchError(f"{checkout} is not a checkout of tornado-signal")
     python = checkout / ".venv/bin/python"
     try:
         if not python.exists():
@@ -216,9 +216,9 @@ def interpreter(checkout: Path) -> str:
 
 
 def tornado_signal(where: Path, *, durability: str = "os", checkout: Path | None = None, **options: object) -> Server:
-    """Make a server of this checkout, or of another one with the packages that it requires.
+    """Start a server of this checkout, or of another one with its own requirements.
 
-    `-P` keeps the current folder, which is this checkout, from being searched first.
+    `-P` prevents Python from searching the current folder, which is this checkout, first.
     """
     python = interpreter(checkout) if checkout else sys.executable
     command = [python, "-P", "-m", "tornado_signal"]

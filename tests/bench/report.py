@@ -1,4 +1,4 @@
-"""What was measured, under which conditions, and how it reads."""
+"""The results, the conditions of the measurement, and their presentation."""
 
 import contextlib
 import dataclasses
@@ -25,12 +25,12 @@ class Figure:
     name: str
     value: float
     unit: str
-    ceiling: float | None = None  # what the bare ceiling does in the same run, if that is comparable
-    ratio: float | None = None  # the median of the ratios to it in each round, which is not the ratio of the medians
-    target: str = ""  # what is to be reached, if anything
-    reached: bool | None = None  # None if that is not to be judged, or not in a run of this size
-    note: str = ""  # what one must know to read it
-    fifths: list[float] = dataclasses.field(default_factory=list)  # the same in each fifth of the run
+    ceiling: float | None = None  # the bare ceiling's value in the same run, if comparable
+    ratio: float | None = None  # the median of the rounds' ratios to the ceiling, not the ratio of the medians
+    target: str = ""  # the target, if any
+    reached: bool | None = None  # None if the target is not judged, or not in a run of this size
+    note: str = ""  # information that a reader of the figure needs
+    fifths: list[float] = dataclasses.field(default_factory=list)  # the values in each fifth of the run
 
 
 def processor() -> str:
@@ -119,7 +119,7 @@ def print_figures(figures: list[Figure]) -> None:
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int]) -> list[str]:
-    """Lines of a table, some of whose columns are flush right."""
+    """Return the lines of a table, of which some columns are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

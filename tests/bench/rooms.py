@@ -1,4 +1,4 @@
-"""How soon two pages, and all pages of a room, are connected: Chromium in several processes, all on this machine."""
+"""The time until two pages, or all pages of a room, are connected, in several Chromium processes on this machine."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ MOST_TWO_MS = 400
 MOST_TEN_MS = 3000
 MOST_BESIDE_MS = 2000
 MOST_BACK_MS = 3000
-# A page that enters the room of its address as soon as it is opened: when that was, and when all others were there.
+# A page that enters the room of its address when it is opened. It records when that was and when all others had joined.
 ROOM = """
   const [topic, number] = new URLSearchParams(location.search).values();
   window.entered = new Promise(async (resolve) => {
@@ -43,7 +43,7 @@ PUBLISH = """
     });
   }
 """
-# How long it took, how long until the listing was there, and when the answer was sent (since the epoch); all in ms.
+# In ms: the duration, the time until the listing arrived, and when the answer was sent (since the epoch).
 JOIN = """
   async () => {
     const {join} = await import("/client.js");
@@ -59,9 +59,9 @@ JOIN = """
 
 @contextmanager
 def chromiums(pages: int) -> Iterator[tuple]:
-    """Chromium, and pages in two processes of it, in turns."""
+    """Chromium with pages in two alternating processes."""
     require("playwright", "chromium")
-    from playwright.sync_api import sync_playwright  # not everybody has it
+    from playwright.sync_api import sync_playwright  # an optional dependency
 
     launch = {"executable_path": shutil.which("chromium"), "headless": True, "args": FLAGS}
     with sync_playwright() as playwright, ExitStack() as stack:
@@ -109,7 +109,7 @@ def rooms(bench: Bench) -> None:
         note = "to the one that lives, from the opening of the page"
         add("connected beside a peer that was killed", found_ms, MOST_BESIDE_MS, note)
         if os.geteuid() != 0:
-            return  # others may not make networks
+            return  # network namespaces are not permitted here
         found_ms = [_away(kind, bench.directory(), away_s) for _ in range(max(1, count // 4))]
         note = "until messages that were sent meanwhile are there, both ways"
         add(f"the network of a page was away for {away_s:g} s", found_ms, MOST_BACK_MS, note)
@@ -123,7 +123,7 @@ def _meet(server: Target, pages: Sequence, topic: str) -> float:
 
 
 def _beside(kind: object, server: Target, pages: Sequence, directory: Path) -> float:
-    """Two pages are in a room, the browser of one is killed, and another page comes: how long until it is connected."""
+    """Kill the browser of one of two pages in a room, open another page, and return the time until it is connected."""
     directory.mkdir()
     topic = directory.name
     windowed = Windowed(kind, directory / "profile")
@@ -142,7 +142,7 @@ def _beside(kind: object, server: Target, pages: Sequence, directory: Path) -> f
 
 
 def _away(kind: object, directory: Path, away_s: float) -> float:
-    """The network of one of two pages is away for a while: how long after that until all messages have arrived."""
+    """Disconnect one of two pages for a while. Return the time from its return until all messages have arrived."""
     directory.mkdir()
     with own_network(), ExitStack() as stack:
         lan = stack.enter_context(closing(Lan()))

@@ -1,4 +1,4 @@
-"""A client's end of WebSockets that costs little itself."""
+"""The client end of WebSockets, with little CPU cost of its own."""
 
 import asyncio
 import itertools
@@ -21,22 +21,22 @@ UPGRADE: Final = (
 
 
 class WebSocket(asyncio.Protocol):
-    """A client's end of a WebSocket that reads whole texts; what it sends are frames made by `frame`."""
+    """The client end of a WebSocket that reads complete texts. It sends frames that `frame` returns."""
 
     def __init__(self) -> None:
-        self.code: int | None = None  # why the server has closed it
+        self.code: int | None = None  # the close code of the server
         self._received = b""
-        self._parts = b""  # of a message that is not whole
+        self._parts = b""  # an incomplete message
         self._texts: list[bytes] = []
         self._waiting: asyncio.Future[bytes] | None = None
-        self.opened = asyncio.get_running_loop().create_future()  # done when the handshake is
+        self.opened = asyncio.get_running_loop().create_future()  # done after the handshake
         self.ended = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
 
     def send(self, data: bytes) -> None:
-        """Send the upgrade or a frame, unless the connection is over."""
+        """Send the upgrade or a frame, unless the connection is closed."""
         if not self._transport.is_closing():
             self._transport.write(data)
 
@@ -97,7 +97,7 @@ class WebSocket(asyncio.Protocol):
 
 
 class Rpc:
-    """JSON-RPC on a WebSocket: requests are answered in any order, and events come between the responses."""
+    """JSON-RPC over a WebSocket. Responses arrive in any order, and events arrive between them."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
@@ -111,7 +111,7 @@ class Rpc:
         return self._reading.done()
 
     async def ask(self, method: str, params: dict) -> dict:
-        """The response to a request; a ConnectionError if the connection ends before."""
+        """Return the response to a request. Raise ConnectionError if the connection is closed before."""
         number = next(self._ids)
         asked = self._asked[number] = asyncio.get_running_loop().create_future()
         self._socket.send(frame(orjson.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})))
@@ -124,14 +124,14 @@ class Rpc:
             del self._asked[number]
 
     async def call(self, method: str, params: dict) -> tuple[int, dict]:
-        """The same as over HTTP: a status, and what was asked for or why not."""
+        """Return the same as over HTTP: the status and the result or the error."""
         found = await self.ask(method, params)
         if "result" in found:
             return 200, found["result"]
         return found["error"]["code"], {"error": found["error"]["message"]}
 
     async def event(self) -> dict:
-        """The parameters of the next event; a ConnectionError if the connection has ended."""
+        """Return the parameters of the next event. Raise ConnectionError if the connection is closed."""
         event = await self._events.get()
         if event is None:
             self._events.put_nowait(None)
@@ -154,7 +154,7 @@ class Rpc:
 
 
 def take_frame(received: bytes) -> tuple[int, bytes, bytes] | None:
-    """Kind and payload of a server's frame, and what follows it; None if it is not whole yet."""
+    """Return the type and payload of a server's frame and the data after it, or None if the frame is incomplete."""
     if len(received) < 2:
         return None
     length, at = received[1] & 0x7F, 2
@@ -166,7 +166,7 @@ def take_frame(received: bytes) -> tuple[int, bytes, bytes] | None:
 
 
 def frame(payload: bytes, kind: int = TEXT) -> bytes:
-    """A frame of a client, masked with a random key as RFC 6455 (5.3) wants it."""
+    """Return a client's frame, masked with a random key as RFC 6455, section 5.3, requires."""
     key = os.urandom(4)
     length = len(payload)
     mask = int.from_bytes((key * (length // 4 + 1))[:length])
@@ -178,7 +178,7 @@ def frame(payload: bytes, kind: int = TEXT) -> bytes:
 
 
 async def open_socket(host: str, port: int, address: str | None, upgrade: bytes, tls=None, kind=WebSocket) -> WebSocket:
-    """A new connection, from an address of this machine if one is given, after the handshake."""
+    """Open a connection, optionally from a local address, and return it after the handshake."""
     local = (address, 0) if address else None
     try:
         _, opened = await asyncio.get_running_loop().create_connection(kind, host, port, ssl=tls, local_addr=local)

@@ -1,4 +1,4 @@
-"""Requests a second and CPU a request: of each endpoint, with and without syncing, and of brokered connections."""
+"""Requests per second and CPU time per request, of endpoints with and without syncing, and of brokered connections."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -12,18 +12,18 @@ from . import client, messages, wrk
 from .figures import Bench, median, offer_topics, ratio
 from .processes import APART, BenchError, Target, apart
 
-STANDARD_POLL_US = 1e6 / 98_000  # what the bare ceiling used for a poll on the machine that the target was set on
+STANDARD_POLL_US = 1e6 / 98_000  # what the bare ceiling used for a poll on the machine for which the target was set
 
 
 @dataclass(frozen=True)
 class Endpoint:
     name: str
     make: Callable[[str], bytes]
-    parts: str = ""  # what stands for `@`: topics, codes that were polled or answered before, new ones
+    parts: str = ""  # values for `@`: topics, codes that were polled or answered before, new codes
     target: float = 0.0
 
 
-# First what only reads, from a small store; how much it holds matters only from `offer` on.
+# Read-only requests come first, on a small store. The size of the store matters only from `offer` on.
 ENDPOINTS = (
     Endpoint("GET /", lambda base: messages.request(base, "GET", "/")),
     Endpoint("GET /health", lambda base: messages.request(base, "GET", "/health")),
@@ -57,7 +57,7 @@ def endpoints(bench: Bench) -> None:
             for _ in range(bench.size.rounds):
                 for target in both:
                     if target is ceiling and endpoint.name == "GET /topics":
-                        continue  # it has none
+                        continue  # it has no such figure
                     runs[target].append(_run(bench, target, endpoint, parts[target]))
             _endpoint_figures(bench, endpoint, runs[server], runs[ceiling])
 

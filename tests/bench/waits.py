@@ -1,4 +1,4 @@
-"""What waiting costs: memory and idle CPU of waiting requests, how soon they are told, and brokering with waits."""
+"""Cost of waiting requests: memory, idle CPU, the delay until they are answered, and brokering with waits."""
 
 import asyncio
 import time
@@ -35,14 +35,14 @@ def waits(bench: Bench) -> None:
 
 
 class Waiting:
-    """Offerers that wait for their answers at one server, while they are answered at one."""
+    """Offerers that wait for their answers at one server. The answers are sent to one server, possibly another."""
 
     def __init__(self, at: Server, answered_at: Server) -> None:
         self._at, self._answered_at = at, answered_at
         self._told_s: dict[int, float] = {}
 
     async def create(self, count: int) -> None:
-        """Publish their offers, and connect them, each with a first request."""
+        """Publish the offers, and connect their offerers, each with a first request."""
         self._codes = await client.create(self._answered_at.base, [f"waited-{number:05}" for number in range(count)])
         self._connections = await client.connect(self._at.base, count)
         for connection in self._connections:
@@ -56,7 +56,7 @@ class Waiting:
         await settled(self._at)
 
     async def answer(self, number: int) -> tuple[float, float]:
-        """Answer one; how long after that was sent, and after its own 200, the one that waits knows."""
+        """Answer one session. Return how long after the request, and after its response, the offerer had the answer."""
         answer = messages.answer(self._answered_at.base, self._codes[number])
         return await lateness(self._asker, answer, lambda: self._told_s.get(number))
 
@@ -86,7 +86,7 @@ def some(count: int, answered: int = ANSWERED) -> range:
 
 
 async def settled(server: Server) -> None:
-    """Wait until the server has taken all that was sent: until it does next to nothing, for a while at the most."""
+    """Wait until the server has processed everything and is nearly idle, for a limited time."""
     for _ in range(60):
         if await busy_share(server, 0.5) < 0.04:
             return
@@ -99,11 +99,11 @@ async def busy_share(server: Server, seconds: float) -> float:
 
 
 async def lateness(asker: client.Connection, answer: bytes, told_s: Callable[[], float | None]) -> tuple[float, float]:
-    """How long after an answer was sent, and after its own 200, somebody was told, if told yet, at `told_s()`."""
+    """Return the delay of the event at `told_s()` after an answer was sent, and after its 200 response."""
     sent_s = time.perf_counter()
     await asker.ask(answer)
     answered_s = time.perf_counter()
-    while not (at_s := told_s()):  # noqa: ASYNC110 (an event would be one more turn late)
+    while not (at_s := told_s()):  # noqa: ASYNC110 (an event would be one event-loop iteration later)
         await asyncio.sleep(0)
     return at_s - sent_s, at_s - answered_s
 
@@ -114,7 +114,7 @@ def add_lateness(add: Callable[..., None], whom: str, late_s: list[float]) -> No
 
 
 async def _broker(target: Target, flows: int, at_once: int) -> float | None:
-    """As `client.broker`, with waits and batches; the CPU of the server for one, in ms."""
+    """Broker as `client.broker` does, with waits and batches. Return the server's CPU time for one pair, in ms."""
     base = target.base
     connections = await client.connect(base, 2 * at_once)
     numbers = iter(range(flows))

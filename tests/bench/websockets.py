@@ -1,4 +1,4 @@
-"""What connected WebSockets cost while nothing happens, and how soon they are told when something does."""
+"""Cost of connected WebSockets while idle, and the delay until they receive an event."""
 
 import asyncio
 import struct
@@ -17,15 +17,15 @@ from .figures import Bench
 from .processes import ROOT, Server
 from .waits import add_lateness, busy_share, lateness, settled, some
 
-OPENED = 200  # at once
-PINGED_S = 21.0  # in which each connection has had its ping
+OPENED = 200  # concurrent handshakes
+PINGED_S = 21.0  # time in which each connection receives a ping
 TOPIC = "watched"
 OFFERS = 5
 PROBE_PAUSE_S = 0.002
 
 
 class Client(sockets.WebSocket):
-    """A connected client; `told_s`, when its last event came, is all it keeps."""
+    """A connected client that records only `told_s`, the time of its last event."""
 
     told_s = 0.0
 
@@ -112,7 +112,7 @@ async def _watching(bench: Bench, server: Server, count: int) -> None:
     finally:
         if probe.returncode is None:
             probe.kill()
-    longest_s = max(taken_s for _, taken_s in orjson.loads(probed)["taken"][1:])  # the first one has to connect
+    longest_s = max(taken_s for _, taken_s in orjson.loads(probed)["taken"][1:])  # the first probe has to connect
     asker.close()
     _leave(connections)
     note = f"{count:,} watch it; the longest of {OFFERS}"

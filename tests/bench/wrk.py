@@ -1,4 +1,4 @@
-"""Throughput of one endpoint, by wrk with a script made for it."""
+"""Throughput of one endpoint, measured by wrk with a generated script."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from pathlib import Path
 from .instructions import Counter
 from .processes import BenchError, Target
 
-ENOUGH_S = 2.0  # to measure something, however busy the machine is
+ENOUGH_S = 2.0  # enough to measure something on a busy machine
 CONNECTIONS = 32
 _SCRIPT = """
 local prefix, suffix = {prefix}, {suffix}
@@ -43,7 +43,7 @@ _COLLECT = """
 
 @dataclass
 class Run:
-    """What one run of wrk has seen: answers, their time, and what the server used meanwhile, if that can be read."""
+    """The result of one run of wrk: responses, their time, and what the server used, if that can be read."""
 
     requests: int
     seconds: float
@@ -60,15 +60,15 @@ class Run:
 
     @property
     def kilo_instructions(self) -> float | None:
-        """Those in user space for one request, in thousands."""
+        """Return the instructions in user space for one request, in thousands."""
         return None if self.instructions is None else self.instructions / self.requests / 1e3
 
 
 def run(target: Target, template: bytes, parts: Sequence[str] = ("",), *, seconds: float, collect=None) -> Run:
-    """Ask for the same thing as fast as the server answers; an answer that is no success is an error.
+    """Send the same request as fast as the server responds. A response that is not a success is an error.
 
-    The template has `@` where it varies, for which the parts, all of the same length, stand in turn. The codes in the
-    responses are written to the file `collect`, one a line (this slows wrk down).
+    The parts, all of the same length, replace `@` in the template in turn. The codes in the responses are written to
+    the file `collect`, one per line, which slows wrk down.
     """
     with tempfile.TemporaryDirectory() as name:
         where = Path(name)
@@ -87,13 +87,13 @@ def run(target: Target, template: bytes, parts: Sequence[str] = ("",), *, second
             try:
                 process.wait(seconds)
             except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGINT)  # wrk ends as if its time were over: it only takes whole seconds
+                process.send_signal(signal.SIGINT)  # wrk exits as if its time were up. Its limit has whole seconds
             output = process.communicate()[0].decode(errors="replace")
-        time.sleep(0.02)  # for the server to see its clients go
+        time.sleep(0.02)  # let the server notice that the clients have disconnected
         after_s = target.cpu_s()
     _, found, said = output.rpartition("BENCH ")
     counts = json.loads(said) if found else {"requests": 0}
-    if not counts["requests"] and seconds < ENOUGH_S:  # other programs had the processor
+    if not counts["requests"] and seconds < ENOUGH_S:  # other programs used the processor
         return run(target, template, parts, seconds=ENOUGH_S, collect=collect)
     if not counts["requests"]:
         raise BenchError(f"wrk measured nothing of {target.base}:\n{output[-2000:]}")

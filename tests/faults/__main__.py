@@ -1,4 +1,4 @@
-"""Repeat single faults of a cluster under load, and count acknowledged writes that are lost: there must be none."""
+"""Repeat single faults of a cluster under load, and count lost acknowledged writes. The number must be 0."""
 
 import argparse
 import statistics

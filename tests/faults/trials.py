@@ -1,4 +1,4 @@
-"""Single faults of a cluster under which no acknowledged write may be lost."""
+"""Single faults of a cluster that must not lose an acknowledged write."""
 
 import time
 from typing import NamedTuple
@@ -9,22 +9,22 @@ from support.waiting import until
 
 from .writers import Writers
 
-SERVER = "127.0.0.1"  # the address of the servers' packets
+SERVER = "127.0.0.1"  # source address of the servers
 BOUND_S = 60
-WRITTEN_S = 1.0  # before the fault, and after it
+WRITTEN_S = 1.0  # duration of the load before and after the fault
 PAUSED_S = 1.5
 LINK_LOST_S = 0.2
 OPTIONS = ("--appendonly", "yes", "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0")
 
 
 class Outcome(NamedTuple):
-    """What a trial has shown."""
+    """The result of a trial."""
 
     acknowledged: int
     refused: int
     lost: int
     longest_gap_s: float
-    winner: str  # the replica that took over
+    winner: str  # the replica that was promoted
     found_s: float | None = None  # between the election and the first write
 
 
@@ -33,13 +33,13 @@ def make_cluster(kind):
 
 
 def between(some, others):
-    """Return rules for the packets between two sets of addresses."""
+    """Return firewall rules for packets between two sets of addresses."""
     some, others = (f"{{ {', '.join(each)} }}" for each in (some, others))
     return [f"ip saddr {some} ip daddr {others}", f"ip saddr {others} ip daddr {some}"]
 
 
 def minority(cluster, servers, primary, written_s=WRITTEN_S):
-    """The primary, one replica and the servers are cut off from the majority and the other replica."""
+    """Cut the primary, one replica and the servers off from the majority and the other replica."""
     cluster.mark_logs()
     near, far = cluster.replicas_of(primary)
     here = {primary.host, near.host}
@@ -56,7 +56,7 @@ def minority(cluster, servers, primary, written_s=WRITTEN_S):
 
 
 def cut_off(cluster, servers, primary, written_s=WRITTEN_S):
-    """Nothing reaches the primary any more, and nothing comes from it."""
+    """Isolate the primary in both directions."""
     cluster.mark_logs()
     replicas = cluster.replicas_of(primary)
     writers = Writers(servers, cluster.slots_of(primary))
@@ -73,7 +73,7 @@ def cut_off(cluster, servers, primary, written_s=WRITTEN_S):
 
 
 def late_replica(cluster, servers, primary, written_s=WRITTEN_S):
-    """The primary dies after it has lost one replica; the other, which has every write, is late in the election."""
+    """Kill the primary after it has lost one replica. The other replica has every write and is late in the election."""
     cluster.mark_logs()
     good, bad = cluster.replicas_of(primary)
     writers = Writers(servers, cluster.slots_of(primary))
@@ -101,7 +101,7 @@ def _has_won(node):
 
 
 def _end(cluster, writers, primary, written_s, winner):
-    """Wait until the cluster is whole and written again, and count what is lost."""
+    """Wait until the cluster is complete and accepts writes, and count lost writes."""
     primary.wait(lambda: primary.ask("INFO", "replication")["role"] == "slave")
     cluster.wait_until_whole()
     writers.wait_for(20)

@@ -1,4 +1,4 @@
-"""Peers that publish offers and send candidates as fast as they can, and remember what was acknowledged."""
+"""Peers that publish offers and send candidates as fast as possible, and record what was acknowledged."""
 
 import asyncio
 import contextlib
@@ -18,14 +18,14 @@ BOUND_S = 30
 
 
 class Connection:
-    """A kept-alive HTTP connection; it is opened again after an error."""
+    """A keep-alive HTTP connection, which is reopened after an error."""
 
     def __init__(self, url):
         self._host, self._port = urlsplit(url).hostname, urlsplit(url).port
         self._streams = None
 
     async def post(self, path, **body):
-        """Return the status and the response, or 0 and nothing if the connection fails."""
+        """Return the status and the response, or 0 and an empty response if the connection fails."""
         data = json.dumps(body).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nOrigin: {ORIGIN}\r\nContent-Length: {len(data)}\r\n\r\n"
         try:
@@ -47,13 +47,13 @@ class Connection:
 
 
 class Writers:
-    """Peers in a thread of their own; each writes by way of one of the servers, in a topic of some slots."""
+    """Peers in a thread, each using one of the servers and a topic in given slots."""
 
     def __init__(self, servers, slots):
         self._urls = [server.url for server in servers]
         self._slots = slots
-        self.sessions = {}  # whether the candidate was acknowledged, by the code of an acknowledged offer
-        self.times_s = []  # of the acknowledged writes
+        self.sessions = {}  # codes of acknowledged offers, with whether the candidate was acknowledged
+        self.times_s = []  # times of the acknowledged writes
         self.refused = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -102,7 +102,7 @@ class Writers:
         self._thread.join()
 
     def lost(self):
-        """Stop, and return what was acknowledged and is not there: codes of offers, and of sessions without theirs."""
+        """Stop. Return the codes of lost offers, and of sessions that have lost their candidate."""
         self.stop()
         return asyncio.run(self._find_lost())
 

@@ -1,4 +1,4 @@
-"""Uses every operation of the package that openapi-python-client makes from /openapi.json.
+"""Use every operation of the package that openapi-python-client generates from /openapi.json.
 
 Arguments: the address of a server, and an origin.
 """
@@ -20,13 +20,13 @@ SECRET = "a secret of 16 and more"
 
 
 def code_of(published: models.Offered | models.Error | None) -> str:
-    """The code of an offer that was accepted."""
+    """Return the code of an accepted offer."""
     assert isinstance(published, models.Offered), published
     return published.code
 
 
 def connect_two_peers(client: Client) -> None:
-    """An offer is found, answered, and the candidates of both sides come to the other one."""
+    """Publish, find and answer an offer, and check that each side receives the other's candidates."""
     wanted = models.OfferRequest(info="me", offer="an offer", ttl=60_000, secret=SECRET)
     code = code_of(offer.sync(TOPIC, client=client, body=wanted))
     listing = sessions.sync(TOPIC, client=client, limit=5)
@@ -66,7 +66,7 @@ def connect_two_peers(client: Client) -> None:
 
 
 def be_refused(client: Client) -> None:
-    """Each error is an `Error`, also that of a code which is no UUID; a stream that is refused tells why."""
+    """Check that each error is an `Error`, including that of an invalid code, and that a refused stream reports one."""
     no_uuid = models.PollRequest(code="no UUID", side=models.Side.OFFERER)
     response = poll.sync_detailed(client=client, body=no_uuid)
     assert response.status_code == HTTPStatus.NOT_FOUND
@@ -79,7 +79,7 @@ def be_refused(client: Client) -> None:
 
 
 def ask_the_server(client: Client, nobody: Client) -> None:
-    """What the server says of itself; files and the document also to a client without an Origin."""
+    """Read the server's own information. Files and the document need no Origin."""
     assert isinstance(version.sync(client=client), models.Version)
     found = health.sync(client=client)
     assert isinstance(found, models.Health)
@@ -99,7 +99,7 @@ def ask_the_server(client: Client, nobody: Client) -> None:
 
 
 async def wait_for_an_answer(client: Client) -> None:
-    """The asynchronous functions work, too."""
+    """Check that the asynchronous functions also work."""
     async with client:
         code = code_of(await offer.asyncio("lobby", client=client, body=models.OfferRequest(info="i", offer="o")))
         asked = models.PollRequest(code=code, side=models.Side.OFFERER, wait=20)
@@ -112,7 +112,7 @@ async def wait_for_an_answer(client: Client) -> None:
 
 
 def main(url: str, origin: str) -> None:
-    """Use all of it; what the document does not have raises."""
+    """Use every operation. An operation that the document lacks raises an exception."""
     new = functools.partial(Client, base_url=url, raise_on_unexpected_status=True)
     with new(headers={"Origin": origin}) as client, new() as nobody:
         connect_two_peers(client)

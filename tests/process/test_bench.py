@@ -102,7 +102,7 @@ def test_life_measures_each_server_by_fifths_and_threads(tmp_path):
 def test_a_folder_that_is_not_a_checkout_is_named(tmp_path):
     done = bench("--only", "life", "--server", tmp_path)
     assert done.returncode == 1
-    assert f"life: {tmp_path} is no checkout of tornado-signal" in done.stderr
+    assert f"life: {tmp_path} is not a checkout of tornado-signal" in done.stderr
 
 
 def test_the_server_of_another_checkout_runs_the_code_of_that_checkout(tmp_path):

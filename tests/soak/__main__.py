@@ -1,12 +1,12 @@
-"""Soak of tornado-signal: thousands of peers, kills and restarts; `tests/soak/run --help` says how to use it.
+"""Soak test of tornado-signal with thousands of peers, kills and restarts. See `tests/soak/run --help`.
 
-Half of the peers have WebSockets, where some of them hold offers.
+Half of the peers use WebSockets, and some of them hold offers.
 
-In the first two fifths the server is killed and restarted in turns, then it runs for half of the time, which is what
-memory, descriptors, disk and latency are judged by, and at the end it is restarted and killed again and everything
-acknowledged is looked for. With --no-restarts it is killed only once, at the end. Memory is judged in runs of at least
-ten minutes (five with --no-restarts). The exit status is 0 if all was level and nothing was lost or failed but by the
-restarts.
+In the first two fifths the server is alternately killed and restarted. Then it runs for half of the time, in which
+memory, descriptors, disk and latency are judged. At the end it is restarted and killed again, and everything
+acknowledged is checked. With --no-restarts it is killed only once, at the end. Memory is judged in runs of at least ten
+minutes (five with --no-restarts). The exit status is 0 if all was level, nothing was lost, and only restarts caused
+failures.
 """
 
 import argparse
@@ -29,14 +29,14 @@ from . import plot, verdict
 from .client import Tally
 from .peers import World
 
-SAMPLES = 1200  # at most, of one second or more
+SAMPLES = 1200  # maximum number, at intervals of one second or more
 CHURN_SHARE, STRETCH_SHARE = 0.4, 0.5
 RESTART_PAUSE_S = (4, 15)  # between two restarts
 COMPLAINTS = re.compile(r"^(?:ERROR|CRITICAL|Traceback).*", re.MULTILINE)
 
 
 class Soak:
-    """One run, with the options of the command line and a directory for the database."""
+    """One run, with the command-line options and a directory for the database."""
 
     def __init__(self, options: argparse.Namespace, where: Path) -> None:
         self.duration_s = options.minutes * 60
@@ -94,7 +94,7 @@ class Soak:
         server, self.server = self.server, None
         if number == signal.SIGKILL:
             os.kill(server.pid, number)
-        await asyncio.to_thread(server.__exit__)  # which sends SIGTERM, once
+        await asyncio.to_thread(server.__exit__)  # sends SIGTERM, once
         if server.status != (0 if number == signal.SIGTERM else -number):
             self.tally.wrong.append(f"the server ended with {server.status}")
         self.tally.wrong += [f"its log says: {line}" for line in COMPLAINTS.findall(server.log())]
@@ -112,7 +112,7 @@ class Soak:
                 continue
             try:
                 seen = look(self.server.pid, self.where / "data")
-            except OSError as error:  # it is being restarted, or has ended by itself
+            except OSError as error:  # the server is being restarted, or has exited
                 if self.server is not None:
                     self.tally.wrong.append(f"the server is gone: {error}")
                 continue
@@ -123,7 +123,7 @@ class Soak:
             self.samples.append(sample)
 
 
-# The panels of the picture, and the curves in each.
+# The panels of the picture, and the curves in each panel.
 PANELS = {
     "memory of its own (MiB)": {"memory": "memory_mib"},
     "disk (MiB)": {"disk": "disk_mib"},

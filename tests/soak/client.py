@@ -1,4 +1,4 @@
-"""Clients for thousands of peers in one process, which know when a failure is due to a restart and when it is not."""
+"""Clients for thousands of peers in one process. They know which failures are caused by a restart."""
 
 import asyncio
 import contextlib
@@ -11,35 +11,35 @@ from ..bench.processes import BenchError
 from ..bench.sockets import UPGRADE, Rpc, open_socket
 from ..hostile import wire
 
-PATIENCE_S = 60.0  # for an answer, beyond what the request itself waits for
+PATIENCE_S = 60.0  # response timeout, in addition to the time for which the request itself waits
 BREAKS = (*wire.BROKEN, BenchError)
 
 
 class Broken(Exception):
-    """A request has no answer, or a 503: whether it was done nobody knows."""
+    """A request without a response, or with a 503. It is unknown whether it was carried out."""
 
 
 class Tally:
-    """What happened to all requests to a server at a port that stays the same over its restarts."""
+    """The results of all requests to a server at a port that stays the same across restarts."""
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.outages: list[tuple[float, float]] = []  # from when until when it was stopped and started, or goes on
-        self.answers: Counter[int] = Counter()  # by their status
-        self.excused = 0  # failed because of a restart
-        self.wrong: list[str] = []  # what must not have happened, as sentences
-        self.latencies_s: list[float] = []  # of those that did not wait for news, since they were last taken
+        self.outages: list[tuple[float, float]] = []  # start and end of each restart, infinite for a current one
+        self.answers: Counter[int] = Counter()  # responses by status
+        self.excused = 0  # failures caused by a restart
+        self.wrong: list[str] = []  # unexpected events, as sentences
+        self.latencies_s: list[float] = []  # latencies of requests that do not long-poll, since they were last read
 
     def must(self, true: object, sentence: str) -> None:
         if not true:
             self.wrong.append(sentence)
 
     def away(self, since_s: float, until_s: float) -> bool:
-        """Whether the server was away at any moment between two (`time.monotonic`)."""
+        """Return whether the server was unavailable at any time between two times of `time.monotonic`."""
         return any(began_s <= until_s and since_s <= ended_s for began_s, ended_s in self.outages)
 
     def broken(self, what: str, opened_s: float) -> Broken:
-        """Count a failure on a connection that was opened then; no connection outlives a restart."""
+        """Count a failure on a connection that was opened at a time. No connection survives a restart."""
         if self.away(opened_s, time.monotonic()):
             self.excused += 1
         else:
@@ -48,7 +48,7 @@ class Tally:
 
 
 class Peer:
-    """What a peer asks with: a client over HTTP, and what is counted of its requests."""
+    """The client of a peer over HTTP, with the results of its requests."""
 
     protocol = "HTTP"
 
@@ -58,7 +58,7 @@ class Peer:
         self._http = wire.Client(wire.Place(tally.port), "127.0.0.1", origin)
 
     async def ask(self, method: str, path: str, fields: dict | None = None, wait_s: float = 0) -> tuple[int, dict]:
-        """Send a request; status and JSON. `Broken` if there is no answer, or a 503."""
+        """Send a request and return status and JSON. Raise `Broken` without a response or after a 503."""
         what = f"{self.protocol}, {method} /{path.partition('?')[0].rpartition('/')[2]}"
         began_s = time.monotonic()
         try:
@@ -75,7 +75,7 @@ class Peer:
         return status, found
 
     async def events(self, path: str, last: str | None):
-        """Read a stream until the server ends it: pairs of an event's fields and its data. `Broken` if it does not."""
+        """Yield a stream's events as pairs of fields and data until the server ends it. Raise `Broken` if it breaks."""
         began_s = time.monotonic()
         begun = False
         try:
@@ -107,9 +107,9 @@ class Peer:
 
 
 class SocketPeer(Peer):
-    """The same over one WebSocket.
+    """The client of a peer over one WebSocket.
 
-    What has been asked for ends with a connection that ends; the next request opens another one.
+    Requests and subscriptions end when the connection is closed. The next request opens another one.
     """
 
     protocol = "WebSocket"
@@ -121,7 +121,7 @@ class SocketPeer(Peer):
         return self._rpc is not None and not self._rpc.ended
 
     async def events(self, path: str, last: str | None):
-        """Read a subscription until its session ends, as `Peer.events` does a stream."""
+        """Read a subscription until its session ends, as `Peer.events` reads a stream."""
         _, params = call_of(path, {"since": last} if last else {})
         status, found = await self.ask("POST", "/subscribe", params)
         if status == 404:
@@ -142,7 +142,7 @@ class SocketPeer(Peer):
             self.close()
             raise self._broken(f"a subscription: {error!r}", began_s) from error
         finally:
-            with contextlib.suppress(ConnectionError):  # it may have ended by itself
+            with contextlib.suppress(ConnectionError):  # the connection may be closed already
                 await rpc.ask("unsubscribe", found)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the peers do, and what they remember of it, so that every answer can be held against what was acknowledged."""
+"""The peers' behaviour and records, so that every response can be compared with what was acknowledged."""
 
 import asyncio
 import contextlib
@@ -15,12 +15,12 @@ from .client import Broken, Peer, SocketPeer, Tally
 ORIGINS = ["https://one.example", "https://two.example"]
 SIDES = ["offerer", "answerer"]
 FOREVER_MS = float("inf")
-WITHDRAWN_S = 10.0  # for a server to withdraw what was held, beyond the time that it is to wait
+WITHDRAWN_S = 10.0  # for a server to withdraw held offers, in addition to the grace period
 SLACK_MS = 1000.0  # between this program's clock and the server's, which never goes back
 
 
 def now_ms() -> int:
-    """Unix time in whole milliseconds, as the server counts it: a session ends at the beginning of one."""
+    """Return the Unix time in whole milliseconds, as the server does: a session expires at the start of one."""
     return time.time_ns() // 1_000_000
 
 
@@ -31,19 +31,19 @@ def subsequence(some: list[str], others: list[str]) -> bool:
 
 @dataclass
 class Known:
-    """A session as its peers know it: what was asked for, and what of it was acknowledged."""
+    """A session as its peers know it: what was sent, and what of that was acknowledged."""
 
     origin: str
     topic: str
     offer: str
     code: str | None = None
-    least_ms: float = 0  # until then it lives, if nobody withdraws it
-    most_ms: float = FOREVER_MS  # by then it has expired
+    least_ms: float = 0  # the session exists until then unless it is withdrawn
+    most_ms: float = FOREVER_MS  # the session has expired by then
     asked: dict = field(default_factory=lambda: {side: [] for side in SIDES})
     acknowledged: dict = field(default_factory=lambda: {side: [] for side in SIDES})
     answers: set = field(default_factory=set)
     answer: str | None = None
-    withdrawn: bool = False  # whether its offerer ends it, or has tried to
+    withdrawn: bool = False  # whether its offerer withdraws it, or has tried to
     holder: SocketPeer | None = None  # the connection that holds it
 
     @property
@@ -52,21 +52,21 @@ class Known:
 
 
 class World:
-    """All peers, and all that they know: sessions by origin and topic, and then by their offers, which are unique.
+    """All peers and their sessions, by origin and topic, and then by offer, which is unique.
 
-    The server gives sessions `timeout_ms`, and lets an offer outlive the connection that holds it by `grace_ms`.
+    Sessions have the lifetime `timeout_ms`. A held offer outlives its connection by `grace_ms`.
     """
 
     def __init__(self, tally: Tally, peers: int, timeout_ms: int, grace_ms: int) -> None:
         self.tally, self.timeout_ms, self.grace_ms = tally, timeout_ms, grace_ms
         self.sessions: defaultdict[tuple[str, str], dict[str, Known]] = defaultdict(dict)
-        self.done: Counter[str] = Counter()  # how often each thing was done with success
+        self.done: Counter[str] = Counter()  # how often each action succeeded
         self._peers = peers
         self._topics = [f"topic-{number}" for number in range(max(1, peers // 10))]
         self._numbers = itertools.count()
 
     async def live(self) -> None:
-        """Be all peers, one after the other in each place, until cancelled; every second one over a WebSocket."""
+        """Run peers one after the other in each place until cancelled, every second one over a WebSocket."""
         async with asyncio.TaskGroup() as places:
             for number in range(self._peers):
                 places.create_task(self._place(random.Random(number), over_socket=bool(number % 2)))
@@ -90,10 +90,10 @@ class World:
         for place, sessions in self.sessions.items():
             self.sessions[place] = {offer: each for offer, each in sessions.items() if each.most_ms > before_ms}
 
-    # Lives
+    # Behaviours
 
     async def offerer(self, rng: random.Random, client: Peer, origin: str, topic: str) -> None:
-        """Publish, be answered, exchange candidates; then withdraw, or leave without a word."""
+        """Publish, wait for the answer, exchange candidates, then withdraw or disappear."""
         known = await self._publish(rng, client, origin, topic)
         await self._send_candidates(rng, client, known, "offerer")
         end_s = time.monotonic() + rng.uniform(0.5, 1.5) * self.timeout_ms / 1000
@@ -118,7 +118,7 @@ class World:
             await self._ask("withdraw", client, known, "/withdraw", {"side": "offerer"})
 
     async def answerer(self, rng: random.Random, client: Peer, origin: str, topic: str) -> None:
-        """Find a session in a topic, answer it, exchange candidates."""
+        """Find a session in a topic, answer it and exchange candidates."""
         listed = await self._list(client, origin, topic, wait_s=rng.choice([0, 0, 3]))
         if not listed:
             return
@@ -158,7 +158,7 @@ class World:
             self.done["looked"] += status == 200
 
     async def abandoner(self, rng: random.Random, client: Peer, origin: str, topic: str) -> None:
-        """Publish and never come back; or come back when it is too late."""
+        """Publish and never return, or return too late."""
         known = await self._publish(rng, client, origin, topic)
         client.close()
         if rng.random() < 0.3:
@@ -166,7 +166,7 @@ class World:
             await self._poll(client, known, "offerer")
 
     async def holder(self, rng: random.Random, client: SocketPeer, origin: str, topic: str) -> None:
-        """Hold an offer for longer than it would live, over restarts, until it is answered; then leave."""
+        """Hold an offer beyond its lifetime and across restarts until it is answered, then disconnect."""
         known = await self._publish(rng, client, origin, topic, hold=True)
         began_s, known.most_ms, known.holder = time.monotonic(), FOREVER_MS, client
         end_s = began_s + rng.uniform(0.5, 2) * self.timeout_ms / 1000
@@ -183,7 +183,7 @@ class World:
         with contextlib.closing(Peer(self.tally, origin)) as other:
             while await self._poll(other, known, "answerer") is not None:
                 if known.answers or self.tally.away(began_s, time.monotonic()):
-                    return  # both sides have it, or the server that knew of it is gone
+                    return  # both sides have it, or the server that knew of it was restarted
                 if time.monotonic() > left_s + self.grace_ms / 1000 + WITHDRAWN_S:
                     self.tally.wrong.append("held: it is still there long after its connection has ended")
                     return
@@ -191,7 +191,7 @@ class World:
         self.done["withdrawn after its connection"] += 1
 
     async def _still_hold(self, client: SocketPeer, known: Known) -> bool:
-        """Look whether it is there, and take it over if the connection has been lost."""
+        """Check that the offer exists, and take it over if the connection was lost."""
         while True:
             since_s = time.monotonic()
             try:
@@ -207,7 +207,7 @@ class World:
                 self.tally.wrong.append("held: it has ended, and its connection has not")
             return False
 
-    # What lives are made of
+    # Steps of behaviours
 
     async def _publish(self, rng: random.Random, client: Peer, origin: str, topic: str, **more: bool) -> Known:
         offer = f"{next(self._numbers)} {rng.randbytes(rng.randrange(200, 1200)).hex()}"
@@ -225,7 +225,7 @@ class World:
         return known
 
     def _latest_end_ms(self, *, hold: bool = False) -> float:
-        """Return when a session that was renewed just now has expired, also if the server is killed."""
+        """Return the time by which a session that was renewed just now has expired, even if the server is killed."""
         return now_ms() + max(self.timeout_ms, MIN_HELD_MS if hold else 0) + SLACK_MS
 
     async def _refresh(self, client: Peer, known: Known) -> None:
@@ -235,7 +235,7 @@ class World:
         try:
             found = await self._ask("refresh", client, known, "/refresh", {"side": "offerer"})
         except BaseException:
-            before_ms = now_ms() + self.timeout_ms + SLACK_MS  # it may have been done
+            before_ms = now_ms() + self.timeout_ms + SLACK_MS  # the request may have been carried out
             raise
         finally:
             known.most_ms = before_ms if found is None else now_ms() + self.timeout_ms + SLACK_MS
@@ -253,7 +253,7 @@ class World:
             known.acknowledged[side] += some
 
     async def _poll(self, client: Peer, known: Known, side: str, since=None, wait_s: float = 0) -> str | None:
-        """Poll, and compare; the cursor of a wait, None if there is no such session (any more)."""
+        """Poll and compare. Return the cursor of a long poll, or None if the session does not exist."""
         fields: dict = {"side": side}
         if wait_s:
             fields |= {"wait": wait_s} | ({"since": since} if since else {})
@@ -274,7 +274,7 @@ class World:
         return found.get("cursor", "")
 
     async def _stream_session(self, client: Peer, known: Known, last: str | None, for_s: float) -> str | None:
-        """Read a session's stream until its answer; the last id, None at its end."""
+        """Read a session's stream until its answer. Return the last id, or None at the end of the stream."""
         try:
             async with asyncio.timeout(for_s):
                 path = f"/events?code={known.code}&side=offerer"
@@ -294,7 +294,7 @@ class World:
         return None
 
     async def _list(self, client: Peer, origin: str, topic: str, wait_s: float = 0) -> list[Known]:
-        """List a topic, and find all in it that must be there."""
+        """List a topic, and check that it contains all sessions that must exist."""
         before = [(known, known.least_ms) for known in self.sessions[origin, topic].values() if known.code]
         status, found = await client.ask("GET", f"/{topic}/sessions" + f"?wait={wait_s}" * bool(wait_s), None, wait_s)
         after_ms = now_ms()
@@ -320,8 +320,8 @@ class World:
         return known
 
     async def _ask(self, what: str, client: Peer, known: Known, path: str, fields: dict, wait_s=0) -> dict | None:
-        """Ask about a session, which must be found while it lives, and not after its end; the JSON of a success."""
-        # What is refreshed at the last moment may be taken for over by others until the disk has the new time.
+        """Send a request about a session, which must exist until its expiry and not after. Return a success's JSON."""
+        # A session that is refreshed at the last moment may be expired for others until the new time is on disk.
         sent_ms, least_ms = now_ms(), known.least_ms
         status, found = await client.ask("POST", path, {"code": known.code, **fields}, wait_s)
         if status == 200:
@@ -336,7 +336,7 @@ class World:
         return None
 
     async def find_all(self) -> int:
-        """Find everything that was acknowledged and lives; how many sessions that is."""
+        """Check that everything acknowledged exists until its expiry. Return the number of these sessions."""
         clients = {origin: Peer(self.tally, origin) for origin in ORIGINS}
         known_ones = [known for sessions in self.sessions.values() for known in sessions.values()]
         living = [known for known in known_ones if known.code and known.least_ms > now_ms()]

@@ -1,4 +1,4 @@
-"""A picture of what was recorded, as SVG: a panel for each quantity, time to the right, restarts as vertical lines."""
+"""An SVG chart of the samples: one panel per quantity, time on the x axis, restarts as vertical lines."""
 
 from html import escape
 
@@ -7,7 +7,7 @@ COLOURS = ["#1f5fa8", "#c0504d"]
 
 
 def svg(title: str, panels: dict[str, dict[str, list[float]]], at_s: list[float], marks_s: list[float]) -> str:
-    """Draw panels, each with its curves by their names: one value for each of `at_s`. Vertical lines are `marks_s`."""
+    """Draw panels with their curves by name, one value for each time in `at_s`. `marks_s` are the vertical lines."""
     end_s = max(at_s[-1], 1e-9)
     parts = [f'<text x="{LEFT}" y="20" font-size="15">{escape(title)}</text>']
 

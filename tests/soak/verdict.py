@@ -1,9 +1,9 @@
-"""Whether what was recorded is level, and all went as it must."""
+"""Whether the samples are level and all actions succeeded."""
 
 import statistics
 
-# The most that the last quarter of the long stretch may have: a factor of the second quarter, plus a constant. Memory
-# rises and falls with LevelDB's write buffer, the disk with compactions. Latency depends on the machine, too.
+# The limit for the last quarter of the long stretch: a factor of the second quarter, plus a constant. Memory varies with
+# LevelDB's write buffer, the disk with compactions. Latency also depends on the machine.
 BOUNDS = {
     "memory_mib": (1.05, 0),
     "descriptors": (1.25, 50),
@@ -12,9 +12,9 @@ BOUNDS = {
     "p99_ms": (4, 1500),
 }
 # The shortest stretch in which memory is judged. Each quarter of it contains a compaction, which empties the write
-# buffer once a minute, and caches are full after the first quarter.
+# buffer once a minute. Caches are full after the first quarter.
 MEMORY_STRETCH_S = 290.0
-# What the peers must have done with success, else the run says nothing.
+# Actions that must have succeeded. Otherwise the run proves nothing.
 MUST_HAVE = {
     "answer", "candidate", "found at the end", "held beyond its lifetime", "listing", "looked", "met", "offer", "poll",
     "refresh", "taken over", "told by a stream", "told in a resumed stream", "told: gone", "told: session", "wait",
@@ -34,11 +34,17 @@ def judges_memory(stretch: list[dict]) -> bool:
 
 
 def judge(stretch: list[dict], done: dict[str, int], wrong: list[str], *, restarted: bool = True) -> list[str]:
-    """What speaks against a run: samples of one warm process, how often all was done, and what went wrong.
+    """Return the failures of a run.
 
-    Without restarts, no connection takes over what another one held.
+    Without restarts, no connection takes over an offer from another one.
+
+    Args:
+        stretch: samples of one warm process.
+        done: how often each action succeeded.
+        wrong: unexpected events, as sentences.
+        restarted: whether the server was restarted.
     """
-    against = [f"{wrong.count(each)} times: {each}" for each in sorted(set(wrong))]
+    against = [f"{wrong.count(sentence)} times: {sentence}" for sentence in sorted(set(wrong))]
     if len(stretch) < 4:
         return [*against, "the run was too short to say anything"]
     for name, (factor, more) in BOUNDS.items():

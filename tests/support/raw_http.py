@@ -106,7 +106,10 @@ class Running:
 
 @contextlib.contextmanager
 def serving(make=echo_application, *, loop="uvloop", kind="own", tls=None, limiter=None, quiet=True):
-    """Run a server. At the end, check that no connection is left and that its loop and, if `quiet`, the log have no errors."""
+    """Run a server. At the end, check that no connection is left and that its loop has no errors.
+
+    If `quiet`, the log must not have errors either.
+    """
     errors: list[str] = []
     log = logging.Handler(logging.ERROR)
     log.emit = lambda record: errors.append(log.format(record))

@@ -59,7 +59,7 @@ def events(server, topic):
 
 
 class Waiters:
-    """A poll, a listing and a stream that wait at one server for a change at another."""
+    """A poll, a listing and a stream that wait at one server for a change through another server."""
 
     def __init__(self, server, topic, code):
         self.code = code
@@ -73,7 +73,7 @@ class Waiters:
         self._listing = in_background(lambda: server.call(f"/{topic}/sessions?wait=60&since={cursor}"))
 
     def end(self, server):
-        """Answer the session at a server, and check that all of them hear of it, once."""
+        """Answer the session at a server, and check that all waiters receive the change once."""
         answer = {"code": self.code, "side": "answerer", "answer": "at last"}
         until(lambda: server.call("/answer", answer)[0] == 200)
         assert self._poll()[1]["answer"] == "at last"
@@ -87,13 +87,13 @@ def slot_of(code):
 
 
 def topic_in(slots, names=None):
-    """Return the first of some names that lies in some slots as a topic."""
+    """Return the first name whose topic belongs to one of the slots."""
     names = names or (f"topic-{number}" for number in itertools.count())
     return next(name for name in names if PARTITIONS.of_topic(ORIGIN, name).slot in slots)
 
 
 class Publishers:
-    """Threads that publish, send a candidate and answer, each time at another server, in topics of some slots."""
+    """Threads that publish, send a candidate and answer, each time at another server, in topics of given slots."""
 
     numbers = itertools.count()
 
@@ -101,7 +101,7 @@ class Publishers:
         self._number, self._slots = next(self.numbers), slots
         self.acknowledged = {}  # the acknowledged texts of each session, by code
         self.writes = []  # time and slot of each acknowledged write
-        self.statuses, self.times_s = Counter(), []  # of all calls
+        self.statuses, self.times_s = Counter(), []  # of all requests
         self._servers, self._ended = servers, threading.Event()
         self._threads = [threading.Thread(target=self._work, args=(at,)) for at in range(number)]
         for thread in self._threads:
@@ -124,7 +124,7 @@ class Publishers:
                     self.writes.append((time.monotonic(), slot_of(code)))
 
     def _ask(self, servers, path, **body):
-        time.sleep(0.01)  # leaves the processor to the servers
+        time.sleep(0.01)  # leaves CPU time for the servers
         began_s = time.monotonic()
         status, found = next(servers).call(path, body)
         self.times_s.append(time.monotonic() - began_s)
@@ -135,19 +135,19 @@ class Publishers:
         def written():
             return sum(slots is None or slot in slots for _, slot in self.writes)
 
-        wanted = written() + more
-        until(lambda: written() >= wanted)
+        goal = written() + more
+        until(lambda: written() >= goal)
 
     def wait_for_refusal(self):
-        wanted = self.statuses[503] + 1
-        until(lambda: self.statuses[503] >= wanted)
+        goal = self.statuses[503] + 1
+        until(lambda: self.statuses[503] >= goal)
 
     def longest_gap_s(self, slots):
         times_s = sorted(time_s for time_s, slot in self.writes if slot in slots)
         return max(after - before for before, after in itertools.pairwise(times_s))
 
     def end(self):
-        """Stop, and check that each acknowledged text is there, once, and that all failures were 503."""
+        """Stop, and check that each acknowledged text is stored once and that all failures were 503."""
         self._ended.set()
         for thread in self._threads:
             thread.join()
@@ -170,7 +170,7 @@ class Publishers:
 
 
 class LosingProxy(LocalServer):
-    """Lies between a server and a Redis; `lost` is the number of replies that it has lost."""
+    """A proxy between a server and Redis. `lost` is the number of replies that it has dropped."""
 
     def __init__(self, redis):
         self.redis, self.losing, self.lost = redis, None, 0
@@ -178,7 +178,7 @@ class LosingProxy(LocalServer):
         self.address = f"127.0.0.1:{self.server_port}"
 
     def lose_reply_to(self, part):
-        """Pass the next command with this part on, wait for the reply, and cut the connection instead of sending it."""
+        """Forward the next command that contains `part`, and close the connection instead of returning the reply."""
         self.losing = part
 
 
@@ -195,7 +195,7 @@ class Losing(socketserver.BaseRequestHandler):
                 redis.sendall(data)
 
     def _pass_replies(self, redis, losing):
-        with contextlib.suppress(OSError):  # the other end has gone
+        with contextlib.suppress(OSError):  # the other end is closed
             while data := redis.recv(1 << 16):
                 if losing.is_set():
                     self.server.lost += 1

@@ -1,4 +1,4 @@
-"""A client of the interface over WebSocket."""
+"""A client of the WebSocket API."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ BOUND_S = 30
 
 
 class RpcClient:
-    """A client with one connection, as a context manager; `events` are those of subscriptions that wait to be read."""
+    """A client with one connection, as a context manager. `events` is the queue of unread subscription events."""
 
     def __init__(self, url, origin, **options):
         self._connecting = connect(url, origin=origin, compression=None, ping_interval=None, max_size=None, **options)
@@ -31,12 +31,13 @@ class RpcClient:
     async def _read(self):
         with contextlib.suppress(Exception):
             async for text in self.socket:
-                found = json.loads(text)
-                if isinstance(found, dict) and found.get("method") == "event":
-                    self.events.put_nowait(found["params"])
+                message = json.loads(text)
+                if isinstance(message, dict) and message.get("method") == "event":
+                    self.events.put_nowait(message["params"])
                 else:
-                    key = json.dumps([each["id"] for each in found]) if isinstance(found, list) else found["id"]
-                    self._waiting[key].set_result(found)
+                    batch = isinstance(message, list)
+                    key = json.dumps([response["id"] for response in message]) if batch else message["id"]
+                    self._waiting[key].set_result(message)
         for waiting in self._waiting.values():
             self._fail(waiting)
 

@@ -48,7 +48,7 @@ class Terminal:
 
     def _read(self, deadline_s):
         ready, _, _ = select.select([self._master], [], [], max(0, deadline_s - time.monotonic()))
-        assert ready, f"nothing more came: {self.text}"
+        assert ready, f"no more output: {self.text}"
         data = b""
         with contextlib.suppress(OSError):  # at the end of a terminal
             data = os.read(self._master, 65536)

@@ -1,4 +1,4 @@
-"""Fixtures of the tests with TLS: `pytest_plugins = ["support.tls_fixtures"]` brings them."""
+"""Fixtures for tests with TLS. Load them with `pytest_plugins = ["support.tls_fixtures"]`."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def trusting(pairs):
 
 @pytest.fixture
 def pair(tmp_path, pairs):
-    """Files for a server, with the first certificate."""
+    """Certificate and key files for a server, with the first certificate."""
     own = type(pairs["first"])(tmp_path / "server.crt", tmp_path / "server.key")
     own.replace(pairs["first"])
     return own

@@ -1,4 +1,4 @@
-"""Requests of every kind to the installed command, with words that no log and no label may contain."""
+"""Requests of every kind to the installed command, with words that no log line and no label may contain."""
 
 import socket
 from urllib.parse import urlsplit
@@ -26,7 +26,7 @@ def offer(server, topic="hidden-topic", **more):
 
 
 def traffic(server):
-    """Send something of everything; return endpoint, method, status, refusal and path of each, and a session's code."""
+    """Send requests of every kind. Return endpoint, method, status, reason and path of each, and a session's code."""
     code, other, third = offer(server), offer(server), offer(server, "hidden-other")
     answer = {"code": code, "side": "answerer", "answer": "hidden-answer"}
     send(server, b"hidden\r\n\r\n")
