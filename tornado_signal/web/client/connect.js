@@ -90,29 +90,27 @@ class Publication extends EventTarget {
  * Publish under a topic. Each peer that joins is a `connection` event of the publication that is returned.
  *
  * @param {string} topic
- * @param {LinkOptions} options
+ * @param {PeerOptions & { channel?: RTCDataChannelInit }} [options]
  */
 export const publish = (topic, options = {}) => new Publication(topic, options);
-
-/** @typedef {PeerOptions & { choose?: (sessions: Session[]) => Session[], wait?: boolean }} JoinOptions */
 
 /**
  * Connect to a peer that has published under a topic, as soon as there is one.
  *
  * @overload
  * @param {string} topic
- * @param {JoinOptions & { wait: false }} options
+ * @param {PeerOptions & { choose?: (sessions: Session[]) => Session[], wait: false }} options
  * @returns {Promise<Connection | null>}
  */
 /**
  * @overload
  * @param {string} topic
- * @param {JoinOptions} [options]
+ * @param {PeerOptions & { choose?: (sessions: Session[]) => Session[], wait?: boolean }} [options]
  * @returns {Promise<Connection>}
  */
 /**
  * @param {string} topic
- * @param {JoinOptions} options
+ * @param {PeerOptions & { choose?: (sessions: Session[]) => Session[], wait?: boolean }} options
  * @returns {Promise<Connection | null>}
  */
 export async function join(topic, options = {}) {

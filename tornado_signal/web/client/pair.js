@@ -5,7 +5,7 @@ import { createOffer, WAIT_S, waitForAnswer } from "./link.js";
 import { Servers } from "./servers.js";
 import { Deadline, PAUSE_MS, retry, sleep, taken } from "./timing.js";
 
-/** @import { Session } from "../client.d.ts" */
+/** @import { PeerOptions, Session } from "../client.d.ts" */
 /** @import { Connection, Link } from "./link.js" */
 /** @import { SignalClient } from "./signal-client.js" */
 /** @import { LinkOptions, Listing } from "./types.d.ts" */
@@ -16,7 +16,7 @@ const PAIR = "pair/"; // the prefix of the topic of a pair on the server
  * Connect two pages that call this with the same topic.
  *
  * @param {string} topic
- * @param {LinkOptions} options
+ * @param {PeerOptions & { channel?: RTCDataChannelInit }} [options]
  */
 export async function pair(topic, options = {}) {
   const stop = new AbortController();
