@@ -48,10 +48,10 @@ def test_tls_is_asked_without_trust_in_the_certificate(start, pair):
 @pytest.mark.parametrize(
     ("status", "body", "reason"),
     [
-        (503, b'{"error": "Service unavailable"}', "says: Service unavailable"),
-        (200, b"<html>", "is no tornado-signal"),
-        (200, b'["ok"]', "is no tornado-signal"),
-        (200, b"\xff", "is no tornado-signal"),
+        (503, b'{"error": "Service unavailable"}', "is not healthy: Service unavailable"),
+        (200, b"<html>", "is not a tornado-signal"),
+        (200, b'["ok"]', "is not a tornado-signal"),
+        (200, b"\xff", "is not a tornado-signal"),
     ],
 )
 def test_any_other_answer_is_exit_status_1_and_one_sentence(status, body, reason):
@@ -78,7 +78,7 @@ def test_no_client_is_loaded_which_would_cost_more_than_the_check():
     assert {"asyncio", "http.client", "httpx", "ssl"} & {*done.stdout.split()} == set()
 
 
-@pytest.mark.parametrize(("port", "reason"), [(1, "no server answers"), (0, "name it with --port")])
+@pytest.mark.parametrize(("port", "reason"), [(1, "no server responds"), (0, "name it with --port")])
 def test_no_answer_is_exit_status_1(port, reason):
     done = run("health", "--port", port)
     assert done.returncode == 1

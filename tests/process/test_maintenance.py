@@ -97,7 +97,7 @@ def test_a_directory_in_use_is_left_alone(start, tmp_path):
     server = start(*ADMIN)
     server.offer()
     before = names(data)
-    same_port = "stop that, or give it and this command the same --admin-port"
+    same_port = "stop it, or set the same --admin-port for it and this command"
     for commands, said in (
         (("check",), f"{data} is in use by another process; stop it, or choose another --data-dir"),
         (("inspect", "compact"), f"{data} is in use by a running server; {same_port}"),
@@ -120,15 +120,15 @@ def test_a_command_without_its_server_says_what_to_do(start, tmp_path):
     port = free_port()
     said = run_refused("inspect", "--admin-port", port, cwd=tmp_path)
     assert said == (
-        f"no server answers at http://127.0.0.1:{port} (Connection refused); start it, or say where its admin listener "
-        "is, with --admin-port or --admin-url"
+        f"no server responds at http://127.0.0.1:{port} (Connection refused); start it, or name its admin listener "
+        "with --admin-port or --admin-url"
     )
     said = run_refused("inspect", "--admin-port", 0, cwd=tmp_path)
-    assert said == "with --admin-port 0 only the server's log knows the port; name it with --admin-url"
+    assert said == "with --admin-port 0 only the server's log contains the port; name it with --admin-url"
     server = start(*ADMIN)
     for command in ("inspect", "compact"):
         said = run_refused(command, "--admin-url", server.url, cwd=tmp_path)
-        assert said.startswith(f"what answers at {server.url} is not the admin listener of a tornado-signal; say where")
+        assert said.startswith(f"the server at {server.url} is not the admin listener of a tornado-signal; name that")
     assert names(tmp_path) == ["data"]
 
 
@@ -144,7 +144,7 @@ def test_something_else_at_the_port_is_recognized(answer, tmp_path):
 
         thread.submit(answering)
         said = run_refused("inspect", "--admin-port", listening.getsockname()[1], cwd=tmp_path)
-    assert "is not the admin listener" in said or "no server answers" in said
+    assert "is not the admin listener" in said or "no server responds" in said
     assert names(tmp_path) == []
 
 
@@ -212,8 +212,8 @@ def test_other_machines_see_numbers_and_need_the_token_for_maintenance(token, sp
 
     if token:
         assert "sessions" in said_to("inspect", *named)
-        assert "asks for its token" in said_to("compact")
+        assert "requires its token" in said_to("compact")
         (tmp_path / "token").write_text("another-0123456789")
-        assert "asks for its token" in said_to("inspect", *named)
+        assert "requires its token" in said_to("inspect", *named)
     else:
-        assert "give it and this command an --admin-token-file" in said_to("compact")
+        assert "set --admin-token-file on the server and for this command" in said_to("compact")

@@ -203,7 +203,7 @@ def check_a_container_that_does_not_serve(place):
     assert place.run("podman", "healthcheck", "run", "ill").returncode == 1
     assert not healthy(place, "ill")
     (*_, last) = place.inspect("ill")["State"]["Health"]["Log"]
-    assert "no server answers at http://127.0.0.1:3000" in last["Output"]
+    assert "no server responds at http://127.0.0.1:3000" in last["Output"]
 
 
 def check_three_servers(place, cluster):

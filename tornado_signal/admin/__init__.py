@@ -1,1 +1,1 @@
-"""The operator's listener: health, metrics, maintenance."""
+"""The admin listener: health, metrics and maintenance."""

@@ -1,4 +1,4 @@
-"""The operator's own listener: is it alive, can it serve, what has it counted; maintenance of the store."""
+"""The admin listener of one server: health, readiness, metrics, and maintenance of the store."""
 
 import asyncio
 import hmac
@@ -26,11 +26,11 @@ from .exposition import Exposition
 
 @dataclass(frozen=True, repr=False)
 class AdminPolicy:
-    """Who may ask for what changes or reveals data.
+    """Access rules of maintenance.
 
     Attributes:
-        token: what has to be shown; empty for none.
-        local: whether the listener is for this machine alone; without a token, else nobody may.
+        token: the required bearer token; empty for none.
+        local: whether only this machine can connect; without a token this is required.
     """
 
     token: bytes = b""
@@ -38,17 +38,17 @@ class AdminPolicy:
 
 
 class AdminHandler(web.RequestHandler):
-    """A Tornado handler that answers in JSON, errors included."""
+    """A Tornado handler with JSON responses, also for errors."""
 
     methods = "GET, HEAD"
 
     def prepare(self) -> None:
-        """Refuse what came by another name: a page in a browser can have its own name lead to this address."""
+        """Reject requests whose Host is a DNS name (DNS rebinding)."""
         if not is_address(self.request.headers.get("Host", "")):
             raise web.HTTPError(403)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Say the status in words."""
+        """Write an error as JSON."""
         error = kwargs["exc_info"][1] if "exc_info" in kwargs else None
         if isinstance(error, Unavailable):
             respond(self, 503, {"status": "unavailable", "reason": error.reason})
@@ -60,13 +60,13 @@ class AdminHandler(web.RequestHandler):
     def log_exception(
         self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
     ) -> None:
-        """Log defects; of everything else the log knows from where it happened."""
+        """Log unexpected errors only; the others were logged where they occurred."""
         if not isinstance(value, Unavailable):
             super().log_exception(typ, value, tb)
 
 
 class ServiceHandler(AdminHandler):
-    """A handler that knows what all requests share."""
+    """A handler with the service, its metrics and the access rules."""
 
     def initialize(self, service: Service, exposition: Exposition, policy: AdminPolicy) -> None:
         self.service = service
@@ -75,7 +75,7 @@ class ServiceHandler(AdminHandler):
 
 
 class LivenessHandler(ServiceHandler):
-    """GET /healthz: the event loop turns."""
+    """GET /healthz: whether the event loop runs."""
 
     def get(self) -> None:
         respond(self, 200, {"status": "ok"})
@@ -84,7 +84,7 @@ class LivenessHandler(ServiceHandler):
 
 
 class ReadinessHandler(ServiceHandler):
-    """GET /readyz: the store can be written and read, and the server is not stopping."""
+    """GET /readyz: whether the store can be written and read, and the server is not stopping."""
 
     async def get(self) -> None:
         if self.service.lifecycle.state >= LEAVING:
@@ -98,8 +98,7 @@ class ReadinessHandler(ServiceHandler):
 class MaintenanceHandler(ServiceHandler):
     """Maintenance of the store.
 
-    Only programs on the operator's machine may ask for that, or with a token those that show it, and no page in a
-    browser.
+    With a token, requests need it. Otherwise only programs on this machine have access. Web pages never have access.
     """
 
     methods = "POST"
@@ -111,30 +110,29 @@ class MaintenanceHandler(ServiceHandler):
         self.maintenance = maintenance
 
     def prepare(self) -> None:
-        """Refuse what a browser sends for a page, by the headers that it adds."""
+        """Reject requests of web pages, which have headers from the browser, and those without access."""
         headers = self.request.headers
         if "Origin" in headers or "Sec-Fetch-Site" in headers:
             raise web.HTTPError(403)
         if self.policy.token:
-            scheme, _, shown = headers.get("Authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not hmac.compare_digest(shown.strip().encode(), self.policy.token):
+            scheme, _, token = headers.get("Authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self.policy.token):
                 self.set_header("WWW-Authenticate", "Bearer")
                 respond(self, 401, {"error": "Unauthorized"})
                 return
         else:
-            remote_ip = self.request.remote_ip or "::1"  # none on a Unix socket
-            here = is_loopback(headers.get("Host", "")) and ipaddress.ip_address(remote_ip).is_loopback
-            if not (self.policy.local and here):
+            remote_ip = self.request.remote_ip or "::1"  # empty on a Unix socket
+            from_here = is_loopback(headers.get("Host", "")) and ipaddress.ip_address(remote_ip).is_loopback
+            if not (self.policy.local and from_here):
                 raise web.HTTPError(403)
         if self.service.lifecycle.state >= DRAINING:
             raise Unavailable("draining")
 
 
 class InspectHandler(MaintenanceHandler):
-    """POST /inspect: what the store holds, in numbers, and the `most` largest origins and topics."""
+    """POST /inspect: statistics of the store, and its `most` largest origins and topics."""
 
     async def post(self) -> None:
-        """Count it."""
         most = self.get_query_argument("most", "20")
         if not re.fullmatch("[0-9]{1,3}|1000", most):
             raise web.HTTPError(400)
@@ -142,17 +140,17 @@ class InspectHandler(MaintenanceHandler):
 
 
 class CompactHandler(MaintenanceHandler):
-    """POST /compact: the space of what was deleted is given back to the disk."""
+    """POST /compact: return the space of deleted sessions to the file system."""
 
     async def post(self) -> None:
-        """Answer when it is done, with the sizes before and after."""
+        """Respond with the sizes before and after, once the compaction is done."""
         before = self.maintenance.size_bytes()
         await self.maintenance.compact()
         respond(self, 200, {"before_bytes": before, "after_bytes": self.maintenance.size_bytes()})
 
 
 class SingleFamily(Collector):
-    """One of the numbers that there are to show, as if there were no other."""
+    """A collector with a single metric family."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family
@@ -162,23 +160,22 @@ class SingleFamily(Collector):
 
 
 class MetricsHandler(ServiceHandler):
-    """GET /metrics: what the server has counted, for Prometheus."""
+    """GET /metrics: the metrics of the server, for Prometheus."""
 
     async def get(self) -> None:
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
         await self.exposition.update()
         for family in self.exposition.registry.collect():
             self.write(generate_latest(SingleFamily(family)))
-            await asyncio.sleep(0)  # all at once would hold up requests for milliseconds
+            await asyncio.sleep(0)  # all families at once would block requests for milliseconds
 
     head = get
 
 
 class NotFoundHandler(web.RequestHandler):
-    """Every other path."""
+    """The handler of all other paths."""
 
     def prepare(self) -> None:
-        """Always 404."""
         respond(self, 404, {"error": "Not found"})
 
 
@@ -186,21 +183,21 @@ HOST = re.compile(r"(localhost|[0-9.]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?")
 
 
 def is_address(host: str) -> bool:
-    """Whether a Host header is an address, localhost or empty, and no name that could lead anywhere."""
+    """Return whether a Host header is an IP address, localhost or empty, and not a DNS name."""
     return not host or HOST.fullmatch(host) is not None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a Host header names this machine to itself."""
-    named = HOST.fullmatch(host)
+    """Return whether a Host header is a loopback address or localhost."""
+    match = HOST.fullmatch(host)
     try:
-        return named is not None and (named[1] == "localhost" or ipaddress.ip_address(named[1].strip("[]")).is_loopback)
+        return match is not None and (match[1] == "localhost" or ipaddress.ip_address(match[1].strip("[]")).is_loopback)
     except ValueError:
         return False
 
 
 def respond(handler: web.RequestHandler, status: int, fields: dict[str, Any]) -> None:
-    """Answer in JSON."""
+    """Send a JSON response."""
     handler.set_status(status)
     handler.set_header("Content-Type", wire.JSON)
     handler.finish(wire.encode(fields))
@@ -209,7 +206,7 @@ def respond(handler: web.RequestHandler, status: int, fields: dict[str, Any]) ->
 def make_admin_application(
     service: Service, transport: ServerState | None = None, policy: AdminPolicy = AdminPolicy(), tls: Tls | None = None
 ) -> web.Application:
-    """The application of the admin listener, for what is served by a transport, with this certificate."""
+    """Make the application of the admin listener."""
     handlers: dict[str, type[ServiceHandler]] = {
         "/healthz": LivenessHandler,
         "/readyz": ReadinessHandler,

@@ -1,4 +1,4 @@
-"""The operator's listener of several workers: what each of them says, as one."""
+"""The admin listener of several workers, which aggregates their responses."""
 
 import asyncio
 import contextlib
@@ -18,21 +18,21 @@ from ..errors import Unavailable
 from .application import AdminHandler, NotFoundHandler, respond
 from .exposition import PREFIX
 
-logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log every request
+logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request at level info
 
-RESPONSE_S = 2.0  # for a worker, before the others' answers go without its
+RESPONSE_S = 2.0  # timeout for one worker's response
 
 
 class WorkerListener:
     """The admin listener of one worker.
 
     Args:
-        number: of the worker.
-        path: its Unix socket.
+        number: the number of the worker.
+        path: the path of its Unix socket.
 
     Attributes:
-        number: of the worker.
-        restarts: how often it was restarted.
+        number: the number of the worker.
+        restarts: the number of restarts.
     """
 
     def __init__(self, number: int, path: Path) -> None:
@@ -42,7 +42,15 @@ class WorkerListener:
         self._client = httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
     async def request(self, path: str, limit_s: float | None) -> httpx.Response | None:
-        """Its answer; None if there is none in time, for None however long that takes."""
+        """Send a GET request.
+
+        Args:
+            path: the path.
+            limit_s: the time limit; None for none.
+
+        Returns:
+            The response, or None after an error or at the time limit.
+        """
         with contextlib.suppress(httpx.TransportError, TimeoutError):
             async with asyncio.timeout(limit_s):
                 return await self._client.get(path, timeout=None)
@@ -54,11 +62,11 @@ class WorkerListener:
 
 
 class WorkersCollector(Collector):
-    """The workers' numbers, each with the label `worker`, and those about the workers.
+    """The workers' metrics with the label `worker`, and metrics about the workers.
 
     Args:
-        listeners: the workers'.
-        texts: what the workers have said that have answered, by number.
+        listeners: the workers' listeners.
+        texts: the metrics of each worker that has responded, by number.
     """
 
     def __init__(self, listeners: Sequence[WorkerListener], texts: dict[int, str]) -> None:
@@ -66,10 +74,10 @@ class WorkersCollector(Collector):
         self._texts = texts
 
     def collect(self) -> Iterable[Metric]:
-        """Every number."""
-        yield GaugeMetricFamily(f"{PREFIX}workers", "Processes that are to serve.", len(self._listeners))
-        yield GaugeMetricFamily(f"{PREFIX}workers_serving", "Processes that answer.", len(self._texts))
-        meaning = "How often a worker was restarted."
+        """Yield all metrics."""
+        yield GaugeMetricFamily(f"{PREFIX}workers", "Configured worker processes.", len(self._listeners))
+        yield GaugeMetricFamily(f"{PREFIX}workers_serving", "Worker processes that respond.", len(self._texts))
+        meaning = "Restarts of a worker."
         restarts = CounterMetricFamily(f"{PREFIX}worker_restarts", meaning, labels=["worker"])
         for listener in self._listeners:
             restarts.add_metric([str(listener.number)], listener.restarts)
@@ -77,27 +85,31 @@ class WorkersCollector(Collector):
         merged: dict[str, Metric] = {}
         for number, text in self._texts.items():
             for family in text_string_to_metric_families(text):
-                known = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                combined = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
                 for sample in family.samples:
-                    known.add_sample(sample.name, sample.labels | {"worker": str(number)}, sample.value)
+                    combined.add_sample(sample.name, sample.labels | {"worker": str(number)}, sample.value)
         yield from merged.values()
 
 
 class AggregatingHandler(AdminHandler):
-    """What is answered from what the workers answer."""
+    """Base handler that aggregates the workers' responses."""
 
     def initialize(self, listeners: Sequence[WorkerListener]) -> None:
         self.listeners = listeners
 
     async def gather(self) -> dict[int, httpx.Response]:
-        """What the workers say to the same request, by their numbers; of those that do in time."""
-        asked = (listener.request(self.request.path, RESPONSE_S) for listener in self.listeners)
-        answers = zip(self.listeners, await asyncio.gather(*asked), strict=True)
-        return {listener.number: found for listener, found in answers if found is not None}
+        """Send this request to all workers.
+
+        Returns:
+            The responses by worker number, without those that timed out.
+        """
+        requests = (listener.request(self.request.path, RESPONSE_S) for listener in self.listeners)
+        responses = zip(self.listeners, await asyncio.gather(*requests), strict=True)
+        return {listener.number: response for listener, response in responses if response is not None}
 
 
 class LivenessHandler(AggregatingHandler):
-    """GET /healthz: the supervisor's event loop turns."""
+    """GET /healthz: whether the supervisor's event loop runs."""
 
     def get(self) -> None:
         respond(self, 200, {"status": "ok"})
@@ -106,24 +118,26 @@ class LivenessHandler(AggregatingHandler):
 
 
 class ReadinessHandler(AggregatingHandler):
-    """GET /readyz: a worker can serve."""
+    """GET /readyz: whether a worker can serve."""
 
     async def get(self) -> None:
-        """What a worker says that is ready, or else one that is not."""
-        answers = sorted((await self.gather()).values(), key=lambda found: found.status_code)
-        if not answers:
-            raise Unavailable("no worker answers")
-        respond(self, answers[0].status_code, answers[0].json())
+        """Send the response of a worker that is ready, or otherwise that of another worker."""
+        responses = sorted((await self.gather()).values(), key=lambda response: response.status_code)
+        if not responses:
+            raise Unavailable("no worker responds")
+        respond(self, responses[0].status_code, responses[0].json())
 
     head = get
 
 
 class MetricsHandler(AggregatingHandler):
-    """GET /metrics: what the workers have counted, for Prometheus."""
+    """GET /metrics: the metrics of all workers, for Prometheus."""
 
     async def get(self) -> None:
         registry = CollectorRegistry(auto_describe=False)
-        texts = {number: found.text for number, found in (await self.gather()).items() if found.status_code == 200}
+        texts = {
+            number: response.text for number, response in (await self.gather()).items() if response.status_code == 200
+        }
         registry.register(WorkersCollector(self.listeners, texts))
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
         self.finish(generate_latest(registry))
@@ -132,7 +146,7 @@ class MetricsHandler(AggregatingHandler):
 
 
 def make_workers_application(listeners: Sequence[WorkerListener]) -> web.Application:
-    """The application of the admin listener of several workers."""
+    """Make the application of the admin listener of several workers."""
     handlers: dict[str, type[AggregatingHandler]] = {
         "/healthz": LivenessHandler,
         "/readyz": ReadinessHandler,

@@ -1,4 +1,4 @@
-"""The operator's commands: what each does."""
+"""The commands inspect, check and compact."""
 
 import argparse
 import json
@@ -23,19 +23,19 @@ Arguments = argparse.Namespace
 
 
 def run(arguments: Arguments) -> None:
-    """Run the command that was asked for."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # files get their owner back
+    """Run the command of the arguments."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that files get their owner back
     settings = load(arguments, os.environ)
     if settings.store == "redis" and arguments.command == "compact":
         raise OperatorError(
             "`compact` is for --store leveldb; on Redis, BGREWRITEAOF rewrites its append-only file, and MEMORY PURGE "
-            "gives memory back"
+            "releases memory"
         )
     COMMANDS[arguments.command](arguments, settings)
 
 
 def inspect(arguments: Arguments, settings: Settings) -> None:
-    """Print the numbers, as a table on a terminal and otherwise as JSON."""
+    """Print statistics, as tables on a terminal and otherwise as JSON."""
     if settings.store == "redis":
         with engine_of_redis():
             from . import on_redis
@@ -57,21 +57,25 @@ def inspect(arguments: Arguments, settings: Settings) -> None:
 
 
 def check(arguments: Arguments, settings: Settings) -> None:
-    """Print everything that is wrong."""
+    """Print all flaws of the data.
+
+    Raises:
+        DatabaseError: the data has flaws.
+    """
     if settings.store == "redis":
         with engine_of_redis():
             from . import on_redis
-        name, found = where(settings), on_redis.check(settings)
-        advice = "servers go on with it, and what is wrong goes when its sessions have expired; please report it"
+        name, found_flaws = where(settings), on_redis.check(settings)
+        advice = "servers can continue to use it, and the flaws end when their sessions expire; please report it"
     else:
         name = str(settings.data_dir)
         with directory.opened(settings.data_dir) as db:
-            found = flaws(db)
+            found_flaws = flaws(db)
         advice = "move it away to start empty"
-    for flaw in found:
+    for flaw in found_flaws:
         print(terminal.printable(flaw))
-    if found:
-        raise DatabaseError(f"{name} is not sound (listed above: {len(found)}); {advice}")
+    if found_flaws:
+        raise DatabaseError(f"{name} is not sound (listed above: {len(found_flaws)}); {advice}")
     print(f"{name} is sound")
 
 
@@ -82,7 +86,7 @@ def compact(arguments: Arguments, settings: Settings) -> None:
         path = settings.data_dir
         before = files.size_bytes(path) if directory.exists(path) else 0
         with directory.opened(path) as db:
-            files.remove_ballast(path)  # merging takes room before it gives some; a server makes another one
+            files.remove_ballast(path)  # merging needs space before it frees some; a server creates another ballast
             directory.compact(db)
         name, after = str(path), files.size_bytes(path)
     else:
@@ -94,7 +98,7 @@ COMMANDS = {each.__name__: each for each in (inspect, check, compact)}
 
 
 def _server(arguments: Arguments, settings: Settings) -> str | None:
-    """Return the URL of the server to ask; None to open the data directory here.
+    """Return the URL of the server that has the data directory open; None to open the directory here.
 
     Raises:
         OperatorError: the directory is in use by a server whose admin listener is not known.
@@ -107,13 +111,13 @@ def _server(arguments: Arguments, settings: Settings) -> str | None:
             return None
         if settings.admin_port is None:
             raise OperatorError(
-                f"{path} is in use by a running server; stop that, or give it and this command the same --admin-port"
+                f"{path} is in use by a running server; stop it, or set the same --admin-port for it and this command"
             )
     return remote.admin_url(settings, None)
 
 
 def _page(numbers: dict[str, Any]) -> str:
-    """Format the numbers for a terminal."""
+    """Format statistics for a terminal."""
     text = (
         "{name}: {size_bytes} bytes\n"
         "{sessions} sessions: {unanswered} unanswered, {answered} answered, {expired} expired and not swept yet\n"

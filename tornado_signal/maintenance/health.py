@@ -1,4 +1,4 @@
-"""Whether the server that the settings describe is healthy: the health check of a container."""
+"""`health`: the health check of a container."""
 
 import argparse
 import json
@@ -18,11 +18,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Send `GET /health`.
 
     Raises:
-        OperatorError: there is no response, or it does not say that the server is healthy.
+        OperatorError: the server does not respond, or is not healthy.
     """
     settings = load(arguments, os.environ)
     if settings.port == 0:
-        raise OperatorError("with --port 0 only the server's log knows the port; name it with --port")
+        raise OperatorError("with --port 0 only the server's log contains the port; name it with --port")
     local = settings.address.startswith(UNIX_PREFIX)
     scheme = "https" if settings.tls_certificate else "http"
     host = reachable("localhost" if local else settings.address)
@@ -34,22 +34,22 @@ def run(arguments: argparse.Namespace) -> None:
             settings, f"GET /health HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\nConnection: close\r\n\r\n"
         )
     except OSError as error:
-        raise OperatorError(f"no server answers at {where} ({error or type(error).__name__})") from error
+        raise OperatorError(f"no server responds at {where} ({error or type(error).__name__})") from error
     head, _, body = response.partition(b"\r\n\r\n")
     try:
-        found = json.loads(body)
-        said = found["status"] if head.split()[1] == b"200" else found["error"]
+        fields = json.loads(body)
+        status = fields["status"] if head.split()[1] == b"200" else fields["error"]
     except (ValueError, LookupError, TypeError) as error:
-        raise OperatorError(f"what answers at {where} is no tornado-signal") from error
-    if said != "ok":
-        raise OperatorError(f"the server at {where} says: {said}")
+        raise OperatorError(f"the server at {where} is not a tornado-signal") from error
+    if status != "ok":
+        raise OperatorError(f"the server at {where} is not healthy: {status}")
     print(f"the server at {where} is healthy")
 
 
 def _get(settings: Settings, request: str) -> bytes:
-    """Send a request to the server and return all of the response.
+    """Send a request to the server and return the response.
 
-    An HTTP client would do the same, but loading one takes more time than everything else that a health check does.
+    An HTTP client library would take longer to load than the whole health check takes.
     """
     if settings.address.startswith(UNIX_PREFIX):
         client = socket.socket(socket.AF_UNIX)
@@ -60,7 +60,7 @@ def _get(settings: Settings, request: str) -> bytes:
     if settings.tls_certificate:
         import ssl
 
-        # The certificate is for the server's public name, and whether it is good is not asked here.
+        # The certificate is for the server's public name. Its validity is not checked here.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         client = context.wrap_socket(client)
@@ -70,13 +70,13 @@ def _get(settings: Settings, request: str) -> bytes:
 
 
 def reachable(address: str) -> str:
-    """Return the host of a URL for the address that a server of this machine listens on."""
+    """Return the URL host for the address that a server on this machine listens on."""
     address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
     return f"[{address}]" if ":" in address else address
 
 
 def allowed_origin(settings: Settings) -> str | None:
-    """An origin that the server serves; None if it serves any."""
+    """Return an allowed origin; None if all origins are allowed."""
     if settings.allowed_origins is None:
         return None
     return min(settings.allowed_origins.entries).replace(WILDCARD, "health.")

@@ -1,4 +1,4 @@
-"""`inspect` and `check` of what is stored on Redis."""
+"""`inspect` and `check` of the data on Redis."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,19 +16,19 @@ T = TypeVar("T")
 
 
 def inspect(settings: Settings, most: int) -> dict[str, Any]:
-    """Return the numbers of the store as configured.
+    """Return statistics of the configured store.
 
     Raises:
-        OperatorError: it cannot be read.
+        OperatorError: the store cannot be read.
     """
     return _read(settings, lambda store: count(store, most))
 
 
 def check(settings: Settings) -> list[str]:
-    """Return everything that is wrong with the store as configured.
+    """Return all flaws of the configured store.
 
     Raises:
-        OperatorError: it cannot be read.
+        OperatorError: the store cannot be read.
     """
     return _read(settings, flaws)
 
