@@ -1,4 +1,4 @@
-"""The runner: attacks one after the other, and one table of what they did."""
+"""The runner: runs attacks one after the other, and prints one table of their effects."""
 
 import argparse
 import dataclasses
@@ -22,7 +22,7 @@ SECONDS = 60.0
 
 
 class Column(NamedTuple):
-    """A column of the table: what stands above it, what is to be reached, what it says, and whether that is enough."""
+    """A column of the table: the heading, the goal, the text, and whether the goal is reached."""
 
     title: str
     target: str

@@ -1,6 +1,6 @@
-"""One address at its worst: what every attack is made of.
+"""The attacking address: building blocks of all attacks.
 
-What is sent is made of bytes beforehand, so that the attacker takes little of the CPU that it shares with the server.
+Requests are encoded in advance, so that the attacker uses little of the CPU that it shares with the server.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from .wire import ATTACKER, BROKEN, PREPARER, Client, Place, make_socket, request, reset
 
 ORIGIN = "https://attacker.example"
-RATE, BURST = 98, 980  # a little less than what the defaults allow an address
+RATE, BURST = 98, 980  # slightly less than the default limits of an address
 CONNECTIONS = 990
-BIG = base64.b64encode(random.Random(1).randbytes(192_000)).decode()  # nobody makes it smaller
+BIG = base64.b64encode(random.Random(1).randbytes(192_000)).decode()  # incompressible text
 PATIENCE_S = 10.0
 HOLD_S = 20.0
 SMALL_ROOM = 4096
@@ -27,13 +27,13 @@ SMALL_ROOM = 4096
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack, and what its server is given."""
+    """An attack and the settings of its server."""
 
     run: Callable[["Attacker"], Awaitable[None]]
     options: tuple[str, ...] = ()
     tls: bool = False
-    disk_mib: int = 0  # of a filesystem of its own for the data; 0 for that of the other files
-    files: int = 0  # how many descriptors it may have; 0 for as many as the machine allows
+    disk_mib: int = 0  # size of a separate filesystem for the data, or 0 for none
+    files: int = 0  # limit of descriptors, or 0 for the machine's limit
 
     @property
     def meaning(self) -> str:
@@ -44,7 +44,7 @@ ATTACKS: dict[str, Attack] = {}
 
 
 def attack(*options: str, **rest: int):
-    """Registers a coroutine function as an attack; the arguments are those of `Attack`."""
+    """Register a coroutine function as an attack. The arguments are those of `Attack`."""
 
     def register(run):
         ATTACKS[run.__name__.replace("_", "-")] = Attack(run, options, **rest)
@@ -54,7 +54,7 @@ def attack(*options: str, **rest: int):
 
 
 class Pace:
-    """No more than an address may: so many in a second, and so many at once."""
+    """A rate limit like the server's: a number per second, and a burst."""
 
     def __init__(self, rate: float, burst: float) -> None:
         self._rate, self._burst = rate, burst
@@ -62,7 +62,7 @@ class Pace:
         self._at_s = time.monotonic()
 
     async def take(self, count: int = 1) -> None:
-        """Take so many, when they are there."""
+        """Take tokens, and wait until they are available."""
         now_s = time.monotonic()
         self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._rate) - count
         self._at_s = now_s
@@ -71,31 +71,31 @@ class Pace:
 
 
 class Attacker:
-    """One address, and what it may do in so many seconds."""
+    """One attacking address, and its limits."""
 
     def __init__(self, place: Place, seconds: float) -> None:
         self.place = place
         self.seconds = seconds
         self.pace = Pace(RATE, BURST)
-        self.answers: Counter[str] = Counter()  # how often each status came, or what came in its place
+        self.answers: Counter[str] = Counter()  # number of responses by status, or by error
         self.loop = asyncio.get_running_loop()
         self._buffer = bytearray(1 << 20)
         self.begin()
 
     def begin(self) -> None:
-        """What was before was no part of the attack."""
+        """Forget all responses from before the attack."""
         self.begun_s = time.monotonic()
         self.end_s = self.begun_s + self.seconds
         self.answers.clear()
 
-    # Requests that are answered
+    # Requests with responses
 
     async def ask(self, client: Client, raw: bytes) -> bytes | None:
         await self.pace.take()
         return await self.exchange(client, raw)
 
     async def exchange(self, client: Client, raw: bytes) -> bytes | None:
-        """Send a request at once; the body of a success."""
+        """Send a request at once, and return the body of a success."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 status, body = await client.exchange(raw)
@@ -124,7 +124,7 @@ class Attacker:
         return Client(self.place, address, ORIGIN)
 
     async def often(self, times: int, once: Callable[[Client], Awaitable[object]]) -> None:
-        """Do something again and again, so many times side by side, each with a connection of its own."""
+        """Repeat an action on parallel connections."""
 
         async def go_on() -> None:
             client = self.client()
@@ -137,7 +137,7 @@ class Attacker:
         await self.often(times, lambda client: self.ask(client, raw))
 
     async def prepare(self, count: int, one: Callable[[Client, int], Awaitable[object]], until_s: float = 0) -> None:
-        """Do in a short time what takes an address some minutes that it has; then the attack begins, at `until_s`."""
+        """Do in seconds what an address has minutes for. Then the attack begins, at `until_s`."""
         self.end_s = float("inf")
         numbers = iter(range(count))
 
@@ -151,7 +151,7 @@ class Attacker:
         await asyncio.sleep(until_s - time.monotonic())
         self.begin()
 
-    # Connections that are treated badly
+    # Misuse of connections
 
     async def open(self, room: int | None = None) -> socket.socket:
         made = make_socket(ATTACKER, room)
@@ -169,14 +169,14 @@ class Attacker:
             await self.loop.sock_sendall(connected, raw)
 
     async def swallow(self, connected: socket.socket, for_s: float) -> None:
-        """Read whatever comes and forget it, until it ends, or for some time."""
+        """Read and discard data until the connection is closed, or for some time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(for_s):
                 while await self.loop.sock_recv_into(connected, self._buffer):
                     pass
 
     async def hold(self, count: int, treat: Callable[[socket.socket], Awaitable], room: int | None = None) -> None:
-        """So many connections, each treated in this way and then opened anew."""
+        """Keep a number of connections open, each misused in this way and then reopened."""
 
         async def one() -> None:
             while True:
@@ -194,9 +194,9 @@ class Attacker:
         await asyncio.gather(*(one() for _ in range(count)))
 
     async def swarm(self, count, raw, *, paced=True, wait_s=0, size=65536, read_s=0, rest_s=0, room=None) -> None:
-        """Send the same, or what a function makes, on so many connections, again and again.
+        """Send the same bytes, or those that a function returns, on a number of connections, repeatedly.
 
-        Each then waits for something to come and reads so much of it, reads whatever comes, rests, and leaves.
+        Each connection then waits for a limited part of the response, reads for a time, rests, and closes.
         """
 
         async def treat(connected: socket.socket) -> None:
@@ -213,7 +213,7 @@ class Attacker:
         await self.hold(count, treat, room)
 
 
-# What is sent
+# Requests
 
 
 def get(path: str, headers: str = "") -> bytes:
@@ -229,12 +229,12 @@ def offer(topic: str, text: str = "o", **fields: object) -> bytes:
 
 
 async def publish_big(attacker: Attacker, count: int = 60) -> None:
-    """A topic of which every listing is long."""
+    """Fill a topic whose listing is long."""
     raw = offer("big", BIG)
     await asyncio.gather(*(attacker.ask(attacker.client(), raw) for _ in range(count)))
 
 
 async def publish_and_withdraw(attacker: Attacker, client: Client, topic: str) -> None:
-    """One that comes and goes, at once."""
+    """Publish an offer and withdraw it at once."""
     if body := await attacker.exchange(client, offer(topic)):
         await attacker.exchange(client, post("/withdraw", code=json.loads(body)["code"], side="offerer"))

@@ -1,7 +1,7 @@
-"""Attacks of one address, each a coroutine that goes on until it is cancelled; a process runs one of them.
+"""Attacks from one address. Each is a coroutine that runs until it is cancelled, and a process runs one of them.
 
-Called with a name, the seconds, and the server's port (and certificate), it tells at the end when it began and what it
-was answered, as JSON.
+Arguments: the name, the seconds, and the server's port (and certificate). At the end the process prints its start time
+and the responses as JSON.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import time
 
 import uvloop
 
-from . import attacks_websockets  # noqa: F401 (they are registered)
+from . import attacks_websockets  # noqa: F401 (the import registers the attacks)
 from .attacker import (
     ATTACKS,
     BIG,
@@ -40,18 +40,18 @@ from .wire import BROKEN, Client, Place, request
 
 CLOSE = "Connection: close\r\n"
 
-# The disk
+# Disk
 
 
 @attack()
 async def fill_with_offers(attacker: Attacker) -> None:
-    """Offers as large and as many as are taken."""
+    """Offers of the maximum size, as many as are accepted."""
     await attacker.repeat(16, offer("fill", BIG))
 
 
 @attack()
 async def fill_with_candidates(attacker: Attacker) -> None:
-    """Candidates as large and as many as are taken, in a few sessions."""
+    """Candidates of the maximum size in a few sessions, as many as are accepted."""
 
     async def fill(client: Client) -> None:
         if code := await attacker.code(client, offer("fill")):
@@ -64,23 +64,23 @@ async def fill_with_candidates(attacker: Attacker) -> None:
 
 @attack("--session-timeout-ms", "5000", disk_mib=64)
 async def fill_small_disk(attacker: Attacker) -> None:
-    """The same as fill-with-offers on a disk of 64 MiB, with sessions of 5 s."""
+    """fill-with-offers on a disk of 64 MiB, with sessions of 5 s."""
     await attacker.repeat(16, offer("fill", BIG))
 
 
-# Listings and polls that are large
+# Large listings and polls
 
 
 @attack()
 async def leave_in_listing(attacker: Attacker) -> None:
-    """Readers that leave after ten bytes of a listing of 15 MB."""
+    """Readers that disconnect after ten bytes of a listing of 15 MB."""
     await publish_big(attacker)
     await attacker.swarm(120, get("/big/sessions"), wait_s=PATIENCE_S, size=10, room=SMALL_ROOM)
 
 
 @attack()
 async def write_then_list(attacker: Attacker) -> None:
-    """As much as can be written in 15 s (in a short attack 60 % of it) to sessions of one topic, then its listing."""
+    """All that can be written in 15 s (60 % of a short attack) to the sessions of one topic, then its listing."""
     codes = [(await attacker.must(offer("big")))["code"] for _ in range(8)]
     raws = [post("/answer", code=code, side="offerer", candidate=BIG) for code in codes]
     with contextlib.suppress(TimeoutError):
@@ -91,7 +91,7 @@ async def write_then_list(attacker: Attacker) -> None:
 
 @attack()
 async def write_then_poll(attacker: Attacker) -> None:
-    """As much as can be written in 15 s (in a short attack 60 % of it) to one session, then a poll of it."""
+    """All that can be written in 15 s (60 % of a short attack) to one session, then polls of it."""
     code = (await attacker.must(offer("big")))["code"]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(min(15, 0.6 * attacker.seconds)):
@@ -102,34 +102,34 @@ async def write_then_poll(attacker: Attacker) -> None:
 
 @attack()
 async def do_not_read(attacker: Attacker) -> None:
-    """900 readers of a listing of 15 MB that do not read."""
+    """900 clients that request a listing of 15 MB and do not read it."""
     await publish_big(attacker)
     await attacker.swarm(900, get("/big/sessions"), rest_s=HOLD_S, room=SMALL_ROOM)
 
 
 @attack()
 async def do_not_read_streams(attacker: Attacker) -> None:
-    """Streams of a topic with 15 MB that do not read, as many as an address may have."""
+    """Streams of a topic with 15 MB whose clients do not read, as many as an address may open."""
     await publish_big(attacker)
     await attacker.swarm(CONNECTIONS, get("/big/events"), rest_s=HOLD_S, room=SMALL_ROOM)
 
 
 @attack()
 async def do_not_read_pipelined(attacker: Attacker) -> None:
-    """Many requests on each of many connections, and nothing of the answers read."""
+    """Many requests on each of many connections, without reading the responses."""
     await attacker.swarm(CONNECTIONS, get("/openapi.json") * 20, paced=False, rest_s=HOLD_S, room=SMALL_ROOM)
 
 
 @attack()
 async def head_of_listing(attacker: Attacker) -> None:
-    """HEAD of a listing of 15 MB, as often as is allowed."""
+    """HEAD of a listing of 15 MB, as often as the rate limit allows."""
     await publish_big(attacker)
     await attacker.repeat(8, request("HEAD", "/big/sessions", origin=ORIGIN))
 
 
 @attack("--session-timeout-ms", "300000")
 async def list_ten_thousand(attacker: Attacker) -> None:
-    """A topic with 9,900 small offers, listed as often as is allowed."""
+    """A topic with 9,900 small offers, listed as often as the rate limit allows."""
     raw = offer("many")
     await attacker.prepare(9900, lambda client, number: attacker.exchange(client, raw))
     await attacker.swarm(20, get("/many/sessions", CLOSE), read_s=PATIENCE_S)
@@ -137,7 +137,7 @@ async def list_ten_thousand(attacker: Attacker) -> None:
 
 @attack("--session-timeout-ms", "300000")
 async def list_many_topics(attacker: Attacker) -> None:
-    """9,900 topics with long names, listed as often as is allowed."""
+    """9,900 topics with long names, listed as often as the rate limit allows."""
     await attacker.prepare(9900, lambda client, number: attacker.exchange(client, offer(f"{number:0200}")))
 
     async def look(client: Client) -> None:
@@ -148,7 +148,7 @@ async def list_many_topics(attacker: Attacker) -> None:
 
 @attack()
 async def poll_many_candidates(attacker: Attacker) -> None:
-    """Sessions with 1,000 candidates of each side, polled as often as is allowed."""
+    """Sessions with 1,000 candidates of each side, polled as often as the rate limit allows."""
     code = (await attacker.must(offer("many")))["code"]
     for side in ("offerer", "answerer"):
         for _ in range(10):
@@ -161,13 +161,13 @@ async def poll_many_candidates(attacker: Attacker) -> None:
 
 @attack()
 async def watch_one_topic(attacker: Attacker) -> None:
-    """990 streams of one topic, and offers there as fast as is allowed."""
+    """990 streams of one topic, and offers there as fast as the rate limit allows."""
 
     async def publish() -> None:
         await asyncio.sleep(1)
         await attacker.repeat(8, offer("watched"))
 
-    attacker.pace = Pace(RATE, 0)  # the streams have taken the rest
+    attacker.pace = Pace(RATE, 0)  # the streams have used the burst
     watching = attacker.swarm(CONNECTIONS - 10, get("/watched/events"), paced=False, read_s=attacker.seconds)
     await asyncio.gather(watching, publish())
 
@@ -187,7 +187,7 @@ async def wake_many_polls(attacker: Attacker) -> None:
 
 @attack()
 async def refresh_watched(attacker: Attacker) -> None:
-    """500 streams of a topic whose sessions are refreshed as fast as is allowed."""
+    """500 streams of a topic whose sessions are refreshed as fast as the rate limit allows."""
     codes = [(await attacker.must(offer("fresh")))["code"] for _ in range(100)]
 
     async def refresh(client: Client) -> None:
@@ -199,7 +199,7 @@ async def refresh_watched(attacker: Attacker) -> None:
 
 @attack("--session-timeout-ms", "300000")
 async def listen_after_withdrawals(attacker: Attacker) -> None:
-    """9,900 withdrawn offers, then listings of their topic, and 300 that wait there, and offers that wake them."""
+    """9,900 withdrawn offers, then listings of their topic, 300 waiting listings there, and offers that wake these."""
     await attacker.prepare(9900, lambda client, number: publish_and_withdraw(attacker, client, "left"))
     listing = get("/left/sessions?wait=0")
     for _ in range(2):
@@ -217,7 +217,7 @@ async def listen_after_withdrawals(attacker: Attacker) -> None:
 
 @attack("--session-timeout-ms", "300000")
 async def resume_old_streams(attacker: Attacker) -> None:
-    """5,000 withdrawn offers, then streams that resume from before them, or from what was never given out."""
+    """5,000 withdrawn offers, then streams that resume from before them or from unknown positions."""
     first = await attacker.must(get("/left/sessions?wait=0"))
     client = attacker.client()
     await attacker.ask(client, offer("left"))
@@ -243,25 +243,25 @@ async def resume_old_streams(attacker: Attacker) -> None:
 
 @attack("--max-connections-per-address", "100", tls=True, files=1100)
 async def silent_before_handshake(attacker: Attacker) -> None:
-    """1,100 connections without a word to a server with HTTPS, 1,100 descriptors and a limit of 100 for an address."""
+    """1,100 silent connections to an HTTPS server with 1,100 descriptors and a limit of 100 per address."""
     await attacker.swarm(1100, b"", paced=False, read_s=attacker.seconds)
 
 
 @attack("--max-connections", "100", "--max-connections-per-address", "30")
 async def silent_connections(attacker: Attacker) -> None:
-    """150 connections that say nothing to a server that lets in 100, and 30 of an address."""
+    """150 silent connections to a server with limits of 100 connections and 30 per address."""
     await attacker.swarm(150, b"", paced=False, read_s=attacker.seconds)
 
 
 @attack()
 async def reconnect(attacker: Attacker) -> None:
-    """Connections that are opened and reset as fast as that can be done, half of them with a request."""
+    """Connections that are opened and reset as fast as possible, half of them with a request."""
     await attacker.swarm(20, lambda: random.choice([get("/topics"), b""]), paced=False)
 
 
 @attack()
 async def slow_heads(attacker: Attacker) -> None:
-    """Headers that come byte by byte, on as many connections as an address may have."""
+    """Headers sent byte by byte, on as many connections as an address may open."""
 
     async def drip(connected: socket.socket) -> None:
         await attacker.send(connected, get("/topics")[:-2] + b"X-" + b"x" * 30_000)
@@ -274,13 +274,13 @@ async def slow_heads(attacker: Attacker) -> None:
 
 @attack()
 async def slow_bodies(attacker: Attacker) -> None:
-    """Bodies of 256 KB whose last byte does not come, on as many connections as an address may have."""
+    """Bodies of 256 KB without the last byte, on as many connections as an address may open."""
     await attacker.swarm(CONNECTIONS, offer("slow", BIG)[:-1], paced=False, read_s=HOLD_S)
 
 
 @attack()
 async def bodies_behind_waits(attacker: Attacker) -> None:
-    """Bodies of 256 KB pipelined behind polls that wait, on as many connections as an address may have."""
+    """Bodies of 256 KB pipelined after waiting polls, on as many connections as an address may open."""
     code = (await attacker.must(offer("waited")))["code"]
     raw = post("/poll", code=code, side="offerer", wait=60) + offer("waited", BIG)
 
@@ -297,7 +297,7 @@ async def bodies_behind_waits(attacker: Attacker) -> None:
 
 @attack("--session-timeout-ms", "60000")
 async def expire_together(attacker: Attacker) -> None:
-    """560,000 candidates of one byte, in sessions that all end when it begins."""
+    """560,000 candidates of one byte, in sessions that all expire at the start of the attack."""
     until_s = time.monotonic() + (30 if attacker.seconds >= 15 else 10)
 
     async def fill(client: Client, number: int) -> None:
@@ -309,12 +309,12 @@ async def expire_together(attacker: Attacker) -> None:
                     await attacker.exchange(client, raw)
 
     await attacker.prepare(280, fill, until_s - 0.5)
-    # And so on, as fast as is allowed.
+    # Then continue as fast as the rate limit allows.
     await attacker.often(8, lambda client: fill_paced(attacker, client))
 
 
 async def fill_paced(attacker: Attacker, client: Client) -> None:
-    """A session with as many candidates as it may have, that ends when the clock shows a multiple of five seconds."""
+    """Sessions with the maximum number of candidates that expire when the clock shows a multiple of five seconds."""
     code = await attacker.code(client, offer("expiring", ttl=5000 + int(-time.monotonic() % 5 * 1000)))
     for side in ("offerer", "answerer"):
         for _ in range(10):
@@ -323,7 +323,7 @@ async def fill_paced(attacker: Attacker, client: Client) -> None:
 
 @attack()
 async def go_on_after_429(attacker: Attacker) -> None:
-    """Requests as fast as they can be sent, whatever the answers."""
+    """Requests as fast as they can be sent, regardless of responses."""
     raw = post("/poll", code="00000000-0000-4000-8000-000000000000", side="offerer") * 50
 
     async def flood(connected: socket.socket) -> None:
@@ -340,14 +340,14 @@ async def go_on_after_429(attacker: Attacker) -> None:
 
 @attack()
 async def length_of_zeros(attacker: Attacker) -> None:
-    """A Content-Length of 5,000 zeros, as often as is allowed."""
+    """A Content-Length of 5,000 zeros, as often as the rate limit allows."""
     raw = request("POST", "/poll", origin=ORIGIN, headers=f"Content-Length: {'0' * 5000}\r\n")
     await attacker.swarm(50, raw, read_s=0.3)
 
 
 @attack()
 async def huge_heads(attacker: Attacker) -> None:
-    """Requests with as many headers as are taken, all different, as often as is allowed."""
+    """Requests with the maximum number of headers, all different, as often as the rate limit allows."""
 
     async def ask(client: Client) -> None:
         lines = "".join(f"X-{random.getrandbits(64):x}: {number}\r\n" for number in range(1100))
@@ -358,7 +358,7 @@ async def huge_heads(attacker: Attacker) -> None:
 
 @attack()
 async def strange_json(attacker: Attacker) -> None:
-    """Bodies of 256 KB that are deep, full of escapes, or one number."""
+    """Bodies of 256 KB that are deeply nested, full of escapes, or a single number."""
     bodies = [
         b"[" * 250_000,
         b'{"a":' * 50_000,
@@ -373,14 +373,14 @@ async def strange_json(attacker: Attacker) -> None:
 
 @attack()
 async def draw_codes(attacker: Attacker) -> None:
-    """QR codes of the demo, as large and as many as are allowed."""
+    """QR codes of the demo, of the maximum size and number."""
     paths = (f"/demo/qr.svg?text={'%C3%A9' * 240}{number}" for number in itertools.count())
     await attacker.often(700, lambda client: attacker.ask(client, get(next(paths))))
 
 
 @attack()
 async def mixed(attacker: Attacker) -> None:
-    """Several of these at once."""
+    """Several of these attacks at once."""
     chosen = (fill_with_offers, leave_in_listing, expire_together, refresh_watched, length_of_zeros)
     await asyncio.gather(*(each(attacker) for each in chosen))
 
@@ -388,7 +388,7 @@ async def mixed(attacker: Attacker) -> None:
 async def main(name: str, seconds: float, place: Place) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    os.nice(15)  # in truth it has a machine of its own
+    os.nice(15)  # a real attacker has its own machine
     attacker = Attacker(place, seconds)
     running = asyncio.create_task(ATTACKS[name].run(attacker))
     while not running.done() and time.monotonic() < attacker.end_s:
@@ -398,7 +398,7 @@ async def main(name: str, seconds: float, place: Place) -> None:
         raise AssertionError(f"{name} has ended by itself")
     told = {"begun_s": attacker.begun_s, "ended_s": time.monotonic(), "answers": attacker.answers}
     print(json.dumps(told), flush=True)
-    os._exit(0)  # all connections end at once
+    os._exit(0)  # closes all connections at once
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Attacks over WebSockets; what each frame that breaks the rules is answered is told as `closed` or `wrong`."""
+"""Attacks over WebSockets. For each invalid frame, the result is counted as `closed` or `wrong`."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ NOTHING = {"code": "00000000-0000-4000-8000-000000000000", "side": "offerer"}
 
 
 def huge(kind: int, length: int) -> bytes:
-    """The head of a frame that says it has so many bytes, and the first few of them."""
+    """Return the head of a frame that announces `length` bytes, and the first few of them."""
     return struct.pack("!BBQ", kind, 0xFF, length) + b"\0" * 100
 
 
@@ -43,16 +43,16 @@ def unmasked(payload: bytes) -> bytes:
     return bytes((TEXT, len(payload))) + payload
 
 
-# What breaks the rules, and the code that says which (RFC 6455, 7.4.1).
+# Violations, with the close code that reports each (RFC 6455, 7.4.1).
 BROKEN_FRAMES = [
     (unmasked(b"{}"), 1002),
-    *((frame(b"{}", TEXT | bit), 1002) for bit in (0x40, 0x20, 0x10)),  # reserved
+    *((frame(b"{}", TEXT | bit), 1002) for bit in (0x40, 0x20, 0x10)),  # reserved bits
     (frame(b"{}", 0x83), 1002),  # reserved opcodes
     (frame(b"", 0x8F), 1002),
-    (frame(b"", PING & 0x7F), 1002),  # a control frame in pieces, or too long
+    (frame(b"", PING & 0x7F), 1002),  # a control frame that is fragmented or too long
     (frame(b"x" * 126, PING), 1002),
-    (frame(b"{}", CONTINUATION), 1002),  # of nothing
-    (frame(b"{", FIRST) + frame(b"{}"), 1002),  # another message in one
+    (frame(b"{}", CONTINUATION), 1002),  # a continuation without a message
+    (frame(b"{", FIRST) + frame(b"{}"), 1002),  # a new message inside another one
     (frame(b"x", CLOSE), 1002),
     (frame(struct.pack("!H", 999), CLOSE), 1002),
     (frame(struct.pack("!H", 1006), CLOSE), 1002),
@@ -86,7 +86,7 @@ class Attacked:
         return self
 
     async def send(self, data: bytes) -> None:
-        """Send frames; what a server that has hung up does with them does not matter."""
+        """Send frames, even if the server has closed the connection."""
         with contextlib.suppress(ConnectionError):
             await self._attacker.send(self.connected, data)
 
@@ -100,7 +100,7 @@ class Attacked:
                     raise ConnectionAbortedError(f"closed {int.from_bytes(payload[:2])}")
 
     async def code(self) -> int | None:
-        """Read to the end; the code of the close frame."""
+        """Read to the end, and return the code of the close frame."""
         with contextlib.suppress(OSError):
             async with asyncio.timeout(PATIENCE_S):
                 while True:
@@ -110,12 +110,12 @@ class Attacked:
         return None
 
     async def closed(self, *codes: int | None) -> None:
-        """Read to the end, and count what that is; None is an end without a word."""
+        """Read to the end and count the close code, or None without a close frame."""
         found = await self.code()
         self._attacker.answers[f"{'closed' if found in codes else 'wrong: closed'} {found}"] += 1
 
     async def flood(self, data: bytes, *codes: int | None) -> None:
-        """Send the same as fast as that can be done, until the server closes the connection with one of these codes."""
+        """Send the same as fast as possible until the server closes the connection with one of these codes."""
         closed = asyncio.create_task(self.closed(*codes))
         while not closed.done():
             await self.send(data)
@@ -142,7 +142,7 @@ def call(method: str, count: int = 1, **params: object) -> bytes:
 
 @attack()
 async def broken_frames(attacker: Attacker) -> None:
-    """Frames that break each rule there is, each on a connection of its own; the code must say which."""
+    """Frames that break each rule, each on a separate connection. The close code must report the violation."""
     frames = itertools.cycle(BROKEN_FRAMES)
 
     async def break_rules(connected: socket.socket) -> None:
@@ -156,7 +156,7 @@ async def broken_frames(attacker: Attacker) -> None:
 
 @attack()
 async def endless_fragments(attacker: Attacker) -> None:
-    """Messages in fragments without an end, of nothing, of one byte and of many."""
+    """Unfinished messages in fragments of no, one or many bytes."""
 
     async def go_on(connected: socket.socket) -> None:
         opened = await Attacked(attacker, connected).upgrade()
@@ -168,7 +168,7 @@ async def endless_fragments(attacker: Attacker) -> None:
 
 @attack()
 async def unfinished_messages(attacker: Attacker) -> None:
-    """Messages of 250 KB whose last byte does not come, on as many connections as an address may have."""
+    """Messages of 250 KB without the last byte, on as many connections as an address may open."""
     raw = frame(b" " * 250_000)[:-1]
 
     async def wait(connected: socket.socket) -> None:
@@ -183,7 +183,7 @@ async def unfinished_messages(attacker: Attacker) -> None:
 
 @attack("--max-connections-per-address", "12000", "--rate-per-address", "5000")
 async def half_open_handshakes(attacker: Attacker) -> None:
-    """10,000 handshakes of which half do not end, and after the others nothing is said, not even to a ping."""
+    """10,000 handshakes. Half stay incomplete, and after the others the client sends nothing, not even a pong."""
     attacker.pace = Pace(1000, 0)
 
     async def begin(number: int) -> None:
@@ -196,14 +196,14 @@ async def half_open_handshakes(attacker: Attacker) -> None:
 
 @attack()
 async def flood_of_pings(attacker: Attacker) -> None:
-    """Pings, requests, and messages that are none, as fast as they can be sent; the connection must be closed."""
+    """Pings, requests and invalid messages as fast as possible. The connection must be closed."""
     pings = [frame(b"", PING) * 4000, frame(b"x" * 125, PING) * 200]
     await flood_of(attacker, 20, *pings, frame(b"{}") * 200, frame(b"[" * 50) * 200, call("poll", **NOTHING) * 50)
 
 
 @attack()
 async def flood_of_pongs(attacker: Attacker) -> None:
-    """Pongs that answer no ping, as fast as they can be sent, on 50 connections; each must be closed."""
+    """Unsolicited pongs as fast as possible, on 50 connections. Each must be closed."""
     await flood_of(attacker, 50, frame(b"", PONG) * 4000, frame(b"x" * 125, PONG) * 200)
 
 
@@ -219,26 +219,26 @@ async def flood_of(attacker: Attacker, connections: int, *floods: bytes) -> None
 
 @attack()
 async def large_messages(attacker: Attacker) -> None:
-    """Messages of 250 KB as fast as they can be sent, on as many connections as an address may have."""
+    """Messages of 250 KB as fast as possible, on as many connections as an address may open."""
     await flood_of(attacker, CONNECTIONS, call("offer", topic="large", info="i", offer=BIG))
 
 
 @attack()
 async def go_on_in_batches(attacker: Attacker) -> None:
-    """A hundred requests in each message, as fast as they can be sent, whatever the answers."""
+    """A hundred requests in each message, as fast as possible, regardless of responses."""
     await flood_of(attacker, 20, call("poll", 100, **NOTHING))
 
 
 @attack()
 async def many_batches(attacker: Attacker) -> None:
-    """A hundred waits in each message, on as many connections as an address may have."""
+    """A hundred waits in each message, on as many connections as an address may open."""
     code = (await attacker.must(offer("waited")))["code"]
     await flood_of(attacker, CONNECTIONS, call("poll", 100, code=code, side="offerer", wait=60))
 
 
 @attack()
 async def large_waits(attacker: Attacker) -> None:
-    """Waits of an address, as many as it may have, each in a message with 250 KB of fields that nobody reads."""
+    """As many waits as an address may have, each in a message with 250 KB of unused fields."""
     code = (await attacker.must(offer("waited")))["code"]
     unused = [str(number) for number in range(30_000)]
 
@@ -254,7 +254,7 @@ async def large_waits(attacker: Attacker) -> None:
 
 @attack()
 async def store_in_batches(attacker: Attacker) -> None:
-    """Offers of 200 KB, each in a batch with 99 small requests, as fast as the rate allows."""
+    """Offers of 200 KB, each in a batch with 99 small requests, as fast as the rate limit allows."""
     small = {"jsonrpc": "2.0", "id": 1, "method": "version"}
     large = small | {"method": "offer", "params": {"topic": "batches", "info": "i", "offer": "x" * 200_000}}
     data = frame(json.dumps([large, *[small] * 99]).encode())
@@ -271,7 +271,7 @@ async def store_in_batches(attacker: Attacker) -> None:
 
 @attack()
 async def flood_of_subscriptions(attacker: Attacker) -> None:
-    """As many subscriptions to one topic as an address may have, half of them begun and ended, and offers there."""
+    """As many subscriptions to one topic as an address may have, half of them repeatedly renewed, and offers there."""
 
     async def subscribe(connected: socket.socket) -> None:
         opened = await Attacked(attacker, connected).upgrade()
@@ -298,7 +298,7 @@ async def flood_of_subscriptions(attacker: Attacker) -> None:
 
 @attack("--hold-grace-ms", "500")
 async def flood_of_held_offers(attacker: Attacker) -> None:
-    """Held offers as many as an address may publish, whose connections end all at once, again and again."""
+    """As many held offers as an address may publish, whose connections are all closed at once, repeatedly."""
     together = int(BURST * 0.8)
 
     async def hold(connected: socket.socket) -> None:
@@ -313,7 +313,7 @@ async def flood_of_held_offers(attacker: Attacker) -> None:
 
 @attack()
 async def hold_with_short_lifetimes(attacker: Attacker) -> None:
-    """Held offers with a lifetime of a second, as many as an address may publish, for as long as it goes on."""
+    """As many held offers as an address may publish, each with a lifetime of a second, for the whole attack."""
     together = int(BURST * 0.8)
 
     async def hold(connected: socket.socket) -> None:
@@ -329,7 +329,7 @@ async def hold_with_short_lifetimes(attacker: Attacker) -> None:
 
 @attack()
 async def take_over(attacker: Attacker) -> None:
-    """Held offers that connections take over from each other, as fast as is allowed."""
+    """Held offers that connections take over from each other, as fast as the rate limit allows."""
     secret = "a secret of the attacker"
     codes = [(await attacker.must(offer("held", secret=secret)))["code"] for _ in range(20)]
 
@@ -345,7 +345,7 @@ async def take_over(attacker: Attacker) -> None:
 
 @attack()
 async def do_not_read_websockets(attacker: Attacker) -> None:
-    """Connections that read nothing of the listings, the events and the answers that they have asked for."""
+    """Connections that do not read the listings, events and responses that they have requested."""
     await publish_big(attacker)
     code = (await attacker.must(offer("big", BIG)))["code"]
     asked = {"code": code, "side": "answerer"}
@@ -372,6 +372,6 @@ async def do_not_read_websockets(attacker: Attacker) -> None:
 
 @attack("--hold-grace-ms", "500")
 async def mixed_websockets(attacker: Attacker) -> None:
-    """Several of these at once."""
+    """Several of these attacks at once."""
     chosen = (broken_frames, endless_fragments, flood_of_pings, flood_of_subscriptions, flood_of_held_offers)
     await asyncio.gather(*(each(attacker) for each in chosen))

@@ -1,7 +1,7 @@
-"""The fuzzer: inputs that are made up, to a server in this process over real sockets, and what must never come of them.
+"""The fuzzer sends generated inputs to a server in this process over real sockets, and checks their effects.
 
-Whatever is sent, no answer is a 500 or a 503, none is HTML that is no page of the server's, none is missing or cut off,
-every connection ends, and nothing is logged as an error.
+For every input, no response is a 500 or 503, HTML that is not a page of the server, missing or truncated. Every
+connection is closed, and no error is logged.
 """
 
 import argparse
@@ -27,13 +27,13 @@ from tornado_signal.http.errors import make_refusal
 
 from .inputs import Input, Maker
 
-BYTES_SHARE = 0.6  # of the inputs; the others are operations
+BYTES_SHARE = 0.6  # share of byte inputs among all inputs; the others are operations
 TOGETHER = 25  # operations on a connection
-SIDE_BY_SIDE = 32  # connections
+SIDE_BY_SIDE = 32  # parallel connections
 PATIENCE_S = 60.0
-WAITING_S = 0.05  # in which nothing more comes of what may be a stream, or wait for news
-LEFT_S = 0.02  # for a client that leaves to have been heard
-STEP_MS = 100  # the time that passes with each input, so that sessions expire on the way
+WAITING_S = 0.05  # silence after which a possible stream or long poll counts as read
+LEFT_S = 0.02  # for the server to notice a client that disconnects
+STEP_MS = 100  # the clock's advance for each input, so that sessions expire
 SWEEP = 500  # inputs between two sweeps
 FINE = {*range(200, 207), 303, 304, *range(400, 432), 501, 505}
 PAGES = ("text/html", "text/javascript", "text/css", "image/svg+xml", "text/plain", "application/typescript")
@@ -42,11 +42,11 @@ SHOWN = 20
 
 
 class Wrong(Exception):
-    """Something has come of an input that must not."""
+    """An input had a forbidden effect."""
 
 
 class Log(logging.Handler):
-    """Keeps what is said at the level of errors, or with a traceback."""
+    """A handler that records errors and tracebacks."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -75,7 +75,7 @@ class Channel(asyncio.Protocol):
 
 
 def responses(raw: bytes) -> list[tuple[int, dict[str, str], bytes]]:
-    """Status, headers and body of each response; `Wrong` if one is not well-formed, or cut off and no stream."""
+    """Return status, headers and body of each response. Raise `Wrong` if one is malformed or truncated."""
     found = []
     while raw:
         head, end, rest = raw.partition(b"\r\n\r\n")
@@ -84,7 +84,7 @@ def responses(raw: bytes) -> list[tuple[int, dict[str, str], bytes]]:
             raise Wrong("not HTTP")
         status = int(first[9:12])
         headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
-        if not rest or rest.startswith(b"HTTP/1.1 "):  # nothing, or the next one, follows one to a HEAD
+        if not rest or rest.startswith(b"HTTP/1.1 "):  # a response to HEAD has no body
             body, raw, whole = b"", rest, True
         else:
             try:
@@ -99,7 +99,7 @@ def responses(raw: bytes) -> list[tuple[int, dict[str, str], bytes]]:
 
 
 def check(status: int, headers: dict[str, str], body: bytes) -> dict:
-    """The JSON of a response, nothing for what is none; `Wrong` if it is one that must never come."""
+    """Return the JSON of a response, or None if it has none. Raise `Wrong` for a response that must never be sent."""
     if status not in FINE:
         raise Wrong(f"a {status}")
     kind = headers.get("content-type", "")
@@ -119,11 +119,11 @@ def check(status: int, headers: dict[str, str], body: bytes) -> dict:
 
 
 class Fuzzer:
-    """A server whose data is in `room`, and all that is sent to it, which follows from a seed."""
+    """A server with its data in `room`, and a fuzzer whose inputs are derived from a seed."""
 
     def __init__(self, seed: int, room: Path) -> None:
-        self.wrong: Counter[str] = Counter()  # what came that must not
-        self.examples: dict[str, str] = {}  # the first input for each
+        self.wrong: Counter[str] = Counter()  # number of each forbidden effect
+        self.examples: dict[str, str] = {}  # the first input for each effect
         self.statuses: Counter[int] = Counter()
         self._maker = Maker(random.Random(seed))
         self._rng = self._maker.rng
@@ -204,7 +204,7 @@ class Fuzzer:
             raw = b"".join(each.pieces)
             may_wait = b"/events" in raw or b"wait" in raw
             seen = -1
-            while not channel.ended.done() and len(channel.received) > seen:  # as long as something comes
+            while not channel.ended.done() and len(channel.received) > seen:  # while data arrives
                 seen = len(channel.received)
                 await asyncio.wait([channel.ended], timeout=WAITING_S if may_wait else PATIENCE_S)
             if not channel.ended.done():

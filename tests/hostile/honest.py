@@ -1,7 +1,7 @@
-"""Honest peers of one address and one origin, as a process: they do what peers do, and record how it feels.
+"""Honest peers of one address and one origin, as a process that records durations and errors.
 
-They begin at once, print a line when all of them are at work, and end when their standard input does; then they print
-what they have recorded, as JSON.
+They start immediately, and print a line once all of them are running. When standard input ends, they stop and print
+their records as JSON.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from .wire import BROKEN, HONEST, Client, Place, request
 
 ORIGIN = "https://honest.example"
 PAIRS = 5
-PATIENCE_S = 60.0  # for an answer that need not wait; how long it takes is judged by what is recorded
+PATIENCE_S = 60.0  # response timeout; the verdict judges the recorded times
 WAIT_S = 20
-LISTENING_S = 0.05  # for a wait to have arrived before it is answered
-REST_S = 0.15  # after each of the steps of a pair: all together stay well below the rate of an address
+LISTENING_S = 0.05  # for a wait to arrive before it is answered
+REST_S = 0.15  # pause after each step of a pair, so that all together stay well below the rate limit of an address
 TTL_MS = 1000
 OFFER = "v=0 " * 200
 UPGRADING = request("GET", "/ws", origin=ORIGIN, headers=UPGRADE)
@@ -32,11 +32,11 @@ CANDIDATE = "candidate:1 1 udp 2122260223 192.0.2.1 50000 typ host"
 
 
 class Failed(Exception):
-    """A request did not come to its 200; it has been recorded."""
+    """A request without a 200 response. It has been recorded."""
 
 
 class Peers:
-    """All honest peers, and what they record: moments, each with the seconds that it took or what went wrong."""
+    """All honest peers and their records: moments, each with the duration or the error."""
 
     def __init__(self, place: Place) -> None:
         self.recorded: dict[str, list[tuple[float, float | str]]] = {
@@ -69,7 +69,7 @@ class Peers:
         return Failed(what)
 
     async def _timed(self, what: str, asking: Awaitable[tuple[int, dict]], wait_s: float = 0) -> dict:
-        """What is answered with 200, in time; how long that took is recorded, if it need not wait."""
+        """Return the result of a request, and record how long it took, unless it waits."""
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(PATIENCE_S + wait_s):
@@ -88,12 +88,12 @@ class Peers:
         try:
             return await self._timed(what, client.ask(method, path, fields), wait_s)
         except Failed as error:
-            if error.__cause__ is not None:  # nobody knows what still comes
+            if error.__cause__ is not None:  # later responses would be ambiguous
                 client.close()
             raise
 
     async def _meet(self, number: int) -> None:
-        """Two peers find each other; one keeps its connection, the other one has a new one."""
+        """Let two peers connect, one over a kept connection and the other over a new one."""
         with contextlib.closing(self._client()) as offerer:
             for _ in range(3):
                 with contextlib.closing(self._client()) as answerer:
@@ -122,7 +122,7 @@ class Peers:
         await asyncio.sleep(REST_S)
 
     async def _wake(self, offerer: Client, answerer: Client, by_offerer: dict, by_answerer: dict) -> None:
-        """The offerer waits for the answer, and gets it soon after it was acknowledged."""
+        """Wait for an answer as the offerer. It must arrive soon after it was acknowledged."""
         cursor = (await self._ask(offerer, "poll", "POST", "/poll", by_offerer | {"wait": 0}))["cursor"]
         woken_s: list[float] = []
 
@@ -170,7 +170,7 @@ class Peers:
         await self._publish(self._gone, "gone", ttl=TTL_MS)
 
     async def _publish(self, news: defaultdict, name: str, **ttl: int) -> None:
-        """Publish where others watch, and see when they are told of it, or that it is over; else withdraw."""
+        """Publish where others watch, and check that they receive the session and its expiry; or withdraw it."""
         await self._watching.wait()
         with contextlib.closing(self._client()) as client:
             fields = {"info": name, "offer": OFFER, **ttl}
@@ -180,7 +180,7 @@ class Peers:
                 await self._ask(client, "withdraw", "POST", "/withdraw", {"code": code, "side": "offerer"})
 
     async def _hold(self) -> None:
-        """Hold an offer over a WebSocket, ask there, and hear what is sent, for as long as there are candidates."""
+        """Hold an offer over a WebSocket, send requests there, and read events as long as candidates arrive."""
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -220,18 +220,18 @@ class Peers:
             await asyncio.gather(hearing, return_exceptions=True)
 
     async def _await_event(self, name: str, event: asyncio.Event, began_s: float, due_s: float) -> None:
-        # The stream may well be faster than the answer.
+        # The stream may be faster than the response.
         try:
             async with asyncio.timeout(due_s + 2 * PATIENCE_S):
                 await event.wait()
         except TimeoutError as error:
             raise self._fail(began_s, f"stream: not {name}") from error
-        finally:  # also if the end comes first
+        finally:  # even if the end arrives first
             self.recorded[name].append((began_s, max(0.0, time.monotonic() - began_s - due_s)))
 
 
 async def main(place: Place) -> None:
-    """Be all of them until the standard input ends."""
+    """Run all honest peers until standard input ends."""
     peers = Peers(place)
     living = asyncio.create_task(peers.live())
     ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)

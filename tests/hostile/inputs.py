@@ -1,4 +1,4 @@
-"""Inputs for a server, made up from a seed: requests with any parameters, and bytes that were requests once."""
+"""Inputs for a server, derived from a seed: requests with arbitrary parameters, and mutated request bytes."""
 
 import itertools
 import json
@@ -52,18 +52,18 @@ SPECIAL = [
 
 
 class Input(NamedTuple):
-    pieces: list[bytes]  # each of them read by the server on its own
-    leaves: bool = False  # whether the client leaves without waiting for all answers
-    admin: bool = False  # whether it goes to the admin listener
+    pieces: list[bytes]  # the server reads each of them separately
+    leaves: bool = False  # whether the client disconnects without waiting for all responses
+    admin: bool = False  # whether it is sent to the admin listener
 
 
 class Maker:
-    """Makes up inputs, as a generator of random numbers decides."""
+    """A generator of inputs, controlled by a random number generator."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.codes = [NO_SUCH_CODE]  # of sessions that there were, the latest last
-        self.cursors = ["0.0", ""]  # that were given out
+        self.codes = [NO_SUCH_CODE]  # codes of previous sessions, the latest last
+        self.cursors = ["0.0", ""]  # issued cursors
         weights = {self._offer: 6, self._answer: 8, self._poll: 6, self._own: 3}
         self._weights = weights | {self._listing: 4, self._topics: 2, self._file: 2}
 
@@ -76,7 +76,7 @@ class Maker:
     # Operations
 
     def operations(self, count: int) -> Input:
-        """Requests of some clients, in any order, their parameters right or wrong; what may go on for ever is last."""
+        """Return requests of some clients, in any order and with any parameters. Requests that may wait are last."""
         makers = self.rng.choices(list(self._weights), list(self._weights.values()), k=count - 1)
         makers.append(self.rng.choice([self._stream, self._anything, self._poll]))
         requests = [make() for make in makers]
@@ -113,7 +113,7 @@ class Maker:
         return made + b"0\r\n" + (b"X-Trailer: y\r\n" if self.rng.random() < 0.05 else b"") + b"\r\n"
 
     def _fields(self, **fields: object) -> object:
-        """These, some of them left out or something else."""
+        """Return the parameters, of which some are omitted or replaced."""
         rng = self.rng
         for name in list(fields):
             luck = rng.random()
@@ -192,7 +192,7 @@ class Maker:
         return self._request(self.rng.choice(["GET", "GET", "HEAD"]), f"/topics{query}")
 
     def _stream(self) -> bytes:
-        """What is refused is answered like everything else; a stream goes on until the client leaves."""
+        """Return an event stream request. A stream continues until the client disconnects."""
         headers = [f"Last-Event-ID: {self._cursor()}"] if self.rng.random() < 0.5 else []
         if self.rng.random() < 0.5:
             return self._request("GET", f"/{self._topic()}/events", headers=headers)
@@ -220,13 +220,13 @@ class Maker:
     # Bytes
 
     def broken(self) -> Input:
-        """One to three requests, some of their bytes changed, in pieces."""
+        """Return one to three requests in pieces, with some bytes changed."""
         rng = self.rng
         admin = rng.random() < 0.1
         count = rng.choice([1, 1, 2, 3])
         raw = bytearray().join([self._operators() for _ in range(count)] if admin else self.operations(count).pieces)
         for _ in range(rng.choice([0, 1, 1, 2, 3, 6])):
-            # Most of what can go wrong is in what comes before a body.
+            # Most bugs are possible in the part before the body.
             reach = len(raw) if rng.random() < 0.3 else min(len(raw), 400)
             place = rng.randint(0, reach)
             end = min(len(raw), place + rng.choice([0, 1, 1, 2, 10, 100]))

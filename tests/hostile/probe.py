@@ -1,7 +1,7 @@
-"""A tiny request on a kept connection every few milliseconds, as a process: how long it takes is how long others wait.
+"""A process that sends a tiny request every few milliseconds. Its duration shows how long other clients wait.
 
-Called with the pause in seconds and the place of the server, it prints a line when the first one is answered. It goes
-on until its standard input ends; then it prints moments and seconds, as JSON.
+Arguments: the pause in seconds and the server's address. It prints a line after the first response. When standard input
+ends, it prints the moments and durations in seconds as JSON.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ def connect(place: Place) -> socket.socket:
 
 def main(pause_s: float, place: Place) -> None:
     with contextlib.suppress(PermissionError):
-        os.nice(-10)  # it measures the server, and not how busy the machine is
+        os.nice(-10)  # measure the server and not the load of the machine
     taken: list[tuple[float, float]] = []
     connected = None
     while not select.select([sys.stdin], [], [], pause_s)[0]:

@@ -1,4 +1,4 @@
-"""One address at its worst for some seconds: nobody else feels it, and nothing is left."""
+"""An attacking address for some seconds: other clients are not affected, and no resources stay in use."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from .trial import attempt
 from .verdict import QUIET_S, SECONDS, against, harm
 
 NAMES = [
-    # `mixed` is also of what fills the disk and of what expires together.
+    # `mixed` also contains what fills the disk and what expires at once.
     "silent-before-handshake", "silent-connections", "go-on-after-429", "draw-codes", "slow-bodies", "huge-heads",
     "mixed", "leave-in-listing", "write-then-list", "write-then-poll", "do-not-read", "do-not-read-streams",
     "watch-one-topic", "listen-after-withdrawals", "wake-many-polls", "bodies-behind-waits",

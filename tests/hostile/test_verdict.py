@@ -1,4 +1,4 @@
-"""What a run of attacks says of an outcome, and that it looks at the right process."""
+"""The verdict about an outcome, and measurements of the right process."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""One attack on a fresh server, beside honest peers, and what it did to them and to the server."""
+"""One attack on a fresh server with honest peers, and its effects on them and on the server."""
 
 import contextlib
 import functools
@@ -26,16 +26,16 @@ from .attacks import ATTACKS
 from .watcher import Sample, Watcher
 from .wire import PREPARER
 
-PREPARE_S = 240.0  # for what an attack needs before it begins
+PREPARE_S = 240.0  # time for an attack to prepare
 QUIET_S = 4.0
 NEWS_S = 1.0
-PROBE_PAUSE_S = 0.012  # its rate is below that of an address
-MEET_S = 15  # for honest peers to meet before their session expires, on a machine that has other things to do
+PROBE_PAUSE_S = 0.012  # below the rate limit of an address
+MEET_S = 15  # for honest peers to connect before their session expires, on a busy machine
 
-# To reach, by the issue's table; "as before" allows for what an allocator and LevelDB keep.
+# Goals. The tolerances cover what an allocator and LevelDB keep.
 MEMORY_MIB = 256
 POLL_S, WAKE_S, STOPPED_S = 0.05, 0.1, 0.1
-GONE_S = 3  # for the sweep to come, and to tell of an expiry
+GONE_S = 3  # for the next sweep and the notification of an expiry
 KEPT_MIB, KEPT_DESCRIPTORS, KEPT_THREADS, KEPT_DISK_MIB = 64, 5, 2, 32
 
 
@@ -43,39 +43,39 @@ KEPT_MIB, KEPT_DESCRIPTORS, KEPT_THREADS, KEPT_DISK_MIB = 64, 5, 2, 32
 class Outcome:
     attack: str
     seconds: float
-    memory_mib: float = 0  # the most beyond the quiet state
-    disk_mib: float = 0  # the most
-    bound_mib: float | None = None  # of the store, as set; None if there is none
+    memory_mib: float = 0  # maximum beyond the quiet state
+    disk_mib: float = 0  # maximum
+    bound_mib: float | None = None  # limit of the store, or None for no limit
     poll_s: float = 0  # p99 of honest polls
-    quiet_poll_s: float = 0  # the same before the attack
-    wake_s: float = 0  # p99 of the wake-ups of honest waits
-    gone_s: float = 0  # p99 of how late honest peers are told of an expiry
-    stopped_s: float = 0  # the longest that a tiny request took, until all was over
-    failed: dict[str, int] = field(default_factory=dict)  # what went wrong for honest peers, and how often
-    failed_after: int = 0  # how much of that in the last seconds
+    quiet_poll_s: float = 0  # p99 before the attack
+    wake_s: float = 0  # p99 of the delay of honest waits
+    gone_s: float = 0  # p99 of the delay with which honest peers learn of an expiry
+    stopped_s: float = 0  # the longest duration of a tiny request during the whole trial
+    failed: dict[str, int] = field(default_factory=dict)  # errors of honest peers and their number
+    failed_after: int = 0  # number of errors in the last seconds
     polls: int = 0
     wakes: int = 0
-    kept_mib: float = 0  # 30 s after the attack, beyond the quiet state; so are these:
+    kept_mib: float = 0  # 30 s after the attack, beyond the quiet state, like the next two
     kept_descriptors: int = 0
     kept_threads: int = 0
-    kept_disk_mib: float = 0  # two minutes after it
-    level_s: float | None = None  # after how many seconds all that was as before; None if it was not
+    kept_disk_mib: float = 0  # two minutes after the attack
+    level_s: float | None = None  # seconds until all values were back to normal, or None if they were not
     disk_level_s: float | None = None
-    end_s: float | None = None  # how long the server took to stop; None if it had to be killed, or died before
-    status: int | None = None  # its exit status
-    log: list[str] = field(default_factory=list)  # lines of its log that tell of a defect
-    slowness: float = 1.0  # how much longer the server's loop took than the processor time it needed
-    lag_s: float | None = None  # the longest stop of the event loop, at most, by the server's own metrics
-    answers: dict[str, int] = field(default_factory=dict)  # what the attacker was answered
+    end_s: float | None = None  # how long the server took to stop, or None if it was killed or exited before
+    status: int | None = None  # the exit status
+    log: list[str] = field(default_factory=list)  # log lines that report a bug
+    slowness: float = 1.0  # factor by which the server's event loop took longer than its CPU time
+    lag_s: float | None = None  # upper bound of the longest pause of the event loop, by the server's own metrics
+    answers: dict[str, int] = field(default_factory=dict)  # the attacker's responses
 
     @property
     def wrong(self) -> dict[str, int]:
-        """What the attacker should have been answered otherwise."""
+        """Wrong responses to the attacker."""
         return {what: count for what, count in self.answers.items() if what.startswith("wrong")}
 
 
 class Served(Server):
-    """A server that is started for an attack; `timeout_ms` is its sessions' lifetime, if the attack sets none."""
+    """A server for an attack. `timeout_ms` is its session lifetime unless the attack sets one."""
 
     def __init__(self, command: list[str], where: Path, attack: Attack, timeout_ms: int) -> None:
         self.data = where / "data"
@@ -95,7 +95,7 @@ class Served(Server):
         return self
 
     def lags(self) -> dict[float, float] | None:
-        """How often its loop was late, by how much at most; None if it does not say so soon."""
+        """Return how often the event loop was late, by upper bound, or None if the server does not respond in time."""
         with contextlib.suppress(OSError):
             buckets = re.findall(r'^\w+_event_loop_lag_seconds_bucket{le="(\S+)"} (\S+)$', self.metrics(5), re.M)
             return {float(most): float(count) for most, count in buckets}
@@ -103,7 +103,7 @@ class Served(Server):
 
 
 class Beside:
-    """A module of this package as a process beside the server, which it is given the place of; it ends when told."""
+    """A process that runs a module of this package against the server. It exits when its input is closed."""
 
     def __init__(self, module: str, served: Served, *arguments: object) -> None:
         command = [sys.executable, "-m", f"{__package__}.{module}", *map(str, [*arguments, *served.place])]
@@ -139,7 +139,7 @@ def p99(values: list[float]) -> float:
 
 @contextlib.contextmanager
 def room(directory: Path | None, disk_mib: int) -> Iterator[Path]:
-    """A directory, if wanted on a filesystem of its own, which needs root."""
+    """Create a directory, optionally on a separate filesystem, which needs root."""
     with tempfile.TemporaryDirectory(dir=directory, prefix="hostile-") as name:
         if not disk_mib:
             yield Path(name)
@@ -154,10 +154,10 @@ def room(directory: Path | None, disk_mib: int) -> Iterator[Path]:
 def attempt(
     name: str, seconds: float, *, quiet_s=QUIET_S, command=None, directory=None, after_s=30, disk_after_s=120
 ) -> Outcome:
-    """Run one attack of so many seconds on a server, whose command and place for files may be given.
+    """Run one attack of `seconds` on a server, optionally with another command and directory.
 
-    Honest peers are alone for `quiet_s` before it. Memory, descriptors and threads may take `after_s` to be as before,
-    the disk `disk_after_s`; it is not waited for if that is 0.
+    Honest peers run alone for `quiet_s` before the attack. Afterwards memory, descriptors and threads must be back to
+    normal within `after_s`, the disk within `disk_after_s` (not checked if 0).
     """
     attack = ATTACKS[name]
     command = command or [str(COMMAND)]
@@ -206,7 +206,7 @@ def typical(samples: list[Sample], name: str) -> float:
 
 
 def kept(quiet: list[Sample], last: Sample, name: str) -> float:
-    """How much there is of something beyond the quiet state; of descriptors and threads than the most of that."""
+    """Return the excess over the quiet state, for descriptors and threads over its maximum."""
     if name in ("descriptors", "threads"):
         return getattr(last, name) - max(getattr(sample, name) for sample in quiet)
     return getattr(last, name) - typical(quiet, name)
@@ -217,7 +217,7 @@ ALLOWED |= {"disk_mib": KEPT_DISK_MIB}
 
 
 def wait_until_level(watcher: Watcher, quiet: list, ended_s: float, timeout_s: float, names: list) -> float | None:
-    """Wait until these are as before; how long after the attack that was, None if they were not."""
+    """Wait until values are back to normal. Return the seconds since the attack, or None if they are not."""
     while (passed_s := time.monotonic() - ended_s) < timeout_s and watcher.is_alive():
         time.sleep(0.5)
         if all(kept(quiet, watcher.samples[-1], name) <= ALLOWED[name] for name in names):
@@ -256,7 +256,7 @@ def measure_peers(outcome: Outcome, felt: dict, moments: tuple[float, float, flo
 
 
 def longest_lag(before: dict[float, float] | None, after: dict[float, float] | None) -> float | None:
-    """The longest that the loop was late between two looks, at most."""
+    """Return an upper bound of the longest delay of the event loop between two reads."""
     if before is None or after is None:
         return None
     news = {most: after[most] - before.get(most, 0) for most in after}

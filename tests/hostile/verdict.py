@@ -1,16 +1,16 @@
-"""What speaks against a server after a short attack on a machine that has other things to do."""
+"""Verdict about a server after a short attack on a busy machine."""
 
 from .trial import ALLOWED, GONE_S, KEPT_DESCRIPTORS, KEPT_MIB, KEPT_THREADS, MEMORY_MIB, Outcome, attempt
 
 SECONDS = 2.5
 QUIET_S = 1
 AFTER_S = 30
-# Ten times what is to be reached: the attacker uses the same processors.
+# Ten times the goals, because the attacker uses the same processors.
 POLL_S, WAKE_S, STOPPED_S, END_S = 0.5, 1.0, 1.0, 20.0
 
 
 def against(outcome: Outcome) -> list[str]:
-    """Sentences; none for a server that the attack did no harm to. Where all takes longer than it need, so may it."""
+    """Return sentences about harm to the server. On a slow machine the limits are larger in proportion."""
     slow = max(1.0, outcome.slowness)
     found = {
         f"{outcome.memory_mib:.0f} MiB more memory": outcome.memory_mib > MEMORY_MIB,

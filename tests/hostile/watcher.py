@@ -1,4 +1,4 @@
-"""Looks at a server's process and data from outside, several times a second."""
+"""Samples a server's process and data from outside, several times a second."""
 
 import contextlib
 import os
@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 PAUSE_S = 0.2
-MOST_MIB = 6144  # a server that has more is killed, for the sake of the machine
+MOST_MIB = 6144  # a server that uses more is killed to protect the machine
 
 
 class Sample(NamedTuple):
     at_s: float  # by the monotonic clock
-    memory_mib: float  # of its own, without the pages of files, which the kernel may take back
+    memory_mib: float  # private memory, without file pages, which the kernel can reclaim
     threads: int
     descriptors: int
-    disk_mib: float  # what its data takes
-    ran_s: float  # how long its main thread ran so far
-    waited_s: float  # how long that could have run, and others did
+    disk_mib: float  # disk space of the data
+    ran_s: float  # CPU time of its main thread so far
+    waited_s: float  # time in which the main thread was runnable but other threads ran
 
 
 def look(pid: int, data: Path) -> Sample:
-    """What a process has now; an OSError if there is none."""
+    """Return the current values of a process. Raise OSError if it does not exist."""
     proc = Path(f"/proc/{pid}")
     of = {name: int(number) for name, number in re.findall(r"^(\w+):\s+(\d+)", (proc / "status").read_text(), re.M)}
     if "RssAnon" not in of:
@@ -39,16 +39,16 @@ def look(pid: int, data: Path) -> Sample:
 
 
 def disk_mib(data: Path, size: Callable[[os.stat_result], int] = lambda stat: stat.st_blocks * 512) -> float:
-    """What the files under a directory take of the disk, or how large they are by another measure."""
+    """Return the disk space of the files under a directory, or their size by another measure."""
     total = 0
     for path in data.rglob("*"):
-        with contextlib.suppress(OSError):  # LevelDB has removed it
+        with contextlib.suppress(OSError):  # LevelDB has removed the file
             total += size(path.lstat())
     return total / 2**20
 
 
 class Watcher(threading.Thread):
-    """Looks on until it is stopped or the process ends, which it does when it takes far too much memory."""
+    """A thread that samples until it is stopped or the process exits. It kills a process with far too much memory."""
 
     def __init__(self, pid: int, data: Path) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""What attackers, honest peers and probes share: a server's place, connections from a given address, and requests."""
+"""Helpers of attackers, honest peers and probes: the server's address, connections from an address, and requests."""
 
 import asyncio
 import contextlib
@@ -14,19 +14,19 @@ from pathlib import Path
 ATTACKER = "127.0.0.2"
 HONEST = "127.0.0.3"
 PROBE = "127.0.0.4"
-PREPARER = "127.0.0.5"  # has no limit: does in seconds what an attacker has minutes for before it begins
+PREPARER = "127.0.0.5"  # an address without limits, which prepares in seconds what an attacker has minutes for
 
 BIND_ADDRESS_NO_PORT = 24  # IP_BIND_ADDRESS_NO_PORT, which Python 3.11 does not name
-BROKEN = (OSError, EOFError, ValueError, TimeoutError)  # what becomes of a request that is not answered
+BROKEN = (OSError, EOFError, ValueError, TimeoutError)  # errors of a request without a response
 
 
 class Refused(ConnectionError):
-    """A stream was answered with another status; it, and the JSON, are the arguments."""
+    """A stream with a status other than 200. The arguments are status and JSON."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a server is: its port on 127.0.0.1, and what to trust if it speaks HTTPS."""
+    """The address of a server: its port on 127.0.0.1, and the certificate to trust with HTTPS."""
 
     port: int
     certificate: Path | None = None
@@ -40,7 +40,7 @@ class Place:
 
 
 def make_socket(address: str, room: int | None = None) -> socket.socket:
-    """A socket that connects from an address, with so much room in the kernel for what has not been read."""
+    """Return a socket that connects from an address, with a limited receive buffer."""
     made = socket.socket()
     made.setsockopt(socket.IPPROTO_IP, BIND_ADDRESS_NO_PORT, 1)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -57,14 +57,14 @@ def reset(connected: socket.socket) -> None:
 
 
 def request(method: str, path: str, body: object = None, *, origin: str, headers: str = "") -> bytes:
-    """The bytes of a request; the body is bytes or becomes JSON, further headers have their line ends."""
+    """Return the bytes of a request. The body is bytes or encoded as JSON. Further headers include their line ends."""
     data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     length = f"Content-Length: {len(data)}\r\n" if body is not None else ""
     return f"{method} {path} HTTP/1.1\r\nHost: h\r\nOrigin: {origin}\r\n{length}{headers}\r\n".encode() + data
 
 
 class Client:
-    """One kept connection from an address, opened when it is needed."""
+    """One keep-alive connection from an address, opened on demand."""
 
     def __init__(self, place: Place, address: str, origin: str) -> None:
         self._place, self._address, self._origin = place, address, origin
@@ -95,7 +95,7 @@ class Client:
         return status, body
 
     async def events(self, path: str, headers: str = "") -> AsyncIterator[dict[str, str]]:
-        """Read a stream until the server ends it: the fields of each event. `Refused` if there is none."""
+        """Yield the fields of each event of a stream until the server ends it. Raise `Refused` without a stream."""
         status, body = await self.exchange(request("GET", path, origin=self._origin, headers=headers))
         if status != 200:
             raise Refused(status, json.loads(body))

@@ -2,8 +2,8 @@
 
 import statistics
 
-# The limit for the last quarter of the long stretch: a factor of the second quarter, plus a constant. Memory varies with
-# LevelDB's write buffer, the disk with compactions. Latency also depends on the machine.
+# The limit for the last quarter of the long stretch: a factor of the second quarter, plus a constant. Memory varies
+# with LevelDB's write buffer, the disk with compactions. Latency also depends on the machine.
 BOUNDS = {
     "memory_mib": (1.05, 0),
     "descriptors": (1.25, 50),
