@@ -146,7 +146,7 @@ async def test_the_store_goes_in_the_middle_of_an_inspection(end, service, caplo
         service.store.database.failed(plyvel.CorruptionError(b"bad block"))
     with pytest.raises(Unavailable) as refused:
         await inspecting
-    assert refused.value.reason == "the database was closed or reopened meanwhile"
+    assert refused.value.reason == "the database was closed or reopened"
     async with asyncio.timeout(BOUND_S):
         while end == "failed" and not service.store.available:  # noqa: ASYNC110 (nobody tells)
             await asyncio.sleep(0.01)

@@ -156,4 +156,4 @@ def test_while_the_store_has_none_offers_are_refused_and_nothing_is_lost(start):
         assert post(client, "/lobby/offer", info="i", offer="last")[0] == 200
     assert len(kept) > 10
     assert server.stop() == 0
-    assert any("refusing requests until it is open again" in line for line in server.log)
+    assert any("refusing requests until it is reopened" in line for line in server.log)

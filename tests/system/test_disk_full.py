@@ -82,7 +82,7 @@ def test_a_disk_that_fails_to_sync(start):
     publish_until(server, kept, lambda status: len(kept) == 10)
     check(server, kept)
     assert server.stop() == 0
-    assert any("refusing requests until it is open again" in line for line in server.log)
+    assert any("refusing requests until it is reopened" in line for line in server.log)
 
 
 def remount(path, how):

@@ -261,15 +261,15 @@ def harm_order_of_leaving(db, key, session):
 
 
 UNLISTED = "must be either listed or answered"
-MISORDERED = "the order of expiry is not that of the sessions"
-REMEMBERED = "not every departure will be forgotten once"
+MISORDERED = "sessions and their expiry entries do not match"
+REMEMBERED = "removals and their expiry entries do not match"
 
 
 @pytest.mark.parametrize(
     ("harm", "found"),
     [
         (harm_listing, UNLISTED),
-        (lambda db, key, _: db.delete(key + layout.HEAD), "has no session like it"),
+        (lambda db, key, _: db.delete(key + layout.HEAD), "matches no session"),
         (lambda db, key, _: db.delete(key + layout.HEAD), "has parts but no head"),
         (lambda db, key, _: db.delete(key + layout.OFFER), "has no offer"),
         (harm_answer, UNLISTED),
@@ -281,7 +281,7 @@ REMEMBERED = "not every departure will be forgotten once"
         (harm_candidate, "has two parts with number 1"),
         (lambda db, *_: db.put(DEPARTURE + layout.pack_number(1), bytes(24) + b"\x01"), REMEMBERED),
         (lambda db, *_: db.put(layout.pack_expiry_key(5, DEPARTURE + layout.pack_number(1)), b""), REMEMBERED),
-        (harm_order_of_leaving, "left before it came"),
+        (harm_order_of_leaving, "records a removal that is older than its session"),
     ],
 )
 async def test_a_check_finds_each_disagreement(io_loop, tmp_path, clock, under, harm, found):

@@ -198,7 +198,7 @@ async def test_sweeps_go_on_after_a_failure_and_end_with_the_store(
     await until(lambda: store.metrics.swept == 1)
     assert store.database_metrics.reopened == (failing in ("read", "database"))
     warned = [record for record in caplog.records if record.name == sweeper_module.__name__ and record.levelno > 20]
-    assert ["work in the background failed" in each.getMessage() for each in warned] == [True] * (failing == "defect")
+    assert ["background work failed" in each.getMessage() for each in warned] == [True] * (failing == "defect")
     await store.close()
     assert not sweeper_tasks()
     swept = sum(store.database_metrics.sweeps.counts)

@@ -1,6 +1,6 @@
-"""What a database holds, in numbers.
+"""Counts of a database's content.
 
-Entries are counted one by one, in the order of their keys. Only the largest few origins and topics are kept in memory.
+Entries are counted one by one in key order. Only the largest few origins and topics are kept in memory.
 """
 
 import heapq
@@ -15,11 +15,11 @@ Entry = tuple[bytes, bytes]
 
 
 class Census:
-    """The numbers of a database.
+    """Counts entries of a database.
 
     Args:
-        now_ms: what has expired by now counts as expired.
-        most: how many origins and topics are named.
+        now_ms: the time by which sessions count as expired.
+        most: the number of origins and topics to name.
     """
 
     def __init__(self, now_ms: int, most: int) -> None:
@@ -28,10 +28,10 @@ class Census:
         self._entries = self._bytes = 0
         self._total = zeros()
         self._origins = self._topics = 0
-        # Heaps: the least of the largest comes first, and makes room for a larger one.
+        # Heaps: the smallest entry is first and is replaced by a larger one.
         self._largest_origins: list[tuple[int, str, Counter[str]]] = []
         self._largest_topics: list[tuple[int, str, str]] = []
-        # What is being counted.
+        # The current origin, topic and session.
         self._origin, self._held = "", zeros()
         self._topic, self._listed = ("", ""), 0
         self._live = False
@@ -47,7 +47,7 @@ class Census:
                 self._add_part(key, value)
 
     def end(self) -> dict[str, Any]:
-        """All numbers, once the last entry has been counted, as an object of JSON."""
+        """Return all numbers as a JSON object, after the last entry was counted."""
         self._end_topic()
         self._end_origin()
         largest = self._largest_origins, self._largest_topics

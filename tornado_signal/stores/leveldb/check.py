@@ -1,4 +1,4 @@
-"""Proof that the tables of a store agree with each other and with what is kept in memory. Reads everything."""
+"""Consistency checks of a store's tables and of the state in memory. They read the whole store."""
 
 import time
 from collections import Counter
@@ -12,7 +12,7 @@ from .topic_index import TopicIndex
 
 
 def flaws(db: Any) -> list[str]:
-    """Return everything that is wrong with a database that nobody else uses."""
+    """Return all problems of a database that nothing else uses."""
     try:
         loaded = records.load(db)
     except (DamagedListing, plyvel.Error) as error:
@@ -21,14 +21,14 @@ def flaws(db: Any) -> list[str]:
 
 
 def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
-    """Compare listing, expiry, counters and counts with the sessions themselves.
+    """Compare listings, expiry entries, counters and counts with the sessions.
 
-    Counts are compared as of `now_ms`; sessions that have expired by then may be half swept.
+    Counts are compared as of `now_ms`. Sessions that have expired by then can be partly swept.
 
     Returns:
-        A sentence for each thing that does not agree; none for a sound store.
+        A sentence for each problem; an empty list for a sound store.
     """
-    found: list[str] = []
+    issues: list[str] = []
     sessions: dict[tuple[str, bytes], Session] = {}
     parts: dict[tuple[str, bytes], set[bytes]] = {}
     numbers: set[tuple[str, bytes, tuple[Side, int]]] = set()
@@ -42,7 +42,7 @@ def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
         elif part != layout.OFFER:
             sent = layout.unpack_part(part, value)
             if (origin, code, sent) in numbers:
-                found.append(f"session {code.hex()} has two parts with number {sent[1]}")
+                issues.append(f"session {code.hex()} has two parts with number {sent[1]}")
             numbers.add((origin, code, sent))
     listed: dict[tuple[str, bytes], int] = {}
     counts: Counter[tuple[str, str]] = Counter()
@@ -52,9 +52,9 @@ def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
         entry = sessions.get((origin, code))
         like = (topic, created_ms, serial, expires_ms)
         if entry is None or (entry.topic, entry.created_ms, entry.serial, entry.expires_ms) != like:
-            found.append(f"listing entry {key!r} has no session like it")
+            issues.append(f"listing entry {key!r} matches no session")
         if (origin, code) in listed:
-            found.append(f"session {code.hex()} is listed twice")
+            issues.append(f"session {code.hex()} is listed twice")
         listed[origin, code] = expires_ms
         counts[origin, topic] += now_ms < expires_ms
     departures = set()
@@ -62,37 +62,37 @@ def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
         departures.add(key)
         serials.append(layout.unpack_number(key[-8:]))
         if layout.unpack_departure_value(value)[1] >= serials[-1]:
-            found.append(f"{key!r} left before it came")
+            issues.append(f"{key!r} records a removal that is older than its session")
     expected_expiries = [(session.expires_ms, layout.pack_session_prefix(*name)) for name, session in sessions.items()]
     expiries = [layout.unpack_expiry_key(key) for key in view.iterator(prefix=layout.EXPIRY, include_value=False)]
     if sorted(expected_expiries) != [entry for entry in expiries if entry[1][:1] == layout.SESSIONS]:
-        found.append("the order of expiry is not that of the sessions")
+        issues.append("sessions and their expiry entries do not match")
     if sorted(departures) != sorted(key for _, key in expiries if key[:1] == layout.DEPARTURES):
-        found.append("not every departure will be forgotten once")
+        issues.append("removals and their expiry entries do not match")
     for name, held in parts.items():
         owner = sessions.get(name)
         if owner is None:
-            found.append(f"session {name[1].hex()} has parts but no head")
+            issues.append(f"session {name[1].hex()} has parts but no head")
         elif owner.live(now_ms) and layout.OFFER not in held:
-            found.append(f"session {name[1].hex()} has no offer")
+            issues.append(f"session {name[1].hex()} has no offer")
         elif owner.live(now_ms) and (layout.ANSWER in held) == (name in listed):
-            found.append(f"session {name[1].hex()} must be either listed or answered")
+            issues.append(f"session {name[1].hex()} must be either listed or answered")
     for key in records.leases(view):
         origin, code, _ = layout.unpack_session_key(key)
         if (origin, code) not in listed:
-            found.append(f"session {code.hex()} is held and not listed")
+            issues.append(f"session {code.hex()} is held and not listed")
     counters = layout.unpack_counters(view.get(layout.COUNTERS_KEY, layout.NO_COUNTERS))
     if counters.listed != len(listed):
-        found.append(f"the counters say that {counters.listed} sessions are listed, there are {len(listed)}")
+        issues.append(f"the counters say that {counters.listed} sessions are listed, there are {len(listed)}")
     if any(session.created_ms > counters.created_ms for session in sessions.values()):
-        found.append("a session is newer than the counters")
+        issues.append("a session is newer than the counters")
     if len(serials) != len(set(serials)) or max(serials, default=0) > counters.serial:
-        found.append("serials are not distinct or are beyond the counters")
+        issues.append("serials are not distinct or are beyond the counters")
     for origin in {name[0] for name in sessions} | set(index.origins()):
         while not index.prune(origin, now_ms, 1000):
             pass
         expected = sorted((topic, count) for (of, topic), count in counts.items() if of == origin and count)
         held_counts, total = index.page(origin, 0, len(expected) + 1)
         if held_counts != expected or total != len(expected):
-            found.append(f"counts of {origin}: {held_counts[:10]}, the listing has {expected[:10]}")
-    return found
+            issues.append(f"counts of {origin}: {held_counts[:10]}, the listing has {expected[:10]}")
+    return issues

@@ -1,10 +1,10 @@
-"""One LevelDB directory: opened, read through one view, written in groups by one thread, reopened after an error.
+"""One LevelDB directory: reads through a view, group commits in one thread, and reopening after errors.
 
-Everything here runs on the event loop but the thread's own functions. A commit is asked for on the loop, written
-with all others that came meanwhile (one synced batch under `durability = fsync`), and confirmed on
-the loop. Reads go through `view`, a snapshot taken after the last confirmed group: no reader sees what is not yet
-durable, and what is kept in memory is never ahead of the database or behind it. A failed write ends the service until
-it has been closed and opened again: LevelDB can lose what is written after one, also when that returns normally.
+Everything runs on the event loop, except the functions of the writer's thread. A change is submitted on the loop,
+written in one batch with other waiting changes (synced with `durability = fsync`), and confirmed on the loop. Reads use
+`view`, a snapshot taken after the last confirmed group. So readers only see durable data, and the state in memory
+matches the database. After a failed write the database is closed and reopened, because LevelDB can silently lose later
+writes.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ from .turn import Turn
 
 log = logging.getLogger(__name__)
 
-# A group costs as much as many changes: the sync, and the thread that takes the interpreter from requests. So two
-# begin at least GATHER_S apart, unless there are enough changes already. One client that asks for one thing after the
-# other gains nothing by that: after some groups of one change in succession only every so many of them waits.
+# A group costs as much as many changes, because of the sync and of the thread switch. So two groups start at least
+# GATHER_S apart, unless enough changes wait already. Gathering does not help a single client with sequential requests:
+# after some groups of one change in succession only one of several such groups waits.
 GATHER_S = 0.005
 GATHER_CHANGES = 16
 GATHER_ALONE = 2
 GATHER_AGAIN = 16
-MEASURE_S = 1.0  # between two looks at the disk, at most
+MEASURE_S = 1.0  # the maximum time between two measurements of the disk
 REOPEN_PAUSE_S = 0.5
-REOPEN_SHARE = 10  # a try that fails is followed by a pause of so many times its duration
+REOPEN_SHARE = 10  # ratio of the pause after a failed attempt to its duration
 FAILED = "the database failed"
 
 Settled = Callable[[bool], None]
@@ -48,9 +48,9 @@ class Group:
     """Changes that share one write.
 
     Attributes:
-        changes: for each, what is told of its end: a function to call, and a future to set.
-        took_s: how long the write took, with its sync.
-        size: of all keys and values, in bytes.
+        changes: for each change, the function to call and the future to set at its end.
+        took_s: the duration of the write with its sync.
+        size: the size of all keys and values in bytes.
     """
 
     def __init__(self, db: Any, sync: bool) -> None:
@@ -61,7 +61,7 @@ class Group:
         self._change = db.write_batch()
 
     def add(self, change: Change, settled: Settled, waiter: "asyncio.Future[None]") -> None:
-        """One more change; if one of its parts is refused, nothing of it reaches the others'."""
+        """Add a change. If LevelDB refuses a part of it, the group contains nothing of it."""
         batch = self._change
         batch.clear()
         size = 0
@@ -76,26 +76,25 @@ class Group:
         self.changes.append((settled, waiter))
 
     def write(self) -> None:
-        """Write them, in whatever thread."""
+        """Write the changes, in any thread."""
         began_s = time.perf_counter()
         self._batch.write()
         self.took_s = time.perf_counter() - began_s
 
 
 class Database:
-    """A LevelDB directory in use by this process, once it is opened.
+    """A LevelDB directory that this process uses.
 
     Args:
-        path: the directory; made if missing.
+        path: the directory, created if it is missing.
         sync: whether a confirmed change is on disk (`fsync`) or only with the operating system (`os`).
-        load: called with each newly opened database, in the thread that opened it; what it returns is handed to
-            `loaded`, on the loop, before anyone reads the database.
-        loaded: see `load`.
-        start_empty: whether to move a damaged directory aside, wherever damage shows, and begin anew.
+        load: called with each newly opened database, in the thread that opened it. Returns the argument of `loaded`.
+        loaded: called on the loop with the result of `load`, before the first read.
+        start_empty: whether to move a damaged directory aside at any time, and start with an empty one.
 
     Attributes:
-        space: the room that it has.
-        metrics: where it counts.
+        space: the disk space.
+        metrics: the metrics.
     """
 
     def __init__(
@@ -126,20 +125,20 @@ class Database:
         self._snapshot: Snapshot | None = None
         self._turn = turn
         turn.on_end = self._expire_view
-        self._view: View | None = None  # of the current turn
+        self._view: View | None = None  # of the current event-loop iteration
         self._pinned: set[Snapshot] = set()  # snapshots that outlive an `await`
         self._group: Group
         self._writing = False
         self._pause: asyncio.Handle | None = None  # until the next group is sent
-        self._sent_s = -math.inf  # the clock of the loop begins at the start of the machine
-        self._alone = 0  # groups with one change, in succession
+        self._sent_s = -math.inf  # not 0: the clock of the loop starts with the machine
+        self._alone = 0  # successive groups with one change
         self._measuring: asyncio.TimerHandle
 
     async def open(self) -> None:
-        """Open the directory and load what is kept in memory, in a thread; then it can be read and written.
+        """Open the directory and load the state, in a thread.
 
         Raises:
-            DatabaseError: it cannot be used.
+            DatabaseError: the directory cannot be used.
         """
         self._db, found = await asyncio.to_thread(self._open_measured)
         self._loaded(found)
@@ -150,10 +149,10 @@ class Database:
 
     @property
     def view(self) -> View:
-        """All that is committed, for the current turn of the event loop.
+        """The committed data, for the current event-loop iteration.
 
         Raises:
-            Unavailable: the database is being reopened, or closed.
+            Unavailable: the database is being reopened, or is closed.
         """
         view = self._view
         if view is None:
@@ -170,27 +169,27 @@ class Database:
 
     @property
     def available(self) -> bool:
-        """Whether there is a view."""
+        """Whether the database can be read."""
         return self._snapshot is not None
 
     @contextlib.contextmanager
     def pinned_snapshot(self) -> Iterator[Callable[[], Any]]:
-        """All that is committed now, for longer than one turn of the loop.
+        """Keep a snapshot of the committed data for longer than one event-loop iteration.
 
         Yields:
-            A function that returns a view of it, each time good until the next `await`; it raises Unavailable once
-            the database has been closed or reopened.
+            A function that returns a view of the snapshot, valid until the next `await`. It raises Unavailable once the
+            database has been closed or reopened.
 
         Raises:
-            Unavailable: the database is being reopened, or closed.
+            Unavailable: the database is being reopened, or is closed.
         """
         _ = self.view
-        snapshot = Snapshot(self._db)  # maybe ahead of the view, by changes that are whole
+        snapshot = Snapshot(self._db)  # possibly ahead of the view by whole changes
         self._pinned.add(snapshot)
 
         def view() -> Any:
             if snapshot not in self._pinned:
-                raise Unavailable("the database was closed or reopened meanwhile")
+                raise Unavailable("the database was closed or reopened")
             return snapshot
 
         try:
@@ -201,15 +200,15 @@ class Database:
                 snapshot.close()
 
     def failed(self, error: Exception) -> Unavailable:
-        """Tell of LevelDB's error where the database was read; it is out of service then until it is reopened.
+        """Report a LevelDB error of a read. The database is out of service until it has been reopened.
 
         Returns:
-            What the request that met it is refused with, as every other from now on.
+            The error for the request that failed.
         """
         if self._snapshot is not None:
-            log.error("a read of %s failed (%s): refusing requests until it is open again", self._path, reason(error))
+            log.error("a read of %s failed (%s): refusing requests until it is reopened", self._path, reason(error))
             self._show(None)
-            if not self._writing:  # else the end of that write goes on here
+            if not self._writing:  # otherwise the end of that write continues here
                 self._writing = True
                 self._refuse(self._group)
         return Unavailable(FAILED)
@@ -218,9 +217,9 @@ class Database:
         """Write a change, together with others.
 
         Args:
-            change: written whole or not at all.
-            settled: called on the loop, once, before what waits for it goes on: with True when the change is committed,
-                with False when it failed and may or may not be found after the reopening.
+            change: the change, which is written atomically.
+            settled: called once on the loop before waiters resume. Its argument is True after the commit. False means
+                that the write failed, and that the change may or may not exist after the reopening.
 
         Returns:
             A future that is done once the change is committed, or fails with Unavailable.
@@ -246,22 +245,22 @@ class Database:
         return waiter
 
     async def compact(self) -> None:
-        """Give the space of deleted entries back to the disk. Reads and writes go on meanwhile.
+        """Return the space of deleted entries to the disk. Reads and writes continue during this.
 
         Raises:
-            Unavailable: the database is being reopened, or closed.
+            Unavailable: the database is being reopened, or is closed.
         """
-        # LevelDB merges each level into the next and leaves the last as it is: what was written and deleted in memory
-        # would stay for ever. So memory becomes a table first, and then one that spans all goes down the levels.
+        # LevelDB merges each level into the next one but does not rewrite the last. Entries that were written and
+        # deleted in memory would stay forever. So first write a table that spans all keys, and then merge it down.
         await asyncio.to_thread(self._compact, layout.AFTER_ALL)
         await self.commit(Change([], [layout.BEFORE_ALL, layout.AFTER_ALL]), lambda committed: None)
         await asyncio.to_thread(self._compact, layout.BEFORE_ALL)
-        await asyncio.to_thread(self._compact, layout.AFTER_ALL)  # deletes the files that readers held until now
+        await asyncio.to_thread(self._compact, layout.AFTER_ALL)  # deletes files that readers used until now
 
     async def close(self) -> None:
-        """Write what was asked for, then close. Later commits fail; calling again waits for the same end."""
+        """Write all submitted changes, then close. Later commits fail. A second call waits for the same end."""
         if self._thread.ident is None:
-            return  # it was never opened
+            return  # never opened
         if not self._closing.is_set():
             self._closing.set()
             self._measuring.cancel()
@@ -270,19 +269,19 @@ class Database:
         await asyncio.shield(self._closed)
 
     def size_bytes(self) -> int:
-        """How much the directory holds, by its files; nothing while it is moved aside and begun anew."""
+        """Return the size of the directory's files; 0 while it is replaced by an empty one."""
         with contextlib.suppress(FileNotFoundError):
             return files.size_bytes(self._path)
         return 0
 
     def cache_bytes(self) -> int:
-        """How much of it LevelDB keeps in memory; 0 while it is reopened, or closed."""
+        """Return the memory that LevelDB uses; 0 while it is reopened or closed."""
         return 0 if self._snapshot is None else int(self._db.get_property(b"leveldb.approximate-memory-usage"))
 
     # On the loop
     def _measure(self) -> None:
         self._measuring = self._loop.call_later(MEASURE_S, self._measure)
-        if self._snapshot is not None:  # else the thread reopens the database, for as long as that takes
+        if self._snapshot is not None:  # otherwise the thread is reopening the database
             self._jobs.put(self.space.measure)
 
     def _send_soon(self) -> None:
@@ -303,7 +302,7 @@ class Database:
     def _written(self, group: Group) -> None:
         self.metrics.writes.observe(group.took_s)
         self.metrics.changes.observe(len(group.changes))
-        broken = self._snapshot is None  # a read has failed meanwhile
+        broken = self._snapshot is None  # a read failed during the write
         self._show(Snapshot(self._db))
         for settled, _ in group.changes:
             settled(True)
@@ -321,7 +320,7 @@ class Database:
 
     def _failed(self, group: Group, error: Exception) -> None:
         self.metrics.failed += 1
-        log.error("a write to %s failed (%s): refusing requests until it is open again", self._path, reason(error))
+        log.error("a write to %s failed (%s): refusing requests until it is reopened", self._path, reason(error))
         self._refuse(group, self._group)
 
     def _refuse(self, *groups: Group) -> None:
@@ -336,7 +335,7 @@ class Database:
         self._jobs.put(self._reopen)
 
     def _reopened(self, db: Any, loaded: Any) -> None:
-        log.warning("%s is open again", self._path)
+        log.warning("%s has been reopened", self._path)
         self.metrics.reopened += 1
         self._db = db
         self._loaded(loaded)
@@ -348,8 +347,7 @@ class Database:
 
     def _show(self, snapshot: Snapshot | None) -> None:
         self._expire_view()
-        # Not left to the last reference: to read or free a snapshot of a database that the thread is closing
-        # crashes the process.
+        # Close it explicitly: reading or freeing a snapshot while the thread closes the database crashes the process.
         if self._snapshot is not None:
             self._snapshot.close()
         self._snapshot = snapshot
@@ -398,7 +396,7 @@ class Database:
                 if str(error) != complaint:
                     complaint = str(error)
                     log.error("still refusing requests: %s", complaint)
-                # Opening reads everything: when that is much, trying is not to keep the machine busy.
+                # Opening reads everything. The pause keeps attempts from occupying the machine.
                 if self._closing.wait(REOPEN_PAUSE_S + REOPEN_SHARE * (time.monotonic() - began_s)):
                     self._jobs.put(None)
                     return

@@ -1,4 +1,4 @@
-"""The directory of a database: opened, found to be in use or damaged, begun anew, moved aside, handed over."""
+"""The directory of a database: opening, checks for damage and for other users, and moving it aside."""
 
 import contextlib
 import fcntl
@@ -19,15 +19,15 @@ T = TypeVar("T")
 
 MIN_WRITE_BUFFER = 1 << 19
 MAX_WRITE_BUFFER = 16 << 20
-# LevelDB keeps the blocks of deleted tables until its cache is full, so the cache of every server fills up. The kernel
-# caches the tables, too. Reading a block from there takes a few microseconds.
+# LevelDB keeps blocks of deleted tables until its cache is full, so every server fills its cache. A small one is
+# enough, because the kernel also caches the tables: reading a block from there takes a few microseconds.
 CACHE_BYTES = 4 << 20
 
-# The end of a table: two places (offset and length, as varints) of blocks, padded, and a magic number. It is the
-# only part without a checksum: LevelDB takes a length from there for the size of a buffer, and aborts if it is huge.
+# The footer of a table: offset and length of two blocks as varints, padding, and a magic number. It is the only part
+# without a checksum. LevelDB allocates a buffer of a length that it reads there, and aborts if the length is huge.
 _FOOTER_BYTES: Final = 48
 _MAGIC: Final = bytes.fromhex("57fb808b247547db")
-_TRAILER_BYTES: Final = 5  # behind each block
+_TRAILER_BYTES: Final = 5  # after each block
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +40,11 @@ _OPTIONS: dict[str, Any] = {
 
 
 def open_leveldb(path: Path) -> Any:
-    """Open a directory, or make it, and check that it holds our format.
+    """Open a directory, creating it if it is missing, and check its format.
 
     Raises:
-        DatabaseError: it is taken, damaged, not writable, not ours or of another format; says which.
-        OperatorError: it is the directory of something else.
+        DatabaseError: it is in use, damaged, not writable, or of another program or format. The message says which.
+        OperatorError: it holds something else than a database.
     """
     try:
         make_private(path)
@@ -56,16 +56,16 @@ def open_leveldb(path: Path) -> Any:
             # Opening writes before it deletes.
             if "No space left" not in reason(error) or not files.remove_ballast(path):
                 raise
-            log.warning("the disk of %s is full: giving up the ballast", path)
+            log.warning("the disk of %s is full: deleted the ballast", path)
             db = _open(path)
     except (OSError, plyvel.Error) as error:
         said = reason(error)
         if "lock" in said.lower() and ("held" in said or "unavailable" in said):
-            raise taken(path) from error
+            raise in_use_error(path) from error
         raise unusable(path, error) from error
     try:
-        # LevelDB ends a scan at a damaged block without a word: what has tables is not empty, whatever it shows.
-        # And what has once been read without being verified is not verified later.
+        # LevelDB silently ends a scan at a damaged block, so a database with tables can look empty. A block that was
+        # read without verification is never verified later.
         with db.iterator(include_value=False, verify_checksums=True) as keys:
             empty = next(keys, None) is None and not db.approximate_size(layout.BEFORE_ALL, layout.AFTER_ALL)
         if empty:
@@ -82,12 +82,12 @@ def open_leveldb(path: Path) -> Any:
 
 
 def make_private(path: Path) -> None:
-    """Make a directory for a database, for its owner alone; one that is there and empty becomes so.
+    """Create a directory that only its owner can read, or restrict an existing empty one.
 
-    What a database holds are people's addresses.
+    A database holds people's addresses.
 
     Raises:
-        OperatorError: there is no database in it, but something else: it may be one that others need to read.
+        OperatorError: the directory holds other files and no database, so other users may need to read it.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not (path / "CURRENT").exists():
@@ -97,19 +97,20 @@ def make_private(path: Path) -> None:
 
 
 def _open(path: Path) -> Any:
-    # Where there is little room LevelDB has to get by with it: to merge all that its buffers have become, up to twelve
-    # of them, it needs as much again, and that has to fit into what is kept free.
+    # On a small disk the buffers must be small. Merging the tables of up to twelve of them takes as much space again,
+    # which has to fit into the reserve.
     write_buffer = max(MIN_WRITE_BUFFER, min(MAX_WRITE_BUFFER, shutil.disk_usage(path).free // 256))
     return plyvel.DB(str(path), create_if_missing=True, write_buffer_size=write_buffer, **_OPTIONS)
 
 
 def open_sound(path: Path, load: Callable[[Any], T], *, start_empty: bool = False) -> tuple[Any, T]:
-    """Open a directory, or make it, and load what is kept in memory; the database, and what `load` has made of it.
+    """Open or create a directory and load its content. Return the database and the result of `load`.
 
-    `load` raises what LevelDB does or DamagedListing for a damaged one, which `start_empty` moves aside to begin anew.
+    For a damaged database `load` raises LevelDB's errors or DamagedListing. `start_empty` then moves it aside and
+    starts with an empty one.
 
     Raises:
-        DatabaseError: it cannot be used; says why.
+        DatabaseError: it cannot be used. The message says why.
     """
     try:
         db = open_leveldb(path)
@@ -128,9 +129,9 @@ def open_sound(path: Path, load: Callable[[Any], T], *, start_empty: bool = Fals
 
 
 class Snapshot:
-    """A snapshot of a database of which every read is verified.
+    """A snapshot of a database that verifies every read.
 
-    Otherwise LevelDB hands out what a damaged block says, or does not find what is in it.
+    Otherwise LevelDB returns the content of a damaged block, or misses entries in it.
     """
 
     __slots__ = ("close", "get", "iterator", "raw_iterator")
@@ -144,7 +145,7 @@ class Snapshot:
 
 
 class View:
-    """A snapshot for the current turn of the event loop. Reading it later raises RuntimeError."""
+    """A snapshot for the current event-loop iteration. Later reads raise RuntimeError."""
 
     __slots__ = ("get", "iterator", "raw_iterator")
 
@@ -154,7 +155,7 @@ class View:
         self.raw_iterator: Callable[..., Any] = snapshot.raw_iterator
 
     def expire(self) -> None:
-        """End the turn."""
+        """Refuse further reads."""
         self.get = self.iterator = self.raw_iterator = _expired
 
 
@@ -163,7 +164,7 @@ def _expired(*_: object, **__: object) -> NoReturn:
 
 
 def unusable(path: Path, error: Exception) -> DatabaseError:
-    """What to tell the operator about a directory that cannot be opened."""
+    """Return the error for a directory that cannot be opened."""
     said = reason(error)
     # A table that has lost its content cannot be mapped into memory.
     emptied = isinstance(error, plyvel.IOError) and ".ldb: Invalid argument" in said
@@ -172,45 +173,45 @@ def unusable(path: Path, error: Exception) -> DatabaseError:
             f"the database in {path} is damaged ({said}); stop the server and move the directory away, or serve with "
             "--start-empty-if-damaged"
         )
-    return DatabaseError(f"cannot open the database in {path}: {said}; mend that, or choose another --data-dir")
+    return DatabaseError(f"cannot open the database in {path}: {said}; fix that, or choose another --data-dir")
 
 
-def taken(path: Path) -> DatabaseError:
-    """What to tell the operator about a directory that another process has."""
+def in_use_error(path: Path) -> DatabaseError:
+    """Return the error for a directory that another process uses."""
     return DatabaseError(f"{path} is in use by another process; stop it, or choose another --data-dir")
 
 
 def reason(error: Exception) -> str:
-    """LevelDB's message, which plyvel hands over as bytes; or what any other error says."""
+    """Return the message of an error. plyvel passes LevelDB's messages as bytes."""
     message = error.args[0] if error.args and isinstance(error.args[0], bytes) else None
     return message.decode(errors="replace") if message is not None else str(error)
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """A database that is there, for as long as the block lasts. It still belongs to its owner then.
+    """Open an existing database for the duration of the block, and keep the owner of its files.
 
     Raises:
-        DatabaseError: there is none, it is in use, or it cannot be opened.
+        DatabaseError: it does not exist, is in use, or cannot be opened.
     """
     if not exists(path):
         raise DatabaseError(f"there is no database in {path}; name its directory with --data-dir")
     if in_use(path):
-        raise taken(path)
+        raise in_use_error(path)
     with files.owned(path), contextlib.closing(open_leveldb(path)) as db:
         yield db
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a database in a directory, or the remains of one."""
+    """Return whether a directory holds a database or the remains of one."""
     return (path / "CURRENT").exists() or damage(path) is not None
 
 
 def in_use(path: Path) -> bool:
-    """Whether another process has the database open.
+    """Return whether another process has the database open, without disturbing that process.
 
-    It is not disturbed: LevelDB itself renames the log of whoever has the database before it looks at the lock. Not
-    for a process that has it open itself, which would lose its lock.
+    LevelDB itself would rename the log of the other process before it checks the lock. A process that has the database
+    open must not call this, because it would lose its own lock.
     """
     try:
         with (path / "LOCK").open("r+b") as lock:
@@ -225,13 +226,13 @@ def in_use(path: Path) -> bool:
 
 
 def set_aside(path: Path) -> Path:
-    """Move a directory that nobody uses out of the way; returns where it is now: beside, with the time in its name.
+    """Rename an unused directory and return its new path, next to the old one and with the time in its name.
 
     Raises:
-        DatabaseError: it is in use, or cannot be moved.
+        DatabaseError: it is in use or cannot be moved.
     """
     if in_use(path):
-        raise taken(path)
+        raise in_use_error(path)
     path = path.resolve()
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     aside = path.with_name(f"{path.name}.damaged-{stamp}")
@@ -249,7 +250,7 @@ def set_aside(path: Path) -> Path:
 
 
 def compact(db: Any) -> None:
-    """Give the space of deleted entries back to the disk; as `Database.compact`, but nobody else uses the database."""
+    """Return the space of deleted entries to the disk, for a database that nothing else uses."""
     db.compact_range(start=layout.AFTER_ALL, stop=layout.AFTER_ALL)
     for key in (layout.BEFORE_ALL, layout.AFTER_ALL):
         db.delete(key)
@@ -257,12 +258,12 @@ def compact(db: Any) -> None:
 
 
 def damage(path: Path) -> str | None:
-    """Return what is wrong with a directory that LevelDB must not open; None if nothing is, or without a database.
+    """Return the damage of a directory that LevelDB must not open, or None.
 
-    LevelDB would abort the process because of some damage, and delete files because of other.
+    Some damage would make LevelDB abort the process, and some would make it delete files.
     """
     if not (path / "CURRENT").exists() and [*path.glob("[0-9]*.ldb"), *path.glob("[0-9]*.log")]:
-        return "there are tables or logs, but no CURRENT"  # LevelDB would begin anew and delete them
+        return "there are tables or logs, but no CURRENT"  # LevelDB would start over and delete them
     wrong = next(filter(_footer_is_wrong, path.glob("[0-9]*.ldb")), None)
     return None if wrong is None else f"{wrong.name} does not end as a table does"
 
@@ -273,7 +274,7 @@ def _footer_is_wrong(table: Path) -> bool:
         file.seek(max(0, blocks_bytes))
         footer = file.read()
     if not footer.endswith(_MAGIC):
-        # It was not finished and is not in use, or LevelDB says what is wrong.
+        # The table is unfinished and unused, or LevelDB reports the problem.
         return False
     numbers = _varints(footer[: -len(_MAGIC)])
     places = zip(numbers[0:4:2], numbers[1:4:2], strict=False)
@@ -281,7 +282,7 @@ def _footer_is_wrong(table: Path) -> bool:
 
 
 def _varints(data: bytes) -> list[int]:
-    """Whole numbers of 7 bits a byte, the lowest first; the top bit says that there are more."""
+    """Return the varints in the data: 7 bits per byte, lowest first. The top bit marks a continuation."""
     numbers, number, shift = [], 0, 0
     for byte in data:
         number |= (byte & 0x7F) << shift

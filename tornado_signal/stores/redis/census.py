@@ -1,4 +1,4 @@
-"""What is stored on Redis, in numbers."""
+"""Counts of a store's content on Redis."""
 
 import asyncio
 from collections import Counter

@@ -1,7 +1,7 @@
-"""What is published when a session or a topic changes, on sharded channels: to be subscribed before the first look.
+"""Notifications about changed sessions and topics, on sharded channels. Subscribe before the first read.
 
-A message says nothing but "look again". After a connection was lost, or a slot has moved, each channel is subscribed
-anew, and whatever watches it looks again: nothing that was published meanwhile is missed.
+A message only says that something has changed. After a lost connection or a moved slot each channel is subscribed again
+and its watches are woken, so that no change is missed.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ KEPT_S: Final = 5.0  # how long a channel stays subscribed that nothing watches:
 PING_S: Final = 1.0
 SILENT_S: Final = 3.0  # after which a connection is taken for lost
 AGAIN_S: Final = 0.1  # before a channel that was refused is asked for again
-IN_FLIGHT: Final = 500  # commands whose reply is awaited; more would hold up the node and this process
+IN_FLIGHT: Final = 500  # commands without a reply; more would delay the node and this process
 
 
 class PubSubConnection:
@@ -27,7 +27,7 @@ class PubSubConnection:
 
     Args:
         node: where.
-        wakes: what is told.
+        change_feed: the owner, which is notified.
         access: how to get in.
     """
 
@@ -57,7 +57,7 @@ class PubSubConnection:
         self._ask(b"SUNSUBSCRIBE", channel)
 
     async def settled(self) -> None:
-        """Wait until all that was published before has been told."""
+        """Wait until all earlier messages have been processed."""
         if self._connection is None:
             return
         pong = self._loop.create_future()
@@ -170,7 +170,7 @@ class ChangeFeed:
     Args:
         topology: where they are.
         access: how to get in.
-        watches: what is woken; keys are channels.
+        watches: the watches, whose keys are channels.
         metrics: where subscribed channels are counted.
 
     Attributes:
@@ -238,7 +238,7 @@ class ChangeFeed:
         self.watches.changed(channel)
 
     def confirmed(self, channel: bytes) -> None:
-        """A channel is subscribed; what was published while it was not may have been missed."""
+        """Wake the watches of a newly subscribed channel, because earlier messages can have been missed."""
         self._settle(channel)
         if channel in self._missed:
             self._missed.discard(channel)
@@ -276,7 +276,7 @@ class ChangeFeed:
             self._subscribe(channel)
 
     async def settled(self) -> None:
-        """Wait until all that was published before has been told."""
+        """Wait until all earlier messages have been processed."""
         while self.pending:
             await asyncio.wait(list(self.pending.values()))
         await asyncio.gather(

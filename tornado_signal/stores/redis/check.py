@@ -1,4 +1,4 @@
-"""Whether every index agrees with the sessions (contract E6). Reads the whole store, also while it is written."""
+"""Consistency checks of a store on Redis. They read the whole store, which can be in use."""
 
 import asyncio
 import re
@@ -17,7 +17,7 @@ KEYS_STEP = 1000  # keys among which some are found
 
 
 async def flaws(store: RedisStore) -> list[str]:
-    """All that does not agree, a sentence for each; empty if all is well.
+    """Return a sentence for each problem.
 
     Raises:
         Unavailable: not everything can be read.
@@ -31,7 +31,7 @@ async def flaws(store: RedisStore) -> list[str]:
 
 
 async def all_keys(store: RedisStore) -> AsyncGenerator[list[bytes], None]:
-    """Yield all keys in steps; what is written meanwhile may be missing."""
+    """Yield all keys in steps. Keys written during the scan can be missing."""
     pattern = re.sub(r"([\[\]*?\\])", r"\\\1", store.prefix) + "*"
     for node in store.topology.primaries:
         cursor = b"0"
@@ -46,7 +46,7 @@ async def all_keys(store: RedisStore) -> AsyncGenerator[list[bytes], None]:
 
 
 async def problems(store: RedisStore) -> list[str]:
-    """What of the listings does not agree, or seems so because it is being changed."""
+    """Return the problems of the listings. Concurrent changes can look like problems."""
     found: list[str] = []
     for origin in await store.origins.all():
         for partition in store.partitions.all(origin):
@@ -55,7 +55,7 @@ async def problems(store: RedisStore) -> list[str]:
 
 
 async def _unlisted(store: RedisStore) -> list[str]:
-    """Sessions without an answer that no listing has."""
+    """Return unanswered sessions that are in no listing."""
     found = []
     origins = {store.partitions.all(origin)[0].name: origin for origin in await store.origins.all()}
     async for keys in all_keys(store):
@@ -130,7 +130,7 @@ async def _check_partition(store: RedisStore, partition: Partition) -> list[str]
 
 
 async def _check_session(store: RedisStore, partition: Partition, code: bytes, ends_ms: int, now_ms: int) -> str:
-    """What is wrong with a listed session that ends at this time; empty if nothing is."""
+    """Return the problem of a listed session with this expiry, or an empty text."""
     key = partition.session(code)
     (fixed, expires, sent), gone_ms = await asyncio.gather(
         store.client.call(partition.slot, (b"HMGET", key, b"h", b"e", b"k"), write=False),

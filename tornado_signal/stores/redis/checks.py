@@ -1,4 +1,4 @@
-"""What the servers must be like, and what an operator should know about them (contract E4)."""
+"""Checks of the Redis servers' settings at the start (docs/scaling.md)."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ _REPLICA = re.compile("ip=([^,]+),port=([0-9]+),state=online")
 
 
 def check_clocks(nodes: Iterable[Node]) -> None:
-    """Warn if the clocks of the nodes differ: a session lives by the clock of its node, whatever client reads it."""
+    """Warn if the clocks of the nodes differ, because a session lives by the clock of its node."""
     ahead_s = {"{}:{}".format(*node.address): node.clock_ahead_s or 0.0 for node in nodes}
     first, last = min(ahead_s, key=ahead_s.__getitem__), max(ahead_s, key=ahead_s.__getitem__)
     skew_s = ahead_s[last] - ahead_s[first]
@@ -33,7 +33,7 @@ def check_clocks(nodes: Iterable[Node]) -> None:
 
 
 async def _setting(node: Node, name: str) -> str:
-    """A setting of a node; empty if it may not be read."""
+    """Return a setting of a node, or an empty text if it is hidden."""
     reply = await node.reads.submit((b"CONFIG", b"GET", name))
     return text_of(reply[1]) if isinstance(reply, list) and len(reply) == 2 else ""
 
@@ -42,7 +42,7 @@ async def check_node(node: Node, acknowledgement: Acknowledgement, access: Crede
     """Check a primary, and its replicas, which may take over.
 
     Returns:
-        Whether it syncs each write before it answers, as far as that matters, and how much it may hold, in bytes.
+        Whether it syncs each write before the reply, as far as that matters, and its memory limit in bytes.
 
     Raises:
         OperatorError: one of them cannot be used as it is.
@@ -74,7 +74,7 @@ async def check_node(node: Node, acknowledgement: Acknowledgement, access: Crede
 
 
 async def _check_replica(node: Node, acknowledgement: Acknowledgement) -> bool:
-    """Check a replica as `_check_sound` does; one that does not respond is taken for sound."""
+    """Check a replica as `_check_sound` does. One that does not respond passes."""
     try:
         reply = await node.reads.submit((b"INFO",))
         if isinstance(reply, Exception):
@@ -86,7 +86,7 @@ async def _check_replica(node: Node, acknowledgement: Acknowledgement) -> bool:
 
 
 async def _check_sound(node: Node, info: dict[str, str], acknowledgement: Acknowledgement) -> bool:
-    """Check what every node needs; return whether it syncs each write before it answers, as far as that matters."""
+    """Check the settings of any node. Return whether it syncs each write before the reply, as far as that matters."""
     where = "{}:{}".format(*node.address)
     version = info.get("valkey_version") or info["redis_version"]
     number = tuple(int(part) for part in version.split(".")[:2])

@@ -1,4 +1,4 @@
-"""Calls that are tried again while a node is away, fails over, or hands a slot to another, up to their time."""
+"""Calls that are retried within their time limit while a node is unavailable, fails over or moves a slot."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0  # between two looks at each node
 AWAY_LOOK_S: Final = 0.1  # the same while a primary does not respond
-PAUSE_S: Final = 0.01  # before the first repetition; twice as long before each other
+PAUSE_S: Final = 0.01  # before the first retry, doubled before each further one
 MAX_PAUSE_S: Final = 0.2
 REPEATED_S: Final = 60.0  # between two lines of the log about the same error of a node
 
@@ -27,7 +27,7 @@ AGAIN: Final = AWAY | {"TRYAGAIN", "NotReplicated"}
 
 
 class Client:
-    """Calls to whichever node has a slot.
+    """Calls to the primary of a slot.
 
     Args:
         topology: where the slots are.
@@ -49,13 +49,13 @@ class Client:
         self._looking: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Look at the nodes once, and go on with that."""
+        """Read the clocks of the nodes, now and at intervals."""
         for node in self.topology.primaries:
             await node.look()
         self._looking = self._loop.create_task(self._look())
 
     async def close(self) -> None:
-        """Stop looking; nothing can be asked any more."""
+        """Stop reading the clocks. Further calls fail."""
         self._closed = True
         self._refusals.close()
         if self._looking is not None:
@@ -69,7 +69,7 @@ class Client:
         return int((self._loop.time() + max(ahead_s, default=0.0)) * 1000)
 
     async def run(self, slot: int, keys: tuple[bytes, ...], script_call: Call, *more: bytes, write: bool = True) -> Any:
-        """Run a script; `more` follows its arguments.
+        """Run a script. `more` follows its arguments.
 
         Raises:
             Unavailable: as `call`.
@@ -80,7 +80,7 @@ class Client:
         return await self.call(slot, command, write, script)
 
     async def call(self, slot: int, command: Command, write: bool, script: Script | None = None) -> Any:
-        """Send a command, and again as long as that can help.
+        """Send a command, and retry while that can help.
 
         A command may be executed more than once.
 
@@ -88,10 +88,10 @@ class Client:
             slot: where its keys are.
             command: what to send.
             write: whether it is acknowledged only when it is as safe as configured.
-            script: the script that the command runs; its text is sent to a node that does not know it.
+            script: the script that the command runs. A node that does not know it gets its text.
 
         Raises:
-            Unavailable: it did not work in time; it may have been executed or not.
+            Unavailable: the time limit has passed. The command may have been executed.
         """
         if self._closed:
             raise Unavailable("Redis: closed")
@@ -150,7 +150,7 @@ class Client:
         raise Unavailable("Redis at {}:{}: {}".format(*node.address, reason)) from reply
 
     async def _send(self, lane: Pipeline, until_s: float, *commands: Command) -> Any:
-        """Return the reply to the last command, or a NodeLost if there is none in time."""
+        """Return the reply to the last command, or a NodeLost after the time limit."""
         future = lane.submit(*commands)
         timer = self._loop.call_at(until_s, _expire, future)
         try:

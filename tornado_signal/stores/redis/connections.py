@@ -1,4 +1,4 @@
-"""Connections to nodes: how to get in, and commands and replies on the wire. What Redis calls an error is a reply."""
+"""Connections to nodes: authentication, commands and replies. An error of Redis is a reply."""
 
 import asyncio
 import functools
@@ -20,19 +20,19 @@ class Failure(Exception):
 
     @property
     def kind(self) -> str:
-        """What has happened, as one word."""
+        """The kind of the failure, as one word."""
         return type(self).__name__
 
 
 class ErrorReply(Failure):
-    """An error that a node has answered with; its kind is the word that it begins with, such as MOVED."""
+    """An error reply of a node. Its kind is its first word, such as MOVED."""
 
     @property
     def kind(self) -> str:
         return str(self).partition(" ")[0]
 
     def elsewhere(self, asked: Address) -> tuple[int, Address]:
-        """The slot and the address that MOVED and ASK name; without a host it is that of the node that was asked."""
+        """Return the slot and the address in MOVED and ASK. A missing host is that of the node itself."""
         _, slot, address = str(self).split(" ")[:3]
         host, _, port = address.rpartition(":")
         return int(slot), (host or asked[0], int(port))
@@ -58,7 +58,7 @@ class Connection(asyncio.Protocol):
         return self._transport is None or self._transport.is_closing()
 
     def serve(self, on_reply: Callable[[Any], None], on_lost: Callable[[], None]) -> None:
-        """Have replies go elsewhere from now on."""
+        """Replace the callbacks."""
         self._on_reply, self._on_lost = on_reply, on_lost
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -77,13 +77,13 @@ class Connection(asyncio.Protocol):
         self._on_lost()
 
     def send(self, commands: Iterable[Command]) -> None:
-        """Send commands one behind the other."""
+        """Send commands in a row."""
         assert self._transport is not None
         # Its types say that a command is one word.
         self._transport.write(b"".join([hiredis.pack_command(command) for command in commands]))  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """End it at once; nothing more is heard of it."""
+        """Close the connection immediately, without further callbacks."""
         self.serve(lambda reply: None, lambda: None)
         if self._transport is not None:
             self._transport.abort()
@@ -91,14 +91,14 @@ class Connection(asyncio.Protocol):
 
 @dataclass
 class Credentials:
-    """How to get in.
+    """Credentials for nodes.
 
     Attributes:
-        user: the name; None for the default one.
-        password: None for none; a reload of the settings can replace it.
+        user: the user name, or None for the default user.
+        password: the password, or None. A reload of the settings can replace it.
         tls: whether connections are encrypted.
-        ca: the file of the authority that the servers' certificates are from; None for the system's.
-        timeout_s: for a connection, and for a batch of commands.
+        ca: the file with the certificate authority of the servers, or None for the system's.
+        timeout_s: the time limit of a connection attempt and of a batch of commands.
     """
 
     user: str | None = None
@@ -114,11 +114,11 @@ class Credentials:
     async def connect(
         self, address: Address, on_reply: Callable[[Any], None], on_lost: Callable[[], None]
     ) -> Connection:
-        """Open a connection; the arguments are those of `Connection`.
+        """Open a connection. The arguments are those of `Connection`.
 
         Raises:
-            OSError: that does not work, or takes too long.
-            ErrorReply: the node does not let this in.
+            OSError: the node cannot be reached in time.
+            ErrorReply: the node refuses the credentials.
         """
         loop = asyncio.get_running_loop()
         replies: asyncio.Queue[Any] = asyncio.Queue()

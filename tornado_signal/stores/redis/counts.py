@@ -1,4 +1,4 @@
-"""What an origin has in all its partitions, for its quotas: as known here, read anew before anything is refused."""
+"""Counts of an origin in all its partitions, for its quotas. They are cached, and read again before a refusal."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from ..quotas import Quotas
 from .partitions import Partition, Partitions
 
 FRESH_S: Final = 1.0
-PUBLISHING: Final = 32  # so many processes may publish at once, and each its part of what is left
+PUBLISHING: Final = 32  # assumed number of concurrent publishers, which share the remaining quota
 ORIGINS_KEPT: Final = 10_000
 
 Sizes = list[tuple[int, int]]
@@ -21,7 +21,7 @@ class _Known:
     def __init__(self, sizes: Sizes, read_s: float, left: int) -> None:
         self.sizes = sizes
         self.read_s = read_s
-        # Others may be publishing, too: that many more here, and they are read again.
+        # Other processes may publish as well. After this many new sessions here the counts are read again.
         self.unread = left // PUBLISHING
         self.near = not self.unread
 
@@ -29,9 +29,9 @@ class _Known:
 class OriginCounts:
     """Sessions and topics of origins, by partition.
 
-    A script knows its partition alone. So it is told how much the quotas leave beside the others, and that is read the
-    more often the less they leave. Nothing waits for that but what is published by origins that are near their quotas:
-    some partitions may be away.
+    A script knows only its own partition, so it gets the quota that the other partitions leave. The less is left, the
+    more often the counts are read. Only offers of origins near their quotas wait for that, because some partitions can
+    be unavailable.
 
     Args:
         partitions: of the store.
@@ -48,8 +48,8 @@ class OriginCounts:
         self.allow(quotas)
 
     def allow(self, quotas: Quotas) -> None:
-        """Apply other quotas: what is known of origins is read anew, with what they leave."""
-        # As long as no partition has so many, all together have half of what they may.
+        """Apply other quotas. The counts of all origins are read again."""
+        # While every partition is below this, the origin is below half of its quota.
         self._near = (
             quotas.sessions_per_origin / (2 * self._partitions.count),
             quotas.topics_per_origin / (2 * self._partitions.count),
@@ -68,7 +68,7 @@ class OriginCounts:
         return sessions, sum(size[1] for size in known.sizes) - known.sizes[own][1]
 
     def note(self, origin: str, partition: Partition, sessions: int, topics: int) -> "asyncio.Task[None] | None":
-        """A partition has so much now; the others are read, if that may matter.
+        """Record the counts of a partition. Read those of the others if the quota may be near.
 
         Returns:
             The reading, if the origin is near its quotas: what is published had better wait for it.
@@ -102,7 +102,7 @@ class OriginCounts:
             await asyncio.wait(list(self._reading.values()))
 
     async def refresh(self, origin: str, others: tuple[int, int]) -> bool:
-        """Read what an origin has, before it is refused because of these; whether that may have changed anything."""
+        """Read the counts of an origin before a refusal. Return whether they may have changed."""
         if others == (0, 0):
             return False
         before = self._known.get(origin)

@@ -1,4 +1,4 @@
-"""What is listed on Redis: topics, sessions, the state of a listing and its events."""
+"""Topics, listings and their events on Redis."""
 
 import asyncio
 import heapq
@@ -28,7 +28,7 @@ class Discovery:
         partitions: of the store.
         watching: what is subscribed.
         identity: of the store.
-        timeout_ms: how long departures are remembered.
+        timeout_ms: how long removals are recorded.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Discovery:
                     _, ends[at], some = next(left)
                     found[at] += some
                     whole[at] = len(some) < many
-            # What is beyond the last of a partition that is not read to its end is not known.
+            # Unknown beyond the last topic of a partition that was not read to its end.
             bound = min((some[-1][0] for some, done in zip(found, whole, strict=True) if not done), default=None)
             merged = list(heapq.merge(*found))
             known = len(merged) if bound is None else sum(topic <= bound for topic, _ in merged)
@@ -77,9 +77,9 @@ class Discovery:
             many *= 2
 
     async def _find_rank(self, partitions: Sequence[Partition], ends: Sequence[int], offset: int) -> list[int]:
-        """Where to begin in each partition, so that no more than `offset` topics come before, and not many fewer.
+        """Return a rank in each partition so that slightly fewer than `offset` topics precede them in total.
 
-        Topics are spread evenly: the rank of a topic in one partition tells about how many topics precede it in all.
+        Topics are spread evenly, so the rank of a topic in one partition estimates its rank in all of them.
         """
         low, high = [0] * len(partitions), list(ends)
         for step in itertools.count():
@@ -151,7 +151,7 @@ class Discovery:
             stop = b"(" + members[-1]
 
     async def _listed(self, partition: Partition, codes: Sequence[bytes]) -> list[ListedSession | None]:
-        """Sessions as a listing has them; None for those that are not there or have been answered."""
+        """Return sessions as a listing shows them. None stands for a missing or answered one."""
         return await asyncio.gather(*(self._one_listed(partition, code) for code in codes))
 
     async def _one_listed(self, partition: Partition, code: bytes) -> ListedSession | None:
@@ -219,7 +219,7 @@ class Discovery:
             listed = found.session.serial
             added.append(Added(TopicPosition(identity, serial, listed), found))
         more = len(come) == EVENTS_STEP
-        # A session that has left before a reader had it is not to be told of: those up to here count as known.
+        # Sessions up to here count as known, so that removed ones that the reader never got are not reported.
         return EventBatch(removed, added, TopicPosition(identity, serial, listed if more else serial), more)
 
     async def _step(

@@ -1,7 +1,7 @@
-"""Held offers of processes that are gone: each process notes what it holds and shows that it is alive.
+"""Withdrawal of held offers of lost processes: each process records its held offers and renews a heartbeat.
 
-The notes lie outside the partitions of the offers, so that one beat is enough for all that a process holds. They can be
-wrong: an offer is withdrawn only if it still has a lease of that process.
+The records are outside the partitions of the offers, so that one heartbeat serves all of them. They can be outdated:
+an offer is withdrawn only if it still has a lease of that process.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ from .client import Client
 from .partitions import key_slot
 
 BEAT_S: Final = 2.0
-LATE_BEATS: Final = 2  # after which, and the grace period, a process is suspected; it is given up a whole beat later
-PIECE: Final = 50  # offers that are withdrawn at a time
-CLAIM_MS: Final = 10_000  # for which one process withdraws what another one held
-NOTE_MS: Final = 3_600_000  # how long notes stay when no process is left
+LATE_BEATS: Final = 2  # missed beats before the grace period. After both, and one more beat, a process counts as lost
+PIECE: Final = 50  # offers withdrawn per step
+CLAIM_MS: Final = 10_000  # time for which one process withdraws the offers of a lost one
+NOTE_MS: Final = 3_600_000  # lifetime of records when no process is left
 CODE_BYTES: Final = 16
 
 
 class Leases:
-    """What the processes of a store hold.
+    """The held offers of all processes of a store.
 
     Args:
         client: calls to the nodes.

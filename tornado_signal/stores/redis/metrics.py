@@ -1,4 +1,4 @@
-"""What the engine on Redis counts."""
+"""Metrics of the engine on Redis."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,14 +7,14 @@ from ...metrics import WORK_S, Family, Histogram
 
 
 class RedisMetrics:
-    """What the engine on Redis has done.
+    """Metrics of the engine on Redis.
 
     Attributes:
-        seconds: how long calls took, with all repetitions.
-        retries: how many were repeated, by why.
-        failed: how many were given up.
-        failovers: how often slots were found to have other primaries.
-        subscribed: how many channels are.
+        seconds: durations of calls, with all repetitions.
+        retries: the number of repeated calls by reason.
+        failed: the number of failed calls.
+        failovers: the number of changes of primaries.
+        subscribed: the number of subscribed channels.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class RedisMetrics:
         self.subscribed = 0
 
     def families(self) -> Iterator[Family]:
-        """Yield everything that was counted."""
+        """Yield all metrics."""
         meaning = "How long calls of Redis took, all repetitions included."
         yield Family("histogram", "redis_call_duration_seconds", meaning, self.seconds)
         retries: dict[tuple[str, ...], float] = {(reason,): number for reason, number in self.retries.items()}

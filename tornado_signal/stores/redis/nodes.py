@@ -1,6 +1,6 @@
 """The nodes: commands that come while others are away leave together, in their order.
 
-Each node has two lanes, each with a connection of its own: reads are not held up by what writes wait for.
+Each node has two pipelines with a connection each, so that reads never wait for the replication of writes.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from .connections import Address, Command, Connection, Credentials, ErrorReply, 
 
 log = logging.getLogger(__name__)
 
-BATCH: Final = 500  # commands that leave together; more would hold up all others after a stall
-ROUND_S: Final = 0.25  # of one WAIT; after that the node is asked again which replicas it has
+BATCH: Final = 500  # commands per batch; more would delay all others after a stall
+ROUND_S: Final = 0.25  # duration of one WAIT, after which the node reports its replicas again
 LEAST_S: Final = 0.05  # that a node has for a batch, however long its commands have been in the queue
 HISTORY_S: Final = 1.0  # how long a history is trusted after the node has named it
 REPLACED: Final = "another node is the primary now"
 
-# What the operator can do about errors of nodes, by the words that they begin with.
+# Advice for the operator about errors of nodes, by the first word of the error.
 ADVICE: Final = {
     "OOM": "raise maxmemory",
     "NOAUTH": "set --redis-password-file",
@@ -52,7 +52,7 @@ class Acknowledgement:
         replicas: the least number of replicas that must have a write.
         always: whether the primaries sync each write before they answer, as with `appendfsync always`; known when they
             have been looked at.
-        lag_s: the time after which a silent replica is not waited for; the default fits Redis' own node timeout.
+        lag_s: the time after which a silent replica is ignored. The default fits Redis' default node timeout.
     """
 
     durability: Literal["replicated", "fsync", "os"] = "replicated"
@@ -74,7 +74,7 @@ class Acknowledgement:
         return self.durability == "replicated" and self.replicas > 0
 
     def command(self, replicas: int, wait_ms: int) -> Command | None:
-        """Return the command that follows writes; None for nothing."""
+        """Return the command that follows writes, or None."""
         if self.waits:
             return (b"WAIT", replicas, wait_ms)
         if self.durability == "fsync" and not self.always:
@@ -82,7 +82,7 @@ class Acknowledgement:
         return None
 
     def missing(self, reply: Any, replicas: int) -> str | None:
-        """Return what the reply to that command says is missing; None for nothing."""
+        """Return what is missing according to the reply to that command, or None."""
         if self.durability == "fsync":
             return None if isinstance(reply, list) and reply[0] >= 1 else "a write is not on its disk yet"
         have = reply if isinstance(reply, int) else 0
@@ -111,7 +111,7 @@ class Pipeline:
     Args:
         address: of the node.
         access: how to get in.
-        acknowledgement: of what is sent here; None for reads.
+        acknowledgement: the rule for acknowledging writes, or None for reads.
         confirm: whether a node that has fewer replicas than before is still the primary; None if it knows that itself.
 
     Attributes:
@@ -202,7 +202,7 @@ class Pipeline:
         self._ask([(b"INFO", b"replication"), *commands, *([] if self._wait is None else [self._wait])])
 
     def _wait_until_s(self) -> float:
-        """When to stop waiting for replicas; the rest of the time is for the way."""
+        """Return the time at which to stop waiting for replicas. The rest of the time limit is for the reply."""
         return self._sent_s + 0.75 * (self._until_s - self._sent_s)
 
     async def _connect(self) -> None:
@@ -230,7 +230,7 @@ class Pipeline:
             self._on_written(replies, self._acknowledgement)
 
     def _on_written(self, replies: list[Any], acknowledgement: Acknowledgement) -> None:
-        """Finish a batch of writes if they are as safe as configured; otherwise wait on, or give up."""
+        """Finish a batch of writes if it is as safe as configured. Otherwise wait longer or fail."""
         info = replies.pop(0)
         if isinstance(info, bytes):
             self._history, replicas = parse_replication(info, acknowledgement.lag_s)
@@ -252,7 +252,7 @@ class Pipeline:
         self._finish(replies)
 
     def _count(self, replicas: int) -> None:
-        """Note how many replicas have reported lately; for fewer than before a confirmation may be needed."""
+        """Record the number of replicas that have reported recently. Fewer than before can need a confirmation."""
         if replicas >= self._replicas or self._confirm is None:
             self._replicas = replicas
         elif self._confirming is None:
@@ -277,7 +277,7 @@ class Pipeline:
         self._loop.call_soon(self._send)
 
     def lose(self, why: str = "the connection was closed") -> None:
-        """Give up all commands, and disconnect; what was asked for since has waited for as long."""
+        """Fail all commands, the queued ones included, and disconnect."""
         self.disconnect()
         self._replies, self._expected, self._working, self._results = [], 0, False, None
         lost, self._batch, self._queue = self._batch + self._queue, [], []
@@ -286,7 +286,7 @@ class Pipeline:
                 future.set_result(NodeLost(why))
 
     def disconnect(self) -> None:
-        """Close the connection, if there is one; the next command opens another."""
+        """Close the connection, if any. The next command opens another one."""
         if self._late is not None:
             self._late.cancel()
         for task in (self._connecting, self._confirming):
@@ -315,9 +315,9 @@ class Node:
         confirm: as that of `Pipeline`.
 
     Attributes:
-        reads: what changes nothing, or nothing that anybody is told of.
+        reads: the pipeline for commands that change nothing, or whose changes are not acknowledged.
         writes: what is acknowledged.
-        problem: why it did not respond the last time; empty if it did.
+        problem: the reason for the last missing response, or empty.
         clock_ahead_s: by how much its clock is ahead of the event loop's.
     """
 
@@ -373,7 +373,7 @@ def reason_of(error: Exception) -> str:
     """Return why a node cannot be reached, in few words: it may become the label of a metric."""
     if isinstance(error, TimeoutError):
         return "no response in time"
-    # uvloop's `strerror` is that of the system; that of asyncio names the address as well.
+    # uvloop's `strerror` is the system's text. That of asyncio also contains the address.
     number = getattr(error, "errno", None)
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and isinstance(number, int) and number > 0:
         return os.strerror(number)

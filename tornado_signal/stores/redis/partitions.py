@@ -1,6 +1,6 @@
-"""Where sessions lie: each origin in partitions, each partition in one hash slot, and the names of its keys.
+"""Partitions of origins, each in one hash slot, and the names of their keys.
 
-A topic lies in the partition that its hash says, and the code of a session carries the number of its partition.
+The hash of a topic selects its partition. The code of a session contains the number of its partition.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ class Partition:
     __slots__ = ("_tag", "name", "shared", "slot")
 
     def __init__(self, prefix: bytes, origin: str, number: int) -> None:
-        # Of so many bytes that no two origins with the same hash can be found.
+        # Long enough that nobody can find two origins with the same hash.
         digest = hashlib.sha256(origin.encode("utf-8", "surrogatepass")).digest()[:16]
         self.name = urlsafe_b64encode(digest).rstrip(b"=")
         self._tag = b"%b{%b.%x}:" % (prefix, self.name, number)
@@ -67,7 +67,7 @@ class Partition:
 
     @staticmethod
     def listing_member(session: Session) -> bytes:
-        """What its listing has for a session."""
+        """Return the member of the listing for a session."""
         topic = session.topic.encode()
         return len(topic).to_bytes(2, "big") + topic + session.serial.to_bytes(8, "big") + session.code
 
@@ -81,7 +81,7 @@ class Partition:
 
     @property
     def topic_keys(self) -> tuple[bytes, ...]:
-        """All keys that a script for topics may touch; there is no session with the first name."""
+        """Return all keys that a script for topics can use. No session has the first name."""
         return (self._tag + b"s:", self._tag + b"w:", *self.shared)
 
     def topic_channel(self, topic: str) -> bytes:
@@ -135,10 +135,10 @@ class Partitions:
 
 
 def parse_key(key: bytes) -> tuple[bytes, bytes] | None:
-    """What a key is of.
+    """Parse the name of a key.
 
     Returns:
-        The name of an origin's partitions, and the code of its session, empty for a partition's counts; None for
+        The name of an origin's partitions, and the code of the session, empty for a partition's counts. None for
         every other key.
     """
     found = _KEY.search(key)

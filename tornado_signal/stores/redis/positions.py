@@ -1,18 +1,18 @@
-"""Positions of this engine: each names the partition's identity, which is made anew when all of it has been lost."""
+"""Positions of this engine. Each contains the identity of the partition, which changes if the partition is lost."""
 
 import os
 from typing import NamedTuple
 
-STORE_DIGITS = 4  # of an identity, hexadecimal; the others are the partition's own
+STORE_DIGITS = 4  # hexadecimal digits of the store in an identity; the others are of the partition
 
 
 class TopicPosition(NamedTuple):
-    """Where a reader of a topic or of its listing has come to.
+    """The position of a reader of a topic or of its listing.
 
     Attributes:
-        identity: the partition's: 12 hexadecimal digits.
-        serial: the newest departure that it knows; of a listing, the newest session in it.
-        listed: the newest session that it has been told of; of a listing, how many there are.
+        identity: the identity of the partition, 12 hexadecimal digits.
+        serial: the newest known removal. For a listing: its newest session.
+        listed: the newest known session. For a listing: its length.
     """
 
     identity: str
@@ -21,16 +21,16 @@ class TopicPosition(NamedTuple):
 
 
 class StoreIdentity:
-    """The identity of a store, from which those of its partitions are made.
+    """The identity of a store, from which the identities of its partitions derive.
 
     Attributes:
-        name: 12 hexadecimal digits; empty until the store is open.
+        name: 12 hexadecimal digits, or empty until the store is open.
     """
 
     name = ""
 
     def make(self) -> str:
-        """Make the identity of a partition."""
+        """Return a new identity for a partition."""
         return self.name[:STORE_DIGITS] + os.urandom(4).hex()
 
     @property

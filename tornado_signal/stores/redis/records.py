@@ -1,4 +1,4 @@
-"""What is kept of a session, as the scripts write it and as it is read."""
+"""Records of sessions in the format of the scripts."""
 
 import struct
 from collections.abc import Sequence
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from ...session import ListedSession, Session, SessionUpdate, Side
 
-CHUNK = 16  # so many numbers of a side share a field
-SPREAD_MS = 30_000  # after its expiry the key of a session is gone; as in the scripts
+CHUNK = 16  # messages of a side per field
+SPREAD_MS = 30_000  # the key of a session is deleted at most this long after its expiry
 _TIMES = struct.Struct(">QQQ")
 _SENT = struct.Struct(">IIIIIB")
 _NUMBERED = struct.Struct(">II")
@@ -15,12 +15,12 @@ NAMES = {Side.OFFERER: b"o", Side.ANSWERER: b"a"}
 
 
 class Sent(NamedTuple):
-    """What both sides have sent.
+    """The state of both sides' messages.
 
     Attributes:
         last: the last number of each side.
         answered: the number of the answer, 0 for none.
-        secret_hash: the answerer's.
+        secret_hash: the hash of the answerer's secret.
     """
 
     last: dict[Side, int]
@@ -32,7 +32,7 @@ UNANSWERED = Sent({Side.OFFERER: 1, Side.ANSWERER: 0}, 0, b"")
 
 
 def pack_fixed(secret_hash: bytes, topic: str, info: str) -> bytes:
-    """What is fixed when an offer is published, as its script takes it: without times and serial."""
+    """Return the fixed data of a session as an argument of its script, without times and serial."""
     name = topic.encode()
     return b"%c%b%b%b%b" % (len(secret_hash), secret_hash, struct.pack(">H", len(name)), name, info.encode())
 
@@ -90,7 +90,7 @@ def unpack_listed(code: bytes, fields: Sequence[bytes | None]) -> tuple[ListedSe
     """A listed session from `h`, `e`, `k`, `o` and the first chunks of its candidates.
 
     Returns:
-        It, and the offerer's last number; None if it is no longer there, or has been answered.
+        The session and the offerer's last number, or None if it no longer exists or is answered.
     """
     fixed, expires, kept, offer, *chunks = fields
     if fixed is None or expires is None or offer is None:
@@ -103,7 +103,7 @@ def unpack_listed(code: bytes, fields: Sequence[bytes | None]) -> tuple[ListedSe
 
 
 def unpack_news(side: Side, fields: Sequence[bytes | None], sent: Sent, serial: int, since: int) -> SessionUpdate:
-    """What a side has sent, from `e`, its description, and the chunks of its candidates."""
+    """Return the messages of a side, from `e`, its description and the chunks of its candidates."""
     expires, description, *chunks = fields
     assert expires is not None
     number = 1 if side is Side.OFFERER else sent.answered

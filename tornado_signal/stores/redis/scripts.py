@@ -1,7 +1,7 @@
 """The scripts that read and change sessions, each atomic for one partition, and their arguments by name.
 
-The text of a script begins with local variables that are written when it is loaded: the constants that it shares with
-Python, its keys and its arguments. Servers know a script by the hash of its text.
+When a script is loaded, local variables are added at its start: the constants that it shares with Python, its keys
+and its arguments. Servers identify a script by the hash of its text.
 """
 
 import hashlib
@@ -54,14 +54,14 @@ def create(
         head: what is fixed, without times and serial.
         offer: the offer.
         lifetime_ms: how long the session lives.
-        remember_ms: how long departures are remembered.
+        remember_ms: how long removals are recorded.
         secret_hash: of the offerer's secret.
         max_in_topic: sessions of the topic.
         max_sessions: sessions of this partition.
         max_topics: topics of this partition.
         identity: of the partition, if it is new.
         by_content: 1 if the code is made from the content, else 0.
-        lease: the holder's; empty for none.
+        lease: the lease of the holder, or empty.
     """
     return "create", (
         code,
@@ -99,17 +99,17 @@ def add_candidates(*, side: bytes, secret_hash: bytes, token: bytes, max_candida
 
 
 def withdraw(*, code: bytes, side: bytes, secret_hash: bytes, token: bytes, remember_ms: int) -> Call:
-    """Withdraw a session; `token` identifies this call, if it is repeated."""
+    """Withdraw a session. `token` identifies this call, in case it is repeated."""
     return "withdraw", (code, side, secret_hash, token, remember_ms)
 
 
 def refresh(*, code: bytes, side: bytes, secret_hash: bytes, remember_ms: int) -> Call:
-    """Move a session's expiry to now and its lifetime."""
+    """Set a session's expiry to now plus its lifetime."""
     return "refresh", (code, side, secret_hash, remember_ms)
 
 
 def hold(*, code: bytes, secret_hash: bytes, lease: bytes, remember_ms: int) -> Call:
-    """Give an offer this lease instead of all others, and refresh it."""
+    """Replace all leases of an offer by this one, and refresh it."""
     return "hold", (code, secret_hash, lease, remember_ms)
 
 
@@ -119,19 +119,19 @@ def renew(*, code: bytes, lease: bytes, remember_ms: int) -> Call:
 
 
 def release(*, code: bytes, lease: bytes, token: bytes, remember_ms: int) -> Call:
-    """Give leases of an offer back; `lease` is a lease or a process identifier, `token` identifies this call."""
+    """Release leases of an offer. `lease` is a lease or a process id, `token` identifies this call."""
     return "release", (code, lease, token, remember_ms)
 
 
 def topic_step(*, topic: bytes, departed_serial: int, listed_serial: int, most: int, remember_ms: int) -> Call:
-    """Read what has happened to a topic since a position.
+    """Read the changes of a topic since a position.
 
     Args:
         topic: the topic.
-        departed_serial: of the last departure that the reader knows.
-        listed_serial: of the last session that it knows.
-        most: departures, and arrivals.
-        remember_ms: how long departures are remembered.
+        departed_serial: the serial of the last removal that the reader knows.
+        listed_serial: the serial of the last session that it knows.
+        most: the maximum number of removals, and of additions.
+        remember_ms: how long removals are recorded.
     """
     return "topic_step", (topic, departed_serial, listed_serial, most, remember_ms)
 
@@ -142,12 +142,12 @@ def listing_state(*, topic: bytes, remember_ms: int) -> Call:
 
 
 def topics(*, first: int, many: int, remember_ms: int) -> Call:
-    """Read the counts of a partition, and `many` of its topics in their order from the rank `first` on."""
+    """Read the counts of a partition, and `many` of its topics in order from the rank `first`."""
     return "topics", (first, many, remember_ms)
 
 
 def heal(*, code: bytes, topic: bytes, serial: int, remember_ms: int) -> Call:
-    """Remove a session from its listing that does not exist any more."""
+    """Remove a session that no longer exists from its listing."""
     return "heal", (code, topic, serial, remember_ms)
 
 
@@ -155,8 +155,8 @@ class Script(NamedTuple):
     """One script.
 
     Attributes:
-        text: what the server runs.
-        sha: its hash, by which the server knows it, in hexadecimal digits.
+        text: the source text.
+        sha: the hash that identifies it at the server, in hexadecimal digits.
     """
 
     text: bytes
@@ -164,7 +164,7 @@ class Script(NamedTuple):
 
 
 def _load(call: Callable[..., Call]) -> Script:
-    """Load the script that a function calls."""
+    """Load the script of a function."""
     parameters = inspect.signature(call).parameters
     if call(**{each: each for each in parameters}) != (call.__name__, tuple(parameters)):
         raise TypeError(f"{call.__name__} changes the order of its arguments")

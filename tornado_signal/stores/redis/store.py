@@ -1,7 +1,7 @@
-"""The sessions on Redis or Valkey: what may be asked and changed, each under the origin that asks for it.
+"""The store on Redis or Valkey.
 
-Every change is one script, atomic for the partition of its topic. Nothing is kept in the process but connections,
-subscriptions and a few counts, so that any process answers as any other. The time is the nodes' own.
+Every change is one script, atomic for the partition of its topic. A process keeps only connections, subscriptions
+and a few counts, so all processes respond alike. The time is that of the nodes.
 """
 
 import asyncio
@@ -42,37 +42,37 @@ from .topology import Topology
 from .watching import Watching
 
 FULL_RETRY_S = 10
-ASIDE_S = 0.05  # for what a change does not depend on
+ASIDE_S = 0.05  # time limit for work that a change does not depend on
 PROBE_MS = 60_000
-PROBES = 16_384  # among so many keys there is one for each primary, unless it has next to no slots
+PROBES = 16_384  # enough keys for one in each primary, unless a primary has very few slots
 FORMAT = "1"
 
 
 class RedisStore:
-    """The sessions on Redis; see `Store` for its operations. Belongs to the event loop that runs.
+    """A store on Redis, on the running event loop. `Store` describes its operations.
 
     Args:
-        addresses: of any nodes, or of Sentinels.
-        sentinel: the name that the Sentinels know the primary by; empty without them.
-        access: how to get in.
-        sentinel_access: how to get in at the Sentinels.
+        addresses: addresses of any nodes, or of Sentinels.
+        sentinel: the name of the primary at the Sentinels, or empty without Sentinels.
+        access: credentials of the nodes.
+        sentinel_access: credentials of the Sentinels.
         acknowledgement: when a write is acknowledged.
-        prefix: what all keys and channels begin with.
-        partitions: how many each origin has; always the same for a store.
-        timeout_ms: how long a session lives, and its departure from a listing is remembered.
-        codes: `random` or `content` (contract B16).
-        quotas: how much there may be; of an origin somewhat more while several processes publish at once.
-        hold_grace_ms: how long the held offers of a process that is gone wait for their holders.
+        prefix: the prefix of all keys and channels.
+        partitions: the number of partitions of each origin, fixed for a store.
+        timeout_ms: the lifetime of a session, and of the record of its removal from a listing.
+        codes: `random` or `content` (docs/decisions.md#deterministic-identifiers).
+        quotas: the quotas. Concurrent processes can slightly exceed those of an origin.
+        hold_grace_ms: how long the held offers of a lost process wait for their holders.
 
     Attributes:
-        metrics: what has become of the sessions, as far as this process has done it.
+        metrics: metrics of the sessions that this process changed.
         process_id: see `Store`.
-        redis_metrics: what it has done for that.
-        topology: where everything is.
-        client: calls of Redis.
-        partitions: where sessions are.
-        watching: what is subscribed, and what waits for a session or a topic.
-        origins: which origins have sessions.
+        redis_metrics: metrics of the engine.
+        topology: the primaries and their slots.
+        client: calls to Redis.
+        partitions: the partitions of each origin.
+        watching: subscriptions, and watches of sessions and topics.
+        origins: the origins with sessions.
     """
 
     def __init__(
@@ -144,10 +144,10 @@ class RedisStore:
             raise
 
     async def open_to_read(self) -> None:
-        """Make ready to look at what is there, whatever the nodes are like; nothing is written.
+        """Prepare for reading an existing store, whatever the settings of the nodes. Write nothing.
 
         Raises:
-            OperatorError: they cannot be reached, or there is nothing.
+            OperatorError: no node responds, or there is no store.
         """
         await self.topology.open()
         await self.client.open()
@@ -155,7 +155,7 @@ class RedisStore:
         self.partitions.use(int(partitions))
 
     async def _kind(self) -> tuple[str, ...]:
-        """Format, partitions and identity of the store."""
+        """Return format, partitions and identity of the store."""
         key = f"{self.prefix}store".encode()
         found = await self.client.call(key_slot(key), (b"HMGET", key, "format", "partitions", "identity"), write=False)
         if None in found:
@@ -167,7 +167,7 @@ class RedisStore:
         return tuple(each.decode() for each in found)
 
     async def _claim(self) -> None:
-        """Read what kind of store it is, or say so first."""
+        """Read format and partitions of the store, or write them to a new one."""
         key = f"{self.prefix}store".encode()
         slot = key_slot(key)
         for name, value in (
@@ -217,7 +217,7 @@ class RedisStore:
         await asyncio.gather(*(self._probe(node) for node in self.topology.primaries))
 
     async def _probe(self, node: Node) -> None:
-        """Write and read a key that a primary has."""
+        """Write and read a key of a primary."""
         for number in range(PROBES):
             key = f"{self.prefix}{{{number:x}}}:probe".encode()
             slot = key_slot(key)
@@ -285,7 +285,7 @@ class RedisStore:
         return code, int(expires)
 
     async def _aside(self, work: Coroutine[None, None, None]) -> None:
-        """Do what a change does not depend on; it is not waited for while a node that it needs is away."""
+        """Run work that the change does not depend on. Wait at most ASIDE_S for it."""
         task = asyncio.create_task(work)
         self._asides.add(task)
         task.add_done_callback(self._asides.discard)
@@ -335,7 +335,7 @@ class RedisStore:
         side = reader.other
         known = since.number if since else 0
         description = b"o" if side is Side.OFFERER else b"a"
-        last = known  # of the numbers that are asked for
+        last = known  # of the requested numbers
         while True:
             fields = records.chunk_fields(side, known + 1, last + records.CHUNK)
             command = (b"HMGET", key, b"h", b"k", b"e", description, *fields)

@@ -1,4 +1,4 @@
-"""Which node has which slot, and how that is found out: of a single node, by Sentinels, or in a cluster."""
+"""The primaries and their slots, discovered from a single node, from Sentinels or from a cluster."""
 
 import asyncio
 import logging
@@ -51,7 +51,7 @@ class Report(NamedTuple):
 
 
 async def ask_all(calls: Iterable[Coroutine[Any, Any, T]], useful: Callable[[T], bool]) -> list[T]:
-    """Run calls in parallel; after the first useful result, wait at most `GRACE_S` for the others."""
+    """Run calls in parallel. After the first useful result, wait at most `GRACE_S` for the others."""
     loop = asyncio.get_running_loop()
     pending = {loop.create_task(call) for call in calls}
     results: list[T] = []
@@ -70,19 +70,19 @@ async def ask_all(calls: Iterable[Coroutine[Any, Any, T]], useful: Callable[[T],
 
 
 class Topology:
-    """The primaries. Belongs to the event loop that runs.
+    """The primaries of the store, on the running event loop.
 
     Args:
-        addresses: of any nodes, or of Sentinels.
-        sentinel: the name that the Sentinels know the primary by; empty without them.
-        access: how to get in.
-        sentinel_access: how to get in at the Sentinels.
+        addresses: addresses of any nodes, or of Sentinels.
+        sentinel: the name of the primary at the Sentinels, or empty without Sentinels.
+        access: credentials of the nodes.
+        sentinel_access: credentials of the Sentinels.
         acknowledgement: when a write is acknowledged.
-        metrics: where changes of primaries are counted.
+        metrics: the metrics to update.
 
     Attributes:
         cluster: whether it is a cluster.
-        primaries: all of them.
+        primaries: all primaries.
     """
 
     def __init__(
@@ -107,10 +107,10 @@ class Topology:
         self._claims: dict[Address, Claim] = {}
         self._reports: list[Report] = []
         self._announced: list[Node] = []  # the primaries that are in the log
-        self._moved = False  # whether a slot has since the last look
+        self._moved = False  # whether a slot has moved since the last refresh
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_s = 0.0
-        self._epoch = 0  # of the last report that was believed
+        self._epoch = 0  # of the last accepted report
 
     @property
     def available(self) -> bool:
@@ -121,7 +121,7 @@ class Topology:
         """Find the primaries.
 
         Raises:
-            OperatorError: none can be reached, or something else answers.
+            OperatorError: no node responds, or another program does.
         """
         problem: object = "no address is configured"
         if self._sentinel:
@@ -146,7 +146,7 @@ class Topology:
                     self._assign([self.node_at(address)] * SLOTS)
                 break
         if problem is not None:
-            raise OperatorError(f"Redis cannot be used: {problem}; see --redis-nodes and how to get in")
+            raise OperatorError(f"Redis cannot be used: {problem}; see --redis-nodes and the credentials")
         self._announced = self.primaries[:]
         if self._sentinel:
             self._acknowledgement.outlast(max(report.down_after_s for report in self._reports))
@@ -154,14 +154,14 @@ class Topology:
             await self._read_node_timeout()
 
     async def _read_node_timeout(self) -> None:
-        """Read how long a primary in a minority may serve; Redis' default stays if that may not be read."""
+        """Read how long a primary in a minority serves. Keep the default if the node hides it."""
         replies = [await node.reads.submit((b"CONFIG", b"GET", b"cluster-node-timeout")) for node in self.primaries]
         found = [int(reply[1]) for reply in replies if isinstance(reply, list) and len(reply) == 2]
         if len(found) == len(replies):
             self._acknowledgement.outlast(max(found) / 1000)
 
     def node_at(self, address: Address) -> Node:
-        """The node of an address."""
+        """Return the node of an address."""
         node = self._nodes.get(address)
         if node is None:
             confirm = self._confirm if self._sentinel else None
@@ -169,12 +169,12 @@ class Topology:
         return node
 
     def node(self, slot: int) -> Node:
-        """The primary of a slot."""
+        """Return the primary of a slot."""
         return self._by_slot[slot]
 
     def moved(self, slot: int, address: Address) -> None:
-        """A node says that another one has a slot."""
-        # Thousands of channels may learn it at one moment: nothing here goes through all slots.
+        """Record that a node named another one as the owner of a slot."""
+        # Thousands of channels can call this at once, so it must not loop over all slots.
         node = self.node_at(address)
         if self._by_slot[slot] is not node:
             self._by_slot[slot] = node
@@ -184,7 +184,7 @@ class Topology:
         self.refresh_soon()
 
     def refresh_soon(self) -> "asyncio.Task[None]":
-        """Find the primaries again; once for all that ask meanwhile."""
+        """Find the primaries again. Concurrent calls share one search."""
         if self._refreshing is None:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
         return self._refreshing
@@ -222,14 +222,14 @@ class Topology:
         self.primaries = list(dict.fromkeys(by_slot))
 
     async def _ask_cluster(self) -> str | None:
-        """Ask for the slots; return what is wrong, if no node can tell."""
+        """Query the slots. Return the problem if no node responds."""
         addresses = dict.fromkeys([*(node.address for node in self.primaries), *self._nodes, *self._addresses])
         found = await ask_all(map(self._claims_of, addresses), lambda each: isinstance(each, dict))
         answers = [each for each in found if isinstance(each, dict)]
         if not answers:
             return next((each for each in found if isinstance(each, str)), "no node responds")
         claims: dict[Address, Claim] = {}
-        # What a minority says may be outdated.
+        # Claims of a minority can be outdated.
         for each in [*answers, *([self._claims] if 2 * len(answers) <= len(addresses) else [])]:
             for address, claim in each.items():
                 if address not in claims or claims[address].epoch < claim.epoch:
@@ -246,9 +246,9 @@ class Topology:
         return problem
 
     async def _claims_of(self, address: Address) -> dict[Address, Claim] | str:
-        """The claims of all primaries as one node knows them; what is wrong, if it cannot tell."""
+        """Return the claims of all primaries as one node knows them, or the problem."""
         lane = self.node_at(address).reads
-        # They leave together. Only the first names the epochs, only the second the addresses that clients are to use.
+        # Both are sent in one batch. Only the first has the epochs, only the second the addresses for clients.
         nodes, slots = await asyncio.gather(lane.submit((b"CLUSTER", b"NODES")), lane.submit((b"CLUSTER", b"SLOTS")))
         if isinstance(slots, Exception):
             return f"{address[0]}:{address[1]}: {slots}"
@@ -263,23 +263,23 @@ class Topology:
         return claims
 
     async def _ask_sentinels(self) -> str | None:
-        """Ask for the primary; return what is wrong, if no Sentinel can tell."""
+        """Query the primary. Return the problem if no Sentinel responds."""
         found = await ask_all(map(self._report_of, self._addresses), lambda each: isinstance(each, Report))
         self._reports = [each for each in found if isinstance(each, Report)]
         if not self._reports:
             return next((each for each in found if isinstance(each, str)), "no Sentinel responds")
         latest = max(self._reports, key=lambda report: report.epoch)
-        # Fewer may all be outdated.
+        # A minority of reports can be outdated.
         if latest.epoch >= self._epoch or 2 * len(self._reports) > len(self._addresses):
             self._epoch = latest.epoch
             self._assign([self.node_at(latest.address)] * SLOTS)
         return None
 
     async def _report_of(self, address: Address) -> Report | str:
-        """What a Sentinel reports; what is wrong, if it cannot tell."""
+        """Return the report of a Sentinel, or the problem."""
         lane = Pipeline(address, self._sentinel_access)
         try:
-            # The first names a promoted replica earlier.
+            # The first command names a promoted replica earlier than the second.
             primary, details = await asyncio.gather(
                 lane.submit((b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._sentinel)),
                 lane.submit((b"SENTINEL", b"MASTER", self._sentinel)),
@@ -299,7 +299,7 @@ class Topology:
         return f"{address[0]}:{address[1]}: {reason}"
 
     async def _confirm(self, address: Address) -> bool:
-        """Whether most Sentinels still take a node for the primary, and do not suspect it."""
+        """Return whether most Sentinels still consider a node the primary, and do not suspect it."""
         found = await asyncio.gather(*map(self._report_of, self._addresses))
         reports = [each for each in found if isinstance(each, Report)]
         known = max([len(self._addresses), *(report.sentinels for report in reports)])

@@ -9,17 +9,17 @@ from .change_feed import ChangeFeed
 from .client import Client
 from .partitions import key_slot
 
-LOOK_AGAIN_S = 0.005  # after something should have expired: clocks are not read at the same instant
+LOOK_AGAIN_S = 0.005  # delay after an expiry, because clocks are not read at the same instant
 
 
 class Watching:
-    """What is watched, by channel.
+    """The watches by channel.
 
     Args:
         client: the clocks of the nodes.
         wakes: subscriptions.
-        watches: what waits for a channel.
-        timeout_s: how long a subscription may take.
+        watches: the watches by channel.
+        timeout_s: the time limit of a subscription.
     """
 
     def __init__(self, client: Client, change_feed: ChangeFeed, watches: Watches, timeout_s: float) -> None:
@@ -27,7 +27,7 @@ class Watching:
         self.change_feed = change_feed
         self.watches = watches
         self._timeout_s = timeout_s
-        self._expiring: dict[bytes, tuple[int, asyncio.TimerHandle]] = {}  # by channel, when something expires there
+        self._expiring: dict[bytes, tuple[int, asyncio.TimerHandle]] = {}  # the next expiry, by channel
 
     def close(self) -> None:
         """Cancel all timers."""
@@ -36,7 +36,7 @@ class Watching:
         self._expiring.clear()
 
     def watch(self, channel: bytes, slot: int) -> Watch:
-        """Open a watch; its `opened` waits until the channel is subscribed."""
+        """Open a watch. Its `opened` waits until the channel is subscribed."""
         self.change_feed.want(channel, slot)
         watch = self.watches.watch(channel)
         if channel in self.change_feed.pending:
@@ -44,7 +44,7 @@ class Watching:
         return watch
 
     def expects(self, channel: bytes, expires: bytes) -> None:
-        """Have what watches a topic look at it when something expires there: no other message tells of that."""
+        """Wake the watches of a topic when a session in it expires, because an expiry publishes no message."""
         if not expires or not self.watches.watched(channel):
             return
         expires_ms = int(expires)
@@ -62,7 +62,7 @@ class Watching:
         self.watches.changed(channel)
 
     def wake_expired(self) -> None:
-        """Have what watches topics look at them now."""
+        """Wake all watches of topics now."""
         for channel, (_, timer) in list(self._expiring.items()):
             timer.cancel()
             self._expire(channel)
