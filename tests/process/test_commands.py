@@ -296,7 +296,8 @@ def test_a_wait_in_vain_is_exit_status_1_and_the_offer_is_withdrawn(server, begi
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"), [(b"", "there is no offer on standard input"), (b"\xff", "standard input is not UTF-8")]
+    ("told", "reason"),
+    [(b"", "standard input is empty; it must contain the offer"), (b"\xff", "standard input is not UTF-8")],
 )
 def test_an_input_that_is_empty_or_no_text_is_not_published(server, told, reason):
     command = [COMMAND, "offer", "lobby"]

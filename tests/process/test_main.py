@@ -64,7 +64,7 @@ def test_help_of_serve_names_each_setting():
         (["sessions", ""], {}, "argument TOPIC: '': expected a topic of 1 to 256 characters"),
         (["sessions", "x" * 257], {}, "expected a topic of 1 to 256 characters"),
         (["offer", "lobby", "--wait", "soon"], {}, "argument --wait: 'soon': expected a number of seconds"),
-        (["offer", "lobby", "--candidate", ""], {}, "argument --candidate: '': expected some text"),
+        (["offer", "lobby", "--candidate", ""], {}, "argument --candidate: '': expected a non-empty text"),
         (["ping", "--count", "0"], {}, "argument --count: '0': expected a whole number from 1 to 100000"),
         (["completion", "sh"], {}, "invalid choice: 'sh'"),
     ],

@@ -1,6 +1,6 @@
-"""The commands for users of a server: their arguments, and where each is.
+"""The arguments of the client commands.
 
-A command's module is imported when it runs: the command line starts fast, and `serve` needs none of them.
+The module of a command is imported when it runs, so that the command line starts fast.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def _server(url: str) -> str:
 
 
 def _utf8(text: str) -> str:
-    text.encode()  # an argument that is not UTF-8 fails here, with a ValueError
+    text.encode()  # raises a ValueError if the argument was not UTF-8
     return text
 
 
@@ -43,7 +43,7 @@ SERVERS = list_of(
 )
 TOPIC = _string(256, "a topic of 1 to 256 characters")
 INFO = _string(1024, "1 to 1024 characters")
-CANDIDATE = _string(65536, "some text")
+CANDIDATE = _string(65536, "a non-empty text")
 SECONDS = converted(float, matching(r"[0-9]{1,8}(\.[0-9]{1,3})?", "a number of seconds"))
 
 
@@ -55,12 +55,14 @@ def _lazy(module: str, name: str) -> Callable[[argparse.Namespace], None]:
 
 
 def add_commands(root: CommandLine) -> None:
-    """Add the commands; an OperatorError ends one with exit status 1."""
+    """Add the client commands."""
 
     def add(module: str, name: str, summary: str, description: str) -> CommandLine:
         return root.add_command(name, _lazy(module, name.replace("-", "_")), summary, description)
 
-    topics = add("discovery", "topics", "list the topics", "List the topics that have sessions, and how many.")
+    topics = add(
+        "discovery", "topics", "list the topics", "List the topics with sessions, and the number of sessions of each."
+    )
     sessions = add(
         "discovery", "sessions", "list the sessions of a topic", "List the sessions of a topic, newest first."
     )
@@ -69,18 +71,22 @@ def add_commands(root: CommandLine) -> None:
         "discovery",
         "watch",
         "follow the sessions of a topic",
-        "Follow the sessions of a topic, or the topics themselves, until it is interrupted. "
-        "A break of the connection or a restart of the server does not end it.",
+        "Follow the sessions of a topic, or the list of topics, until interrupted. It reconnects after a network "
+        "failure or a restart of the server.",
     )
     watch.add_argument(
-        "topic", metavar="TOPIC", nargs="?", type=flag_reader(TOPIC), help="without one, the topics are watched"
+        "topic",
+        metavar="TOPIC",
+        nargs="?",
+        type=flag_reader(TOPIC),
+        help="the topic to follow (default: the list of topics)",
     )
     offer = add(
         "signaling",
         "offer",
         "publish an offer and wait for its answer",
-        "Publish what standard input says as an offer, wait for the answer, and print it. The offer is withdrawn if it "
-        "ends before.",
+        "Publish standard input as an offer, wait for the answer and print it. If the command ends earlier, it "
+        "withdraws the offer.",
     )
     offer.add_argument("topic", metavar="TOPIC", type=flag_reader(TOPIC))
     offer.add_argument(
@@ -90,13 +96,13 @@ def add_commands(root: CommandLine) -> None:
         "signaling",
         "answer",
         "print an offer and answer it",
-        "Print an offer and close standard output; then send what standard input says as its answer.",
+        "Print an offer and close standard output. Then send standard input as the answer.",
     )
     answer.add_argument(
         "target",
         metavar="TOPIC|CODE",
         type=flag_reader(TOPIC),
-        help="a topic, of which the oldest session is taken, or the code of a session",
+        help="the code of a session, or a topic whose oldest session to answer",
     )
     for parser, event in (offer, "an answer"), (answer, "an offer"):
         parser.add_argument(
@@ -117,15 +123,15 @@ def add_commands(root: CommandLine) -> None:
         "ping",
         "ping",
         "measure how fast offers are answered",
-        "Publish an offer, answer it, and measure the time until the answer is there, again and again. What it "
-        "publishes it withdraws.",
+        "Repeatedly publish an offer, answer it, and measure the time until the offerer has the answer. All offers are "
+        "withdrawn.",
     )
     ping.add_argument(
         "--count",
         type=flag_reader(integer(1, 100_000)),
         default=10,
         metavar="N",
-        help="how often (default: %(default)s)",
+        help="number of measurements (default: %(default)s)",
     )
     check_ice = add(
         "check_ice",
@@ -140,16 +146,16 @@ def add_commands(root: CommandLine) -> None:
             "--url",
             type=flag_reader(SERVERS),
             metavar="URL",
-            help="the server; or several with commas between, of which the first that works is used "
+            help="URL of the server, or several separated by commas, of which the first available one is used "
             f"(environment: {URL_VARIABLE}; default: {DEFAULT_URL})",
         )
         parser.add_argument(
             "--origin",
             type=flag_reader(ORIGIN),
             metavar="ORIGIN",
-            help=f"whose sessions (environment: {ORIGIN_VARIABLE}; default: that of the server's own pages)",
+            help=f"origin of the sessions (environment: {ORIGIN_VARIABLE}; default: the origin of the server)",
         )
-        parser.add_argument("--json", action="store_true", help="print JSON, one object a line, also on a terminal")
+        parser.add_argument("--json", action="store_true", help="print JSON, one object per line, also on a terminal")
     completion = add(
         "manual",
         "completion",

@@ -14,7 +14,7 @@ from . import run
 
 T = TypeVar("T", Topic, Session)
 
-LOOK_S = 1.0  # between two requests for the topics, on which the API has no wait
+POLL_S = 1.0  # between two requests for the topics, because the API has no long poll for them
 
 
 def topics(arguments: argparse.Namespace) -> None:
@@ -25,85 +25,87 @@ def topics(arguments: argparse.Namespace) -> None:
 def sessions(arguments: argparse.Namespace) -> None:
     """List the sessions of a topic."""
 
-    async def find(client: SignalClient) -> list[Session]:
+    async def list_sessions(client: SignalClient) -> list[Session]:
         return (await client.sessions(arguments.topic)).sessions
 
-    _list(arguments, find, sessions_table)
+    _list(arguments, list_sessions, sessions_table)
 
 
 def _list(
     arguments: argparse.Namespace,
-    find: Callable[[SignalClient], Awaitable[list[T]]],
+    read: Callable[[SignalClient], Awaitable[list[T]]],
     table: Callable[[list[T]], str],
 ) -> None:
     async def work(client: SignalClient) -> None:
-        found = await find(client)
+        entries = await read(client)
         if terminal.wants_tables(arguments.json):
-            print(table(found))
+            print(table(entries))
         else:
-            for each in found:
-                terminal.print_line(each)
+            for entry in entries:
+                terminal.print_line(entry)
 
     run.with_client(arguments, work, interrupted="interrupted")
 
 
 def watch(arguments: argparse.Namespace) -> None:
-    """Follow a topic, or the topics."""
+    """Follow a topic, or the list of topics."""
     follow = watch_topic if arguments.topic else watch_topics
     run.with_client(arguments, lambda client: follow(client, arguments))
 
 
 async def watch_topic(client: SignalClient, arguments: argparse.Namespace) -> None:
-    """Print a line for each event; on a terminal the listing, every second."""
+    """Print a line for each event, or on a terminal the listing every second."""
     if not terminal.wants_tables(arguments.json):
         async for event in client.topic_events(arguments.topic):
             terminal.print_line({"event": event.name, **event.data})
         return
-    there: dict[str, Session] = {}
+    listed: dict[str, Session] = {}
 
     async def follow() -> None:
         async for event in client.topic_events(arguments.topic):
             if event.name == "session":
-                there[event.data["code"]] = event.data  # type: ignore[assignment]
+                listed[event.data["code"]] = event.data  # type: ignore[assignment]
             else:
-                there.pop(event.data["code"], None)
+                listed.pop(event.data["code"], None)
 
     following = asyncio.create_task(follow())
-    pause_s = 0.1  # for the sessions that are there already
+    pause_s = 0.1  # for the sessions that exist already
     while True:
         await asyncio.wait([following], timeout=pause_s)
-        pause_s = LOOK_S
+        pause_s = POLL_S
         if following.done():
             return following.result()
-        _draw(f"{terminal.shortened(arguments.topic)}: {len(there)} waiting", sessions_table(reversed(there.values())))
+        _draw(
+            f"{terminal.shortened(arguments.topic)}: {len(listed)} waiting", sessions_table(reversed(listed.values()))
+        )
 
 
 async def watch_topics(client: SignalClient, arguments: argparse.Namespace) -> None:
-    """Print a line for each topic whose count has changed; on a terminal all topics."""
+    """Print a line for each topic with a changed count, or on a terminal all topics."""
     before: dict[str, int] = {}
     while True:
-        found = await all_topics(client)
+        current = await all_topics(client)
         client.retry_timeout_s = run.OUTAGE_S
         if terminal.wants_tables(arguments.json):
-            _draw(f"{len(found)} topics", topics_table(found))
+            _draw(f"{len(current)} topics", topics_table(current))
         else:
-            now = {each["topic"]: each["count"] for each in found}
-            for topic in sorted({*before, *now}):
-                if before.get(topic) != now.get(topic):
-                    terminal.print_line({"topic": topic, "count": now.get(topic, 0)})
+            now = {topic["topic"]: topic["count"] for topic in current}
+            for name in sorted({*before, *now}):
+                if before.get(name) != now.get(name):
+                    terminal.print_line({"topic": name, "count": now.get(name, 0)})
             before = now
-        await asyncio.sleep(back_off_s(0, LOOK_S))
+        await asyncio.sleep(back_off_s(0, POLL_S))
 
 
 async def all_topics(client: SignalClient) -> list[Topic]:
-    """The topics of all pages."""
-    found: list[Topic] = []
+    """Return the topics of all pages."""
+    result: list[Topic] = []
     page = 1
     while True:
         part = await client.topics(page, 1000)
-        found += part["topics"]
+        result += part["topics"]
         if not part["pagination"]["hasMore"]:
-            return found
+            return result
         page += 1
 
 
@@ -111,29 +113,29 @@ def _draw(head: str, table: str) -> None:
     print(f"{terminal.CLEAR}{head}, {time.strftime('%H:%M:%S')}\n\n{table}", flush=True)
 
 
-def topics_table(found: list[Topic]) -> str:
-    """Topics as a table."""
-    return terminal.table(["TOPIC", "SESSIONS"], [[each["topic"], each["count"]] for each in found])
+def topics_table(entries: list[Topic]) -> str:
+    """Format topics as a table."""
+    return terminal.table(["TOPIC", "SESSIONS"], [[topic["topic"], topic["count"]] for topic in entries])
 
 
-def sessions_table(found: Iterable[Session]) -> str:
-    """Sessions as a table."""
+def sessions_table(entries: Iterable[Session]) -> str:
+    """Format sessions as a table."""
     now_ms = time.time() * 1000
     rows = [
         [
-            each["code"],
-            each["info"],
-            _duration(now_ms - each["createdAt"]),
-            _duration(each["expiresAt"] - now_ms),
-            len(each["offer"]),
-            len(each["offerCandidates"]),
+            session["code"],
+            session["info"],
+            _duration(now_ms - session["createdAt"]),
+            _duration(session["expiresAt"] - now_ms),
+            len(session["offer"]),
+            len(session["offerCandidates"]),
         ]
-        for each in found
+        for session in entries
     ]
     return terminal.table(["CODE", "INFO", "AGE", "LEFT", "OFFER", "CANDIDATES"], rows)
 
 
 def _duration(ms: float) -> str:
-    """A time span in words."""
+    """Format a duration."""
     left_s = max(0, round(ms / 1000))
     return f"{left_s} s" if left_s < 120 else f"{left_s // 60} min" if left_s < 7200 else f"{left_s // 3600} h"

@@ -1,4 +1,4 @@
-"""`completion` and `man`, made from the parser that `--help` comes from."""
+"""`completion` and `man`, generated from the parser of the command line."""
 
 import argparse
 import textwrap
@@ -11,8 +11,8 @@ from . import ORIGIN_VARIABLE, URL_VARIABLE
 
 LINE = 79
 ENVIRONMENT = {
-    URL_VARIABLE: "The server of every command but serve; several with commas between.",
-    ORIGIN_VARIABLE: "The origin of every command but serve.",
+    URL_VARIABLE: "URL of the server for the client commands, or several separated by commas.",
+    ORIGIN_VARIABLE: "Origin for the client commands.",
 }
 
 
@@ -36,7 +36,7 @@ def man(arguments: argparse.Namespace) -> None:
 
 
 def page(root: CommandLine) -> Iterator[str]:
-    """The manual page of a command line, line by line, in man(7)."""
+    """Yield the lines of the manual page in man(7) format."""
     description, epilog = root.description or "", root.epilog or ""
     yield f'.TH {root.prog.upper()} 1 {time.strftime("%Y-%m-%d")} "{root.prog}" "User Commands"'
     yield from [".SH NAME", f"{escape(root.prog)} \\- {escape(description.rstrip('.').lower())}"]
@@ -44,9 +44,9 @@ def page(root: CommandLine) -> Iterator[str]:
     yield from [".SH DESCRIPTION", escape(description)]
     yield from [".SH OPTIONS", *options(root)]
     yield ".SH COMMANDS"
-    for name, each in root.commands.items():
-        yield from [f".SS {escape(f'{root.prog} {name}')}", escape(each.description or "")]
-        yield from options(each)
+    for name, command in root.commands.items():
+        yield from [f".SS {escape(f'{root.prog} {name}')}", escape(command.description or "")]
+        yield from options(command)
     yield ".SH ENVIRONMENT"
     for name, meaning in ENVIRONMENT.items():
         yield from [".TP", f".B {name}", escape(meaning)]
@@ -54,24 +54,24 @@ def page(root: CommandLine) -> Iterator[str]:
 
 
 def options(parser: CommandLine) -> Iterator[str]:
-    """The arguments of one command."""
-    for each in parser.arguments:
-        if "--help" not in each.option_strings:
-            meaning = (each.help or "as it is called there") % {"default": each.default}
-            yield from [".TP", f".B {escape(usage(each))}", escape(meaning)]
+    """Yield the lines for the arguments of a command."""
+    for argument in parser.arguments:
+        if "--help" not in argument.option_strings:
+            meaning = (argument.help or "required") % {"default": argument.default}
+            yield from [".TP", f".B {escape(usage(argument))}", escape(meaning)]
 
 
 def usage(argument: argparse.Action) -> str:
-    """What is typed: a flag with its value, if it takes one, or the value alone."""
+    """Return the syntax of an argument: a flag with its value, if any, or only the value."""
     value = argument.metavar or (f"{{{','.join(argument.choices)}}}" if argument.choices else argument.dest.upper())
     if not argument.option_strings:
         return str(value)
-    behind = {0: "", "?": f" [{value}]", None: f" {value}"}[argument.nargs]
-    return ", ".join(flag + behind for flag in argument.option_strings)
+    suffix = {0: "", "?": f" [{value}]", None: f" {value}"}[argument.nargs]
+    return ", ".join(flag + suffix for flag in argument.option_strings)
 
 
 def escape(text: str) -> str:
-    """Text as troff shows it unchanged; one line."""
+    """Escape text for troff, as one line."""
     words = text.replace("\\", "\\e").replace("-", "\\-").split()
-    # At the beginning of a line these two would be orders to troff.
+    # At the beginning of a line, troff would interpret these two as requests.
     return " ".join("\\&" + word if word[0] in ".'" else word for word in words)

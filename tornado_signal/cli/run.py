@@ -1,4 +1,4 @@
-"""A command that runs with a client until it is done or interrupted, and one sentence for each failure."""
+"""Running a command with a client, and the error message of each failure."""
 
 import argparse
 import asyncio
@@ -18,11 +18,11 @@ from . import DEFAULT_URL, ORIGIN_VARIABLE, SERVERS, URL_VARIABLE
 
 T = TypeVar("T")
 
-OUTAGE_S = 60.0  # how long a command that waits goes on without a server
+OUTAGE_S = 60.0  # how long a waiting command tolerates an unavailable server
 
 
 def urls(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """The servers, from the flag, the environment or the default."""
+    """Return the URLs of the servers, from the flag, the environment or the default."""
     return arguments.url or _from_environment(URL_VARIABLE, SERVERS) or (DEFAULT_URL,)
 
 
@@ -38,13 +38,17 @@ def with_client(
     interrupted: str | None = None,
     servers: tuple[str, ...] | None = None,
 ) -> None:
-    """Run something with a client of these servers, or of those of `urls`. SIGINT and SIGTERM cancel it.
+    """Run a coroutine function with a client. SIGINT and SIGTERM cancel it.
 
-    With a message for it that is a failure, without one the normal end.
+    Args:
+        arguments: the arguments of the command.
+        work: the coroutine function.
+        interrupted: the error message after SIGINT or SIGTERM; None if they are the normal end.
+        servers: the URLs of the servers; None for those of `urls`.
 
     Raises:
-        OperatorError: something that the user can mend.
-        ConfigError: the environment is wrong.
+        OperatorError: the command failed or was interrupted.
+        ConfigError: an environment variable is invalid.
     """
     chosen = servers or urls(arguments)
     origin = arguments.origin or _from_environment(ORIGIN_VARIABLE, ORIGIN)
@@ -77,12 +81,12 @@ def with_client(
     except ModuleNotFoundError as error:
         raise OperatorError(str(error)) from error
     except BrokenPipeError:
-        # The reader has closed the pipe. Python would complain about unwritten output at its end.
+        # The reader has closed the pipe. Otherwise Python would report unwritten output when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def sentence(error: APIError) -> str:
-    """What went wrong, in one sentence."""
+    """Describe an error in one sentence."""
     if not error.status:
         return f"{error}; is the server running, and is --url right?"
     later = f" (try again in {error.retry_after_s:g} s)" if error.retry_after_s else ""
@@ -90,13 +94,13 @@ def sentence(error: APIError) -> str:
 
 
 async def read_input(what: str) -> str:
-    """All of standard input, without the line break at its end.
+    """Read standard input and return it without the final line break.
 
     Raises:
-        OperatorError: it is empty, or not UTF-8.
+        OperatorError: it is empty or not UTF-8.
     """
     loop = asyncio.get_running_loop()
-    ended: asyncio.Future[bytes] = loop.create_future()
+    content: asyncio.Future[bytes] = loop.create_future()
 
     def read() -> None:
         data = b""
@@ -106,15 +110,15 @@ async def read_input(what: str) -> str:
             loop.call_soon_threadsafe(end, data)
 
     def end(data: bytes) -> None:
-        if not ended.done():
-            ended.set_result(data)
+        if not content.done():
+            content.set_result(data)
 
-    # Not one of asyncio's threads, for whose end it would wait when it is interrupted.
+    # A thread of our own: after an interruption asyncio would wait for the end of one of its threads.
     threading.Thread(target=read, daemon=True).start()
     try:
-        text = (await ended).decode().removesuffix("\n")
+        text = (await content).decode().removesuffix("\n")
     except UnicodeDecodeError:
         raise OperatorError(f"the {what} on standard input is not UTF-8") from None
     if not text:
-        raise OperatorError(f"there is no {what} on standard input")
+        raise OperatorError(f"standard input is empty; it must contain the {what}")
     return text

@@ -19,7 +19,7 @@ _CODE = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def offer(arguments: argparse.Namespace) -> None:
-    """Publish standard input, wait for the answer, print it."""
+    """Publish standard input as an offer, wait for the answer and print it."""
 
     async def work(client: SignalClient) -> None:
         text = await run.read_input("offer")
@@ -30,32 +30,32 @@ def offer(arguments: argparse.Namespace) -> None:
             print(f"code: {code}", file=sys.stderr, flush=True)
             await client.candidates(code, "offerer", arguments.candidate, secret=secret)
             async with time_limit(arguments.wait, "answer"):
-                news = await answered(client, code, secret)
+                update = await wait_for_answer(client, code, secret)
         except BaseException:
             client.retry_timeout_s = 0
             with contextlib.suppress(APIError):
                 await client.withdraw(code, "offerer", secret=secret)
             raise
         if arguments.json:
-            terminal.print_line({"code": code, "answer": news.description, "answerCandidates": news.candidates})
+            terminal.print_line({"code": code, "answer": update.description, "answerCandidates": update.candidates})
         else:
-            print(news.description)
+            print(update.description)
 
     run.with_client(arguments, work, interrupted="interrupted; the offer has been withdrawn")
 
 
 def answer(arguments: argparse.Namespace) -> None:
-    """Print an offer, and answer it with standard input."""
+    """Print an offer and answer it with standard input."""
 
     async def work(client: SignalClient) -> None:
         async with time_limit(arguments.wait, "offer"):
-            code, text, candidates = await find(client, arguments.target)
+            code, text, candidates = await find_session(client, arguments.target)
         print(f"code: {code}", file=sys.stderr, flush=True)
         if arguments.json:
             terminal.print_line({"code": code, "offer": text, "offerCandidates": candidates})
         else:
             print(text)
-        # The program that makes the answer from the offer may be waiting for the offer's end.
+        # The program that makes the answer may read the offer until the end of the output.
         sys.stdout.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         reply = await run.read_input("answer")
@@ -74,10 +74,10 @@ def answer(arguments: argparse.Namespace) -> None:
 
 @contextlib.asynccontextmanager
 async def time_limit(wait_s: float | None, event: str) -> AsyncIterator[None]:
-    """Wait for an event no longer than this.
+    """Limit the time to wait for an event.
 
     Raises:
-        OperatorError: the time is over.
+        OperatorError: the event did not occur in time.
     """
     try:
         async with asyncio.timeout(wait_s):
@@ -86,27 +86,35 @@ async def time_limit(wait_s: float | None, event: str) -> AsyncIterator[None]:
         raise OperatorError(f"no {event} within {wait_s:g} s") from None
 
 
-async def answered(client: SignalClient, code: str, secret: str) -> SessionUpdate:
-    """The answer, and the candidates that came until then."""
+async def wait_for_answer(client: SignalClient, code: str, secret: str) -> SessionUpdate:
+    """Return the answer, and the candidates until then."""
     candidates: list[str] = []
-    async with aclosing(client.news(code, "offerer", secret=secret)) as all_news:
-        async for news in all_news:
-            candidates += news.candidates
-            if news.description is not None:
-                return news._replace(candidates=candidates)
+    async with aclosing(client.news(code, "offerer", secret=secret)) as updates:
+        async for update in updates:
+            candidates += update.candidates
+            if update.description is not None:
+                return update._replace(candidates=candidates)
     raise AssertionError("unreachable")
 
 
-async def find(client: SignalClient, target: str) -> tuple[str, str, list[str]]:
-    """The session with this code, or the oldest of this topic as soon as there is one: code, offer, candidates."""
+async def find_session(client: SignalClient, target: str) -> tuple[str, str, list[str]]:
+    """Wait for a session.
+
+    Args:
+        client: the client.
+        target: the code of a session, or a topic, of which the oldest session is returned.
+
+    Returns:
+        The code, the offer and the candidates.
+    """
     if _CODE.fullmatch(target):
         try:
-            news = await client.poll(target, "answerer")
+            update = await client.poll(target, "answerer")
         except APIError as error:
-            if error.status != 404:  # else it may be a topic that looks like a code
+            if error.status != 404:  # after 404 it may be a topic that looks like a code
                 raise
         else:
-            return target, news.description or "", news.candidates
+            return target, update.description or "", update.candidates
     async with aclosing(client.listings(target)) as listings:
         async for listing in listings:
             client.retry_timeout_s = run.OUTAGE_S
