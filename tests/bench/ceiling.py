@@ -57,7 +57,10 @@ class Ceiling:
                     fields, offer, *candidates = parts
                 created_ms, expires_ms, _, _, length = struct.unpack_from(">QQQQH", fields)
                 session = {"code": str(uuid.UUID(bytes=value[:16])), "info": fields[34 + length :].decode()}
-                session |= {"offer": offer.decode(), "offerCandidates": [each.decode() for each in candidates]}
+                session |= {
+                    "offer": offer.decode(),
+                    "offerCandidates": [candidate.decode() for candidate in candidates],
+                }
                 listed.append(session | {"createdAt": created_ms, "expiresAt": expires_ms})
         return {"sessions": listed}
 

@@ -23,7 +23,7 @@ MOST_MB = 2
 
 
 def cluster(bench: Bench) -> None:
-    if bench.given:
+    if bench.external:
         return
     options = {"session-timeout-ms": LIFETIME_MS, "unlimited-addresses": "127.0.0.1"}  # the peers have no limits
     with ExitStack() as stack:

@@ -93,7 +93,7 @@ async def _lose(cluster: RedisCluster, server: Server, lost: int) -> tuple[float
             raise BenchError(f"nothing can be written {BOUND_S} s after a primary was killed")
         await asyncio.sleep(0.05)
     await asyncio.sleep(AFTER_S)
-    found = [writers.longest_s(shard, killed_s) for shard in range(SHARDS)]
+    longest_s = [writers.longest_s(shard, killed_s) for shard in range(SHARDS)]
     await writers.stop()
     cluster.primaries[lost].start()
-    return found.pop(lost), max(found)
+    return longest_s.pop(lost), max(longest_s)

@@ -1,4 +1,4 @@
-"""CPU time of a brokered pair: a server on LevelDB, one on one shard of Redis, three on three shards, and the nodes."""
+"""CPU time of a brokered pair, for servers on LevelDB, on one Redis shard and on three, and for the nodes."""
 
 import asyncio
 import statistics
@@ -65,8 +65,8 @@ def pairs(bench: Bench, leveldb: Server, alone: list[Server], shard: list, share
     flows, rounds = bench.size.flows // 2, bench.size.rounds
     at_once = min(AT_ONCE, flows)
     with apart(leveldb, *alone, *shared, beside=processes_of(*shard, shards)):
-        for each in contestants:  # warm up before measuring
-            each.broker(0, flows // 4, at_once)
+        for contestant in contestants:  # warm up before measuring
+            contestant.broker(0, flows // 4, at_once)
         for turn in range(rounds):
             shift = turn % len(contestants)
             for each in contestants[shift:] + contestants[:shift]:

@@ -121,10 +121,10 @@ async def _pages(server: Server, count: int) -> dict[str, list[float]]:
         taken_s[name] = []
         for _ in range(min(PAGES if name == "first" else PAGES // 10, count // 50)):
             began_s = time.perf_counter()
-            found = await connection.ask(data)
+            response = await connection.ask(data)
             taken_s[name].append(time.perf_counter() - began_s)
-            if found["pagination"]["total"] != count or len(found["topics"]) != min(100, count):
-                seen = f"{len(found['topics'])} of {found['pagination']['total']:,}"
+            if response["pagination"]["total"] != count or len(response["topics"]) != min(100, count):
+                seen = f"{len(response['topics'])} of {response['pagination']['total']:,}"
                 raise BenchError(f"{server.base} lists {seen} topics; was the machine too slow to publish {count:,}?")
             await asyncio.sleep(0)
     connection.close()

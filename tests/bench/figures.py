@@ -59,7 +59,7 @@ class Filled:
 class Bench:
     size: SimpleNamespace  # the amounts, see `AMOUNTS`
     where: Path  # directory for databases and logs
-    given: Target | None = None  # another server to measure instead of this package's
+    external: Target | None = None  # another server to measure instead of this package's
     others: list[Path] = field(default_factory=list)  # other checkouts, whose servers `life` also measures
     figures: list[Figure] = field(default_factory=list)
     _made: int = 0
@@ -69,8 +69,8 @@ class Bench:
         return self.where / f"db-{self._made}"
 
     def server(self, durability: str = "os") -> AbstractContextManager[Target]:
-        if self.given:
-            return nullcontext(self.given)
+        if self.external:
+            return nullcontext(self.external)
         return processes.tornado_signal(self.directory(), durability=durability)
 
     def ceiling(self, durability: str = "os") -> Server:
@@ -88,7 +88,7 @@ class Bench:
         return self.fill(self.size.sessions, 10)
 
     def add(self, part: str, name: str, value: float | None, unit: str, *, most=None, judged=True, **rest) -> None:
-        """Record a figure unless its value is None. `most` is its target, if this run can be judged by it."""
+        """Record a figure that has a value. `most` is its target, if this run can be judged by it."""
         if value is None:
             return
         if most is not None:
@@ -103,8 +103,8 @@ class Bench:
 
 
 def median(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    available = [value for value in values if value is not None]
+    return statistics.median(available) if available else None
 
 
 def ratio(values: list[float | None], others: list[float | None]) -> float | None:

@@ -15,7 +15,7 @@ from .processes import BenchError, Server, Target, many_files
 
 
 def connections(bench: Bench) -> None:
-    if bench.given and bench.given.pid is None:
+    if bench.external and bench.external.pid is None:
         return
     with many_files() as most, bench.server() as server, bench.ceiling() as ceiling:
         count = min(bench.size.connections, most)
@@ -50,7 +50,7 @@ def _idle_bytes(target: Target, count: int) -> float:
 
 
 def growth(bench: Bench) -> None:
-    if bench.given:
+    if bench.external:
         return
     few, many = bench.size.few, bench.size.sessions
     for a_topic in (10, 1):

@@ -58,12 +58,12 @@ class Counter:
             return
         self._perf.send_signal(signal.SIGINT)
         try:
-            _, said = self._perf.communicate(timeout=READY_S)
+            _, errors = self._perf.communicate(timeout=READY_S)
         except subprocess.TimeoutExpired:
             self._perf.kill()
             self._perf.communicate()
             raise BenchError("perf does not end") from None
-        for line in said.splitlines():
+        for line in errors.splitlines():
             fields = line.split(",")
             if len(fields) > 2 and fields[2].startswith(self._event) and fields[0][:1].isdigit():
                 self.count = float(fields[0])

@@ -16,7 +16,7 @@ PREPARED_S = 20  # time to create the other sessions before measuring
 
 def latency(bench: Bench) -> None:
     seen = {}
-    for name in ("as given",) if bench.given else ("os", "fsync"):
+    for name in ("as given",) if bench.external else ("os", "fsync"):
         with bench.server(name) as server:
             seen[name] = _steady(bench, server)
     with bench.ceiling() as ceiling:
@@ -47,7 +47,7 @@ def _after(seconds: float) -> Callable[[], bool]:
 
 
 def sweep(bench: Bench) -> None:
-    if bench.given:
+    if bench.external:
         return
     size = bench.size
     filled = bench.filled

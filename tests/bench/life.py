@@ -152,7 +152,7 @@ class Socketed:
         self._subscriptions = [_call("subscribe", code=code, side=side) for side in sides]
 
     async def opened(self) -> list[sockets.WebSocket]:
-        return [await sockets.open_socket(*self._at, *each) for each in self._upgrades]
+        return [await sockets.open_socket(*self._at, *upgrade) for upgrade in self._upgrades]
 
     async def done(self, both: list[sockets.WebSocket]) -> None:
         for socket in both:
@@ -165,11 +165,11 @@ class Socketed:
 
         async def ask(socket: sockets.WebSocket, template: bytes) -> dict:
             socket.send(sockets.frame(template.replace(CODE, code)))
-            while "id" not in (found := orjson.loads(await socket.next())):
-                events[socket].append(found["params"]["data"])
-            if "result" not in found:
-                raise BenchError(f"a server answered {found}")
-            return found["result"]
+            while "id" not in (message := orjson.loads(await socket.next())):
+                events[socket].append(message["params"]["data"])
+            if "result" not in message:
+                raise BenchError(f"a server answered {message}")
+            return message["result"]
 
         code = (await ask(offerer, self._offer))["code"].encode()
         subscriptions = [await ask(offerer, self._subscriptions[0])]
@@ -238,7 +238,7 @@ class Contestant:
 
 
 def life(bench: Bench) -> None:
-    if bench.given:
+    if bench.external:
         return
     lifetime_s = max(LEAST_LIFETIME_S, min(LIFETIME_S, bench.size.life_s / LIFETIMES))
     options = {"session-timeout-ms": round(lifetime_s * 1000), "unlimited-addresses": "none"}
@@ -364,7 +364,7 @@ def _figures(bench: Bench, contestant: Contestant, peerjs: Contestant, note: str
 
 
 def _times(value: float, other: float) -> float | None:
-    """Return the ratio, or None if there is none: CPU time is reported in steps of a hundredth of a second."""
+    """Return the ratio, or None without one. CPU time is reported in steps of a hundredth of a second."""
     return value / other if other else None
 
 

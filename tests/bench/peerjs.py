@@ -31,8 +31,8 @@ class PeerJs(Server):
         super().__init__([node, str(program), "--host", "127.0.0.1"], log, {"PORT": "0", "NODE_ENV": "production"})
 
     def _listening(self) -> str | None:
-        found = _STARTED.search(self.log())
-        return f"http://{found[1]}:{found[2]}" if found else None
+        match = _STARTED.search(self.log())
+        return f"http://{match[1]}:{match[2]}" if match else None
 
 
 def version() -> str:
@@ -52,8 +52,8 @@ class Meeting:
             path = f"/peerjs?key=peerjs&id={peer.identity}&token={peer.token}&version=1.5.5"
             self._upgrades[peer] = peer.upgrade(base, path)
             self._descriptions[kind] = _message(kind, {"sdp": orjson.Fragment(peer.description), **named}, other)
-            found = [{"candidate": orjson.Fragment(candidate), **named} for candidate in peer.candidates]
-            self._candidates[peer] = [_message("CANDIDATE", each, other) for each in found]
+            messages = [{"candidate": orjson.Fragment(candidate), **named} for candidate in peer.candidates]
+            self._candidates[peer] = [_message("CANDIDATE", message, other) for message in messages]
 
     async def broker(self) -> None:
         """Broker the pair: an offer, an answer, and the candidates one by one."""

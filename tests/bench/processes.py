@@ -62,8 +62,8 @@ class Target:
             return None
         total = 0
         for pid in self.family():
-            found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-            total += int(found[1]) * 1024 if found else 0
+            match = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+            total += int(match[1]) * 1024 if match else 0
         return total
 
     def family(self) -> list[int]:
@@ -117,18 +117,18 @@ class Server(Target):
 
     def _said(self, find: Callable[[], str | None]) -> str:
         until_s = time.perf_counter() + START_LIMIT_S
-        while not (found := find()):
+        while not (value := find()):
             if self._process.poll() is not None or time.perf_counter() > until_s:
                 raise BenchError(f"{' '.join(self._command)} does not listen:\n{self.log()[-2000:]}")
             time.sleep(0.005)
-        return found
+        return value
 
     def _listening(self) -> str | None:
         return self._find(_LISTENING)
 
     def _find(self, pattern: re.Pattern[str]) -> str | None:
-        found = pattern.search(self.log())
-        return found[1] if found else None
+        match = pattern.search(self.log())
+        return match[1] if match else None
 
     def metrics(self, timeout_s: float = START_LIMIT_S) -> str:
         admin = self._said(lambda: self._find(_ADMIN))

@@ -71,7 +71,7 @@ def chromiums(pages: int) -> Iterator[tuple]:
 
 
 def browser(bench: Bench) -> None:
-    if bench.given:
+    if bench.external:
         return
     took_ms, server_ms = [], []
     with bench.server("fsync") as server, chromiums(2) as (_, (publisher, joiner)):
@@ -90,7 +90,7 @@ def browser(bench: Bench) -> None:
 
 
 def rooms(bench: Bench) -> None:
-    if bench.given:
+    if bench.external:
         return
     count, away_s = bench.size.rooms, bench.size.away_s
 
@@ -123,7 +123,7 @@ def _meet(server: Target, pages: Sequence, topic: str) -> float:
 
 
 def _beside(kind: object, server: Target, pages: Sequence, directory: Path) -> float:
-    """Kill the browser of one of two pages in a room, open another page, and return the time until it is connected."""
+    """Kill the browser of one of two pages in a room and return the time until a new page is connected."""
     directory.mkdir()
     topic = directory.name
     windowed = Windowed(kind, directory / "profile")

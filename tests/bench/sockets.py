@@ -113,22 +113,22 @@ class Rpc:
     async def ask(self, method: str, params: dict) -> dict:
         """Return the response to a request. Raise ConnectionError if the connection is closed before."""
         number = next(self._ids)
-        asked = self._asked[number] = asyncio.get_running_loop().create_future()
+        future = self._asked[number] = asyncio.get_running_loop().create_future()
         self._socket.send(frame(orjson.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})))
         try:
-            await asyncio.wait([asked, self._reading], return_when=asyncio.FIRST_COMPLETED)
-            if not asked.done():
+            await asyncio.wait([future, self._reading], return_when=asyncio.FIRST_COMPLETED)
+            if not future.done():
                 raise ConnectionError(f"closed with {self._socket.code}")
-            return asked.result()
+            return future.result()
         finally:
             del self._asked[number]
 
     async def call(self, method: str, params: dict) -> tuple[int, dict]:
         """Return the same as over HTTP: the status and the result or the error."""
-        found = await self.ask(method, params)
-        if "result" in found:
-            return 200, found["result"]
-        return found["error"]["code"], {"error": found["error"]["message"]}
+        reply = await self.ask(method, params)
+        if "result" in reply:
+            return 200, reply["result"]
+        return reply["error"]["code"], {"error": reply["error"]["message"]}
 
     async def event(self) -> dict:
         """Return the parameters of the next event. Raise ConnectionError if the connection is closed."""
@@ -144,17 +144,17 @@ class Rpc:
     async def _read(self) -> None:
         try:
             while True:
-                found = orjson.loads(await self._socket.next())
-                if "id" not in found:
-                    self._events.put_nowait(found["params"])
-                elif (asked := self._asked.get(found["id"])) is not None:
-                    asked.set_result(found)
+                message = orjson.loads(await self._socket.next())
+                if "id" not in message:
+                    self._events.put_nowait(message["params"])
+                elif (future := self._asked.get(message["id"])) is not None:
+                    future.set_result(message)
         except BenchError:
             self._events.put_nowait(None)
 
 
 def take_frame(received: bytes) -> tuple[int, bytes, bytes] | None:
-    """Return the type and payload of a server's frame and the data after it, or None if the frame is incomplete."""
+    """Return the type and payload of a server's frame and the data after it, or None if incomplete."""
     if len(received) < 2:
         return None
     length, at = received[1] & 0x7F, 2

@@ -92,7 +92,7 @@ def _compared(ours: list[wrk.Run], theirs: list[wrk.Run], name: str) -> dict:
 
 
 def durability(bench: Bench) -> None:
-    if bench.given:
+    if bench.external:
         return
     with bench.server("fsync") as synced, bench.server("os") as unsynced, bench.ceiling("fsync") as ceiling:
         runs: dict[Target, list[wrk.Run]] = {synced: [], unsynced: [], ceiling: []}
@@ -110,12 +110,12 @@ def durability(bench: Bench) -> None:
 
 def broker(bench: Bench) -> None:
     flows, at_once = bench.size.flows, min(32, bench.size.flows)
-    kinds = ("as given",) if bench.given else ("fsync", "os")
+    kinds = ("as given",) if bench.external else ("fsync", "os")
     with ExitStack() as stack:
         ceiling = stack.enter_context(bench.ceiling())
         targets = {"ceiling": ceiling} | {kind: stack.enter_context(bench.server(kind)) for kind in kinds}
         code = uvloop.run(client.create(ceiling.base, ["polled"]))
-        if not bench.given:
+        if not bench.external:
             stack.enter_context(apart(*targets.values()))
         cpu_ms: dict[str, list[float | None]] = {name: [] for name in targets}
         speed: dict[str, list[float | None]] = {name: [] for name in targets}

@@ -17,7 +17,7 @@ ANSWERED = 300
 
 
 def waits(bench: Bench) -> None:
-    if bench.given:
+    if bench.external:
         return
     with many_files() as most, bench.server() as server:
         uvloop.run(_waiting(bench, server, min(bench.size.waiting, most)))

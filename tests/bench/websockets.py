@@ -41,7 +41,7 @@ class Client(sockets.WebSocket):
 
 
 def websockets(bench: Bench) -> None:
-    if bench.given:
+    if bench.external:
         return
     with processes.many_files() as most:
         lifetime = {"session-timeout-ms": Settings().session_timeout_ms}
@@ -54,13 +54,13 @@ def websockets(bench: Bench) -> None:
 async def _connect(base: str, count: int) -> list[Client]:
     where = urlsplit(base)
     upgrade = messages.request(base, "GET", "/ws").removesuffix(b"\r\n") + sockets.UPGRADE.encode() + b"\r\n"
-    found: list[Client] = []
-    while len(found) < count:
-        opening = range(min(OPENED, count - len(found)))
-        found += await asyncio.gather(
+    clients: list[Client] = []
+    while len(clients) < count:
+        opening = range(min(OPENED, count - len(clients)))
+        clients += await asyncio.gather(
             *(sockets.open_socket(where.hostname, where.port, None, upgrade, kind=Client) for _ in opening)
         )
-    return found
+    return clients
 
 
 async def _holding(bench: Bench, server: Server, count: int) -> None:

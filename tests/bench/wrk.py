@@ -91,8 +91,8 @@ def run(target: Target, template: bytes, parts: Sequence[str] = ("",), *, second
             output = process.communicate()[0].decode(errors="replace")
         time.sleep(0.02)  # let the server notice that the clients have disconnected
         after_s = target.cpu_s()
-    _, found, said = output.rpartition("BENCH ")
-    counts = json.loads(said) if found else {"requests": 0}
+    _, marker, report = output.rpartition("BENCH ")
+    counts = json.loads(report) if marker else {"requests": 0}
     if not counts["requests"] and seconds < ENOUGH_S:  # other programs used the processor
         return run(target, template, parts, seconds=ENOUGH_S, collect=collect)
     if not counts["requests"]:

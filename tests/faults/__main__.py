@@ -35,11 +35,11 @@ def main():
             gaps_s = [each.longest_gap_s for each in outcomes]
             lost += sum(each.lost for each in outcomes)
             found_s = [each.found_s for each in outcomes if each.found_s is not None]
-            found = f", median {statistics.median(found_s):.2f} s after the election" if found_s else ""
+            delay = f", median {statistics.median(found_s):.2f} s after the election" if found_s else ""
             print(
                 f"{kind}, {shape}: {len(outcomes)} trials, {sum(each.acknowledged for each in outcomes)} acknowledged, "
                 f"{sum(each.lost for each in outcomes)} lost; longest time without writes "
-                f"{max(gaps_s):.1f} s, median {statistics.median(gaps_s):.1f} s{found}",
+                f"{max(gaps_s):.1f} s, median {statistics.median(gaps_s):.1f} s{delay}",
                 flush=True,
             )
     return 1 if lost else 0

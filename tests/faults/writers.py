@@ -69,10 +69,10 @@ class Writers:
         topic = topic_in(self._slots, names)
         connection = Connection(self._urls[number % len(self._urls)])
         while not self._ended.is_set():
-            status, found = await connection.post(f"/{topic}/offer", info="i", offer="o" * 100)
+            status, response = await connection.post(f"/{topic}/offer", info="i", offer="o" * 100)
             self._note(status)
             if status == 200:
-                code = found["code"]
+                code = response["code"]
                 self.sessions[code] = False
                 status, _ = await connection.post("/answer", code=code, side="answerer", candidate="c" * 100)
                 self.sessions[code] = self._note(status)
@@ -91,8 +91,8 @@ class Writers:
         return len(self.times_s)
 
     def wait_for(self, more):
-        wanted = self.acknowledged + more
-        until(lambda: self.acknowledged >= wanted, BOUND_S)
+        goal = self.acknowledged + more
+        until(lambda: self.acknowledged >= goal, BOUND_S)
 
     def longest_gap_s(self):
         return max(after - before for before, after in itertools.pairwise(self.times_s))
@@ -115,8 +115,8 @@ class Writers:
                 for code, candidate in left:
                     status = 503
                     while status in (0, 503):
-                        status, found = await connection.post("/poll", code=code, side="offerer")
-                    if status != 200 or (candidate and not found["answerCandidates"]):
+                        status, response = await connection.post("/poll", code=code, side="offerer")
+                    if status != 200 or (candidate and not response["answerCandidates"]):
                         lost.append((code, status))
 
         await asyncio.gather(*(look() for _ in range(WRITERS)))

@@ -27,8 +27,8 @@ def code_of(published: models.Offered | models.Error | None) -> str:
 
 def connect_two_peers(client: Client) -> None:
     """Publish, find and answer an offer, and check that each side receives the other's candidates."""
-    wanted = models.OfferRequest(info="me", offer="an offer", ttl=60_000, secret=SECRET)
-    code = code_of(offer.sync(TOPIC, client=client, body=wanted))
+    request = models.OfferRequest(info="me", offer="an offer", ttl=60_000, secret=SECRET)
+    code = code_of(offer.sync(TOPIC, client=client, body=request))
     listing = sessions.sync(TOPIC, client=client, limit=5)
     assert isinstance(listing, models.Listing)
     (session,) = listing.sessions
@@ -38,7 +38,7 @@ def connect_two_peers(client: Client) -> None:
 
     counted = topics.sync(client=client, page=1, limit=10)
     assert isinstance(counted, models.TopicPage)
-    assert [(each.topic, each.count) for each in counted.topics] == [(TOPIC, 1)]
+    assert [(topic.topic, topic.count) for topic in counted.topics] == [(TOPIC, 1)]
     assert (counted.pagination.page, counted.pagination.total, counted.pagination.has_more) == (1, 1, False)
 
     sent: list[models.AnswerRequest | models.CandidateRequest | models.CandidatesRequest] = [
@@ -49,8 +49,8 @@ def connect_two_peers(client: Client) -> None:
     for each in sent:
         assert answer.sync(client=client, body=each) == models.Success(success=True)
 
-    asked = models.PollRequest(code=code, side=models.Side.OFFERER, secret=SECRET, wait=0.5)
-    news = poll.sync(client=client, body=asked)
+    request = models.PollRequest(code=code, side=models.Side.OFFERER, secret=SECRET, wait=0.5)
+    news = poll.sync(client=client, body=request)
     assert isinstance(news, models.OffererNews)
     assert (news.answer, news.answer_candidates) == ("an answer", ["one"])
     assert isinstance(news.cursor, str)
@@ -81,12 +81,15 @@ def be_refused(client: Client) -> None:
 def ask_the_server(client: Client, nobody: Client) -> None:
     """Read the server's own information. Files and the document need no Origin."""
     assert isinstance(version.sync(client=client), models.Version)
-    found = health.sync(client=client)
-    assert isinstance(found, models.Health)
-    assert (found.status, found.timestamp > 0) == ("ok", True)
+    state = health.sync(client=client)
+    assert isinstance(state, models.Health)
+    assert (state.status, state.timestamp > 0) == ("ok", True)
     servers = ice_servers.sync(client=client)
     assert isinstance(servers, models.IceConfiguration)
-    assert [each.urls for each in servers.ice_servers] == [["stun:stun.example:3478"], ["turn:turn.example:3478"]]
+    assert [ice_server.urls for ice_server in servers.ice_servers] == [
+        ["stun:stun.example:3478"],
+        ["turn:turn.example:3478"],
+    ]
     stun, turn = servers.ice_servers
     assert (stun.credential, isinstance(turn.credential, str)) == (UNSET, True)
 
@@ -102,8 +105,8 @@ async def wait_for_an_answer(client: Client) -> None:
     """Check that the asynchronous functions also work."""
     async with client:
         code = code_of(await offer.asyncio("lobby", client=client, body=models.OfferRequest(info="i", offer="o")))
-        asked = models.PollRequest(code=code, side=models.Side.OFFERER, wait=20)
-        waiting = asyncio.create_task(poll.asyncio(client=client, body=asked))
+        request = models.PollRequest(code=code, side=models.Side.OFFERER, wait=20)
+        waiting = asyncio.create_task(poll.asyncio(client=client, body=request))
         body = models.AnswerRequest(code=code, side="answerer", answer="late")
         assert await answer.asyncio(client=client, body=body) == models.Success(success=True)
         news = await waiting

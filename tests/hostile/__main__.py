@@ -48,8 +48,8 @@ def most(title: str, name: str, bound: float, form=".0f", scale=1, of="", count=
 def none(title: str, name: str) -> Column:
 
     def count(each: Outcome) -> int:
-        found = getattr(each, name)
-        return sum(found.values()) if isinstance(found, dict) else len(found)
+        value = getattr(each, name)
+        return sum(value.values()) if isinstance(value, dict) else len(value)
 
     return Column(title, "0", lambda each: str(count(each)), lambda each: not count(each))
 
@@ -90,10 +90,10 @@ def table(outcomes: list[Outcome]) -> str:
 
 def header(options: argparse.Namespace, command: list[str]) -> str:
     describe = ["git", "-C", Path(command[0]).resolve().parent, "describe", "--always", "--dirty"]
-    told = subprocess.run(describe, capture_output=True, text=True, check=False)
+    commit = subprocess.run(describe, capture_output=True, text=True, check=False)
     return (
-        f"commit {told.stdout.strip() or 'unknown'}; {options.seconds:g} s an attack; {processor()}, shared by server, "
-        f"peers and attacker; {platform.release()}; Python {platform.python_version()}"
+        f"commit {commit.stdout.strip() or 'unknown'}; {options.seconds:g} s an attack; {processor()}, shared by "
+        f"server, peers and attacker; {platform.release()}; Python {platform.python_version()}"
     )
 
 

@@ -80,7 +80,7 @@ async def leave_in_listing(attacker: Attacker) -> None:
 
 @attack()
 async def write_then_list(attacker: Attacker) -> None:
-    """All that can be written in 15 s (60 % of a short attack) to the sessions of one topic, then its listing."""
+    """Sessions of one topic, filled for 15 s (60 % of a short attack), then its listing."""
     codes = [(await attacker.must(offer("big")))["code"] for _ in range(8)]
     raws = [post("/answer", code=code, side="offerer", candidate=BIG) for code in codes]
     with contextlib.suppress(TimeoutError):
@@ -91,7 +91,7 @@ async def write_then_list(attacker: Attacker) -> None:
 
 @attack()
 async def write_then_poll(attacker: Attacker) -> None:
-    """All that can be written in 15 s (60 % of a short attack) to one session, then polls of it."""
+    """One session, filled for 15 s (60 % of a short attack), then polls of it."""
     code = (await attacker.must(offer("big")))["code"]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(min(15, 0.6 * attacker.seconds)):
@@ -396,10 +396,10 @@ async def main(name: str, seconds: float, place: Place) -> None:
     if running.done():
         running.result()
         raise AssertionError(f"{name} has ended by itself")
-    told = {"begun_s": attacker.begun_s, "ended_s": time.monotonic(), "answers": attacker.answers}
-    print(json.dumps(told), flush=True)
+    report = {"begun_s": attacker.begun_s, "ended_s": time.monotonic(), "answers": attacker.answers}
+    print(json.dumps(report), flush=True)
     os._exit(0)  # closes all connections at once
 
 
 if __name__ == "__main__":
-    uvloop.run(main(sys.argv[1], float(sys.argv[2]), Place.given(*sys.argv[3:])))
+    uvloop.run(main(sys.argv[1], float(sys.argv[2]), Place.parse(*sys.argv[3:])))

@@ -111,8 +111,8 @@ class Attacked:
 
     async def closed(self, *codes: int | None) -> None:
         """Read to the end and count the close code, or None without a close frame."""
-        found = await self.code()
-        self._attacker.answers[f"{'closed' if found in codes else 'wrong: closed'} {found}"] += 1
+        code = await self.code()
+        self._attacker.answers[f"{'closed' if code in codes else 'wrong: closed'} {code}"] += 1
 
     async def flood(self, data: bytes, *codes: int | None) -> None:
         """Send the same as fast as possible until the server closes the connection with one of these codes."""
@@ -348,15 +348,15 @@ async def do_not_read_websockets(attacker: Attacker) -> None:
     """Connections that do not read the listings, events and responses that they have requested."""
     await publish_big(attacker)
     code = (await attacker.must(offer("big", BIG)))["code"]
-    asked = {"code": code, "side": "answerer"}
-    waiting = {"wait": 60, "since": (await attacker.must(post("/poll", **asked, wait=0)))["cursor"]}
-    poll = {"jsonrpc": "2.0", "id": 1, "method": "poll", "params": asked}
+    params = {"code": code, "side": "answerer"}
+    waiting = {"wait": 60, "since": (await attacker.must(post("/poll", **params, wait=0)))["cursor"]}
+    poll = {"jsonrpc": "2.0", "id": 1, "method": "poll", "params": params}
     messages = [
         (call("sessions", 5, topic="big"), 5),
         (call("subscribe", topic="big"), 1),
-        (call("poll", **asked) * 8, 8),
-        (call("sessions", topic="big") + call("poll", **asked) * 4, 5),
-        (frame(json.dumps([*[poll] * 4, poll | {"params": asked | waiting}]).encode()), 5),
+        (call("poll", **params) * 8, 8),
+        (call("sessions", topic="big") + call("poll", **params) * 4, 5),
+        (frame(json.dumps([*[poll] * 4, poll | {"params": params | waiting}]).encode()), 5),
     ]
     turns = itertools.cycle(messages)
 

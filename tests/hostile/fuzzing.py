@@ -1,7 +1,7 @@
 """The fuzzer sends generated inputs to a server in this process over real sockets, and checks their effects.
 
-For every input, no response is a 500 or 503, HTML that is not a page of the server, missing or truncated. Every
-connection is closed, and no error is logged.
+No response may be a 500 or 503, foreign HTML, missing or truncated. Every connection must be closed, and no error may be
+logged.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from tornado_signal.http.errors import make_refusal
 
 from .inputs import Input, Maker
 
-BYTES_SHARE = 0.6  # share of byte inputs among all inputs; the others are operations
+BYTES_SHARE = 0.6  # share of byte inputs among all inputs. The others are operations
 TOGETHER = 25  # operations on a connection
 SIDE_BY_SIDE = 32  # parallel connections
 PATIENCE_S = 60.0
@@ -50,12 +50,12 @@ class Log(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self.said: list[str] = []
+        self.entries: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.ERROR or record.exc_info or "Traceback" in record.getMessage():
             text = self.format(record)
-            self.said.append(f"log: {text.splitlines()[0]} ... {text.splitlines()[-1]}")
+            self.entries.append(f"log: {text.splitlines()[0]} ... {text.splitlines()[-1]}")
 
 
 class Channel(asyncio.Protocol):
@@ -76,7 +76,7 @@ class Channel(asyncio.Protocol):
 
 def responses(raw: bytes) -> list[tuple[int, dict[str, str], bytes]]:
     """Return status, headers and body of each response. Raise `Wrong` if one is malformed or truncated."""
-    found = []
+    parsed = []
     while raw:
         head, end, rest = raw.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
@@ -94,8 +94,8 @@ def responses(raw: bytes) -> list[tuple[int, dict[str, str], bytes]]:
         if not whole and headers["content-type"] != "text/event-stream":
             raise Wrong("an answer that is cut off")
         if status >= 200:
-            found.append((status, headers, body))
-    return found
+            parsed.append((status, headers, body))
+    return parsed
 
 
 def check(status: int, headers: dict[str, str], body: bytes) -> dict:
@@ -107,12 +107,12 @@ def check(status: int, headers: dict[str, str], body: bytes) -> dict:
         raise Wrong(f"a {status} of type {kind}")
     if kind == "application/json" and body:
         try:
-            found = json.loads(body)
+            content = json.loads(body)
         except ValueError:
             raise Wrong(f"a {status} whose JSON is none") from None
-        if type(found) is not dict or (status >= 400 and set(found) != {"error"}):
+        if type(content) is not dict or (status >= 400 and set(content) != {"error"}):
             raise Wrong(f"a {status} with other JSON than ever")
-        return found
+        return content
     if kind and kind != "text/event-stream" and not kind.startswith(("application/json", *PAGES)):
         raise Wrong(f"a {status} of type {kind}")
     return {}
@@ -132,7 +132,9 @@ class Fuzzer:
 
     async def run(self, inputs: int) -> int:
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda loop, context: self._log.said.append(f"loop: {context.get('exception')!r}"))
+        loop.set_exception_handler(
+            lambda loop, context: self._log.entries.append(f"loop: {context.get('exception')!r}")
+        )
         root = logging.getLogger()
         root.addHandler(self._log)
         service = Service(self._room / "data")
@@ -182,9 +184,9 @@ class Fuzzer:
                 self._note(str(result), [each])
             elif result is not None:
                 raise result
-        for said in self._log.said:
-            self._note(said, inputs)
-        self._log.said.clear()
+        for entries in self._log.entries:
+            self._note(entries, inputs)
+        self._log.entries.clear()
 
     async def _one(self, each: Input) -> None:
         loop = asyncio.get_running_loop()

@@ -21,7 +21,7 @@ from .wire import BROKEN, HONEST, Client, Place, request
 
 ORIGIN = "https://honest.example"
 PAIRS = 5
-PATIENCE_S = 60.0  # response timeout; the verdict judges the recorded times
+PATIENCE_S = 60.0  # response timeout. The verdict judges the recorded times
 WAIT_S = 20
 LISTENING_S = 0.05  # for a wait to arrive before it is answered
 REST_S = 0.15  # pause after each step of a pair, so that all together stay well below the rate limit of an address
@@ -73,7 +73,7 @@ class Peers:
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(PATIENCE_S + wait_s):
-                status, found = await asking
+                status, response = await asking
         except BROKEN as error:
             raise self._fail(began_s, f"{what}: {error!r}") from error
         finally:
@@ -81,8 +81,8 @@ class Peers:
                 kind = "poll" if what.endswith("poll") else "other"
                 self.recorded[kind].append((began_s, time.monotonic() - began_s))
         if status != 200:
-            raise self._fail(began_s, f"{what}: {status} {found}")
-        return found
+            raise self._fail(began_s, f"{what}: {status} {response}")
+        return response
 
     async def _ask(self, client: Client, what: str, method: str, path: str, fields=None, wait_s: float = 0) -> dict:
         try:
@@ -100,12 +100,12 @@ class Peers:
                     await self._exchange(offerer, answerer, f"/honest-{number}")
 
     async def _exchange(self, offerer: Client, answerer: Client, topic: str) -> None:
-        found = await self._ask(offerer, "offer", "POST", f"{topic}/offer", {"info": "i", "offer": OFFER})
-        code = {"code": found["code"]}
+        session = await self._ask(offerer, "offer", "POST", f"{topic}/offer", {"info": "i", "offer": OFFER})
+        code = {"code": session["code"]}
         by_offerer, by_answerer = code | {"side": "offerer"}, code | {"side": "answerer"}
         await asyncio.sleep(REST_S)
         listed = await self._ask(answerer, "sessions", "GET", f"{topic}/sessions")
-        if found["code"] not in [each["code"] for each in listed["sessions"]]:
+        if session["code"] not in [each["code"] for each in listed["sessions"]]:
             raise self._fail(time.monotonic(), "sessions: without the one that was acknowledged")
         await self._ask(answerer, "poll", "POST", "/poll", by_answerer)
         await self._ask(answerer, "candidate", "POST", "/answer", by_answerer | {"candidate": CANDIDATE})
@@ -170,7 +170,7 @@ class Peers:
         await self._publish(self._gone, "gone", ttl=TTL_MS)
 
     async def _publish(self, news: defaultdict, name: str, **ttl: int) -> None:
-        """Publish where others watch, and check that they receive the session and its expiry; or withdraw it."""
+        """Publish where others watch, and check that they receive the session and its removal."""
         await self._watching.wait()
         with contextlib.closing(self._client()) as client:
             fields = {"info": name, "offer": OFFER, **ttl}
@@ -245,4 +245,4 @@ async def main(place: Place) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(Place.given(*sys.argv[1:])))
+    uvloop.run(main(Place.parse(*sys.argv[1:])))

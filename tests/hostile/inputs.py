@@ -67,11 +67,11 @@ class Maker:
         weights = {self._offer: 6, self._answer: 8, self._poll: 6, self._own: 3}
         self._weights = weights | {self._listing: 4, self._topics: 2, self._file: 2}
 
-    def remember(self, found: dict) -> None:
-        for name, known in (("code", self.codes), ("cursor", self.cursors)):
-            if isinstance(found.get(name), str):
-                known.append(found[name])
-                del known[: max(0, len(known) - 50)]
+    def remember(self, response: dict) -> None:
+        for name, values in (("code", self.codes), ("cursor", self.cursors)):
+            if isinstance(response.get(name), str):
+                values.append(response[name])
+                del values[: max(0, len(values) - 50)]
 
     # Operations
 

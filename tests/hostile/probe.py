@@ -49,4 +49,4 @@ def main(pause_s: float, place: Place) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), Place.given(*sys.argv[2:]))
+    main(float(sys.argv[1]), Place.parse(*sys.argv[2:]))

@@ -19,8 +19,8 @@ NAMES = [
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", NAMES)
 def test_honest_peers_are_served_and_nothing_is_kept(name, tmp_path):
-    found = harm(name, tmp_path)
-    assert not found, "; ".join(found)
+    failures = harm(name, tmp_path)
+    assert not failures, "; ".join(failures)
 
 
 @pytest.mark.needs("root")
@@ -29,5 +29,5 @@ def test_honest_peers_are_served_and_nothing_is_kept(name, tmp_path):
 def test_small_disk_that_is_filled_is_given_back(tmp_path):
     outcome = attempt("fill-small-disk", SECONDS, quiet_s=QUIET_S, directory=tmp_path, disk_after_s=90)
     assert outcome.disk_level_s is not None
-    found = against(outcome)
-    assert not found, "; ".join(found)
+    failures = against(outcome)
+    assert not failures, "; ".join(failures)

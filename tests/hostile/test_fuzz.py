@@ -29,10 +29,10 @@ STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encodi
 
 
 def looked_at(raw):
-    found = fuzzing.responses(raw)
-    for response in found:
+    parsed = fuzzing.responses(raw)
+    for response in parsed:
         fuzzing.check(*response)
-    return [status for status, *_ in found]
+    return [status for status, *_ in parsed]
 
 
 @pytest.mark.parametrize(

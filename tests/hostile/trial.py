@@ -95,7 +95,7 @@ class Served(Server):
         return self
 
     def lags(self) -> dict[float, float] | None:
-        """Return how often the event loop was late, by upper bound, or None if the server does not respond in time."""
+        """Return how often the event loop was late, by upper bound, or None without a timely response."""
         with contextlib.suppress(OSError):
             buckets = re.findall(r'^\w+_event_loop_lag_seconds_bucket{le="(\S+)"} (\S+)$', self.metrics(5), re.M)
             return {float(most): float(count) for most, count in buckets}
@@ -115,9 +115,9 @@ class Beside:
         assert self.process.stdout.readline(), f"{self.process.args} has ended"
 
     def result(self, timeout_s: float) -> dict:
-        said, _ = self.process.communicate(timeout=timeout_s)
+        output, _ = self.process.communicate(timeout=timeout_s)
         assert self.process.returncode == 0, f"{self.process.args} ended with {self.process.returncode}"
-        return json.loads(said)
+        return json.loads(output)
 
     def kill(self) -> None:
         self.process.kill()
@@ -128,9 +128,9 @@ class Beside:
 
 @functools.cache
 def bound_of(*command: str) -> float | None:
-    told = subprocess.run([*command, "serve", "--help"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"--max-store-bytes .*?default:\s+(\d+)", told, re.S)
-    return int(found[1]) / 2**20 if found else None
+    help_text = subprocess.run([*command, "serve", "--help"], capture_output=True, text=True, check=True).stdout
+    match = re.search(r"--max-store-bytes .*?default:\s+(\d+)", help_text, re.S)
+    return int(match[1]) / 2**20 if match else None
 
 
 def p99(values: list[float]) -> float:
@@ -180,9 +180,9 @@ def attempt(
         attacked_s = time.monotonic()
         quiet = watcher.between(attacked_s - quiet_s / 2, attacked_s) or watcher.samples[-1:]
         lags = served.lags()
-        told = beside("attacks", served, name, seconds).result(seconds + PREPARE_S)
-        begun_s, ended_s = told["begun_s"], told["ended_s"]
-        outcome.answers = told["answers"]
+        report = beside("attacks", served, name, seconds).result(seconds + PREPARE_S)
+        begun_s, ended_s = report["begun_s"], report["ended_s"]
+        outcome.answers = report["answers"]
         outcome.level_s = wait_until_level(watcher, quiet, ended_s, after_s, ["memory_mib", "descriptors", "threads"])
         if disk_after_s:
             outcome.disk_level_s = wait_until_level(watcher, quiet, ended_s, disk_after_s, ["disk_mib"])

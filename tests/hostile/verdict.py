@@ -12,7 +12,7 @@ POLL_S, WAKE_S, STOPPED_S, END_S = 0.5, 1.0, 1.0, 20.0
 def against(outcome: Outcome) -> list[str]:
     """Return sentences about harm to the server. On a slow machine the limits are larger in proportion."""
     slow = max(1.0, outcome.slowness)
-    found = {
+    failures = {
         f"{outcome.memory_mib:.0f} MiB more memory": outcome.memory_mib > MEMORY_MIB,
         f"p99 of {outcome.polls} polls {outcome.poll_s:.3f} s": not outcome.polls or outcome.poll_s > POLL_S * slow,
         f"p99 of {outcome.wakes} wake-ups {outcome.wake_s:.3f} s": not outcome.wakes or outcome.wake_s > WAKE_S * slow,
@@ -28,7 +28,7 @@ def against(outcome: Outcome) -> list[str]:
         f"exit status {outcome.status} after {outcome.end_s} s": outcome.status != 0
         or (outcome.end_s or 0) > END_S * slow,
     }
-    return [sentence for sentence, true in found.items() if true]
+    return [sentence for sentence, true in failures.items() if true]
 
 
 def harm(name: str, tmp_path) -> list[str]:

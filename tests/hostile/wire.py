@@ -32,7 +32,7 @@ class Place:
     certificate: Path | None = None
 
     @classmethod
-    def given(cls, port: str, certificate: str | None = None) -> "Place":
+    def parse(cls, port: str, certificate: str | None = None) -> "Place":
         return cls(int(port), Path(certificate) if certificate else None)
 
     def context(self) -> ssl.SSLContext | None:

@@ -63,16 +63,16 @@ class Peer:
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(PATIENCE_S + wait_s):
-                status, found = await self._exchange(method, path, fields)
+                status, response = await self._exchange(method, path, fields)
         except BREAKS as error:
             self.close()
             raise self._broken(f"{what}: {error!r}", began_s) from error
         self._tally.answers[status] += 1
         if status == 503:
-            raise self._broken(f"{what}: 503 {found}", began_s)
+            raise self._broken(f"{what}: 503 {response}", began_s)
         if not wait_s and not self._tally.away(began_s, time.monotonic()):
             self._tally.latencies_s.append(time.monotonic() - began_s)
-        return status, found
+        return status, response
 
     async def events(self, path: str, last: str | None):
         """Yield a stream's events as pairs of fields and data until the server ends it. Raise `Broken` if it breaks."""
@@ -123,16 +123,16 @@ class SocketPeer(Peer):
     async def events(self, path: str, last: str | None):
         """Read a subscription until its session ends, as `Peer.events` reads a stream."""
         _, params = call_of(path, {"since": last} if last else {})
-        status, found = await self.ask("POST", "/subscribe", params)
+        status, subscription = await self.ask("POST", "/subscribe", params)
         if status == 404:
             return
         if status != 200:
-            raise self._tally.broken(f"subscribe: {status} {found}", time.monotonic())
+            raise self._tally.broken(f"subscribe: {status} {subscription}", time.monotonic())
         began_s, rpc = time.monotonic(), self._rpc
         try:
             while True:
                 event = await rpc.event()
-                if event["subscription"] != found["subscription"]:
+                if event["subscription"] != subscription["subscription"]:
                     continue
                 fields = {"id": event["cursor"]} | ({"event": event["type"]} if "type" in event else {})
                 yield fields, event.get("data", {})
@@ -143,7 +143,7 @@ class SocketPeer(Peer):
             raise self._broken(f"a subscription: {error!r}", began_s) from error
         finally:
             with contextlib.suppress(ConnectionError):  # the connection may be closed already
-                await rpc.ask("unsubscribe", found)
+                await rpc.ask("unsubscribe", subscription)
 
     def close(self) -> None:
         if self._rpc is not None:

@@ -30,7 +30,7 @@ def subsequence(some: list[str], others: list[str]) -> bool:
 
 
 @dataclass
-class Known:
+class SessionRecord:
     """A session as its peers know it: what was sent, and what of that was acknowledged."""
 
     origin: str
@@ -59,7 +59,7 @@ class World:
 
     def __init__(self, tally: Tally, peers: int, timeout_ms: int, grace_ms: int) -> None:
         self.tally, self.timeout_ms, self.grace_ms = tally, timeout_ms, grace_ms
-        self.sessions: defaultdict[tuple[str, str], dict[str, Known]] = defaultdict(dict)
+        self.sessions: defaultdict[tuple[str, str], dict[str, SessionRecord]] = defaultdict(dict)
         self.done: Counter[str] = Counter()  # how often each action succeeded
         self._peers = peers
         self._topics = [f"topic-{number}" for number in range(max(1, peers // 10))]
@@ -94,44 +94,44 @@ class World:
 
     async def offerer(self, rng: random.Random, client: Peer, origin: str, topic: str) -> None:
         """Publish, wait for the answer, exchange candidates, then withdraw or disappear."""
-        known = await self._publish(rng, client, origin, topic)
-        await self._send_candidates(rng, client, known, "offerer")
+        record = await self._publish(rng, client, origin, topic)
+        await self._send_candidates(rng, client, record, "offerer")
         end_s = time.monotonic() + rng.uniform(0.5, 1.5) * self.timeout_ms / 1000
         streaming = rng.random() < 0.3
         since = None
-        while time.monotonic() < end_s and known.answer is None:
+        while time.monotonic() < end_s and record.answer is None:
             if streaming:
-                since = await self._stream_session(client, known, since, end_s - time.monotonic())
+                since = await self._stream_session(client, record, since, end_s - time.monotonic())
             else:
-                since = await self._poll(client, known, "offerer", since=since, wait_s=rng.randrange(1, 5))
+                since = await self._poll(client, record, "offerer", since=since, wait_s=rng.randrange(1, 5))
             if since is None:
                 break
             if rng.random() < 0.3:
-                await self._refresh(client, known)
-        if known.answer is not None:
-            await self._send_candidates(rng, client, known, "offerer")
+                await self._refresh(client, record)
+        if record.answer is not None:
+            await self._send_candidates(rng, client, record, "offerer")
             self.done["met"] += 1
         for side in SIDES:
-            await self._poll(client, known, side)
+            await self._poll(client, record, side)
         if rng.random() < 0.3:
-            known.withdrawn = True
-            await self._ask("withdraw", client, known, "/withdraw", {"side": "offerer"})
+            record.withdrawn = True
+            await self._ask("withdraw", client, record, "/withdraw", {"side": "offerer"})
 
     async def answerer(self, rng: random.Random, client: Peer, origin: str, topic: str) -> None:
         """Find a session in a topic, answer it and exchange candidates."""
         listed = await self._list(client, origin, topic, wait_s=rng.choice([0, 0, 3]))
         if not listed:
             return
-        known = rng.choice(listed)
+        record = rng.choice(listed)
         answer = f"{next(self._numbers)} {rng.randbytes(rng.randrange(100, 700)).hex()}"
-        known.answers.add(answer)
-        if await self._ask("answer", client, known, "/answer", {"side": "answerer", "answer": answer}) is None:
+        record.answers.add(answer)
+        if await self._ask("answer", client, record, "/answer", {"side": "answerer", "answer": answer}) is None:
             return
-        known.answer = answer
-        await self._send_candidates(rng, client, known, "answerer")
-        await self._poll(client, known, "answerer", wait_s=2)
+        record.answer = answer
+        await self._send_candidates(rng, client, record, "answerer")
+        await self._poll(client, record, "answerer", wait_s=2)
         await asyncio.sleep(rng.uniform(0, 1))
-        await self._poll(client, known, "answerer")
+        await self._poll(client, record, "answerer")
 
     async def watcher(self, rng: random.Random, client: Peer, origin: str, topic: str) -> None:
         """Read a topic's stream for a while, and resume it when it breaks."""
@@ -159,30 +159,30 @@ class World:
 
     async def abandoner(self, rng: random.Random, client: Peer, origin: str, topic: str) -> None:
         """Publish and never return, or return too late."""
-        known = await self._publish(rng, client, origin, topic)
+        record = await self._publish(rng, client, origin, topic)
         client.close()
         if rng.random() < 0.3:
-            await asyncio.sleep((known.most_ms - now_ms()) / 1000 + 1)
-            await self._poll(client, known, "offerer")
+            await asyncio.sleep((record.most_ms - now_ms()) / 1000 + 1)
+            await self._poll(client, record, "offerer")
 
     async def holder(self, rng: random.Random, client: SocketPeer, origin: str, topic: str) -> None:
         """Hold an offer beyond its lifetime and across restarts until it is answered, then disconnect."""
-        known = await self._publish(rng, client, origin, topic, hold=True)
-        began_s, known.most_ms, known.holder = time.monotonic(), FOREVER_MS, client
+        record = await self._publish(rng, client, origin, topic, hold=True)
+        began_s, record.most_ms, record.holder = time.monotonic(), FOREVER_MS, client
         end_s = began_s + rng.uniform(0.5, 2) * self.timeout_ms / 1000
         try:
-            while time.monotonic() < end_s and not known.answers:
+            while time.monotonic() < end_s and not record.answers:
                 await asyncio.sleep(rng.uniform(0.2, 1))
-                if not await self._still_hold(client, known):
+                if not await self._still_hold(client, record):
                     return
-            if time.monotonic() > began_s + self.timeout_ms / 1000 and not known.answers:
+            if time.monotonic() > began_s + self.timeout_ms / 1000 and not record.answers:
                 self.done["held beyond its lifetime"] += 1
         finally:
             client.close()
-            left_s, known.most_ms = time.monotonic(), self._latest_end_ms(hold=True)
+            left_s, record.most_ms = time.monotonic(), self._latest_end_ms(hold=True)
         with contextlib.closing(Peer(self.tally, origin)) as other:
-            while await self._poll(other, known, "answerer") is not None:
-                if known.answers or self.tally.away(began_s, time.monotonic()):
+            while await self._poll(other, record, "answerer") is not None:
+                if record.answers or self.tally.away(began_s, time.monotonic()):
                     return  # both sides have it, or the server that knew of it was restarted
                 if time.monotonic() > left_s + self.grace_ms / 1000 + WITHDRAWN_S:
                     self.tally.wrong.append("held: it is still there long after its connection has ended")
@@ -190,160 +190,164 @@ class World:
                 await asyncio.sleep(0.2)
         self.done["withdrawn after its connection"] += 1
 
-    async def _still_hold(self, client: SocketPeer, known: Known) -> bool:
+    async def _still_hold(self, client: SocketPeer, record: SessionRecord) -> bool:
         """Check that the offer exists, and take it over if the connection was lost."""
         while True:
             since_s = time.monotonic()
             try:
                 if not client.open:
-                    taken = await self._ask("taken over", client, known, "/hold", {})
+                    taken = await self._ask("taken over", client, record, "/hold", {})
                     return taken is not None
-                if await self._poll(client, known, "offerer") is not None:
+                if await self._poll(client, record, "offerer") is not None:
                     return True
             except Broken:
                 await asyncio.sleep(0.1)
                 continue
-            if not known.answers and not self.tally.away(since_s, time.monotonic()):
+            if not record.answers and not self.tally.away(since_s, time.monotonic()):
                 self.tally.wrong.append("held: it has ended, and its connection has not")
             return False
 
     # Steps of behaviours
 
-    async def _publish(self, rng: random.Random, client: Peer, origin: str, topic: str, **more: bool) -> Known:
+    async def _publish(self, rng: random.Random, client: Peer, origin: str, topic: str, **more: bool) -> SessionRecord:
         offer = f"{next(self._numbers)} {rng.randbytes(rng.randrange(200, 1200)).hex()}"
-        known = self.sessions[origin, topic][offer] = Known(origin, topic, offer)
+        record = self.sessions[origin, topic][offer] = SessionRecord(origin, topic, offer)
         sent_ms = now_ms()
         try:
             status, found = await client.ask("POST", f"/{topic}/offer", {"info": "soak", "offer": offer, **more})
         finally:
-            known.most_ms = self._latest_end_ms(**more)
+            record.most_ms = self._latest_end_ms(**more)
         if status != 200:
             self.tally.wrong.append(f"offer: {status} {found}")
             raise Broken
-        known.code, known.least_ms = found["code"], sent_ms + self.timeout_ms
+        record.code, record.least_ms = found["code"], sent_ms + self.timeout_ms
         self.done["offer"] += 1
-        return known
+        return record
 
     def _latest_end_ms(self, *, hold: bool = False) -> float:
         """Return the time by which a session that was renewed just now has expired, even if the server is killed."""
         return now_ms() + max(self.timeout_ms, MIN_HELD_MS if hold else 0) + SLACK_MS
 
-    async def _refresh(self, client: Peer, known: Known) -> None:
+    async def _refresh(self, client: Peer, record: SessionRecord) -> None:
         sent_ms = now_ms()
-        before_ms, known.most_ms = known.most_ms, FOREVER_MS
-        found = None
+        before_ms, record.most_ms = record.most_ms, FOREVER_MS
+        response = None
         try:
-            found = await self._ask("refresh", client, known, "/refresh", {"side": "offerer"})
+            response = await self._ask("refresh", client, record, "/refresh", {"side": "offerer"})
         except BaseException:
             before_ms = now_ms() + self.timeout_ms + SLACK_MS  # the request may have been carried out
             raise
         finally:
-            known.most_ms = before_ms if found is None else now_ms() + self.timeout_ms + SLACK_MS
-        if found is not None:
-            known.least_ms = sent_ms + self.timeout_ms
+            record.most_ms = before_ms if response is None else now_ms() + self.timeout_ms + SLACK_MS
+        if response is not None:
+            record.least_ms = sent_ms + self.timeout_ms
 
-    async def _send_candidates(self, rng: random.Random, client: Peer, known: Known, side: str) -> None:
+    async def _send_candidates(self, rng: random.Random, client: Peer, record: SessionRecord, side: str) -> None:
         for _ in range(rng.randrange(1, 4)):
             await asyncio.sleep(rng.uniform(0, 0.5))
             some = [f"{next(self._numbers)} {'c' * rng.randrange(50, 150)}" for _ in range(rng.choice([1, 1, 3]))]
             what = {"candidate": some[0]} if len(some) == 1 else {"candidates": some}
-            known.asked[side] += some
-            if await self._ask("candidate", client, known, "/answer", {"side": side, **what}) is None:
+            record.asked[side] += some
+            if await self._ask("candidate", client, record, "/answer", {"side": side, **what}) is None:
                 return
-            known.acknowledged[side] += some
+            record.acknowledged[side] += some
 
-    async def _poll(self, client: Peer, known: Known, side: str, since=None, wait_s: float = 0) -> str | None:
+    async def _poll(self, client: Peer, record: SessionRecord, side: str, since=None, wait_s: float = 0) -> str | None:
         """Poll and compare. Return the cursor of a long poll, or None if the session does not exist."""
         fields: dict = {"side": side}
         if wait_s:
             fields |= {"wait": wait_s} | ({"since": since} if since else {})
         other = SIDES[1 - SIDES.index(side)]
-        acknowledged, answer = [] if since else list(known.acknowledged[other]), known.answer
-        found = await self._ask("wait" if wait_s else "poll", client, known, "/poll", fields, wait_s)
-        if found is None:
+        acknowledged, answer = [] if since else list(record.acknowledged[other]), record.answer
+        update = await self._ask("wait" if wait_s else "poll", client, record, "/poll", fields, wait_s)
+        if update is None:
             return None
-        candidates = found["offerCandidates" if side == "answerer" else "answerCandidates"]
-        all_sent = subsequence(acknowledged, candidates) and subsequence(candidates, known.asked[other])
+        candidates = update["offerCandidates" if side == "answerer" else "answerCandidates"]
+        all_sent = subsequence(acknowledged, candidates) and subsequence(candidates, record.asked[other])
         self.tally.must(all_sent, f"poll: candidates of the {other} are not those that were sent")
         if side == "answerer":
-            self.tally.must(found["offer"] == known.offer, "poll: another offer")
-        elif found["answer"] not in ({answer} if answer else {*known.answers, None}):
+            self.tally.must(update["offer"] == record.offer, "poll: another offer")
+        elif update["answer"] not in ({answer} if answer else {*record.answers, None}):
             self.tally.wrong.append("poll: another answer, or none")
-        elif found["answer"]:
-            known.answer = found["answer"]
-        return found.get("cursor", "")
+        elif update["answer"]:
+            record.answer = update["answer"]
+        return update.get("cursor", "")
 
-    async def _stream_session(self, client: Peer, known: Known, last: str | None, for_s: float) -> str | None:
+    async def _stream_session(self, client: Peer, record: SessionRecord, last: str | None, for_s: float) -> str | None:
         """Read a session's stream until its answer. Return the last id, or None at the end of the stream."""
         try:
             async with asyncio.timeout(for_s):
-                path = f"/events?code={known.code}&side=offerer"
+                path = f"/events?code={record.code}&side=offerer"
                 async with contextlib.aclosing(client.events(path, last)) as events:
                     async for event, data in events:
                         last = event.get("id", last)
                         self.done["told by a stream"] += 1
                         if event.get("event") == "candidate":
-                            sent = data["candidate"] in known.asked["answerer"]
+                            sent = data["candidate"] in record.asked["answerer"]
                             self.tally.must(sent, "stream: a candidate that nobody sent")
                         if event.get("event") == "answer":
-                            self.tally.must(data["answer"] in known.answers, "stream: another answer")
-                            known.answer = data["answer"]
+                            self.tally.must(data["answer"] in record.answers, "stream: another answer")
+                            record.answer = data["answer"]
                             return last
         except TimeoutError:
             return last
         return None
 
-    async def _list(self, client: Peer, origin: str, topic: str, wait_s: float = 0) -> list[Known]:
+    async def _list(self, client: Peer, origin: str, topic: str, wait_s: float = 0) -> list[SessionRecord]:
         """List a topic, and check that it contains all sessions that must exist."""
-        before = [(known, known.least_ms) for known in self.sessions[origin, topic].values() if known.code]
-        status, found = await client.ask("GET", f"/{topic}/sessions" + f"?wait={wait_s}" * bool(wait_s), None, wait_s)
+        before = [(record, record.least_ms) for record in self.sessions[origin, topic].values() if record.code]
+        status, response = await client.ask(
+            "GET", f"/{topic}/sessions" + f"?wait={wait_s}" * bool(wait_s), None, wait_s
+        )
         after_ms = now_ms()
         if status != 200:
-            self.tally.wrong.append(f"sessions: {status} {found}")
+            self.tally.wrong.append(f"sessions: {status} {response}")
             return []
         self.done["listing"] += 1
-        listed = [self._compare_listed(each, origin, topic) for each in found["sessions"]]
-        offers = {each["offer"] for each in found["sessions"]}
-        for known, least_ms in before:
-            fine = known.offer in offers or known.answers or known.withdrawing or least_ms <= after_ms
+        listed = [self._compare_listed(session, origin, topic) for session in response["sessions"]]
+        offers = {session["offer"] for session in response["sessions"]}
+        for record, least_ms in before:
+            fine = record.offer in offers or record.answers or record.withdrawing or least_ms <= after_ms
             self.tally.must(fine, "sessions: one that was acknowledged is not listed")
-        return [known for known in listed if known and known.code]
+        return [record for record in listed if record and record.code]
 
-    def _compare_listed(self, entry: dict, origin: str, topic: str) -> Known | None:
-        known = self.sessions[origin, topic].get(entry["offer"])
-        if known is None:
+    def _compare_listed(self, entry: dict, origin: str, topic: str) -> SessionRecord | None:
+        record = self.sessions[origin, topic].get(entry["offer"])
+        if record is None:
             self.tally.wrong.append("a session is listed that nobody published there, or long after its end")
-        elif known.code not in (entry["code"], None):
+        elif record.code not in (entry["code"], None):
             self.tally.wrong.append("a session is listed under another's code")
-        elif not subsequence(entry["offerCandidates"], known.asked["offerer"]):
+        elif not subsequence(entry["offerCandidates"], record.asked["offerer"]):
             self.tally.wrong.append("a session is listed with candidates that nobody sent")
-        return known
+        return record
 
-    async def _ask(self, what: str, client: Peer, known: Known, path: str, fields: dict, wait_s=0) -> dict | None:
+    async def _ask(
+        self, what: str, client: Peer, record: SessionRecord, path: str, fields: dict, wait_s=0
+    ) -> dict | None:
         """Send a request about a session, which must exist until its expiry and not after. Return a success's JSON."""
-        # A session that is refreshed at the last moment may be expired for others until the new time is on disk.
-        sent_ms, least_ms = now_ms(), known.least_ms
-        status, found = await client.ask("POST", path, {"code": known.code, **fields}, wait_s)
+        # After a refresh at the last moment, others may see the session as expired until the time is on disk.
+        sent_ms, least_ms = now_ms(), record.least_ms
+        status, response = await client.ask("POST", path, {"code": record.code, **fields}, wait_s)
         if status == 200:
             self.done[what] += 1
-            if sent_ms > known.most_ms:
-                self.tally.wrong.append(f"{what}: found {sent_ms - known.most_ms:.0f} ms after its end")
-            return found
-        if status == 409 and what == "answer" and len(known.answers) > 1:
+            if sent_ms > record.most_ms:
+                self.tally.wrong.append(f"{what}: found {sent_ms - record.most_ms:.0f} ms after its end")
+            return response
+        if status == 409 and what == "answer" and len(record.answers) > 1:
             return None
-        if status != 404 or not (known.withdrawing or now_ms() >= least_ms):
-            self.tally.wrong.append(f"{what}: {status} {found}, {least_ms - now_ms():.0f} ms before its end")
+        if status != 404 or not (record.withdrawing or now_ms() >= least_ms):
+            self.tally.wrong.append(f"{what}: {status} {response}, {least_ms - now_ms():.0f} ms before its end")
         return None
 
     async def find_all(self) -> int:
         """Check that everything acknowledged exists until its expiry. Return the number of these sessions."""
         clients = {origin: Peer(self.tally, origin) for origin in ORIGINS}
-        known_ones = [known for sessions in self.sessions.values() for known in sessions.values()]
-        living = [known for known in known_ones if known.code and known.least_ms > now_ms()]
-        for known in living:
+        records = [record for sessions in self.sessions.values() for record in sessions.values()]
+        living = [record for record in records if record.code and record.least_ms > now_ms()]
+        for record in living:
             for side in SIDES:
-                await self._poll(clients[known.origin], known, side)
-        for origin, topic in {(known.origin, known.topic) for known in living}:
+                await self._poll(clients[record.origin], record, side)
+        for origin, topic in {(record.origin, record.topic) for record in living}:
             await self._list(clients[origin], origin, topic)
         for client in clients.values():
             client.close()

@@ -17,7 +17,7 @@ class BareServer(LocalServer):
     """A proxy that forwards only the specification's paths, parameters and fields."""
 
     def __init__(self, target):
-        self.target, self.asked = target, []  # the address of the real server; the paths of all requests
+        self.target, self.asked = target, []  # the address of the real server, and the paths of all requests
         super().__init__(Forwarding)
         self.url = f"http://127.0.0.1:{self.server_port}"
 

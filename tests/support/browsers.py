@@ -107,8 +107,8 @@ class Windowed:
         profile.mkdir()
         with (profile / "log").open("w") as log:
             self.process = subprocess.Popen(["chromium", *options, *FLAGS, "about:blank"], stderr=log)
-        found = until(lambda: re.search(r"ws://\S+", (profile / "log").read_text()))
-        self.browser = chromium.connect_over_cdp(found[0], no_defaults=True)
+        match = until(lambda: re.search(r"ws://\S+", (profile / "log").read_text()))
+        self.browser = chromium.connect_over_cdp(match[0], no_defaults=True)
         self.context = self.browser.contexts[0]
         self.context.set_default_timeout(BOUND_MS)
         self.context.grant_permissions(["microphone"])
@@ -144,9 +144,9 @@ class Firefox:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environ)
         self._ids = itertools.count(1)
         try:
-            found = until(lambda: re.search(r"BiDi listening on (ws://\S+)", (profile / "log").read_text()))
+            match = until(lambda: re.search(r"BiDi listening on (ws://\S+)", (profile / "log").read_text()))
             self._open = contextlib.ExitStack()
-            self._socket = self._open.enter_context(connect(f"{found[1]}/session", max_size=None, ping_interval=None))
+            self._socket = self._open.enter_context(connect(f"{match[1]}/session", max_size=None, ping_interval=None))
             self._ask("session.new", capabilities={})
             self._tab = self._ask("browsingContext.getTree")["contexts"][0]["context"]
         except BaseException:
@@ -160,9 +160,9 @@ class Firefox:
     def evaluate(self, expression):
         """Return the JSON value of a page's expression or of its promise."""
         text = f"(async () => JSON.stringify([await ({expression})]))()"
-        found = self._ask("script.evaluate", expression=text, target={"context": self._tab}, awaitPromise=True)
-        assert found["type"] == "success", found
-        return json.loads(found["result"]["value"])[0]
+        response = self._ask("script.evaluate", expression=text, target={"context": self._tab}, awaitPromise=True)
+        assert response["type"] == "success", response
+        return json.loads(response["result"]["value"])[0]
 
     def _ask(self, method, **params):
         number = next(self._ids)

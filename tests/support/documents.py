@@ -18,19 +18,19 @@ def pages():
 @functools.cache
 def sections(page):
     """Return the text under each heading of a page, subsections included."""
-    found, open_ = {}, []
+    texts, open_ = {}, []
     in_block = False
     for line in pages()[page].splitlines(keepends=True):
         in_block ^= line.startswith("```")
         if not in_block and (heading := re.match("(#+) (.*)\n", line)):
             open_ = [(level, name) for level, name in open_ if level < len(heading[1])]
-            assert heading[2] not in found, f"two headings of {page} are {heading[2]}"
+            assert heading[2] not in texts, f"two headings of {page} are {heading[2]}"
             open_.append((len(heading[1]), heading[2]))
-            found[heading[2]] = ""
+            texts[heading[2]] = ""
         else:
             for _, name in open_:
-                found[name] += line
-    return found
+                texts[name] += line
+    return texts
 
 
 def blocks(page, heading, *languages):

@@ -12,19 +12,19 @@ OFFER = base64.b64encode(random.Random(1).randbytes(45_000)).decode()  # LevelDB
 
 
 def post(server, path, body):
-    status, headers, found = server.exchange(path, body)
-    return status, headers, json.loads(found)
+    status, headers, response = server.exchange(path, body)
+    return status, headers, json.loads(response)
 
 
 def publish_until(server, kept, done, limit=2000):
     """Publish offers until `done(status)`, add the acknowledged ones to `kept`, and return the last headers."""
     for _ in range(limit):
         number = len(kept)
-        status, headers, found = post(server, "/lobby/offer", {"info": str(number), "offer": f"{number} {OFFER}"})
+        status, headers, response = post(server, "/lobby/offer", {"info": str(number), "offer": f"{number} {OFFER}"})
         if status == 200:
-            kept[found["code"]] = number
+            kept[response["code"]] = number
         else:
-            assert (status, found) == (503, {"error": "Service unavailable"})
+            assert (status, response) == (503, {"error": "Service unavailable"})
             time.sleep(0.01)  # the server measures free space only periodically
         if done(status):
             return headers
@@ -38,8 +38,8 @@ def wait_until_ready(server):
 def check(server, kept):
     """Check that all acknowledged sessions are listed in order, and that refused ones are complete or absent."""
     sessions = server.call("/lobby/sessions")[1]["sessions"]
-    numbers = {each["code"]: each["info"] for each in sessions}
+    numbers = {session["code"]: session["info"] for session in sessions}
     assert all(numbers[code] == str(number) for code, number in kept.items())
     assert all(each["offer"] == f"{each['info']} {OFFER}" for each in sessions)
-    created = [each["createdAt"] for each in sessions]
+    created = [session["createdAt"] for session in sessions]
     assert created == sorted(created, reverse=True)

@@ -28,7 +28,7 @@ class Failure(Exception):
 class Load:
     def __init__(self, port):
         self._port, self._over, self._listening = port, asyncio.Event(), 0
-        self.answered, self.failures = collections.Counter(), []  # successful requests by kind; error texts
+        self.answered, self.failures = collections.Counter(), []  # successful requests by kind, and error texts
         self.codes = []  # acknowledged sessions
 
     async def run(self, over):

@@ -56,9 +56,9 @@ class Machine:
         self.name = f"machine-{secrets.token_hex(4)}"
         self.log = room.with_suffix(".log")
         room.mkdir()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told, self.log.open("w") as log:
-            told.bind(f"\0{self.name}")
-            told.settimeout(1)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify_socket, self.log.open("w") as log:
+            notify_socket.bind(f"\0{self.name}")
+            notify_socket.settimeout(1)
             self._nspawn = subprocess.Popen(
                 [*BEFORE, room, self.name, files],
                 env={"PATH": os.environ["PATH"], "NOTIFY_SOCKET": f"@{self.name}"},
@@ -66,15 +66,15 @@ class Machine:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-            found: dict[str, str] = {}
+            state: dict[str, str] = {}
             deadline_s = time.monotonic() + BOUND_S
-            while found.get("READY") != "1":
+            while state.get("READY") != "1":
                 with contextlib.suppress(TimeoutError):
-                    found |= dict(line.split("=", 1) for line in told.recv(4096).decode().splitlines())
+                    state |= dict(line.split("=", 1) for line in notify_socket.recv(4096).decode().splitlines())
                 if self._nspawn.poll() is not None or time.monotonic() > deadline_s:
                     self.stop()
                     raise AssertionError(f"no machine: {self.log.read_text()}")
-        self._enter = ["nsenter", "--target", found["X_NSPAWN_LEADER_PID"]]
+        self._enter = ["nsenter", "--target", state["X_NSPAWN_LEADER_PID"]]
 
     def __enter__(self) -> "Machine":
         return self

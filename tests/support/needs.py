@@ -35,8 +35,8 @@ def missing(need: str) -> str | None:
     if need == "node":
         return None if shutil.which(need) else "needs Node.js 20.19 or newer (extra test-all)"
     if need in PACKAGES:
-        found = os.path.exists(need) if need.startswith("/") else shutil.which(need)
-        return None if found else f"needs {need} (Debian package {PACKAGES[need]})"
+        located = os.path.exists(need) if need.startswith("/") else shutil.which(need)
+        return None if located else f"needs {need} (Debian package {PACKAGES[need]})"
     return None if importlib.util.find_spec(need) else f"needs the Python module {need} (extra test-all)"
 
 

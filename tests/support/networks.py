@@ -156,8 +156,8 @@ def base(spawn, tmp_path):
         options = ["--port", 0, "--data-dir", tmp_path / "data", "--stun-servers", "none"]
         server = spawn(COMMAND, "serve", *options, stdout=output, stderr=output)
     url = re.compile(r"http://127\.0\.0\.1:\d+")
-    found = until(lambda: url.search(log.read_text()) or server.poll() is not None, BOUND_S, log.read_text)
+    match = until(lambda: url.search(log.read_text()) or server.poll() is not None, BOUND_S, log.read_text)
     assert server.poll() is None, log.read_text()
-    yield found[0]
+    yield match[0]
     server.terminate()
     assert server.wait(BOUND_S) == 0, log.read_text()

@@ -23,18 +23,20 @@ for await (const line of createInterface({ input: process.stdin })) {
 def fetch_module(url, directory):
     """Fetch the module and its imports as a browser does, and return the module's path."""
     (directory / "package.json").write_text('{"type": "module"}')
-    left, known = ["client.js"], set()
-    while left:
-        name = left.pop()
-        known.add(name)
+    pending, names = ["client.js"], set()
+    while pending:
+        name = pending.pop()
+        names.add(name)
         with urllib.request.urlopen(f"{url}/{name}", timeout=BOUND_S) as response:
             source = response.read().decode()
         path = directory / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(source)
         imported = re.findall(r'(?:from|import) "(\./[^"]+)";', source)
-        left += (
-            {posixpath.normpath(posixpath.join(posixpath.dirname(name), each)) for each in imported} - known - {*left}
+        pending += (
+            {posixpath.normpath(posixpath.join(posixpath.dirname(name), reference)) for reference in imported}
+            - names
+            - {*pending}
         )
     return directory / "client.js"
 

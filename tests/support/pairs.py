@@ -50,7 +50,7 @@ class Pairs:
 
     def __init__(self, port, tls, number=6):
         self._port, self._tls = port, tls
-        self.answered, self.failures = 0, []  # number of 200 responses; failed requests with their responses
+        self.answered, self.failures = 0, []  # number of 200 responses, and failed requests with their responses
         self.met = 0  # number of completed meetings
         self.peers = 2 * number + 1  # maximum number of concurrent requests
         self.published = []  # codes of the sessions in the listener's topic

@@ -43,20 +43,20 @@ def succeeded():
 def writable(top="/"):
     """Yield the topmost writable directories."""
     for path, names, _ in os.walk(top):
-        found = path not in ("/proc", "/sys") and os.access(path, os.W_OK)
-        if found:
+        is_writable = path not in ("/proc", "/sys") and os.access(path, os.W_OK)
+        if is_writable:
             yield path
-        if found or path in ("/proc", "/sys") or path.count("/") == DEPTH:
+        if is_writable or path in ("/proc", "/sys") or path.count("/") == DEPTH:
             names.clear()
 
 
 for place in (".", "/tmp", "/var/tmp"):
     Path(place, "probed").write_text("here")
-found = {
+report = {
     "user": os.getuid(),
     "home": os.getcwd(),
     "writable": sorted(writable()),
     "succeeded": list(succeeded()),
     "processes": [int(name) for name in os.listdir("/proc") if name.isdecimal()] == [os.getpid()],
 }
-print(json.dumps(found))
+print(json.dumps(report))

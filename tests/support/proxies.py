@@ -70,8 +70,8 @@ def uncomment(text, first, last):
 def several(text, addresses):
     """Replace the commented example servers of a configuration with addresses."""
     for number, address in enumerate(addresses, 1):
-        text, found = re.subn(rf"# (server .*)\b10\.0\.0\.{number}:3000", rf"\g<1>{address}", text)
-        assert found
+        text, count = re.subn(rf"# (server .*)\b10\.0\.0\.{number}:3000", rf"\g<1>{address}", text)
+        assert count
     return text
 
 

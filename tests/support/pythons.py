@@ -115,12 +115,12 @@ def installed() -> list[Python]:
     folders = [each for each in folders if each.parent not in roots]  # without pyenv's shims
     folders += [each / "bin" for root in roots for each in root.glob("versions/*")]
     paths = {path.resolve() for folder in folders for path in folder.glob("python3*") if NAME.fullmatch(path.name)}
-    found = {}
+    pythons = {}
     for path in sorted(paths):
-        asked = run_command(path, "-I", "-c", ASK)
-        if asked.returncode == 0 and asked.stdout:
-            python = Python(*json.loads(asked.stdout))
+        process = run_command(path, "-I", "-c", ASK)
+        if process.returncode == 0 and process.stdout:
+            python = Python(*json.loads(process.stdout))
             if PROMISED.contains(python.version):
-                found[python.version] = python
-    ordered = sorted(found.values(), key=lambda python: Version(python.version))
+                pythons[python.version] = python
+    ordered = sorted(pythons.values(), key=lambda python: Version(python.version))
     return list({python.minor: python for python in ordered}.values())

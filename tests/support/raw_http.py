@@ -164,7 +164,7 @@ class Answer:
 
 def answers(raw: bytes) -> list[Answer]:
     """Parse a server's output, which must consist of well-formed responses."""
-    found = []
+    responses = []
     while raw:
         head, end, rest = raw.partition(b"\r\n\r\n")
         assert end, raw
@@ -176,8 +176,8 @@ def answers(raw: bytes) -> list[Answer]:
         assert len(headers) == len(pairs), head
         headers.pop("x-request-id", None)  # different for each request
         body, raw, whole = take_body(int(status), headers, rest)
-        found.append(Answer(int(status), headers, body, whole))
-    return found
+        responses.append(Answer(int(status), headers, body, whole))
+    return responses
 
 
 def take_body(status: int, headers: dict[str, str], rest: bytes) -> tuple[bytes, bytes, bool]:

@@ -43,8 +43,8 @@ def in_background(call):
 
 
 def ready(server):
-    status, found = server.call("/readyz", base=server.admin_url)
-    return status, found.get("reason", "")
+    status, response = server.call("/readyz", base=server.admin_url)
+    return status, response.get("reason", "")
 
 
 def events(server, topic):
@@ -113,9 +113,9 @@ class Publishers:
         texts = (f"{self._number}-{at}-{turn}" for turn in itertools.count())
         while not self._ended.is_set():
             text = topic_in(self._slots, texts)
-            if (found := self._ask(servers, f"/{text}/offer", info=text, offer=text)) is None:
+            if (response := self._ask(servers, f"/{text}/offer", info=text, offer=text)) is None:
                 continue
-            code = found["code"]
+            code = response["code"]
             sent = self.acknowledged[code] = {"text": text, "candidate": None, "answer": None}
             self.writes.append((time.monotonic(), slot_of(code)))
             for name in ("candidate", "answer"):
@@ -126,10 +126,10 @@ class Publishers:
     def _ask(self, servers, path, **body):
         time.sleep(0.01)  # leaves CPU time for the servers
         began_s = time.monotonic()
-        status, found = next(servers).call(path, body)
+        status, response = next(servers).call(path, body)
         self.times_s.append(time.monotonic() - began_s)
         self.statuses[status] += 1
-        return found if status == 200 else None
+        return response if status == 200 else None
 
     def wait_for(self, more, slots=None):
         def written():
@@ -153,15 +153,15 @@ class Publishers:
             thread.join()
         wrong = []
         for code, sent in self.acknowledged.items():
-            status, found = self._servers[0].call("/poll", {"code": code, "side": "offerer"})
+            status, response = self._servers[0].call("/poll", {"code": code, "side": "offerer"})
             answer, candidate = sent["answer"], sent["candidate"]
             # A request refused with 503 may have been carried out, once.
             if (
                 status != 200
-                or found["answer"] not in (sent["text"], *[None] * (answer is None))
-                or found["answerCandidates"] not in ([sent["text"]], *[[]] * (candidate is None))
+                or response["answer"] not in (sent["text"], *[None] * (answer is None))
+                or response["answerCandidates"] not in ([sent["text"]], *[[]] * (candidate is None))
             ):
-                wrong.append((code, sent, found))
+                wrong.append((code, sent, response))
             if answer is None and self._servers[0].codes(sent["text"]) not in ([], [code]):
                 wrong.append((code, sent, "published twice"))
         assert wrong == []

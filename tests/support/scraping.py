@@ -19,15 +19,15 @@ class Scrape:
         """Return the values of one of our metrics by label values, which are in the order of the label names."""
         samples = self.families[PREFIX + name].samples
         assert len({_labels(each) for each in samples}) == len(samples) or sample, "two samples with the same labels"
-        wanted = PREFIX + (sample or name)
-        return {_labels(each): each.value for each in samples if each.name in (wanted, wanted + "_total")}
+        full_name = PREFIX + (sample or name)
+        return {_labels(each): each.value for each in samples if each.name in (full_name, full_name + "_total")}
 
     def one(self, name, *labels):
         return self.all(name).get(labels, 0)
 
     def histogram(self, name, *labels):
         """Return the cumulative counts of a histogram by upper bound, the number of values, and their sum."""
-        mine = [each for each in self.families[PREFIX + name].samples if _labels(each, without="le") == labels]
+        mine = [sample for sample in self.families[PREFIX + name].samples if _labels(sample, without="le") == labels]
         buckets = {each.labels["le"]: each.value for each in mine if each.name.endswith("_bucket")}
         (number,) = [each.value for each in mine if each.name.endswith("_count")]
         (total,) = [each.value for each in mine if each.name.endswith("_sum")]

@@ -261,11 +261,11 @@ def check_every_response(response, method):
         return
     assert response.headers.get_list("Content-Type") == ["application/json"]
     if method != "HEAD":
-        found = response.json
-        assert type(found) is dict
+        content = response.json
+        assert type(content) is dict
         if response.status != 200:
-            assert set(found) == {"error"}
-            assert type(found["error"]) is str
+            assert set(content) == {"error"}
+            assert type(content["error"]) is str
 
 
 def allowed_origin(response):

@@ -129,8 +129,8 @@ class Redis:
     async def holds_nothing(self, store):
         """Return whether only the store's own keys are left after 20 s."""
         self._clock.ms += 20_000
-        found = [key async for keys in all_keys(store.stores[0]) for key in keys]
-        return all(key.endswith((b":store", b":origins")) for key in found)
+        keys_left = [key async for keys in all_keys(store.stores[0]) for key in keys]
+        return all(key.endswith((b":store", b":origins")) for key in keys_left)
 
     @staticmethod
     def take_small_steps(monkeypatch):
@@ -224,13 +224,13 @@ class Under:
 
     async def events(self, position, topic="topic"):
         """Return the events of a topic since a position: the next position, code, and reason, or None for additions."""
-        found, more = [], True
+        changes, more = [], True
         while more:
             step = await self.store.topic_step(self.origin, topic, position)
-            found += step.removed
-            found += [(arrival.position, arrival.listed.session.code, None) for arrival in step.added]
+            changes += step.removed
+            changes += [(arrival.position, arrival.listed.session.code, None) for arrival in step.added]
             position, more = step.position, step.more
-        return found
+        return changes
 
     async def news(self, position, topic="topic"):
         return [event[1:] for event in await self.events(position, topic)]

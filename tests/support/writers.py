@@ -42,7 +42,7 @@ class Writers:
     numbers = count()
 
     def __init__(self, url, seed, *, number=8, padding=""):
-        self.sessions, self.wrong = [], []  # all sent sessions; descriptions of wrong responses
+        self.sessions, self.wrong = [], []  # all sent sessions, and descriptions of wrong responses
         # Released once for each 200 or 503. Acquire them to wait for responses.
         self.acknowledgements, self.refusals = threading.Semaphore(0), threading.Semaphore(0)
         self._address, self._padding, self._stopping = urlsplit(url).netloc, padding, threading.Event()
@@ -74,31 +74,36 @@ class Writers:
         text = f"{number} {self._padding}"
         session = Sent(rng.choice(ORIGINS), rng.choice(TOPICS), number, text, time.time_ns() // 1_000_000)
         self.sessions.append(session)
-        found = self._post(connection, session.origin, f"/{session.topic}/offer", {"info": number, "offer": text})
-        if found is None:
+        response = self._post(connection, session.origin, f"/{session.topic}/offer", {"info": number, "offer": text})
+        if response is None:
             return
-        session.code = uuid.UUID(found["code"]).bytes
+        session.code = uuid.UUID(response["code"]).bytes
         for turn in range(rng.randrange(6)):
             side, candidate = rng.choice(list(Side)), f"{turn} {self._padding}"
-            body = {"code": found["code"], "side": side.value, "candidate": candidate}
+            body = {"code": response["code"], "side": side.value, "candidate": candidate}
             session.asked[side].append(candidate)
             if self._post(connection, session.origin, "/answer", body):
                 session.acknowledged[side].append(candidate)
         if rng.random() < 0.5:
             session.answer = "answer " + text
-            body = {"code": found["code"], "side": "answerer", "answer": session.answer}
+            body = {"code": response["code"], "side": "answerer", "answer": session.answer}
             session.answered = self._post(connection, session.origin, "/answer", body) is not None
 
     def _post(self, connection, origin, path, body):
         connection.request("POST", path, json.dumps(body), {"Origin": origin})
         response = connection.getresponse()
-        found = json.loads(response.read())
+        content = json.loads(response.read())
         if response.status == 200:
             self.acknowledgements.release()
-            return found
-        said = response.status, found, response.headers["Access-Control-Allow-Origin"], response.headers["Content-Type"]
-        if said != (503, {"error": "Service unavailable"}, origin, "application/json"):
-            self.wrong.append(f"{path}: {said}")
+            return content
+        reply = (
+            response.status,
+            content,
+            response.headers["Access-Control-Allow-Origin"],
+            response.headers["Content-Type"],
+        )
+        if reply != (503, {"error": "Service unavailable"}, origin, "application/json"):
+            self.wrong.append(f"{path}: {reply}")
         if not (response.headers["Retry-After"] or "").isdigit():
             self.wrong.append(f"{path}: Retry-After is {response.headers['Retry-After']!r}")
         self.refusals.release()
@@ -121,9 +126,9 @@ async def compare(path, sessions, timeout_ms=NO_LIMIT_MS):
             counts, total = await store.topics(origin, 0, 1000)
             assert total == len(counts)
             for topic in TOPICS:
-                found = [each async for step in store.sessions(origin, topic) for each in step]
-                listed |= {(origin, topic, each.session.code): each for each in found}
-                assert dict(counts).get(topic, 0) == len(found)
+                entries = [each async for step in store.sessions(origin, topic) for each in step]
+                listed |= {(origin, topic, each.session.code): each for each in entries}
+                assert dict(counts).get(topic, 0) == len(entries)
         by_code = {session.code: session for session in sessions if session.code}
         for session in by_code.values():
             try:
