@@ -1,0 +1,71 @@
+import assert from "node:assert/strict";
+import { beforeEach, test } from "node:test";
+import { pair } from "../../../tornado_signal/web/client/pair.js";
+import { SignalError } from "../../../tornado_signal/web/client/timing.js";
+import { FakeServer, LinkedConnection } from "./fake_server.js";
+
+const TOPIC = "pair/test";
+let server;
+beforeEach(() => (server = new FakeServer()));
+
+const page = (options = {}) => pair("test", { url: "https://server", RTCPeerConnection: LinkedConnection, ...options });
+
+/** Fail the next calls of a method of the server. */
+function fail(name, ...errors) {
+  const method = server[name];
+  server[name] = (...parameters) => {
+    const error = errors.shift();
+    if (error) throw error;
+    return method.apply(server, parameters);
+  };
+}
+
+async function published() {
+  while (!server.listed(TOPIC).length) await new Promise(setImmediate);
+}
+
+async function assertPaired(...pages) {
+  const connections = await Promise.all(pages);
+  assert.deepEqual(connections.map(({ side }) => side).sort(), ["answerer", "offerer"]);
+  assert.equal(connections[0].code, connections[1].code);
+  const received = new Promise((resolve) =>
+    connections[1].channel.addEventListener("message", resolve, { once: true }),
+  );
+  connections[0].channel.send("hello");
+  assert.equal((await received).data, "hello");
+  assert.deepEqual(server.listed(TOPIC), []);
+}
+
+test("the second page answers the offer of the first", async () => {
+  const first = page();
+  await published();
+  await assertPaired(first, page());
+});
+
+test("two pages that publish at once become one pair", async () => {
+  await assertPaired(page(), page());
+});
+
+test("an offer that another page has answered is passed over", async () => {
+  const steps = [];
+  fail("answer", new SignalError(409, "Session has an answer"));
+  const first = page();
+  await published();
+  const second = page({ onstep: (name) => steps.push(name) });
+  await assertPaired(first, second);
+  assert.ok(steps.includes("taken"));
+});
+
+test("candidates that cannot be sent are sent again", async () => {
+  fail("candidates", new TypeError("no network"), new SignalError(503, "later"));
+  await assertPaired(page(), page());
+});
+
+test("a page that stops withdraws its offer", async () => {
+  const stop = new AbortController();
+  const stopped = page({ signal: stop.signal });
+  await published();
+  stop.abort(new Error("enough"));
+  await assert.rejects(stopped, { message: "enough" });
+  assert.deepEqual(server.listed(TOPIC), []);
+});

@@ -1,0 +1,65 @@
+import assert from "node:assert/strict";
+import { beforeEach, test } from "node:test";
+import { room } from "../../../tornado_signal/web/client/room.js";
+import { SignalError } from "../../../tornado_signal/web/client/timing.js";
+import { FakeServer, LinkedConnection } from "./fake_server.js";
+
+let server;
+beforeEach(() => (server = new FakeServer()));
+
+const enter = (info) => room("test", { url: "https://server", info, RTCPeerConnection: LinkedConnection });
+const next = (target, name) => new Promise((resolve) => target.addEventListener(name, resolve, { once: true }));
+
+async function assertConnected(alice, bob) {
+  const joined = await Promise.all([next(alice, "join"), next(bob, "join")]);
+  assert.deepEqual(
+    joined.map(({ peer }) => peer.info),
+    ["bob", "alice"],
+  );
+  const received = next(bob, "message");
+  alice.send("hello");
+  const { data, peer } = await received;
+  assert.deepEqual([data, peer.info], ["hello", "alice"]);
+}
+
+async function leave(...rooms) {
+  for (const each of rooms) await each.leave();
+}
+
+test("two members are connected, and one that leaves is reported", async () => {
+  const [alice, bob] = [enter("alice"), enter("bob")];
+  await assertConnected(alice, bob);
+  const left = next(bob, "leave");
+  await alice.leave();
+  assert.equal((await left).peer.info, "alice");
+  assert.equal(bob.peers.size, 0);
+  await leave(bob);
+  assert.equal(server.sessions.size, 0);
+});
+
+test("mail that is lost is sent again", async () => {
+  const { candidates } = server;
+  const errors = [new TypeError("no network"), new SignalError(503, "later")];
+  server.candidates = (...parameters) => {
+    const error = errors.shift();
+    if (error) throw error;
+    return candidates.apply(server, parameters);
+  };
+  const [alice, bob] = [enter("alice"), enter("bob")];
+  await assertConnected(alice, bob);
+  assert.equal(errors.length, 0);
+  await leave(alice, bob);
+});
+
+test("mail whose response is lost connects once", async () => {
+  const { candidates } = server;
+  let losses = 2;
+  server.candidates = (...parameters) => {
+    candidates.apply(server, parameters);
+    if (losses-- > 0) throw new TypeError("The response was lost");
+  };
+  const [alice, bob] = [enter("alice"), enter("bob")];
+  await assertConnected(alice, bob);
+  assert.deepEqual([alice.peers.size, bob.peers.size], [1, 1]);
+  await leave(alice, bob);
+});
