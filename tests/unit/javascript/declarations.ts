@@ -5,9 +5,7 @@ import type * as declared from "../../../tornado_signal/web/client.d.ts";
 
 /** Whether two types are identical, including optional properties. */
 type Same<One, Other> =
-  (<T>() => T extends One ? 1 : 2) extends <T>() => T extends Other ? 1 : 2
-    ? true
-    : { differs: One; from: Other };
+  (<T>() => T extends One ? 1 : 2) extends <T>() => T extends Other ? 1 : 2 ? true : { differs: One; from: Other };
 /** The parameters and result of each method. Private fields are not seen. */
 type Methods<Class> = {
   [Name in keyof Class]: Class[Name] extends (...parameters: infer Parameters) => infer Result
