@@ -185,4 +185,4 @@ def histogram(name: str, meaning: str, values: Histograms | Histogram, *labels: 
     return family
 
 
-KINDS: Final[dict[str, Callable[..., Metric]]] = {each.__name__: each for each in (counter, gauge, histogram)}
+KINDS: Final[dict[str, Callable[..., Metric]]] = {kind.__name__: kind for kind in (counter, gauge, histogram)}

@@ -42,7 +42,11 @@ class Result(NamedTuple):
 
 
 def check_ice(arguments: argparse.Namespace) -> None:
-    """Check each ICE server; raises OperatorError if there is none or one fails."""
+    """Check each ICE server.
+
+    Raises:
+        OperatorError: there are no ICE servers, or one does not work.
+    """
     logging.getLogger("aioice").setLevel(logging.ERROR)  # it logs each step
     results: list[Result] = []
 

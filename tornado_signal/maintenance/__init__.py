@@ -12,7 +12,7 @@ from ..settings.value_types import URL, integer
 
 LISTENER = ("admin_port", "admin_address", "admin_token_file")
 MOST = 20  # default number of origins and topics to list
-REDIS = ("store", *(each.name for each in SETTINGS if each.name.startswith("redis_")))
+REDIS = ("store", *(setting.name for setting in SETTINGS if setting.name.startswith("redis_")))
 
 
 def add_commands(commands: CommandLine) -> None:

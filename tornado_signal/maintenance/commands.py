@@ -94,7 +94,7 @@ def compact(arguments: Arguments, settings: Settings) -> None:
     print(f"{name}: {before} bytes before, {after} bytes after")
 
 
-COMMANDS = {each.__name__: each for each in (inspect, check, compact)}
+COMMANDS = {command.__name__: command for command in (inspect, check, compact)}
 
 
 def _server(arguments: Arguments, settings: Settings) -> str | None:

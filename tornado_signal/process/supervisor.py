@@ -72,7 +72,7 @@ class Worker:
         self.listener = WorkerListener(number, directory / str(number))
         self._number = number
         self._admin = UnixSocket(directory / str(number), 0o600)
-        self._public = [each.fileno() for each in public]
+        self._public = [listening.fileno() for listening in public]
         self._balance = balance
         self._settings = settings
         self._stuck_s = stuck_s
@@ -217,7 +217,7 @@ async def supervise(settings: Settings, read: Callable[[], Settings], number: in
         stuck_s = notifier.pause_s(STUCK_S)
         balance = share(number)
         opened.callback(os.close, balance)
-        workers = [Worker(each, settings, public, balance, directory, stuck_s) for each in range(1, number + 1)]
+        workers = [Worker(index, settings, public, balance, directory, stuck_s) for index in range(1, number + 1)]
         for worker in workers:
             opened.push_async_callback(worker.close)
         try:

@@ -58,10 +58,12 @@ def load(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
         path, named_by = namespace.config, "--config"
 
     table = {} if path is None else _read_toml(path, named_by)
-    from_file = _read_all(table, {each.name: each for each in SETTINGS}, REPLACED, f"file {path}, key ")
+    from_file = _read_all(table, {setting.name: setting for setting in SETTINGS}, REPLACED, f"file {path}, key ")
     replaced = {PREFIX + old.upper(): PREFIX + new.upper() for old, new in REPLACED.items()}
-    from_environ = _read_all(variables, {each.variable: each for each in SETTINGS}, replaced, "environment variable ")
-    from_flags = {each.name: getattr(namespace, each.name) for each in SETTINGS if each.name in namespace}
+    from_environ = _read_all(
+        variables, {setting.variable: setting for setting in SETTINGS}, replaced, "environment variable "
+    )
+    from_flags = {setting.name: getattr(namespace, setting.name) for setting in SETTINGS if setting.name in namespace}
     values = from_file | from_environ | from_flags
     if values.get("store") == "redis":
         values.setdefault("durability", "replicated")
@@ -121,23 +123,23 @@ def _read_toml(path: str, named_by: str) -> dict[str, object]:
 
 
 def _read_all(
-    source: Mapping[str, object], known: Mapping[str, Setting], replaced: Mapping[str, str], where: str
+    source: Mapping[str, object], settings: Mapping[str, Setting], replaced: Mapping[str, str], where: str
 ) -> dict[str, Any]:
     """Check one source and return its values.
 
     Args:
         source: the names and values.
-        known: the settings by their names in this source.
+        settings: the settings by their names in this source.
         replaced: the names of removed settings, each with its replacement.
         where: the prefix of names in messages.
     """
     values = {}
     for name, raw in source.items():
-        if name not in known:
+        if name not in settings:
             if name in replaced:
                 raise ConfigError(where + name, raw, f"{replaced[name]}, which replaces it")
-            similar = difflib.get_close_matches(name, known, n=1)
+            similar = difflib.get_close_matches(name, settings, n=1)
             hint = f" such as {similar[0]}" if similar else ""
             raise ConfigError(where + name, raw, f"the name of a setting{hint} (serve --help lists them)")
-        values[known[name].name] = read_value(where + name, raw, known[name].type)
+        values[settings[name].name] = read_value(where + name, raw, settings[name].type)
     return values

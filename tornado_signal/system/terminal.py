@@ -37,7 +37,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def printable(text: str) -> str:
     """Escape control characters in text from peers."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def shortened(text: str) -> str:
@@ -49,5 +49,5 @@ def shortened(text: str) -> str:
 def width(text: str) -> int:
     """Return the number of terminal columns of a text."""
     return sum(
-        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
     )
