@@ -1,5 +1,5 @@
-// Uses the operations of the types that openapi-typescript makes from /openapi.json: as a page would, but for the
-// Origin, which a page need not set.
+// Uses all operations with the types that openapi-typescript generates from /openapi.json. A page would not set the
+// Origin.
 
 import createClient from "openapi-fetch";
 import type { components, paths } from "./schema.js";

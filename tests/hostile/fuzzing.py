@@ -1,7 +1,7 @@
 """The fuzzer sends generated inputs to a server in this process over real sockets, and checks their effects.
 
-No response may be a 500 or 503, foreign HTML, missing or truncated. Every connection must be closed, and no error may be
-logged.
+No response may be a 500 or 503, foreign HTML, missing or truncated. Every connection must be closed, and no error may
+be logged.
 """
 
 import argparse

@@ -170,7 +170,7 @@ class Peers:
         await self._publish(self._gone, "gone", ttl=TTL_MS)
 
     async def _publish(self, news: defaultdict, name: str, **ttl: int) -> None:
-        """Publish where others watch, and check that they receive the session and its removal."""
+        """Publish where others watch, and wait until they receive the event. Without a `ttl`, withdraw the offer."""
         await self._watching.wait()
         with contextlib.closing(self._client()) as client:
             fields = {"info": name, "offer": OFFER, **ttl}

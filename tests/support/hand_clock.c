@@ -1,4 +1,4 @@
-/* Preloaded into a server: its wall clock shows the nanoseconds in a file. The monotonic clock is the system's. */
+/* Preloaded into a server: the wall clock returns the nanoseconds in a file, the monotonic clock is unchanged. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
