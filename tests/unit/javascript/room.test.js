@@ -7,7 +7,12 @@ import { FakeServer, LinkedConnection } from "./fake_server.js";
 let server;
 beforeEach(() => (server = new FakeServer()));
 
-const enter = (info) => room("test", { url: "https://server", info, RTCPeerConnection: LinkedConnection });
+const failures = []; // what the rooms of a test report
+function enter(info) {
+  const entered = room("test", { url: "https://server", info, RTCPeerConnection: LinkedConnection });
+  entered.addEventListener("error", ({ error }) => failures.push(error));
+  return entered;
+}
 const next = (target, name) => new Promise((resolve) => target.addEventListener(name, resolve, { once: true }));
 
 async function assertConnected(alice, bob) {
@@ -24,6 +29,7 @@ async function assertConnected(alice, bob) {
 
 async function leave(...rooms) {
   for (const each of rooms) await each.leave();
+  assert.deepEqual(failures.splice(0), []);
 }
 
 test("two members are connected, and one that leaves is reported", async () => {
