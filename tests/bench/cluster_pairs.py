@@ -1,4 +1,4 @@
-"""CPU time of a brokered pair, for servers on LevelDB, on one Redis shard and on three, and for the nodes."""
+"""CPU time of a brokered pair on LevelDB, on one Redis shard and on three, for servers and nodes."""
 
 import asyncio
 import statistics

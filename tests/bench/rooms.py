@@ -123,7 +123,7 @@ def _meet(server: Target, pages: Sequence, topic: str) -> float:
 
 
 def _beside(kind: object, server: Target, pages: Sequence, directory: Path) -> float:
-    """Kill the browser of one of two pages in a room and return the time until a new page is connected."""
+    """Kill the browser of one of two pages in a room. Return the time until a new page is connected."""
     directory.mkdir()
     topic = directory.name
     windowed = Windowed(kind, directory / "profile")

@@ -209,15 +209,15 @@ class SignalClient(Closable):
         as `gone` with the reason `unreachable`. With `at`, only the server at that address is used, and the iteration
         fails when it becomes unavailable.
         """
-        home = ""
+        previous_server = ""
         listed: set[str] = set()
         async with aclosing(follow(self._servers, {"topic": topic}, at, keep_retrying=at is None)) as events:
             async for server, event in events:
-                if home and server != home:
+                if previous_server and server != previous_server:
                     for code in listed:
                         yield Event("gone", {"code": code, "reason": "unreachable"})
                     listed.clear()
-                home = server
+                previous_server = server
                 change = Event(event.name, event.data or {})
                 code = change.data["code"] = Token(change.data["code"], server)
                 (listed.add if change.name == "session" else listed.discard)(code)
@@ -242,7 +242,7 @@ class SignalClient(Closable):
             yield Event("gone", {"code": code, "reason": "expired"})  # the session expired while the stream was broken
 
     async def listings(self, topic: str, *, limit: int | None = None) -> AsyncGenerator[Listing, None]:
-        """Yield the listing of a topic, and again whenever it may have changed. Use long polling, or else polling."""
+        """Yield the listing of a topic, and again whenever it may have changed, by long polling or polling."""
         listing = await self.sessions(topic, wait_s=0, limit=limit)
         while True:
             yield listing
@@ -257,14 +257,14 @@ class SignalClient(Closable):
 
         Each item has only new candidates. The iteration raises `APIError` (404) when the session is removed.
         """
-        home = _server_of(code) or self._servers.only
-        if home is None or await self._servers.connection(home) is None:
-            async with aclosing(self._poll_updates(code, side, secret)) as all_news:
-                async for news in all_news:
-                    yield news
+        server = _server_of(code) or self._servers.only
+        if server is None or await self._servers.connection(server) is None:
+            async with aclosing(self._poll_updates(code, side, secret)) as updates:
+                async for update in updates:
+                    yield update
             return
         description: str | None = None
-        async with aclosing(self._session_events(code, side, secret, home, keep_retrying=False)) as events:
+        async with aclosing(self._session_events(code, side, secret, server, keep_retrying=False)) as events:
             async for event in events:
                 data = event.data or {}
                 if event.name == "gone":
@@ -272,13 +272,13 @@ class SignalClient(Closable):
                 if event.name != "candidate":
                     description = data[event.name]
                 candidates = [data["candidate"]] if event.name == "candidate" else []
-                yield SessionUpdate(description, candidates, Token(event.cursor or "", home))
+                yield SessionUpdate(description, candidates, Token(event.cursor or "", server))
 
     async def _session_events(
-        self, code: str, side: Side, secret: str | None, home: str | None, *, keep_retrying: bool = True
+        self, code: str, side: Side, secret: str | None, server: str | None, *, keep_retrying: bool = True
     ) -> AsyncGenerator[StreamEvent, None]:
         fields = {"code": code, "side": side, "secret": secret}
-        async with aclosing(follow(self._servers, fields, home, keep_retrying=keep_retrying)) as events:
+        async with aclosing(follow(self._servers, fields, server, keep_retrying=keep_retrying)) as events:
             async for _, event in events:
                 if event.name in ("answer", "gone"):
                     self._leases.release(code)
@@ -301,8 +301,8 @@ class SignalClient(Closable):
                 await asyncio.sleep(back_off_s(0, POLL_S))
 
     async def _call(self, operation: str, code: str, fields: Fields) -> Response:
-        home = _server_of(code)
-        return await self._servers.call(operation, {"code": code, **fields}, at=home, any_server=home is None)
+        server = _server_of(code)
+        return await self._servers.call(operation, {"code": code, **fields}, at=server, any_server=server is None)
 
 
 def _server_of(token: str | None) -> str | None:

@@ -21,7 +21,7 @@ class APIError(Exception):
 
     @property
     def lost_race(self) -> bool:
-        """Whether another peer has answered first. With secrets that is also a 404 (docs/http-api.md#long-polling)."""
+        """Whether another peer has answered first. With secrets that is also a 404 (docs/http-api.md#secrets)."""
         return self.status in (404, 409)
 
     @property

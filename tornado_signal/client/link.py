@@ -115,11 +115,11 @@ class Connection(Closable):
         await wait_for_first(self._open.wait(), self._apply_updates(client, secret))
 
     async def _apply_updates(self, client: SignalClient, secret: str | None) -> None:
-        async with aclosing(client.news(self.code, self.side, secret=secret)) as all_news:
-            async for news in all_news:
-                if news.description is not None and not self._has_remote_description:
-                    await self._set_remote_description(news.description)
-                await self._add_candidates(news.candidates)
+        async with aclosing(client.news(self.code, self.side, secret=secret)) as updates:
+            async for update in updates:
+                if update.description is not None and not self._has_remote_description:
+                    await self._set_remote_description(update.description)
+                await self._add_candidates(update.candidates)
 
     async def _set_remote_description(self, description: str) -> None:
         await set_remote_description(self.peer, json.loads(description))

@@ -206,9 +206,9 @@ class Publication(Closable):
             cleanup.push_async_callback(connection.close)
             cleanup.push_async_callback(self._withdraw, code, secret)
             try:
-                async with asyncio.timeout(RENEW_S), aclosing(client.news(code, "offerer", secret=secret)) as all_news:
-                    async for news in all_news:
-                        if news.description is not None:
+                async with asyncio.timeout(RENEW_S), aclosing(client.news(code, "offerer", secret=secret)) as updates:
+                    async for update in updates:
+                        if update.description is not None:
                             cleanup.pop_all()
                             return True
             except TimeoutError:

@@ -264,13 +264,13 @@ class Room(Closable):
     async def _receive(self, code: Token) -> None:
         received = 0
         try:
-            async with aclosing(self._client.news(code, "offerer", secret=self._secret)) as all_news:
-                async for news in all_news:
+            async with aclosing(self._client.news(code, "offerer", secret=self._secret)) as updates:
+                async for update in updates:
                     self._ice_servers = await self._get_ice_servers()
-                    for text in news.candidates:
+                    for text in update.candidates:
                         self._on_mail(text, code.server)
-                    received += len(news.candidates)
-                    if received >= MAX_MAILS or news.description is not None:  # nobody should answer a beacon
+                    received += len(update.candidates)
+                    if received >= MAX_MAILS or update.description is not None:  # nobody should answer a beacon
                         return
         except APIError as error:
             if error.status != 404:
