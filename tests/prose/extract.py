@@ -1,6 +1,6 @@
 """Copies docstrings and comments into Markdown files that textlint checks: `python tests/prose/extract.py FOLDER`.
 
-The line numbers stay, so that a message about `FOLDER/path/module.py.md` leads to the line of `path/module.py`.
+The line numbers stay: a message about `FOLDER/docstrings/path/module.py.md` is about the same line of `path/module.py`.
 """
 
 import ast
@@ -19,19 +19,23 @@ JAVASCRIPT_COMMENT = re.compile(r"/\*\*?(?P<block>.*?)\*/|(?<![:\"'`/])//(?P<lin
 DOC_TAG = re.compile(r"\s*@(?:param|returns|type|typedef|property|template|import|this|throws|implements|extends)\b")
 
 
-def python_prose(source):
-    """Yield the line number and the text of each docstring line and comment of a module."""
+def python_docstrings(source):
+    """Yield the line number and the text of each docstring line of a module."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node, clean=False)
             if docstring is not None:
                 yield from enumerate(docstring.split("\n"), node.body[0].lineno)
+
+
+def python_comments(source):
+    """Yield the line number and the text of each comment of a module."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not DIRECTIVE.match(token.string):
             yield token.start[0], token.string.lstrip("# ")
 
 
-def javascript_prose(source):
+def javascript_comments(source):
     """Yield the line number and the text of each comment line of a script."""
     for match in JAVASCRIPT_COMMENT.finditer(source):
         first = source.count("\n", 0, match.start()) + 1
@@ -54,10 +58,14 @@ def main(folder):
     names = subprocess.check_output(["git", "ls-files", "*.py", "*.js", "*.ts", ":!*/vendor/*"], text=True)
     for name in names.splitlines():
         source = Path(name).read_text()
-        prose = python_prose(source) if name.endswith(".py") else javascript_prose(source)
-        target = Path(folder, name + ".md")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(markdown(prose, source.count("\n") + 1))
+        if name.endswith(".py"):
+            prose = {"docstrings": python_docstrings(source), "comments": python_comments(source)}
+        else:
+            prose = {"comments": javascript_comments(source)}
+        for kind, texts in prose.items():
+            target = Path(folder, kind, name + ".md")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(markdown(texts, source.count("\n") + 1))
 
 
 if __name__ == "__main__":

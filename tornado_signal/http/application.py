@@ -29,7 +29,7 @@ class Route:
     Attributes:
         pattern: of the path, as logs and metrics name it.
         handler: the class of the handler.
-        arguments: of its `initialize`, beside the call.
+        arguments: arguments of its `initialize` in addition to the call.
     """
 
     pattern: str
@@ -86,7 +86,7 @@ class Application(httputil.HTTPServerConnectionDelegate):
         """Have the handler of a route answer a request whose body has come."""
         try:
             self._run(call, route, topic)
-        except Exception as error:  # a defect of the handler's constructor: Tornado answers only what comes later
+        except Exception as error:  # Tornado does not handle errors of a handler's constructor
             call.count_error(error)
             call.request.connection.close()  # type: ignore[union-attr]
             call.ended()
@@ -130,7 +130,7 @@ class RequestReader(httputil.HTTPMessageDelegate):
     def headers_received(
         self, start_line: httputil.RequestStartLine | httputil.ResponseStartLine, headers: httputil.HTTPHeaders
     ) -> None:
-        """Refuse a body that is announced to be too large before the client is told to send it.
+        """Refuse a body whose Content-Length is too large before `100 Continue` is sent.
 
         Raises:
             HTTPInputError: the query has very many fields, which Tornado would copy before the request is admitted.

@@ -40,7 +40,7 @@ class Asset:
         media_type: what it is.
         body: its bytes.
         gzipped: the same, compressed.
-        etag: differs for other contents; weak, as it is that of both forms.
+        etag: a weak tag of the content, shared by the plain and the compressed form.
     """
 
     media_type: str

@@ -47,10 +47,10 @@ class HttpCall(Call):
         self.begun = False
 
     def find_origin(self) -> str:
-        """Return the Origin (contract B1).
+        """Return the Origin (docs/decisions.md#missing-origin).
 
         Raises:
-            InvalidParameter: there is none, or it is too long.
+            InvalidParameter: it is missing or too long.
         """
         headers = self.request.headers
         values = headers.get_list("Origin")
@@ -64,7 +64,7 @@ class HttpCall(Call):
         return values[0]
 
     def find_page_origin(self) -> str:
-        """Return the Origin of what a browser also opens by itself, and then without one: empty for none.
+        """Return the Origin of a request for a file, or an empty text: browsers load files without an Origin.
 
         Raises:
             InvalidParameter: as `find_origin`.
@@ -96,7 +96,7 @@ class HttpCall(Call):
 
     @property
     def navigates(self) -> bool:
-        """Whether a browser shows the response by itself, in a window of its own (contract C11)."""
+        """Whether the request is a top-level navigation (docs/decisions.md#browser-navigation)."""
         headers = self.request.headers
         return (
             self.method in ("GET", "HEAD")

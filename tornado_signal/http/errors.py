@@ -19,20 +19,20 @@ Response = tuple[httputil.HTTPHeaders, bytes]
 
 
 def error_response(error: BaseException) -> tuple[int, list[tuple[str, str]], bytes]:
-    """Status, headers of its own and body of the response to an error (specification 7)."""
+    """Return status, additional headers and body of the response to an error."""
     status = STATUS.get(type(error), 500)
     headers = []
     if isinstance(error, errors.MethodNotAllowed):
         headers.append(("Allow", ", ".join(error.allowed)))
     elif isinstance(error, errors.TransientError):
         headers.append(("Retry-After", str(error.retry_after_s)))
-    # What is refused can be named to the operator, and comes back in time.
+    # Let pages read when to retry, and which request id to quote to the operator.
     headers.append(("Access-Control-Expose-Headers", "Retry-After, X-Request-Id"))
     return status, headers, wire.encode({"error": "Internal server error" if status == 500 else str(error)})
 
 
 def cors(origin: str, allowed: Origins | None) -> list[tuple[str, str]]:
-    """What a response says to the pages of an origin that is served (contract B14)."""
+    """Return the CORS headers for an allowed origin."""
     headers = [("Access-Control-Allow-Origin", origin)]
     if allowed is not None:  # else a cookie of the operator's proxy would be every page's
         headers.append(("Access-Control-Allow-Credentials", "true"))
@@ -40,7 +40,7 @@ def cors(origin: str, allowed: Origins | None) -> list[tuple[str, str]]:
 
 
 def make_refusal(log: RequestLog) -> Callable[[int, httputil.HTTPHeaders], Response]:
-    """What the transport answers to a request that reaches no handler, in JSON and with CORS (contract B14, B15).
+    """Return the function that makes responses to requests that reach no handler, in JSON and with CORS.
 
     Returns:
         A function of the status and of the headers of the request that were understood.

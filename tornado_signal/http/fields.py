@@ -13,7 +13,7 @@ _PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 def topic_of(segment: str) -> str | None:
-    """A topic from its path segment: percent-encoded UTF-8 (contract B3, B13); None if it is none."""
+    """Decode a topic from its path segment, which is percent-encoded UTF-8. Return None if it is invalid."""
     try:
         data = segment.encode("latin-1")
         return None if _PERCENT.search(data) else unquote_to_bytes(data).decode()
@@ -22,7 +22,7 @@ def topic_of(segment: str) -> str | None:
 
 
 def query_fields(query: Mapping[str, list[bytes]], parameters: Sequence[Parameter]) -> dict[str, Any]:
-    """The values that a query has for parameters; what comes more than once is a list, which no parameter takes."""
+    """Return the values of a query. A repeated field is a list, which no parameter accepts."""
     return {each.name: _value(each.schema, query[each.name]) for each in parameters if each.name in query}
 
 

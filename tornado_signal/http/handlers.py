@@ -40,7 +40,7 @@ class Handler(web.RequestHandler):
         self.call = call
         if self.client_left:
             call.client_gone()
-        self.ui.clear()  # of templates; it refers back here, and would wait for the garbage collector
+        self.ui.clear()  # breaks a reference cycle of Tornado's templates
 
     def prepare(self) -> None:
         """Admit the request.
@@ -53,7 +53,7 @@ class Handler(web.RequestHandler):
         call.admit(call.find_page_origin if self.anonymous else call.find_origin)
 
     def options(self, *path_args: str) -> None:
-        """Answer a preflight, on every path (contract B14)."""
+        """Respond to a preflight request on any path (docs/decisions.md#cors)."""
         methods = ", ".join(self.methods)
         asked = self.request.headers.get("Access-Control-Request-Headers")
         self.set_status(204)
@@ -72,7 +72,7 @@ class Handler(web.RequestHandler):
         return value
 
     def compute_etag(self) -> None:
-        """What has an ETag sets it itself."""
+        """Disable Tornado's automatic ETag. Handlers set their own."""
 
     def write(self, chunk: bytes) -> None:  # type: ignore[override]
         if self.request.method != "HEAD":
@@ -86,7 +86,7 @@ class Handler(web.RequestHandler):
         return super().flush(include_footers)
 
     def _set_common_headers(self, call: HttpCall) -> None:
-        """Set what every response has; only now, since thousands of requests may wait with their headers."""
+        """Set the common headers. Doing it at the end saves memory while thousands of requests wait."""
         call.status = self.get_status()
         if call.waited:  # Tornado has set the time of the request
             self.set_header("Date", call.service.clock.http_date(call.now_ms))
@@ -99,7 +99,7 @@ class Handler(web.RequestHandler):
     def on_connection_close(self) -> None:
         if hasattr(self, "call"):
             self.call.client_gone()
-        else:  # Tornado's constructor tells it before `initialize`
+        else:  # Tornado's constructor calls this before `initialize`
             self.client_left = True
 
     def on_finish(self) -> None:
@@ -108,7 +108,7 @@ class Handler(web.RequestHandler):
     # Errors
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
-        """Answer an error; after a part of the response only the end of the connection can tell it."""
+        """Send an error response. After a part of the response, close the connection instead."""
         error = self._translate(kwargs["exc_info"][1])
         self.call.count_error(error)
         if self.call.begun:
@@ -133,7 +133,7 @@ class Handler(web.RequestHandler):
         return errors.MethodNotAllowed(self.methods)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Say what went wrong (specification 7)."""
+        """Write the body of an error response."""
         error = kwargs["exc_info"][1]
         status, headers, body = error_response(error)
         self.vary = "Origin"
@@ -151,7 +151,7 @@ class Handler(web.RequestHandler):
 
 
 class Unknown(Handler):
-    """Every path that no other handler has (contract B13)."""
+    """Handler of unknown paths."""
 
     methods = ("OPTIONS",)
 
@@ -162,7 +162,7 @@ class Unknown(Handler):
 
 
 class Document(Handler):
-    """A document that describes the interface (contract C8, C9)."""
+    """Handler of the documents that describe the API."""
 
     anonymous = True
 
@@ -199,7 +199,7 @@ class OperationHandler(Handler):
             async with aclosing(result):
                 while await self._write_next(result):
                     await self.flush()
-                    if self.request.method == "HEAD":  # that it has no length is all that HEAD tells
+                    if self.request.method == "HEAD":  # a HEAD response has no body, and this one no length
                         return
                     await call.turn()
         except asyncio.CancelledError as error:  # of what it waited for: nothing cancels a handler
@@ -225,7 +225,7 @@ class Query(OperationHandler):
     """An operation that is asked for with GET."""
 
     def prepare(self) -> None:
-        """Send a browser that navigates here without an Origin to a page (contract C11)."""
+        """Redirect a navigation without an Origin to a page (docs/decisions.md#browser-navigation)."""
         if not (self.door and self.call.navigates):
             super().prepare()
             return

@@ -1,4 +1,4 @@
-"""The interface as OpenAPI 3.1, made from the declarations (contract C8); the tests hold it to the truth."""
+"""The HTTP API as OpenAPI 3.1, derived from the declarations. Tests compare it with real responses."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final

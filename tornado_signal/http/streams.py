@@ -1,4 +1,4 @@
-"""Server-Sent Events: the subscriptions over HTTP (contract C3)."""
+"""Server-Sent Events: subscriptions over HTTP (docs/http-api.md#event-streams)."""
 
 import asyncio
 import random
@@ -21,14 +21,14 @@ LAST_EVENT_ID: Final = "Last-Event-ID"
 
 
 class Stream(Handler):
-    """A response that goes on until the client leaves, the server stops, or there is nothing more to tell."""
+    """A response that lasts until the client disconnects, the server stops, or the subscription ends."""
 
     def initialize(self, call: HttpCall, subscription: Subscription) -> None:  # type: ignore[override]
         super().initialize(call)
         self.subscription = subscription
 
     async def get(self, segment: str = "") -> None:
-        """Send events as they happen, with a comment when there was none for long."""
+        """Send events as they occur, and a comment after a long pause."""
         try:
             await self._send_events(segment)
         except asyncio.CancelledError as error:  # of what it waited for: nothing cancels a handler
@@ -61,7 +61,7 @@ class Stream(Handler):
                 self.write(b"retry: %d\n\n" % random.randint(*RETURN_MS))
 
     async def _write_next(self, feed: Feed) -> bool:
-        """Write the next events or a heartbeat, and return whether the feed goes on."""
+        """Write the next events or a heartbeat. Return whether the feed continues."""
         events = await feed.next(feed.watch.now_s() + HEARTBEAT_S)
         if events is None:
             return False
@@ -76,7 +76,7 @@ class Stream(Handler):
 
 
 def encode(event: Event) -> bytes:
-    """One event as it is sent; JSON has no line breaks of its own."""
+    """Return an event in the stream format. Its JSON contains no line breaks."""
     if not event.type:
         return b"id: %b\n\n" % event.cursor.encode()
     return b"event: %b\nid: %b\ndata: %b\n\n" % (event.type.encode(), event.cursor.encode(), event.data)

@@ -1,1 +1,1 @@
-"""Limits for each client and for all of them, and the client's address behind proxies. No I/O; time is an argument."""
+"""Limits per client and for all clients, and client addresses behind proxies. No I/O. Time is an argument."""

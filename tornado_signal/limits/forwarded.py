@@ -21,7 +21,7 @@ _LONGEST: Final = 64
 
 @functools.lru_cache(4096)
 def parse_address(text: str) -> _Address | None:
-    """An address, in one form for each: IPv4 inside IPv6 is IPv4, and the interface of a link-local one is left out."""
+    """Return an address in canonical form: IPv4 inside IPv6 becomes IPv4, without the interface of a link-local one."""
     if text in ("", "unix:"):  # as the transport, and as nginx call a Unix socket
         return UNIX_CLIENT
     try:
@@ -55,11 +55,11 @@ def trusted(peer: str, proxies: tuple[Proxy, ...]) -> bool:
 def client_address(peer: str, headers: Mapping[str, str], proxies: tuple[Proxy, ...]) -> str:
     """The right-most address that is not a trusted proxy (contract D, --trusted-proxies).
 
-    `peer` is the address at the other end of the connection; empty for a Unix socket.
+    `peer` is the address at the other end of the connection, or empty for a Unix socket.
 
     Returns:
-        An IP address in its one spelling, or `unix` for a program on this machine that came over a Unix socket and
-        is no trusted proxy, or forwards no address.
+        An IP address in canonical form. `unix` for a program that connects over a Unix socket and either is not a
+        trusted proxy or forwards no address.
     """
     client = parse_address(peer)
     if proxies and _among(client, proxies):
@@ -76,7 +76,7 @@ def client_address(peer: str, headers: Mapping[str, str], proxies: tuple[Proxy, 
 
 
 def own_origin(scheme: str, peer: str, headers: Mapping[str, str], proxies: tuple[Proxy, ...]) -> str | None:
-    """This server's own origin as the client sees it, for a same-origin request without Origin (contract B1).
+    """Return this server's own origin as the client sees it, for a same-origin request without an Origin.
 
     The X-Forwarded-Proto and X-Forwarded-Host of a peer that is a trusted proxy count.
 

@@ -1,4 +1,4 @@
-"""Limits for each client, and for all of them together. No I/O; time is an argument.
+"""Limits per client and for all clients together. No I/O. Time is an argument.
 
 A client is an IPv4 address, or the /64 of an IPv6 address: what one machine or household has. The counts of clients
 that have nothing open are dropped when there are many, so the memory is bounded.
@@ -17,12 +17,12 @@ CLIENTS_KEPT = 100_000
 # Connections beyond the limits that are kept open for a refusal (429, 503), in all and of each client.
 SPARE_CONNECTIONS = 100
 SPARE_CONNECTIONS_PER_CLIENT = 4
-# A client may open twice as many connections as it may make requests, and this many more; each gets its 429. Further
-# ones are closed unanswered.
+# A client can open twice as many connections as its rate of requests, and this many more. Each gets its 429. Further
+# ones are closed without a response.
 SPARE_ARRIVALS = 100
 # A client that was idle may make the requests of this many seconds at once.
 BURST_S = 10
-# What an address may store however little room there is: a full store refuses by itself.
+# The minimum quota of an address in bytes. The store itself refuses when it is full.
 LEAST_ROOM_BYTES = 1 << 20
 # The operator's programs are few, and connections that they leave open take no descriptors from clients.
 ADMIN_CONNECTIONS = 64
@@ -42,7 +42,7 @@ class ConnectionCounts:
         self.connections = self.refused = 0
 
     def count(self, refusal: int, by: int) -> None:
-        """Count one that has come (1) or gone (-1); `refusal` is 0 if it is served."""
+        """Count an opened (1) or closed (-1) connection. `refusal` is 0 if it is served."""
         if refusal:
             self.refused += by
         else:
@@ -77,7 +77,7 @@ class TokenBucket:
 
     Attributes:
         tokens: how many there were at `at_ms`.
-        at_ms: when that was; Unix milliseconds.
+        at_ms: the time of the last update in Unix milliseconds.
     """
 
     __slots__ = ("at_ms", "tokens")
@@ -90,7 +90,7 @@ class TokenBucket:
         """Take some, all or none.
 
         Returns:
-            0, or when there are not so many, after how many seconds there will be.
+            0 if granted, otherwise the seconds to wait.
         """
         tokens = min(most, self.tokens + (now_ms - self.at_ms) * per_ms)
         self.at_ms = now_ms
@@ -106,11 +106,11 @@ class Client(ConnectionCounts):
 
     Attributes:
         requests: the tokens for its requests.
-        refusals: the tokens for its requests that are refused because there was none for them.
+        refusals: the tokens for its refused requests.
         arrivals: the tokens for its connections.
         sessions: the tokens for the sessions that it publishes.
         bytes: the tokens for the bytes that it has stored.
-        waiting: how many of its requests wait for news.
+        waiting: the number of its waiting requests.
         held: how many offers its connections hold.
         limited: whether the limits for each client are for this one.
     """
@@ -165,9 +165,9 @@ class Limits(ConnectionCounts):
         self._set(settings)
 
     def apply(self, settings: Settings) -> None:
-        """Apply other settings from now on; what is open already stays, and stays counted.
+        """Apply other settings. Existing connections and waits stay open and counted.
 
-        A client that gets the limits for each, or gets rid of them, does so as soon as it has nothing open.
+        A client whose limits are switched on or off changes once it has no open connections or waits.
         """
         before = self._unlimited
         self._set(settings)
@@ -184,14 +184,14 @@ class Limits(ConnectionCounts):
         self._sessions_per_ms = settings.max_sessions_per_address / settings.session_timeout_ms
 
     def charge_request(self, address: str, now_ms: int) -> int:
-        """Count a request; 0, or the seconds after which to try again."""
+        """Count a request. Return 0, or the seconds after which to retry."""
         client = self._find(address)
         if not client.limited:
             return 0
         return client.requests.take(burst(self._settings), self._rate_per_ms, now_ms)
 
     def exceeds_hard_limit(self, address: str, now_ms: int) -> bool:
-        """Count a request that is refused for its rate; whether there are too many of those to keep the connection."""
+        """Count a request over the rate. Return whether there are too many of them to keep the connection."""
         client = self._find(address)
         if not client.limited:
             return False
@@ -268,11 +268,10 @@ class Limits(ConnectionCounts):
     def connected(self, address: str, now_ms: int) -> int | None:
         """Count a connection, which has to be `disconnected` once.
 
-        The time is by a clock that never goes back; it may be another one than that of requests.
+        The time is by a monotonic clock, which can be another clock than that of requests.
 
         Returns:
-            0 if it is served, the HTTP status to refuse it with, or None to close it unanswered: it is not counted
-            then.
+            0 if it is served, the HTTP status for refusing it, or None to close it uncounted without a response.
         """
         client = self._find(address)
         settings = self._settings

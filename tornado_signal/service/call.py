@@ -29,13 +29,13 @@ class Call:
         service: as given.
         client_address: as given.
         client: stands for the client in queues.
-        origin: the isolation scope; empty until the call is admitted, and for anonymous calls.
-        now_ms: the time of the call, Unix milliseconds; after a wait that of its end.
+        origin: the isolation scope. It is empty before admission, and for anonymous calls.
+        now_ms: the time of the call in Unix milliseconds. It is updated after a wait.
         request_id: its name in the log.
         status: of its response, as HTTP has it.
         sent_bytes: the size of its response so far.
         refused_for: why it was refused, if it was.
-        waited: whether it has waited for news.
+        waited: whether the call is a long poll or a stream that has waited.
         gone: whether the client has left.
     """
 
@@ -78,14 +78,14 @@ class Call:
         self.client_gone()
         self.ended()
 
-    # What it may ask for
+    # Admission and limits
 
     def admit(self, find_origin: Callable[[], str] | None = None) -> None:
         """Check what comes before everything else: the Origin, the client's rate, whether there is service at all.
 
         Args:
-            find_origin: returns the Origin, empty for an anonymous call; None if the connection has been admitted
-                with it.
+            find_origin: returns the Origin, or an empty text for an anonymous call. None if the connection was admitted
+                with its Origin.
 
         Raises:
             SignalError: why the call is refused.
@@ -122,7 +122,7 @@ class Call:
         self.service.limits.charge_bytes(self.client_address, size, self.now_ms)
 
     def waiting(self, watch: Watch) -> Watch:
-        """Tie a watch to the call, which ends it when its client is gone; to be used as a context manager.
+        """Count the wait, and close the watch if the client disconnects. Use it as a context manager.
 
         Raises:
             TooMany, Unavailable: too many wait already.
@@ -150,14 +150,14 @@ class Call:
             self._watch.close()
 
     async def turn(self) -> None:
-        """Let other clients be served first; then the time of the call is a new one."""
+        """Yield to other clients, then update `now_ms`."""
         await self.service.turns.turn(self.client)
         self.now_ms = self.service.clock.now_ms()
 
-    # What is counted of it
+    # Metrics
 
     def count_error(self, error: BaseException) -> None:
-        """Count an error and, if it is a defect, log it; without what the call carries: it is people's addresses."""
+        """Count an error. Log an internal error without the content of the call, which holds people's addresses."""
         if isinstance(error, SignalError):
             self.refused_for = error.reason
             self.service.log.refused(STATUS[type(error)], error.reason)

@@ -1,7 +1,7 @@
-"""Cursors: where a reader has come to, as text that it shows again. Sequence numbers, never clocks (contract C1).
+"""Cursors: opaque text that records how far a client has read. They contain sequence numbers, never times.
 
-A cursor is a position of the store and a tag that ties it to what it counts in, so that a damaged cursor, or one of
-another session or topic, is recognised. The tag guards against mistakes; it is no secret and protects nothing.
+A cursor is a position of the store and a tag of its scope. So a damaged cursor, or one of another session or topic, is
+recognised. The tag detects mistakes and is not a security measure.
 """
 
 import zlib
@@ -16,7 +16,7 @@ P = TypeVar("P")
 
 
 def cursor_scope(origin: str, *names: str) -> bytes:
-    """What a cursor counts in: the origin and the names of what is read."""
+    """The scope of a cursor: the origin and the names of the topic or session."""
     return "\0".join((origin, *names)).encode("utf-8", "replace")
 
 
@@ -30,8 +30,8 @@ def parse_cursor(parse: Callable[[str], P | None], scope: bytes, cursor: str, pa
     """Inverse of `format_cursor`, with the store's `parse_position` or `parse_session_position`.
 
     Returns:
-        The position; None if it is another store's, such as one with an earlier data directory: it means nothing
-        in this one, and the reader begins anew.
+        The position. None if it belongs to another store, such as an earlier data directory, so that the reader
+        starts over.
 
     Raises:
         InvalidParameter: it is damaged, or counts in something else.

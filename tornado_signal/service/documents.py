@@ -1,4 +1,4 @@
-"""What the documents of all protocols share: objects made of parameters."""
+"""Common parts of the API documents: schemas made from parameters."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,7 @@ def describe_bodies(name: str, parameters: Sequence[Parameter]) -> Schema:
 
 
 def describe_body(parameters: Sequence[Parameter], narrows: Mapping[str, Schema] = {}) -> Schema:
-    """One object; what may be absent may be null, too."""
+    """Return the schema of an object. Optional fields can also be null."""
     properties = {
         each.name: each.schema if each.required else {**each.schema, "type": [each.schema["type"], "null"]}
         for each in parameters

@@ -1,4 +1,4 @@
-"""Steps of topics' events: read and encoded once, however many streams send them."""
+"""Batches of topics' events, read and encoded once for any number of streams."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 from ..session import Position
 
-STEPS_KEPT = 8  # of all topics, at most a megabyte or two each
+MAX_BATCHES = 8  # in total, of at most a megabyte or two each
 
 
 class Event(NamedTuple):
-    """One event of a subscription (contract C3).
+    """One event of a subscription.
 
     Attributes:
-        type: `session`, `offer`, `answer`, `candidate` or `gone`; empty if nothing but the cursor is new.
+        type: `session`, `offer`, `answer`, `candidate` or `gone`. It is empty if only the cursor is new.
         data: JSON.
-        cursor: where a reader has come to that has got it.
+        cursor: the cursor after this event.
     """
 
     type: str
@@ -24,17 +24,17 @@ class Event(NamedTuple):
 
 
 Encode = Callable[[Event], bytes]
-"""Puts an event in the form that a protocol sends."""
+"""Function that encodes an event for a protocol."""
 
 
 class EncodedBatch(NamedTuple):
-    """A step of a topic's events, for every reader of one protocol that comes from the same position.
+    """A batch of a topic's events, encoded for all readers of one protocol at the same position.
 
     Attributes:
-        events: as they are sent; none if nothing has happened.
-        position: where a reader has come to that has got them.
-        more: whether there is more to be told.
-        until_ms: from when on it is not to be sent any more, since something in it has expired.
+        events: the encoded events, or empty.
+        position: the position after these events.
+        more: whether further events are available now.
+        until_ms: the earliest expiry of a session in it. The batch must not be sent from then on.
     """
 
     events: bytes
@@ -44,7 +44,7 @@ class EncodedBatch(NamedTuple):
 
 
 class EventBatchCache:
-    """The latest steps, by origin, topic, position that they go on from, and protocol: many streams may need each."""
+    """A cache of the latest batches, by origin, topic, start position and protocol."""
 
     def __init__(self) -> None:
         self._steps: dict[Hashable, asyncio.Future[EncodedBatch | None]] = {}
@@ -56,9 +56,9 @@ class EventBatchCache:
         make: Callable[[], Awaitable[EncodedBatch]],
         turn: Callable[[], Awaitable[None]],
     ) -> EncodedBatch:
-        """The step of a key; made, if there is none, and whatever asks meanwhile waits for that one.
+        """Return the cached batch for `key`, or make it. Concurrent callers share one computation.
 
-        Those that have waited go on one after the other: `turn` waits for the turn of what asks.
+        Callers that waited resume one at a time: `turn` waits for the caller's turn.
         """
         while (known := self._steps.get(key)) is not None:
             if not known.done():
@@ -76,7 +76,7 @@ class EventBatchCache:
             making.set_result(step)
             if step is None or not step.events:  # the next look may find some
                 self._forget(key, making)
-        if len(self._steps) > STEPS_KEPT:
+        if len(self._steps) > MAX_BATCHES:
             del self._steps[next(iter(self._steps))]
         return step
 

@@ -1,6 +1,6 @@
-"""The STUN and TURN servers that peers are told of, and passwords for the TURN servers (contract C7).
+"""The STUN and TURN servers for peers, and passwords for the TURN servers (docs/turn.md).
 
-A password is good for a limited time, and needs no word between this server and a TURN server: both know a secret
+A password is valid for a limited time. This server and the TURN servers share a secret and exchange no messages
 (coturn's `use-auth-secret`; draft-uberti-behave-turn-rest-00).
 """
 
@@ -19,12 +19,12 @@ NO_ICE_SERVERS = "none; peers in different networks cannot connect (see --stun-s
 
 
 class Turn(NamedTuple):
-    """What a peer needs for the TURN servers.
+    """URLs and credentials of the TURN servers for one peer.
 
     Attributes:
-        urls: theirs.
-        username: when it ends, in seconds since the Unix epoch, and a name for this peer alone.
-        credential: its password.
+        urls: the URLs.
+        username: the expiry in seconds since the Unix epoch, and a random name for this peer.
+        credential: the password.
     """
 
     urls: tuple[str, ...]
@@ -34,13 +34,13 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class IceServers:
-    """The configured servers.
+    """The configured ICE servers.
 
     Attributes:
         stun: URLs of STUN servers.
-        turn_urls: those of TURN servers.
-        secret: what they and this server know; empty if there are none.
-        ttl_s: how long a password is good.
+        turn_urls: URLs of TURN servers.
+        secret: the secret shared with the TURN servers, or empty without them.
+        ttl_s: the lifetime of a password.
     """
 
     stun: tuple[str, ...]
@@ -49,11 +49,11 @@ class IceServers:
     ttl_s: int
 
     def expires_ms(self, now_ms: int) -> int:
-        """Until when what is told now can be used: a whole second, as TURN counts in these."""
+        """Return the expiry of credentials made now, in whole seconds as in TURN."""
         return (now_ms // 1000 + self.ttl_s) * 1000
 
     def turn(self, now_ms: int) -> Turn | None:
-        """The TURN servers with a fresh password; None if there are none."""
+        """Return the TURN servers with new credentials, or None if there are no servers."""
         if not self.turn_urls:
             return None
         # TURN servers count by user name: each peer gets one of its own.
@@ -63,15 +63,15 @@ class IceServers:
 
 
 def open_ice_servers(settings: Settings) -> IceServers:
-    """The servers of the settings; reads the secret.
+    """Return the configured servers. Read the secret from its file.
 
     Raises:
-        OperatorError: there are TURN servers without a secret, or a secret without them, or it cannot be used.
+        OperatorError: TURN servers or secret are missing, or the secret is invalid.
     """
     path = settings.turn_secret_file
     if settings.turn_servers and path is None:
-        raise OperatorError("--turn-servers needs their secret: name the file that holds it with --turn-secret-file")
+        raise OperatorError("--turn-servers needs --turn-secret-file")
     if path is not None and not settings.turn_servers:
-        raise OperatorError("--turn-secret-file is the secret of no servers: name them with --turn-servers")
+        raise OperatorError("--turn-secret-file needs --turn-servers")
     secret = b"" if path is None else read_secret(path, "--turn-secret-file")
     return IceServers(settings.stun_servers, settings.turn_servers, secret, settings.turn_ttl_s)

@@ -53,13 +53,13 @@ class Operation:
     Attributes:
         name: its name.
         method: that of HTTP.
-        path: that of HTTP; `{topic}` stands for a segment.
+        path: the path over HTTP. `{topic}` stands for a segment.
         tag: what the documents list it under.
         summary: one sentence.
         result: the schema of its result.
-        perform: called with the call and the values of the parameters by name; its result is JSON.
+        perform: called with the call and the parameter values by name. It returns JSON.
         parameters: in the order of their checks.
-        refusals: HTTP statuses that it may be refused with, beside those that every operation may.
+        refusals: HTTP statuses of its errors, in addition to those of every operation.
         body: what the documents call the object of its body's parameters.
         secret: whether its result is for this client alone, and nothing may keep it.
         writes: whether it changes the session of its parameter `code`.
@@ -108,12 +108,12 @@ def pattern_of(path: str) -> str:
 
 @dataclass(frozen=True)
 class Subscription:
-    """What a client is told of as it happens.
+    """A subscription to events.
 
     Attributes:
-        name: as `Operation`; so are path, tag, summary, parameters and refusals.
-        feed: called with the call, the values of the parameters by name, the `cursor` of the last event that the client
-            has got (None for none), what `parameter` that is, for the error, and how to `encode` an event.
+        name: as in `Operation`, like path, tag, summary, parameters and refusals.
+        feed: called with the call, the parameter values by name, the `cursor` of the last event that the client has
+            received (or None), the name of that `parameter` for errors, and the function that encodes an event.
     """
 
     name: str
@@ -143,12 +143,12 @@ def check(declared: tuple[Parameter, ...], fields: Fields, call: Call) -> dict[s
 
 
 async def version(call: Call) -> bytes:
-    """GET / (specification 4)."""
+    """GET /."""
     return wire.encode({"version": call.service.version})
 
 
 async def health(call: Call) -> bytes:
-    """GET /health (specification 4).
+    """GET /health.
 
     Raises:
         Unavailable: the server is about to stop.
@@ -159,7 +159,7 @@ async def health(call: Call) -> bytes:
 
 
 async def ice_servers(call: Call) -> bytes:
-    """GET /ice-servers (contract C7)."""
+    """GET /ice-servers (docs/turn.md)."""
     ice = call.service.ice
     return wire.encode(wire.ice_servers(ice.stun, ice.turn(call.now_ms), ice.expires_ms(call.now_ms)))
 
@@ -168,14 +168,14 @@ async def ice_servers(call: Call) -> bytes:
 
 
 async def topics(call: Call, page: int, limit: int) -> bytes:
-    """GET /topics (specification 4, contract B8 and B12)."""
+    """GET /topics."""
     limit = min(limit, MAX_LIMIT)
     found, total = await call.service.store.topics(call.origin, (page - 1) * limit, limit)
     return wire.encode(wire.topics_page(page, limit, found, total))
 
 
 async def sessions(call: Call, topic: str, wait: float | None, since: str | None, limit: int) -> Pieces:
-    """GET /:topic/sessions (specification 4, contract B11 and C2)."""
+    """GET /:topic/sessions."""
     store = call.service.store
     end = b"]}"
     if wait is not None or since is not None:
@@ -208,7 +208,7 @@ async def _listing(call: Call, topic: str, most: int | None, end: bytes) -> Piec
 
 
 async def offer(call: Call, topic: str, info: str, offer: str, ttl: int | None, secret: bytes) -> bytes:
-    """POST /:topic/offer (specification 4, contract C5 and C6)."""
+    """POST /:topic/offer."""
     return encode_published((await publish(call, topic, info, offer, ttl, secret))[0])
 
 
@@ -220,7 +220,7 @@ def encode_published(code: bytes) -> bytes:
 async def publish(
     call: Call, topic: str, info: str, offer: str, ttl: int | None, secret: bytes, lease: bytes = b""
 ) -> tuple[bytes, int]:
-    """Publish an offer, which is held with a lease; return its code and its expiry, as `Store.create`."""
+    """Publish an offer, held with `lease` if given. Return its code and expiry."""
     call.admit_session()
     names = len(call.origin) + utf8_length(topic)
     call.admit_bytes(utf8_length(offer) + utf8_length(info) + OFFER_ENTRIES * (ENTRY_BYTES + names))
@@ -229,7 +229,7 @@ async def publish(
 
 
 async def answer(call: Call, code: str, sent: tuple[str, Any], side: Side, secret: bytes) -> bytes:
-    """POST /answer (specification 4, contract B4, B5, B9, C4 and C5)."""
+    """POST /answer."""
     session = wire.parse_code(code)
     name, value = sent
     store = call.service.store
@@ -243,7 +243,7 @@ async def answer(call: Call, code: str, sent: tuple[str, Any], side: Side, secre
 
 
 async def poll(call: Call, code: str, side: Side, wait: float | None, since: "Since | None", secret: bytes) -> bytes:
-    """POST /poll (specification 4, contract C1 and C5)."""
+    """POST /poll."""
     session = wire.parse_code(code)
     store = call.service.store
     if wait is None and since is None:
@@ -257,13 +257,13 @@ async def poll(call: Call, code: str, side: Side, wait: float | None, since: "Si
 
 @dataclass(frozen=True)
 class Since:
-    """Where a poll goes on: the position of its cursor, none if that is another store's."""
+    """Return the position of a poll's cursor, or None if it belongs to another store."""
 
     position: SessionPosition | None
 
 
 def poll_scope(call: Call, code: str, side: str) -> bytes:
-    """What the cursors of polls count in."""
+    """Return the scope of the cursors of polls."""
     return cursor_scope(call.origin, code.lower(), side)
 
 
@@ -277,19 +277,19 @@ def check_poll_cursor(fields: Fields, call: Call) -> Since | None:
 
 
 async def withdraw(call: Call, code: str, side: Side, secret: bytes) -> bytes:
-    """POST /withdraw (contract C6)."""
+    """POST /withdraw."""
     await call.service.store.withdraw(call.origin, wire.parse_code(code), side, secret_hash=secret)
     return SUCCESS
 
 
 async def refresh(call: Call, code: str, side: Side, secret: bytes) -> bytes:
-    """POST /refresh (contract C6)."""
+    """POST /refresh."""
     expires_ms = await call.service.store.refresh(call.origin, wire.parse_code(code), side, secret_hash=secret)
     return wire.encode({"expiresAt": expires_ms})
 
 
 def check_answering_side(fields: Fields, call: Call) -> Side:
-    """The side that an answer or candidates are from; an answer is never the offerer's."""
+    """Return the side of an answer or of candidates. An offerer cannot answer."""
     side = check_side(fields, call)
     if side is Side.OFFERER and fields.get("answer") is not None:
         raise InvalidParameter("side")
@@ -297,7 +297,7 @@ def check_answering_side(fields: Fields, call: Call) -> Side:
 
 
 def check_listing_cursor(fields: Fields, call: Call) -> str | None:
-    """The cursor of an earlier listing, as it came: what it says is looked at when all else has been checked."""
+    """Return the unparsed cursor of an earlier listing. It is parsed after all other checks."""
     return check_optional_string(fields.get("since"), "since", 0)
 
 

@@ -1,6 +1,6 @@
 """Parameters of operations: how a value is checked, where it travels, and how the documents describe it. No I/O.
 
-A value comes as JSON has it. HTTP makes that of path and query, where everything is text; see `http/fields.py`.
+Values are JSON values. HTTP converts path and query, where everything is text, in `http/fields.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,8 +32,8 @@ class Parameter:
         schema: what it may be, in JSON.
         required: whether it must be there.
         description: where the name is not enough.
-        place: where it is over HTTP: in the path, or in the query of a GET or the body of a POST (`fields`). One of
-            `websocket` is only over a WebSocket, which has all of them in `params`.
+        place: its place in HTTP: the path, or `fields`, the query of a GET or the body of a POST. A parameter with
+            `websocket` exists only over a WebSocket, where all parameters are in `params`.
         alternatives: for one that comes under one of several names, those.
         narrows: for an alternative, what it makes of the schemas of other parameters.
     """
@@ -52,7 +52,7 @@ class Parameter:
 
 
 def check_string(value: object, name: str, least: int = 1, most: int | None = None) -> str:
-    """A string that has to have `least` code points and may have `most` (contract B3).
+    """Check a string of `least` to `most` code points (docs/decisions.md#string-parameters).
 
     Raises:
         InvalidParameter: it is absent, empty, not a string, too short or too long, or not encodable as UTF-8.
@@ -68,12 +68,12 @@ def check_string(value: object, name: str, least: int = 1, most: int | None = No
 
 
 def check_optional_string(value: object, name: str, least: int = 1, most: int | None = None) -> str | None:
-    """A string that may be absent (or null); else as `check_string`."""
+    """Check a string as `check_string` does, or return None if it is absent or null."""
     return None if value is None else check_string(value, name, least, most)
 
 
 def check_wait(fields: Fields, call: Call) -> float | None:
-    """How long to wait for news, in seconds (contract C1, C2); None for not at all."""
+    """Check the time of a long poll in seconds. None stands for no wait."""
     value = fields.get("wait")
     if value is None:
         return None
@@ -83,7 +83,7 @@ def check_wait(fields: Fields, call: Call) -> float | None:
 
 
 def check_side(fields: Fields, call: Call) -> Side:
-    """The side (specification 2)."""
+    """Check a side."""
     value = fields.get("side")
     side = _SIDES.get(value) if type(value) is str else None
     if side is None:
@@ -92,12 +92,12 @@ def check_side(fields: Fields, call: Call) -> Side:
 
 
 def check_secret(fields: Fields, call: Call) -> bytes:
-    """The hash of the secret that a side shows (contract C5); empty for none."""
+    """Return the hash of a side's secret, or an empty value (docs/http-api.md#secrets)."""
     return hash_secret(check_optional_string(fields.get("secret"), "secret", schemas.MIN_SECRET, schemas.MAX_SECRET))
 
 
 def check_ttl(fields: Fields, call: Call) -> int | None:
-    """The lifetime that an offer asks for, in milliseconds (contract C6); None if it does not."""
+    """Check the requested lifetime of an offer in milliseconds. None stands for the default."""
     ttl_ms = fields.get("ttl")
     if ttl_ms is None:
         return None
@@ -110,7 +110,7 @@ def check_ttl(fields: Fields, call: Call) -> int | None:
 
 
 def string(name: str, most: int | None = None, schema: Schema = schemas.FILLED) -> Parameter:
-    """A required string in the body, of 1 to so many code points."""
+    """Return a required string parameter of 1 to `most` code points."""
 
     def check(fields: Fields, call: Call) -> str:
         return check_string(fields.get(name), name, 1, most)
@@ -119,7 +119,7 @@ def string(name: str, most: int | None = None, schema: Schema = schemas.FILLED) 
 
 
 def candidates(most: int) -> Parameter:
-    """A batch of candidates, each of at most so many code points (contract C4)."""
+    """Return the parameter for a batch of candidates of at most `most` code points each."""
 
     def check(fields: Fields, call: Call) -> list[str]:
         texts = fields.get("candidates")
@@ -132,7 +132,7 @@ def candidates(most: int) -> Parameter:
 
 
 def one_of(name: str, *alternatives: Parameter) -> Parameter:
-    """Exactly one of some parameters of the body; the value is its name and its value (contract B4, C4)."""
+    """Exactly one of some body parameters. The result is its name and value (docs/decisions.md#answer-or-candidate)."""
 
     def check(fields: Fields, call: Call) -> tuple[str, Any]:
         came = [each for each in alternatives if fields.get(each.name) is not None]
@@ -144,7 +144,7 @@ def one_of(name: str, *alternatives: Parameter) -> Parameter:
 
 
 def number(name: str, default: int, schema: Schema, description: str = "") -> Parameter:
-    """A whole number from 1 to 2^53 (contract B8)."""
+    """Check a whole number from 1 to 2^53 (docs/decisions.md#page-and-limit)."""
 
     def check(fields: Fields, call: Call) -> int:
         value = fields.get(name)
@@ -182,7 +182,7 @@ def _check_hold(fields: Fields, call: Call) -> bool:
     return bool(value)
 
 
-# A session's, in whatever form: what is no UUID is no session's (contract B7).
+# Any string is accepted. One that is not a UUID belongs to no session (docs/decisions.md#malformed-codes).
 CODE: Final = Parameter("code", _check_code, schemas.ref("Code"), required=True)
 SECRET: Final = Parameter("secret", check_secret, schemas.SECRET)
 TOPIC: Final = Parameter("topic", _check_topic, schemas.TOPIC, required=True, place="path")

@@ -1,4 +1,4 @@
-"""What becomes of every request: it has a name, is counted, and has a line in the log if that is asked for."""
+"""Request ids, request metrics and the access log."""
 
 import logging
 import re
@@ -42,7 +42,7 @@ class RequestLog:
         return new_request_id()
 
     def finished(self, fields: dict[str, Any], refused_for: str, address: str) -> None:
-        """Write the line of a request that has come to its end, with these fields; why it was refused, if it was."""
+        """Log the end of a request with these fields, and the reason of a refusal."""
         if refused_for:
             fields["reason"] = refused_for
         if self.settings.access_log == "addresses":
@@ -54,11 +54,11 @@ class RequestLog:
         self.metrics.refusals[status, reason] += 1
 
     def failed(self) -> None:
-        """A request cannot be answered because of a defect."""
+        """Log an internal error of a request."""
         self.metrics.defects += 1
 
     def refused_by_transport(self, status: int) -> str:
-        """The transport refuses what has reached no handler; returns a name for it."""
+        """Count a request that the transport refuses before a handler. Return its id."""
         name = new_request_id()
         self.refused(status, "transport")
         if self.written:
@@ -67,5 +67,5 @@ class RequestLog:
 
 
 def new_request_id() -> str:
-    """A name for a request. At random: numbers would tell every client how much all others ask for."""
+    """Return a random request id. Numbers would reveal the load of the server to every client."""
     return secrets.token_hex(8)

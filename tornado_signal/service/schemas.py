@@ -1,4 +1,4 @@
-"""What the documents say of parameters, bodies and results: JSON schemas, and the limits in them."""
+"""JSON schemas of parameters, bodies and results, with their limits."""
 
 from typing import Any, Final
 
@@ -23,12 +23,12 @@ EVENT_STREAM: Final = "text/event-stream"
 
 
 def ref(name: str, kind: str = "schemas") -> Schema:
-    """What stands for a component of the document."""
+    """Return a reference to a component of the document."""
     return {"$ref": f"#/components/{kind}/{name}"}
 
 
 def object_of(properties: Schema, required: list[str] | None = None, *, closed: bool = True) -> Schema:
-    """An object; closed for what we send, open for what we accept: unknown fields are ignored."""
+    """Return the schema of an object. Results are closed, inputs are open because unknown fields are ignored."""
     found: Schema = {"type": "object", "properties": properties}
     found["required"] = list(properties) if required is None else required
     if closed:

@@ -1,4 +1,4 @@
-"""What all calls share: the store, the limits, the queues, and how far the service is."""
+"""The shared context of all calls: store, limits, queues and life cycle."""
 
 import asyncio
 import logging
@@ -27,13 +27,13 @@ EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 
 
 @dataclass(eq=False)
 class Service:
-    """What all calls share. Needs a running event loop.
+    """The shared context of all calls. It needs a running event loop.
 
     Attributes:
         store: the sessions.
         settings: those in force.
-        clock: tells the time of a call.
-        ice: the servers that peers are told of.
+        clock: the clock for the time of calls.
+        ice: the ICE servers for the peers.
         version: the commit that the server was built from.
         limits: what clients may ask for.
         log: the request log and its counters.

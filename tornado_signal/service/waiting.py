@@ -1,4 +1,4 @@
-"""Waiting for what is new: polls and listings that wait, and the feeds behind the subscriptions (contract C1 to C3)."""
+"""Long polls, waiting listings and the feeds of subscriptions (docs/http-api.md#long-polling)."""
 
 import math
 from typing import Final, Protocol
@@ -20,8 +20,8 @@ AGAIN_S: Final = 0.5
 def next_look_s(store: Store, watch: Watch, until_s: float, expires_ms: int | None) -> float:
     """Return when to read next if nothing changes, by the loop's clock as `until_s`.
 
-    That is at the next expiry by the store's clock, which is a change too; None if nothing is going to expire. The
-    clock can be known with an error, so a little time passes between two reads.
+    It is the next expiry by the store's clock, because an expiry is a change. It is None if nothing will expire. The
+    clock is known with an error, so there is a short pause between two reads.
     """
     if expires_ms is None:
         return until_s
@@ -30,7 +30,7 @@ def next_look_s(store: Store, watch: Watch, until_s: float, expires_ms: int | No
 
 
 async def wait_for_store(call: Call, watch: Watch, until_s: float) -> bool:
-    """Wait a moment because the store cannot serve; whether there is time left then."""
+    """Wait briefly because the store is unavailable. Return whether there is time left."""
     if watch.over or watch.now_s() >= until_s:
         return False
     await watch.wait(min(until_s, watch.now_s() + AGAIN_S))
@@ -51,7 +51,7 @@ async def wait_for_news(
             try:
                 await watch.opened()
                 news = await store.read(call.origin, code, side, since=since, secret_hash=secret_hash)
-            except StalePosition:  # the same content, published anew
+            except StalePosition:  # the same content was published again
                 raise SessionNotFound if looked else InvalidParameter("since") from None
             except Unavailable:
                 if not looked or not await wait_for_store(call, watch, until_s):
@@ -91,11 +91,11 @@ async def wait_for_change(
 
 
 class Feed(Protocol):
-    """The events of one subscription, as they happen; see `operations.Subscription` for what it is made with.
+    """The events of one subscription. `operations.Subscription` describes its arguments.
 
     Attributes:
         watch: to be opened by the call for as long as the feed is read.
-        finished: whether there is nothing more to tell, ever.
+        finished: whether the subscription has ended.
     """
 
     watch: Watch
@@ -111,7 +111,7 @@ class Feed(Protocol):
             until_s: by the loop's clock, for how long.
 
         Returns:
-            Some events, none of them when the time is over; None when nothing more is to be waited for.
+            Encoded events, `b""` on timeout, or None once the subscription has ended.
         """
 
 
@@ -119,7 +119,7 @@ class TopicFeed:
     """`session` and `gone` of a topic, first the current listing.
 
     Raises:
-        InvalidParameter: the cursor is none of this topic's.
+        InvalidParameter: the cursor does not belong to this topic.
     """
 
     finished = False
@@ -132,7 +132,7 @@ class TopicFeed:
         self._scope = cursor_scope(call.origin, "topic", topic)
         self._since = parse_cursor(self._store.parse_position, self._scope, cursor, parameter) if cursor else None
         self._position: Position | None = None
-        self._listing = False  # whether the reader is being told the listing
+        self._listing = False  # whether the listing is still being sent
         self._more = True
         self.watch = self._store.watch_topic(call.origin, topic)
 
@@ -192,8 +192,8 @@ class SessionFeed:
     """`offer`, `answer`, `candidate` and `gone` of one session, for the side that reads.
 
     Raises:
-        SessionNotFound: the code is none.
-        InvalidParameter: the cursor is none of this session's.
+        SessionNotFound: the code is not a UUID.
+        InvalidParameter: the cursor does not belong to this session.
     """
 
     finished = False
@@ -212,7 +212,7 @@ class SessionFeed:
         self._position = (
             parse_cursor(self._store.parse_session_position, self._scope, cursor, parameter) if cursor else None
         )
-        self._news: SessionUpdate | None = None  # what has been read and not been told
+        self._news: SessionUpdate | None = None  # read from the store but not sent
         self._expires_ms = 0
         self.watch = self._store.watch_session(call.origin, self._code)
 
@@ -235,7 +235,7 @@ class SessionFeed:
         again_s = math.inf
         while True:
             if self._news is not None:
-                events = self._tell(self._news)
+                events = self._format_events(self._news)
                 self._news = None
                 if events:
                     return events
@@ -269,8 +269,8 @@ class SessionFeed:
             self._call.origin, self._code, self._side, since=self._position, secret_hash=self._secret_hash
         )
 
-    def _tell(self, news: SessionUpdate) -> bytes:
-        """What is newer than the position, in the order in which it was sent; the position is behind it then."""
+    def _format_events(self, news: SessionUpdate) -> bytes:
+        """Return the messages after the position in order, and advance the position."""
         self._expires_ms = news.expires_ms
         items = [(number, "candidate", text) for number, text in news.candidates]
         if news.description is not None and news.description_number > self._number:

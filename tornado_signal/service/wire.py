@@ -17,7 +17,7 @@ encode = orjson.dumps
 
 
 def parse_body(body: bytes | bytearray) -> dict[str, Any]:
-    """A request's body, which must be one JSON object in UTF-8 (contract B2).
+    """Parse a request body, which must be one JSON object in UTF-8 (docs/decisions.md#request-body).
 
     Raises:
         InvalidParameter: `body`.
@@ -35,7 +35,7 @@ def parse(text: bytes | bytearray) -> Any:
     """JSON in UTF-8.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a cursor.
     """
     text = text.removeprefix(BYTE_ORDER_MARK)  # RFC 8259, 8.1: may be ignored
     try:
@@ -60,7 +60,7 @@ def parse_code(text: str) -> bytes:
     """A session's code as 16 bytes.
 
     Raises:
-        SessionNotFound: it is no UUID and therefore no session's (contract B7).
+        SessionNotFound: the code is not a UUID (docs/decisions.md#malformed-codes).
     """
     code = _parse_uuid(text) if len(text) == 36 else None  # nothing long is kept
     if code is None:
@@ -115,7 +115,7 @@ def news(side: Side, found: SessionUpdate) -> dict[str, Any]:
 
 
 def ice_servers(stun: Sequence[str], turn: tuple[Sequence[str], str, str] | None, expires_ms: int) -> dict[str, Any]:
-    """The answer of GET /ice-servers (contract C7); `turn` is URLs, user name and password."""
+    """Return the response of GET /ice-servers. `turn` is URLs, user name and password."""
     servers: list[dict[str, Any]] = [{"urls": stun}] if stun else []
     if turn is not None:
         servers.append(dict(zip(("urls", "username", "credential"), turn, strict=True)))
@@ -123,5 +123,5 @@ def ice_servers(stun: Sequence[str], turn: tuple[Sequence[str], str, str] | None
 
 
 def gone(code: bytes, reason: Reason) -> dict[str, Any]:
-    """What the event `gone` says."""
+    """Return the data of the event `gone`."""
     return {"code": format_code(code), "reason": reason.name.lower()}

@@ -1,4 +1,4 @@
-"""Where sessions live: what every engine answers, and which one is opened."""
+"""The interface of the engines, and the choice of one."""
 
 import contextlib
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -21,33 +21,33 @@ SIDE_BODIES = 4
 
 
 class Maintenance(Protocol):
-    """What an operator can do with the files of a store while it is in use.
+    """Maintenance of the files of a store that is in use.
 
-    Coroutines raise `Unavailable` if that does not work now.
+    Coroutines raise `Unavailable` if the store cannot be used now.
     """
 
     def size_bytes(self) -> int:
         """Return the size of the files."""
 
     async def inspect(self, most: int) -> dict[str, Any]:
-        """Return the numbers of `census` and the size, with the `most` largest origins and topics by name."""
+        """Return the counts of `census`, the size, and the `most` largest origins and topics by name."""
 
     async def compact(self) -> None:
-        """Return the space of what was deleted to the disk."""
+        """Return the space of deleted entries to the disk."""
 
 
 class Store(Protocol):
-    """The sessions. Every operation comes under the origin that asks for it, and sees that origin's sessions only.
+    """A store of sessions. Every operation has an origin and sees only the sessions of that origin.
 
-    What an operation has acknowledged is kept; one that raises has changed nothing. An engine raises nothing but
-    `errors`: `Unavailable` from any of these, whenever it cannot serve. The time is its own clock's. Secrets are shown
-    by their hashes. A code is 16 bytes.
+    Acknowledged changes are never lost. An operation that raises has changed nothing. An engine raises only `errors`,
+    and `Unavailable` from any operation while it cannot serve. Times are those of its own clock. Secrets are passed as
+    hashes. A code has 16 bytes.
 
     An offer with leases is held: it lives as long as its holders renew them. A lease has 12 bytes, of which the first 8
     are the identifier of the process. An offer whose holders are gone without releasing it is withdrawn by the store.
 
     Attributes:
-        metrics: what has become of the sessions.
+        metrics: metrics of sessions.
         process_id: the identifier of this process, 8 random bytes.
     """
 
@@ -56,17 +56,17 @@ class Store(Protocol):
 
     @property
     def maintenance(self) -> Maintenance | None:
-        """What an operator can do with the files of the store; None if the engine has none of its own."""
+        """Maintenance of the files of the store, or None if the engine has no files."""
 
     async def open(self) -> None:
-        """Make ready, and begin the work in the background.
+        """Open the store and start the background work.
 
         Raises:
-            DatabaseError: it cannot be used; the message says why and what to do.
+            DatabaseError: the store cannot be used. The message says why and what to do.
         """
 
     async def close(self) -> None:
-        """End the work in the background, finish what was asked for, and let go of everything."""
+        """Stop the background work, finish pending operations, and release all resources."""
 
     def now_ms(self, watch: "Watch | None" = None) -> int:
         """Return the store's time, Unix milliseconds. Compare times from the store with this clock only.
@@ -75,7 +75,7 @@ class Store(Protocol):
         """
 
     def allow(self, quotas: Quotas) -> None:
-        """Apply other quotas from now on; what there is already stays."""
+        """Apply other quotas. Existing sessions stay."""
 
     def use_passwords(self, password: str | None, sentinel_password: str | None) -> None:
         """Use these passwords of the engine and of its Sentinels for new connections, if it has any."""
@@ -85,17 +85,17 @@ class Store(Protocol):
 
     @property
     def available(self) -> bool:
-        """Whether it can serve now, as far as it knows."""
+        """Whether the store can serve, according to its last operation."""
 
     @property
     def capacity_bytes(self) -> int:
-        """How much it may hold."""
+        """The maximum size of the store."""
 
     async def probe(self) -> None:
         """Write and read, as a request would."""
 
     async def counts(self) -> tuple[int, int]:
-        """How many sessions are unanswered and how many topics have such, of all origins; some may have expired."""
+        """Return the numbers of unanswered sessions and of their topics in all origins. Some may have expired."""
 
     # Publishing and connecting
 
@@ -110,41 +110,41 @@ class Store(Protocol):
         secret_hash: bytes = b"",
         lease: bytes = b"",
     ) -> tuple[bytes, int]:
-        """Publish an offer (specification 4, POST /:topic/offer).
+        """Publish an offer.
 
         Args:
-            origin: whose.
-            topic: where.
-            info: the peer's own words.
-            offer: its signaling data.
-            ttl_ms: how long the session lives, if not as long as configured (contract C6).
-            secret_hash: of the secret that the offerer will show (contract C5).
-            lease: the holder's, in addition to those of other holders of the same content; empty if it is not held.
+            origin: the origin.
+            topic: the topic.
+            info: the offerer's description of itself.
+            offer: the signaling data.
+            ttl_ms: the lifetime of the session, or None for the configured one.
+            secret_hash: the hash of the offerer's secret.
+            lease: a lease, added to those of other holders of the same content. Empty if the offer is not held.
 
         Returns:
             The session's code, and its expiry in Unix milliseconds.
 
         Raises:
-            SessionNotFound: the same content was published before with another secret (contract B16).
-            TooMany: the origin or the topic has as many as it may.
+            SessionNotFound: the same content was published before with another secret.
+            TooMany: the quota of the origin or the topic is used up.
         """
 
     async def answer(self, origin: str, code: bytes, answer: str, *, secret_hash: bytes = b"") -> None:
-        """Answer a session; it is no longer listed (contract B9).
+        """Answer a session, which removes it from its listing (docs/decisions.md#first-answer).
 
         Raises:
             SessionNotFound: it does not exist, has expired, is another origin's, or was answered with another secret.
-            AlreadyAnswered: with another answer.
+            AlreadyAnswered: it has another answer.
         """
 
     async def add_candidates(
         self, origin: str, code: bytes, side: Side, candidates: Sequence[str], *, secret_hash: bytes = b""
     ) -> None:
-        """Append candidates of one side, all or none, in their order.
+        """Append candidates of one side in order, all or none.
 
         Raises:
             SessionNotFound: as `read`.
-            TooMany: that side has as many candidates, or as much, as it may.
+            TooMany: the quota of that side is used up, in number or bytes.
         """
 
     async def read(
@@ -156,14 +156,14 @@ class Store(Protocol):
         since: SessionPosition | None = None,
         secret_hash: bytes = b"",
     ) -> SessionUpdate:
-        """What the other side has sent so far (specification 4, POST /poll).
+        """Return the messages of the other side.
 
         Args:
-            origin: the session's.
+            origin: the origin of the session.
             code: its code.
-            reader: the side that asks.
-            since: only candidates after this position.
-            secret_hash: of the secret that the reader shows.
+            reader: the side that reads.
+            since: the position after which to return candidates.
+            secret_hash: the hash of the reader's secret.
 
         Raises:
             SessionNotFound: it does not exist, has expired, is another origin's, or the secret is not the reader's.
@@ -171,14 +171,14 @@ class Store(Protocol):
         """
 
     async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:
-        """End a session at once (contract C6).
+        """Withdraw a session.
 
         Raises:
             SessionNotFound: as `read`.
         """
 
     async def refresh(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> int:
-        """Move a session's expiry to now and its timeout (contract C6).
+        """Set a session's expiry to now plus its timeout.
 
         Returns:
             The new expiry, Unix milliseconds.
@@ -187,10 +187,10 @@ class Store(Protocol):
             SessionNotFound: as `read`.
         """
 
-    # Holding offers (contract C10)
+    # Held offers (docs/websocket-api.md#held-offers)
 
     async def hold(self, origin: str, code: bytes, lease: bytes, *, secret_hash: bytes = b"") -> int:
-        """Take an offer over from all its holders, and refresh it.
+        """Replace all leases of an offer by this one, and refresh it.
 
         Returns:
             The new expiry, Unix milliseconds.
@@ -210,7 +210,7 @@ class Store(Protocol):
         """
 
     async def release(self, origin: str, code: bytes, lease: bytes) -> None:
-        """Give a lease back; the offer is withdrawn with the last one.
+        """Release a lease. Releasing the last one withdraws the offer.
 
         Raises:
             SessionNotFound: as `renew`.
@@ -219,49 +219,49 @@ class Store(Protocol):
     # Discovery
 
     async def topics(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
-        """A page of the topics that have unanswered sessions, in the order of their code points.
+        """Return a page of the topics with unanswered sessions, ordered by code points.
 
         Returns:
-            Pairs of topic and number of unanswered sessions, and the number of topics in all.
+            Pairs of topic and number of unanswered sessions, and the total number of topics.
         """
 
     def sessions(self, origin: str, topic: str, limit: int | None = None) -> AsyncGenerator[list[ListedSession], None]:
-        """The unanswered sessions of a topic, newest first.
+        """Yield the unanswered sessions of a topic, newest first.
 
         Yields:
-            Steps of the listing, none of them empty, each the work of one turn of the event loop and each as of
-            its own turn: what is answered meanwhile may be left out, nothing comes twice.
+            Non-empty steps of the listing, each read in one event-loop iteration. A session that is answered during the
+            listing can be missing. No session is repeated.
         """
 
     async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
-        """Whether a topic's listing holds other sessions than at a position (contract C2); None is an empty listing."""
+        """Return whether a topic's listing differs from that at a position. None stands for an empty listing."""
 
-    # Events of a topic (contract C3)
+    # Events of a topic (docs/http-api.md#event-streams)
 
     async def begin_topic(self, origin: str, topic: str, since: Position | None) -> tuple[Position, bool]:
-        """Where a reader of a topic begins.
+        """Return the start position of a reader of a topic.
 
         Args:
-            origin: whose.
-            topic: which.
-            since: where it has come to; None if it knows nothing.
+            origin: the origin.
+            topic: the topic.
+            since: the last position of the reader, or None.
 
         Returns:
-            The position to go on from, and whether that is `since`. If not, the reader has to be told the listing
-            anew, as it may be after a loss of power.
+            The position to start from, and whether it is `since`. Otherwise send the whole listing again. `since` can
+            be unknown after a power failure.
         """
 
     async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:
-        """What has happened to a topic's listing since a position, a step of it.
+        """Return a step of the changes of a topic's listing since a position.
 
-        First what has left of the sessions that the reader knows, in that order, then what has come and is still
-        there. What came and left since is not mentioned.
+        First the removals of sessions that the reader knows, in order, then the added sessions that still exist.
+        Sessions that were added and removed since are omitted.
         """
 
     # Waiting
 
     def watch_session(self, origin: str, code: bytes) -> "Watch":
-        """Watch what both sides of a session send, and its end; not its expiry, which its news tell.
+        """Watch the messages of both sides of a session, and its end. Its expiry wakes nobody: see `SessionUpdate`.
 
         Await `opened` of the watch before reading. A read without a watch never waits for another's watch.
         """
@@ -270,33 +270,33 @@ class Store(Protocol):
         """Watch the listing of a topic, expiries included."""
 
     def end_watches(self) -> None:
-        """End every wait, spread over two seconds; no other begins."""
+        """End all waits, spread over two seconds, and refuse new ones."""
 
     # Positions as text
 
     def format_position(self, position: Position | SessionPosition) -> str:
-        """A position as text: digits, lower-case letters and dots; it names the store."""
+        """Return a position as text of digits, lower-case letters and dots. It contains the identity of the store."""
 
     def parse_position(self, text: str) -> Position | None:
         """Inverse of `format_position`, for topics and listings.
 
         Returns:
-            The position; None for another store's.
+            The position, or None if it belongs to another store.
 
         Raises:
-            ValueError: it is no position.
+            ValueError: the text is not a position.
         """
 
     def parse_session_position(self, text: str) -> SessionPosition | None:
-        """As `parse_position`, for sessions."""
+        """Do the same as `parse_position` for sessions."""
 
 
 @contextlib.contextmanager
 def engine_of_redis() -> Iterator[None]:
-    """Load what is for Redis, which need not be installed.
+    """Allow imports of the engine for Redis, which can be missing.
 
     Raises:
-        OperatorError: it is not.
+        OperatorError: the package for Redis is not installed.
     """
     try:
         yield
@@ -305,7 +305,7 @@ def engine_of_redis() -> Iterator[None]:
 
 
 def quotas_of(settings: Settings) -> Quotas:
-    """The quotas of the settings."""
+    """Return the quotas of the settings."""
     return Quotas(
         settings.max_sessions_per_origin,
         settings.max_sessions_per_origin,  # all of them may share a topic
@@ -318,10 +318,10 @@ def quotas_of(settings: Settings) -> Quotas:
 
 
 def make_store(settings: Settings, clock: Clock) -> Store:
-    """The store as configured, not open yet. Only the engine that is asked for is loaded.
+    """Return the configured store, not open yet. Only its engine is imported.
 
     Raises:
-        OperatorError: something that it needs cannot be read, or is not installed.
+        OperatorError: a file cannot be read, or a package is not installed.
     """
     quotas = quotas_of(settings)
     if settings.store == "redis":
@@ -347,17 +347,17 @@ def make_store(settings: Settings, clock: Clock) -> Store:
 
 
 def where(settings: Settings) -> str:
-    """Where the sessions live, in words."""
+    """Return the place of the sessions as text."""
     if settings.store == "leveldb":
         return str(settings.data_dir)
     return f"{settings.redis_prefix}* on Redis at {', '.join(f'{host}:{port}' for host, port in settings.redis_nodes)}"
 
 
 def check_files(settings: Settings) -> None:
-    """Check that the data directory, if the engine has one, is for nothing else.
+    """Check that the data directory, if any, holds nothing else.
 
     Raises:
-        OperatorError: there are files in it that are no database's.
+        OperatorError: it holds files of another program.
     """
     if settings.store == "leveldb":
         from .leveldb.files import check_own
@@ -366,10 +366,10 @@ def check_files(settings: Settings) -> None:
 
 
 async def open_store(settings: Settings, clock: Clock) -> Store:
-    """The store as configured, opened.
+    """Return the configured store, opened.
 
     Raises:
-        OperatorError: it cannot be used.
+        OperatorError: the store cannot be used.
     """
     store = make_store(settings, clock)
     await store.open()

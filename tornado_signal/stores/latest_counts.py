@@ -16,7 +16,7 @@ class LatestCounts:
         store: the store.
 
     Attributes:
-        value: the numbers of listed sessions and of their topics; None before the first count.
+        value: the numbers of listed sessions and of their topics, or None before the first count.
     """
 
     def __init__(self, store: Store) -> None:

@@ -15,7 +15,7 @@ def parse_numbers(store: str, text: str) -> tuple[int, int] | None:
     """Inverse of `format_numbers`.
 
     Returns:
-        The numbers; None if they belong to another store, so that the reader starts over.
+        The numbers, or None if they belong to another store, so that the reader starts over.
 
     Raises:
         ValueError: the text is not a position.

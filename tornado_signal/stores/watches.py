@@ -25,7 +25,7 @@ class Watch:
         key: the watched key.
         closed: whether the watch is closed.
         on_close: called when the watch is closed.
-        opening: waits until the store notices changes of the key; None if it already does.
+        opening: waits until the store notices changes of the key, or None if it already does.
     """
 
     __slots__ = ("_changed", "_due", "_sleep", "_watches", "closed", "key", "on_close", "opening")

@@ -19,8 +19,8 @@ IDLE_S: Final = 75.0  # between two requests
 HEAD_S: Final = 15.0  # for request line and headers, from their first byte
 BODY_S: Final = 60.0  # for the body, from its headers
 STALLED_S: Final = 30.0  # for a client to read anything at all of what waits for it
-LINGER_S: Final = 2.0  # for a client to stop sending; closing at once could destroy what it was told
-REFUSED_S: Final = 0.8  # for a connection too many to send a request, so that it can be told
+LINGER_S: Final = 2.0  # how long to discard input after the last response; closing at once could reset it away
+REFUSED_S: Final = 0.8  # how long to wait for the first request of a refused connection, to respond to it
 HIGH_WATER_BYTES: Final = 16 * 1024  # unsent, above which a connection is counted with those that read too slowly
 
 
@@ -29,13 +29,13 @@ class Connection(asyncio.Protocol):
 
     Args:
         remote_ip: the other end's address, if the connection has been counted already.
-        refusal: what counting it has returned; None until it has been counted.
+        refusal: the result of counting it, or None before.
 
     Attributes:
         state: shared with the server's other connections.
-        remote_ip: the other end's address; empty on a Unix socket.
+        remote_ip: the address of the other end, or empty on a Unix socket.
         client_address: `remote_ip`, unless the application sets the address that a proxy forwards.
-        deadline_s: when the client must have gone on, by the loop's clock; 0 while it waits for a handler.
+        deadline_s: the time limit of the client by the loop's clock, or 0 while it waits for a handler.
     """
 
     # One for each connection, and most of them are idle: no dictionaries.
@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
         self._drained: asyncio.Future[None] | None = None  # while the client reads too slowly
         self._unsent_bytes = 0  # when the deadline for its reading was set
         self._written_bytes = 0  # since it last read fast enough
-        # The status for the first request of a connection that is one too many; None until it has been counted.
+        # The status for the first request of a refused connection, or None before the connection is counted.
         self._refusal = refusal
         self._refused = 0  # the status for what cannot be understood, to be sent behind the answers that are due
         self._ended = False  # whether the client has said that it sends no more
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
             exchange.client_gone()
 
     def eof_received(self) -> bool:
-        """The client has sent all it will; what it asked for is still answered."""
+        """Keep the connection open for pending responses after the client's end of input."""
         self._ended = True
         if not self._exchanges or self._closing or self.protocol == "https":
             return False
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
             (self._transport.pause_reading if self._paused else self._transport.resume_reading)()
 
     def _keep(self, data: bytes) -> None:
-        """Keep what has been read behind a request that is not finished; all connections together keep so much.
+        """Buffer input after an unfinished request. The total of all connections is bounded.
 
         A few small requests are kept whatever others have sent: they cost no more than the connection itself.
         """
@@ -212,7 +212,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def unfinished_bytes(self) -> int:
-        """What has been read behind a request that is not finished."""
+        """The buffered input after an unfinished request."""
         return len(self._waiting)
 
     # From the parser
@@ -247,7 +247,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What is in memory for its client: the transport keeps what was written until all of it has been taken."""
+        """The bytes in memory for the client. The transport keeps a write until all of it has been taken."""
         return max(self._written_bytes, self._transport.get_write_buffer_size())
 
     def exchange_finished(self, exchange: httputil.HTTPConnection) -> None:
@@ -258,7 +258,7 @@ class Connection(asyncio.Protocol):
         first = exchanges[0]
         more = len(exchanges) > 1 or bool(self._waiting)
         if not first.keep_alive or ((self._ended or self.state.stopping) and not more):
-            # What a client sends behind its last request may be on its way, too.
+            # Input after the last request may still arrive.
             self._end(linger=not first.complete or self._transport.can_write_eof())
             return
         self._exchanges = exchanges[1:]
@@ -345,13 +345,13 @@ class Connection(asyncio.Protocol):
             return
         self._wait_for_reader(LINGER_S)
         if self._transport.can_write_eof():
-            with contextlib.suppress(OSError):  # the client has left meanwhile, which reading tells
+            with contextlib.suppress(OSError):  # the client has disconnected; the next read reports it
                 self._transport.write_eof()
         self._transport.resume_reading()
 
 
 def end(room: "asyncio.Future[None]") -> "asyncio.Future[None]":
-    """Have a future fail, because the client is gone; it need not be awaited."""
+    """Make a future fail because the client has disconnected. Nobody has to await it."""
     room.set_exception(StreamClosedError())
     room.exception()
     return room

@@ -19,7 +19,7 @@ class HTTPStream(httputil.HTTPConnection):
     """One request and its response.
 
     Attributes:
-        context: the connection; Tornado's handlers read `remote_ip` and `protocol` there.
+        context: the connection. Tornado's handlers read its `remote_ip` and `protocol`.
     """
 
     started = False
@@ -75,7 +75,7 @@ class HTTPStream(httputil.HTTPConnection):
             delegate.finish()
 
     def client_gone(self) -> None:
-        """The client is gone, or sends no more: what only waits for it is told."""
+        """Call the close callback, because the client has disconnected or sends no more."""
         callback, self._close_callback = self._close_callback, None
         self._gone = True
         if not self.complete and self._delegate is not None:
@@ -91,7 +91,7 @@ class HTTPStream(httputil.HTTPConnection):
     # The response, from Tornado to the connection
 
     def set_close_callback(self, callback: Callable[[], None] | None) -> None:
-        """What to call if the client goes away before the response is finished; at once if it is gone already."""
+        """Set the function to call if the client disconnects before the response is finished."""
         self._close_callback = callback
         if self._gone:
             self.client_gone()
@@ -104,13 +104,13 @@ class HTTPStream(httputil.HTTPConnection):
     ) -> "asyncio.Future[None]":
         """Send the status line and the headers, and the first piece of the body.
 
-        Without a Content-Length the body is chunked; a client of HTTP/1.0 reads it until the connection closes.
+        Without a Content-Length the body is chunked. HTTP/1.0 clients read it until the connection closes.
 
         Returns:
             A future that is done when more may be sent.
 
         Raises:
-            ValueError: a header would break out of its line; the connection is at its end.
+            ValueError: a header contains a line break. The connection is closed.
         """
         assert isinstance(start_line, httputil.ResponseStartLine)
         code, asked = start_line.code, self.start_line
@@ -150,7 +150,7 @@ class HTTPStream(httputil.HTTPConnection):
         """Send a piece of the body.
 
         Returns:
-            A future that is done when more may be sent; it fails with StreamClosedError if the client is gone.
+            A future that is done when more can be sent. It fails with StreamClosedError if the client has disconnected.
         """
         return self.context.send(self._framed(chunk))
 
@@ -158,7 +158,7 @@ class HTTPStream(httputil.HTTPConnection):
         """The response is complete.
 
         Raises:
-            HTTPOutputError: it is shorter than was announced; the connection is at its end.
+            HTTPOutputError: the body is shorter than its Content-Length. The connection is closed.
         """
         self.finished = True
         self._close_callback = None
@@ -186,7 +186,7 @@ class HTTPStream(httputil.HTTPConnection):
             raise StreamClosedError
 
     def close(self) -> None:
-        """End the connection in the middle of the response: nothing else can tell the client that it is not whole."""
+        """Close the connection before the end of the response, which marks it as incomplete."""
         self.finished = True
         self.context.abort()
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 class Headers(Mapping[str, str]):
     """The headers of a request, for code that reads Tornado's `HTTPHeaders`.
 
-    A name is found however it is written, and listed as in `Content-Length`. The values of a name that came more than
-    once are joined with commas; `get_list` has each of them. Most headers are never asked for: they stay as they were
-    sent until they are.
+    Names are case-insensitive and listed as in `Content-Length`. The values of a repeated name are joined with commas,
+    and `get_list` returns each of them. Headers are decoded when they are first read, because most of them never
+    are.
 
     Args:
         fields: names in lower case and values, in the order in which they came.

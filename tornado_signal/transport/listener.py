@@ -19,10 +19,10 @@ TICK_S: Final = 1.0
 BACKLOG: Final = 4096
 UNSENT_BYTES: Final = 128 << 10  # of a connection in the kernel, beyond what the client has room for
 SILENT_S: Final = 30  # for a client that has gone without a word to acknowledge anything
-ACCEPTED_S: Final = 0.1  # for what the kernel has handed over to become a connection; a few turns of the loop do
+ACCEPTED_S: Final = 0.1  # time for accepted sockets to become connections; a few event-loop iterations are enough
 HANDSHAKE_S: Final = 1.0  # the same, over TLS
-ACCEPT_STEP: Final = 64  # connections accepted in one turn of the event loop, over TLS
-DEADLINES_STEP: Final = 50  # connections whose deadline has passed, looked after in one turn of the event loop
+ACCEPT_STEP: Final = 64  # TLS connections accepted per event-loop iteration
+DEADLINES_STEP: Final = 50  # expired deadlines handled per event-loop iteration
 ACCEPT_PAUSE_S: Final = 1.0  # after the kernel has refused to hand one over
 
 
@@ -96,7 +96,7 @@ class Server:
         self.state.stopping = True
 
     def close_websockets(self, seconds: float) -> None:
-        """Close the WebSockets that are open, spread over so many seconds."""
+        """Close all WebSockets, spread over `seconds`."""
         for connection in self.state.connections:
             if isinstance(connection, WebSocket):
                 self._loop.call_later(random.uniform(0, seconds), connection.close)
@@ -130,8 +130,8 @@ class Server:
                 await self.state.all_closed.wait()
         self._tick.cancel()
 
-    # An event loop that does TLS tells of a connection after its handshake. Until then a silent client has a
-    # descriptor as well, so these are accepted and counted here.
+    # With TLS an event loop reports a connection after its handshake. Until then a silent client occupies a
+    # descriptor, so the connections are accepted and counted here.
 
     def _accept_from(self, listening: socket.socket) -> None:
         if listening.fileno() >= 0:
@@ -196,7 +196,7 @@ class Server:
         self._pass([connection for connection in self.state.connections if 0 < connection.deadline_s < now_s])
 
     def _pass(self, due: list[OpenConnection]) -> None:
-        """Look after some of them in each turn of the event loop: thousands of WebSockets may be due for a ping."""
+        """Handle a few per event-loop iteration, because pings of thousands of WebSockets can be due."""
         now_s = self._loop.time()
         for connection in due[-DEADLINES_STEP:]:
             if connection in self.state.connections and 0 < connection.deadline_s < now_s:
@@ -209,8 +209,8 @@ class Server:
 def prepare(listening: socket.socket) -> None:
     """Have the kernel end connections whose client is gone without a word, and keep little of what is not sent.
 
-    What is accepted inherits this. Otherwise the kernel takes megabytes for each client that does not read, until it
-    has none left for new connections.
+    Accepted sockets inherit it. Otherwise the kernel buffers megabytes for each client that does not read, until no
+    memory is left for new connections.
     """
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -11,11 +11,11 @@ from .headers import Headers
 from .syntax import BadRequest, check_headers, check_target
 
 MAX_HEAD_BYTES: Final = 32 * 1024  # request line and headers, or whatever else comes between two pieces of a body
-MAX_HEADERS: Final = 128  # each takes much more in memory than on the wire; browsers send fifteen, proxies add some
+MAX_HEADERS: Final = 128  # each takes much more memory than bytes on the wire; browsers send fifteen, proxies add some
 PIECE_BYTES: Final = 8 * 1024  # parsed at a time: what is counted and what waits is known to this precision
 
 
-# What is parsed without llhttp if a known header block follows: there is one way to read it.
+# A request line that is unambiguous, so that it is parsed without llhttp if a known header block follows.
 _LINE: Final = re.compile(rb"(GET|POST|HEAD|OPTIONS) (/[A-Za-z0-9/._~%?=&+:-]*) HTTP/1\.1(?=\r\n)")
 _LENGTH: Final = re.compile(rb"[0-9]{1,9}(?=\r\n)")
 _LENGTH_HEADER: Final = re.compile(rb"\r\ncontent-length: *([0-9]{1,9})(?=\r\n)", re.IGNORECASE)
@@ -56,7 +56,7 @@ class _Block(NamedTuple):
 
     Attributes:
         before: what follows the request line, up to the value of Content-Length.
-        behind: what follows that value; empty if there is none.
+        behind: the bytes after that value, or empty without it.
         headers: what was made of it.
     """
 
@@ -66,10 +66,10 @@ class _Block(NamedTuple):
 
 
 class RequestSink(Protocol):
-    """What is told of each request; it may raise `BadRequest`."""
+    """Receiver of the requests. Its methods can raise `BadRequest`."""
 
     def request_received(self, start_line: httputil.RequestStartLine, headers: Headers, keep_alive: bool) -> None:
-        """Request line and headers of a request have come; the client may want to keep its connection."""
+        """Handle request line and headers. `keep` says whether the client keeps its connection."""
 
     def body_received(self, chunk: bytes) -> None:
         """A piece of its body has come."""
@@ -79,7 +79,7 @@ class RequestSink(Protocol):
 
 
 class RequestParser:
-    """The requests in what arrives on one connection; a sink is told of them.
+    """Parser of the requests on one connection.
 
     Attributes:
         in_head: whether the request line has begun and the headers have not ended.
@@ -107,22 +107,22 @@ class RequestParser:
         self._sink = sink
         self._parser = httptools.HttpRequestParser(self)
         self._target = b""
-        self._fields: list[tuple[bytes, bytes]] = []  # the headers; their names are in lower case
-        self._read = b""  # the pieces since a request began, until all its headers have come
-        self._begin_at = 0  # where in it the next request line can begin
-        self._chunked = False  # whether the end of a chunked body comes before that
-        self._complete = False  # whether the latest request is
-        # Taken since the parser last reported anything. How much of that piece came behind it is not known.
+        self._fields: list[tuple[bytes, bytes]] = []  # the headers with names in lower case
+        self._read = b""  # the pieces of a request until its headers are complete
+        self._begin_at = 0  # the offset of the next request line in it
+        self._chunked = False  # whether the end of a chunked body precedes it
+        self._complete = False  # whether the latest request is complete
+        # Bytes consumed since the parser last reported anything, including the whole piece of that report.
         self._silent_bytes = 0
-        self._framing = b""  # while an upgrade is declined: says where its body ends
-        self._block: _Block | None = None  # of the latest request, if it can come again
+        self._framing = b""  # the framing headers of a declined upgrade
+        self._block: _Block | None = None  # the latest header block, if it can be reused
         self._body_left = 0  # bytes of the body of a request whose header block was known
         self.in_head = False
         self.progressed = False
 
     @property
     def partial_headers(self) -> Headers | None:
-        """The headers that have come so far, while request line and headers arrive; else None."""
+        """The headers received so far, or None if no request is incomplete."""
         return Headers(self._fields) if self.in_head else None
 
     def feed(self, piece: bytes) -> int:
@@ -132,7 +132,7 @@ class RequestParser:
             piece: at most PIECE_BYTES.
 
         Returns:
-            How many bytes of it were taken; the rest has to be fed again.
+            The number of consumed bytes. The caller feeds the rest again.
 
         Raises:
             BadRequest: what has come cannot be understood.
@@ -162,7 +162,7 @@ class RequestParser:
         return taken
 
     def _feed_known(self, piece: bytes) -> int:
-        """Take a request with the latest header block, or its body; return how many bytes that was."""
+        """Parse a request with the known header block, or a part of its body. Return the number of consumed bytes."""
         at = 0
         if not self._body_left:
             block, line = self._block, _LINE.match(piece)
@@ -231,7 +231,7 @@ class RequestParser:
             raise BadRequest(http.HTTPStatus.REQUEST_URI_TOO_LONG)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; or a trailer, which is dropped (RFC 9110, 6.5.1)."""
+        """Store a header. Drop a trailer (RFC 9110, 6.5.1)."""
         if not self.in_head:
             return
         fields = self._fields
@@ -240,7 +240,7 @@ class RequestParser:
         fields.append((_LOWER_CASE.get(name) or name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Request line and headers have come: everything that says how the message goes on is checked."""
+        """Check everything that determines the framing of the message, after its headers."""
         self._silent_bytes = -PIECE_BYTES
         self.progressed = True
         if self._framing:
@@ -270,7 +270,7 @@ class RequestParser:
         self._fields = []
 
     def _find_line(self, line: bytes) -> int | None:
-        """Return where the current request begins; None if it does not begin with this part of its request line."""
+        """Return the offset of the current request, or None if its line does not begin with `part`."""
         read, at = self._read, self._begin_at
         if self._chunked:  # the last chunk, which is empty, and trailers come first
             return read.find(b"\n" + line, at) + 1 or None
@@ -284,7 +284,7 @@ class RequestParser:
         self._sink.body_received(chunk)
 
     def on_message_complete(self) -> None:
-        """The request has come whole; but a declined upgrade's body is still to come."""
+        """Finish a request. The body of a declined upgrade follows."""
         self._silent_bytes = -PIECE_BYTES
         if not self._framing:
             self.progressed = self._complete = True

@@ -1,4 +1,4 @@
-"""What the connections of one server share."""
+"""The shared state of a server's connections."""
 
 import asyncio
 import ssl
@@ -13,17 +13,17 @@ Refusal = Callable[[int, httputil.HTTPHeaders], tuple[httputil.HTTPHeaders, byte
 
 
 class ConnectionLimiter(Protocol):
-    """Counts connections by the address of their other end; it is empty on a Unix socket."""
+    """Counts connections by the address of the other end, which is empty on a Unix socket."""
 
     def connected(self, address: str, now_ms: int) -> int | None:
         """A connection has come, at a time by a clock that never goes back.
 
         Returns:
-            0, or the status to refuse its first request with, or None to end it at once: it is not counted then.
+            0, the status for refusing its first request, or None to close it uncounted.
         """
 
     def disconnected(self, address: str, refusal: int) -> None:
-        """A connection that was counted is over; `refusal` is what `connected` has returned for it."""
+        """Stop counting a closed connection. `refusal` is the result of `connected`."""
 
 
 class OpenConnection(Protocol):
@@ -31,9 +31,9 @@ class OpenConnection(Protocol):
 
     Attributes:
         state: shared with the server's other connections.
-        remote_ip: the other end's address; empty on a Unix socket.
-        client_address: the client's IP address; behind a proxy that of the latest request.
-        deadline_s: when `deadline_passed` is to be called, by the loop's clock; 0 for never.
+        remote_ip: the address of the other end, or empty on a Unix socket.
+        client_address: the client's IP address. Behind a proxy it is that of the latest request.
+        deadline_s: the time for `deadline_passed` by the loop's clock, or 0.
     """
 
     state: "ServerState"
@@ -51,7 +51,7 @@ class OpenConnection(Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What its client has not taken yet."""
+        """The bytes that the client has not taken yet."""
 
     def deadline_passed(self) -> None:
         """The deadline has passed."""
@@ -70,7 +70,7 @@ class ClientConnection(OpenConnection, Protocol):
         """Send bytes.
 
         Returns:
-            A future that is done when more may be sent; it fails with StreamClosedError if the client is gone.
+            A future that is done when more can be sent. It fails with StreamClosedError if the client has disconnected.
         """
 
     def exchange_finished(self, exchange: httputil.HTTPConnection) -> None:
@@ -100,7 +100,7 @@ class MemoryBudget:
 
     Attributes:
         max_bytes: as given.
-        bytes: how much they have, as it was when each has told of it last.
+        bytes: the total of the sizes reported last.
         ended: how many connections have been ended for it.
     """
 
@@ -112,7 +112,7 @@ class MemoryBudget:
         self._sizes: dict[OpenConnection, int] = {}
 
     def grown(self, connection: OpenConnection, size: int) -> None:
-        """A connection has so many bytes now."""
+        """Update the size of a connection."""
         self.record(connection, size)
         if self.bytes > self.max_bytes:
             self._shrink()
@@ -127,7 +127,7 @@ class MemoryBudget:
         self.bytes -= self._sizes.pop(connection, 0)
 
     def _shrink(self) -> None:
-        # Sizes are those that were told last: meanwhile clients may have read.
+        # The sizes can be outdated, because clients may have read since.
         self._sizes = {connection: self._size_of(connection) for connection in self._sizes}
         self.bytes = sum(self._sizes.values())
         by_address: defaultdict[str, list[OpenConnection]] = defaultdict(list)
@@ -143,7 +143,7 @@ class MemoryBudget:
 
 
 class ServerState:
-    """What the connections of one server share. Needs a running event loop.
+    """The shared state of a server's connections. It needs a running event loop.
 
     Args:
         limiter: counts connections, and says which are too many.
@@ -195,7 +195,7 @@ class ServerState:
         self.unfinished.max_bytes = max_unsent_bytes // 4
 
     def admit(self, address: str) -> int | None:
-        """Count a client's connection; see `ConnectionLimiter.connected`."""
+        """Count a client's connection. See `ConnectionLimiter.connected`."""
         if self._limiter is None:
             return 0
         refusal = self._limiter.connected(address, int(self.loop.time() * 1000))
@@ -203,7 +203,7 @@ class ServerState:
         return refusal
 
     def release(self, address: str, refusal: int | None) -> None:
-        """A connection is over; `refusal` is what `admit` has returned for it."""
+        """Stop counting a closed connection. `refusal` is the result of `admit`."""
         if self._limiter is not None and refusal is not None:
             self._limiter.disconnected(address, refusal)
 

@@ -1,4 +1,4 @@
-"""What llhttp takes but this server must not believe: odd targets, hosts, codings. Refusing ends the connection."""
+"""Strict checks of targets, hosts and codings that llhttp accepts. A refusal closes the connection."""
 
 import http
 import re
@@ -10,7 +10,7 @@ from .headers import Headers
 _TARGET: Final = re.compile(rb"[!-~\x80-\xff]+")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)
 _HOST: Final = re.compile(rb"(?:([A-Za-z0-9._~!$&'()*+;=-]|%[0-9A-Fa-f]{2})*|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")
-_LENGTH: Final = re.compile(rb"[0-9]{1,20}")  # beyond any body; thousands of digits are no number to Python
+_LENGTH: Final = re.compile(rb"[0-9]{1,20}")  # larger than any body; Python refuses to parse thousands of digits
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}" for status in http.HTTPStatus}
 
 

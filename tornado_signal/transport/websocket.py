@@ -20,10 +20,10 @@ SILENT_S: Final = 40.0  # after which it is not
 CLOSE_S: Final = 2.0  # for a client to close what is closed
 MAX_UNSENT_BYTES: Final = 1024 * 1024  # beyond it a client that stops reading is closed sooner
 UNREAD_S: Final = 5.0  # without progress, after which it is
-MAX_MESSAGES: Final = 64  # of one connection that are worked on at a time; the next are not read meanwhile
-MAX_MESSAGES_BYTES: Final = 8 * 1024  # of these; beyond it one is worked on alone
-PIECE_BYTES: Final = 2 * 1024  # parsed at a time; it may have hundreds of frames
-TURN_BYTES: Final = 8 * PIECE_BYTES  # parsed in one turn of the event loop, of a connection
+MAX_MESSAGES: Final = 64  # per connection in progress; further ones are not read
+MAX_MESSAGES_BYTES: Final = 8 * 1024  # of these messages; a larger one is processed alone
+PIECE_BYTES: Final = 2 * 1024  # parsed at once; a piece can hold hundreds of frames
+TURN_BYTES: Final = 8 * PIECE_BYTES  # parsed per connection and event-loop iteration
 
 _PING: Final = Frame(Opcode.PING, b"").serialize(mask=False)
 _PONG: Final = b"\x8a\x80"  # what answers it, before the masking key
@@ -32,10 +32,10 @@ _KEY: Final = re.compile("[A-Za-z0-9+/]{21}[AQgw]==")  # 16 bytes
 
 
 class Receiver(Protocol):
-    """What is told of a WebSocket's messages."""
+    """Receiver of a WebSocket's messages."""
 
     def message_received(self, message: bytes) -> None:
-        """A text message has come whole; not more than MAX_MESSAGES before `WebSocket.message_done` of one."""
+        """Process a complete text message. At most MAX_MESSAGES are passed before `WebSocket.message_done`."""
 
     def frame_received(self) -> None:
         """A frame has arrived that is not a whole message: a fragment, a ping, a pong that answers no ping."""
@@ -52,10 +52,10 @@ class WebSocket(asyncio.Protocol):
         client_address: the client's IP address, which is not `remote_ip` behind a proxy.
 
     Attributes:
-        receiver: what is told of the messages, to be set.
+        receiver: the receiver of the messages, to be set by the owner.
         refused: whether it is closed for what its client does: nothing that it has asked for need be done.
         state: shared with the server's other connections.
-        remote_ip: the other end's address; empty on a Unix socket.
+        remote_ip: the address of the other end, or empty on a Unix socket.
         client_address: as given.
         deadline_s: when to look after it, by the loop's clock.
     """
@@ -88,7 +88,7 @@ class WebSocket(asyncio.Protocol):
         "state",
     )
 
-    idle = False  # when the server stops it has a moment of its own; see `Server.close_websockets`
+    idle = False  # a stopping server closes it in `Server.close_websockets`
     receiver: Receiver
     _transport: asyncio.Transport
 
@@ -108,15 +108,15 @@ class WebSocket(asyncio.Protocol):
         self._unfinished_bytes = 0  # since the last whole message
         self._partial_bytes = 0  # since the last whole frame
         self._waiting = b""  # what has been read and not been parsed
-        self._wakes = False  # whether that is parsed in the next turn of the loop
-        self._running = 0  # messages that are being worked on
-        self._running_bytes = 0  # of these
+        self._wakes = False  # whether it is parsed in the next event-loop iteration
+        self._running = 0  # messages in progress
+        self._running_bytes = 0  # size of the messages in progress
         self._paused = False
         self._drained: asyncio.Future[None] | None = None
-        self._owed_bytes = 0  # that the receiver has for the client and cannot send yet
-        self._stalled_s = 0.0  # when the client has last read, while it reads too slowly
-        self._written_bytes = 0  # ever
-        self._taken_bytes = 0  # of these, at the last look at it
+        self._owed_bytes = 0  # bytes that the receiver cannot send to the client yet
+        self._stalled_s = 0.0  # time of the last read by a client that reads too slowly
+        self._written_bytes = 0  # total
+        self._taken_bytes = 0  # of these, taken by the client at the last check
         self._closing = False  # whether nothing more is to be sent or understood
 
     # From asyncio
@@ -221,7 +221,7 @@ class WebSocket(asyncio.Protocol):
                 self.receiver.frame_received()
 
     def _keep(self, waiting: bytes) -> None:
-        """Count what was read and cannot be worked on yet; all connections together keep so much."""
+        """Update the size of unprocessed input, which is bounded for all connections together."""
         self._waiting = waiting
         if waiting or self._unfinished_bytes:
             self.state.unfinished.grown(self, self.unfinished_bytes)
@@ -230,7 +230,7 @@ class WebSocket(asyncio.Protocol):
         self._parse_soon()
 
     def _parse_soon(self) -> None:
-        """Parse what waits in the next turn of the loop, if there is room for it."""
+        """Parse waiting input in the next event-loop iteration, if more messages can be processed."""
         if self._waiting and not self._wakes and not self._closing and self._has_room():
             self._wakes = True
             self.state.loop.call_soon(self._parse_the_rest)
@@ -255,7 +255,7 @@ class WebSocket(asyncio.Protocol):
         return self._drained or self.state.done
 
     def send(self, *messages: bytes, last: bool = True) -> "asyncio.Future[None]":
-        """Send text messages, or the first part of one; return `room`."""
+        """Send text messages, or the first part of one. Return `room`."""
         if not self._closing:
             for message in messages:
                 self._protocol.send_text(message, fin=last)
@@ -263,19 +263,19 @@ class WebSocket(asyncio.Protocol):
         return self.room
 
     def send_more(self, part: bytes, *, last: bool) -> "asyncio.Future[None]":
-        """Send another part of a message; return `room`."""
+        """Send another part of a message. Return `room`."""
         if not self._closing:
             self._protocol.send_continuation(part, fin=last)
             self._flush()
         return self.room
 
     def owe(self, size: int) -> None:
-        """Count so many bytes more that are there for the client and cannot be sent yet, or if negative less."""
+        """Add `count` to the bytes that cannot be sent to the client yet. It can be negative."""
         self._owed_bytes += size
         self._count_unsent()
 
     def message_done(self, size: int) -> None:
-        """The work for a message of so many bytes is done, or waits for something: another one may come."""
+        """Allow another message: one of `size` bytes is done or waits."""
         self._running -= 1
         self._running_bytes -= size
         self._parse_soon()
@@ -347,7 +347,7 @@ class WebSocket(asyncio.Protocol):
         self.state.unfinished.forget(self)
 
     def _end(self) -> None:
-        """Close after what has been sent, when the client has read it; what it still sends is forgotten."""
+        """Close once the client has read everything sent. Discard further input."""
         self._closing = True
         self._forget()
         self.deadline_s = self.state.loop.time() + CLOSE_S
@@ -368,7 +368,7 @@ def accept(headers: httputil.HTTPHeaders, version: str, subprotocol: str) -> lis
         subprotocol: what is chosen if the client offers it.
 
     Returns:
-        The headers of the 101 response; None if it is no handshake.
+        The headers of the 101 response, or None if the request is not a handshake.
     """
     if version != "HTTP/1.1" or headers.get("Sec-WebSocket-Version") != "13":
         return None

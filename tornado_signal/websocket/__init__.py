@@ -1,5 +1,5 @@
-"""The operations and subscriptions over one connection: JSON-RPC 2.0 in the text messages of a WebSocket (contract C9).
+"""Operations and subscriptions over a WebSocket, as JSON-RPC 2.0 in text messages (docs/websocket-api.md).
 
-`endpoint` accepts the handshake, `connection` is what one client asks for and is told, `rpc` the form of the messages,
-`presence` what becomes of offers whose connection ends.
+`endpoint` accepts the handshake, `connection` serves one client, `rpc` is the format of the messages, and `presence`
+manages held offers.
 """

@@ -1,4 +1,4 @@
-"""The interface over a WebSocket as AsyncAPI 3.0, made from the declarations (contract C9)."""
+"""The WebSocket API as AsyncAPI 3.0, derived from the declarations."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -126,5 +126,5 @@ def message(payload: Schema) -> Schema:
 
 
 def in_channel(name: str) -> Schema:
-    """What stands for a message of the channel."""
+    """Return a reference to a message of the channel."""
     return {"$ref": f"#/channels/socket/messages/{name}"}

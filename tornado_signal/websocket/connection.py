@@ -1,4 +1,4 @@
-"""What one client asks for over its WebSocket, and what it is told."""
+"""One client's WebSocket: requests, responses and subscriptions."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -47,14 +47,14 @@ class Method(NamedTuple):
 
 
 class Slot:
-    """A message of so many bytes that is being worked on, until it is done or waits."""
+    """A message in progress, until it is done or waits."""
 
     def __init__(self, socket: WebSocket, size: int) -> None:
         self._socket: WebSocket | None = socket
         self._size = size
 
     def release(self) -> None:
-        """Let another message be read; may be called more than once."""
+        """Let another message be read. Further calls do nothing."""
         socket, self._socket = self._socket, None
         if socket is not None:
             socket.message_done(self._size)
@@ -107,13 +107,13 @@ class Connection:
         holds: the offers that are held.
         origin: the isolation scope.
         client_address: of the client.
-        request_id: of the handshake; the names of its requests begin with it.
+        request_id: the id of the handshake, the prefix of the ids of its requests.
         socket: the connection.
         forwarded: whether a proxy keeps it open for the client.
 
     Attributes:
-        waiting: the calls that wait for news, subscriptions among them.
-        held: as in `presence.Holder`; so are `lease` and `reserved`.
+        waiting: the waiting calls, including subscriptions.
+        held: as in `presence.Holder`, like `lease` and `reserved`.
         over: whether the client is gone.
     """
 
@@ -212,7 +212,7 @@ class Connection:
     # Requests
 
     def _begin_next(self) -> None:
-        """Begin the next message at the client's next turn; only one of them is more than bytes and has not begun.
+        """Start the next message at the client's next turn. Only one message at a time is parsed and not started.
 
         While the client reads too slowly, it first reads what has been sent.
         """
@@ -232,7 +232,7 @@ class Connection:
         self.service.start(self._answer(message, Slot(self.socket, len(message))))
 
     async def _answer(self, message: bytes, slot: Slot) -> None:
-        """Answer a message. What changes sessions takes its place in their order before anything else is read."""
+        """Respond to a message. Changes of sessions take their place in the order before the next message is read."""
         if self.socket.refused:
             self._come.clear()
             return
@@ -256,7 +256,7 @@ class Connection:
             slot.release()
 
     async def _turn(self) -> bool:
-        """Wait for the client's next turn; whether it is not refused by then."""
+        """Wait for the client's next turn. Return whether the connection is still served."""
         await self.service.queue.turn(self.service.limits.client(self.client_address), next_=True)
         return not self.socket.refused
 
@@ -326,27 +326,27 @@ class Connection:
             return Response(rpc.result(id_, first) if id_ else b"", then=call.then)
         return Response(rpc.begin_result(id_) + first, parts, call)
 
-    # What is sent
+    # Sending
 
     async def _send_all(self, responses: list["Response"], *, batch: bool) -> None:
         """Send responses in one message, as fast as the client reads it if it is long."""
-        told = [each for each in responses if each.text]
-        long = any(each.more is not None for each in told)
+        visible = [response for response in responses if response.text]
+        long = any(response.more is not None for response in visible)
         if long and not batch:
-            self.socket.owe(len(told[0].text))
+            self.socket.owe(len(visible[0].text))
         try:
             if long:
-                await self._send_long(told, b"[" if batch else b"", b"]" if batch else b"")
-            elif told:
-                text = b",".join(each.text for each in told)
+                await self._send_long(visible, b"[" if batch else b"", b"]" if batch else b"")
+            elif visible:
+                text = b",".join(response.text for response in visible)
                 self._send(b"[%b]" % text if batch else text)
-        finally:  # also of what was not reached, or is not told
-            for each in responses:
-                if each.more is not None and each.call is not None:
-                    await each.more.aclose()
-                    each.call.ended()
-                if each.then is not None:
-                    each.then()
+        finally:  # also for responses that were not reached
+            for response in responses:
+                if response.more is not None and response.call is not None:
+                    await response.more.aclose()
+                    response.call.ended()
+                if response.then is not None:
+                    response.then()
             if long or batch:
                 self.socket.owe(-sum(len(each.text) for each in responses))
 
@@ -363,7 +363,7 @@ class Connection:
                     if each.more is not None and each.call is not None:
                         await self._send_more(each.more, each.call)
             except (Exception, asyncio.CancelledError):
-                self.socket.close(CloseCode.INTERNAL_ERROR)  # nothing else can tell that the message is not whole
+                self.socket.close(CloseCode.INTERNAL_ERROR)  # the message is incomplete
             finally:
                 self.socket.send_more(end, last=True)
                 self._send_behind()
@@ -394,7 +394,7 @@ class Connection:
         return self.socket.send_more(piece, last=False)
 
     def _send(self, *messages: bytes) -> "asyncio.Future[None]":
-        """Send messages, after the long one that is being sent; the result is done when more may be sent."""
+        """Send messages after the current long one. The result is done when more can be sent."""
         if self._sent_long is None:
             return self.socket.send(*messages)
         size = sum(map(len, messages))
@@ -450,7 +450,7 @@ class Connection:
     # Subscriptions
 
     async def subscribe(self, call: RpcCall, params: dict[str, Any]) -> bytes:
-        """Begin to tell of a topic or of a session; the events follow the response."""
+        """Subscribe to a topic or a session. The events follow the response."""
         declared = SESSION_EVENTS if params.get("code") is not None else TOPIC_EVENTS
         values = check(declared.parameters, params, call)
         cursor = check_optional_string(params.get("since"), "since")
@@ -459,15 +459,15 @@ class Connection:
         self._subscriptions += 1
         with ExitStack() as opened:
             opened.callback(self._unsubscribed)
-            told = opened.enter_context(RpcCall(self, declared.pattern, call.slot))
-            feed = declared.feed(told, **values, cursor=cursor, parameter="since", encode=encode)
-            told.waiting(feed.watch)
+            subscription_call = opened.enter_context(RpcCall(self, declared.pattern, call.slot))
+            feed = declared.feed(subscription_call, **values, cursor=cursor, parameter="since", encode=encode)
+            subscription_call.waiting(feed.watch)
             await feed.start()
-            opened.pop_all()  # from now on `_tell` ends it
+            opened.pop_all()  # from now on `_run_subscription` ends it
         self._last_subscription += 1
-        told.subscription = self._last_subscription
-        call.then = lambda: self.service.start(self._tell(told, feed))
-        return wire.encode({"subscription": told.subscription})
+        subscription_call.subscription = self._last_subscription
+        call.then = lambda: self.service.start(self._run_subscription(subscription_call, feed))
+        return wire.encode({"subscription": subscription_call.subscription})
 
     async def unsubscribe(self, call: RpcCall, params: dict[str, Any]) -> bytes:
         """End a subscription."""
@@ -481,20 +481,20 @@ class Connection:
                     return SUCCESS
         raise errors.InvalidParameter("subscription")
 
-    async def _tell(self, told: RpcCall, feed: Feed) -> None:
-        told.status = HTTPStatus.OK
-        with told:
+    async def _run_subscription(self, call: RpcCall, feed: Feed) -> None:
+        call.status = HTTPStatus.OK
+        with call:
             try:
-                while not feed.watch.closed and (sent := await self._send_events(feed, told)) is not None:
+                while not feed.watch.closed and (sent := await self._send_events(feed, call)) is not None:
                     await sent
             except (Exception, asyncio.CancelledError) as error:
-                told.count_error(error)
-                told.status = STATUS.get(type(error), 500)
+                call.count_error(error)
+                call.status = STATUS.get(type(error), 500)
                 self.socket.close(CloseCode.TRY_AGAIN_LATER)  # the client comes back with the last cursor
-        if told.subscription:  # otherwise `unsubscribe` has counted it
+        if call.subscription:  # otherwise `unsubscribe` has counted it
             self._unsubscribed()
 
-    async def _send_events(self, feed: Feed, told: RpcCall) -> "asyncio.Future[None] | None":
+    async def _send_events(self, feed: Feed, call: RpcCall) -> "asyncio.Future[None] | None":
         """Send the next events of a subscription.
 
         Returns:
@@ -503,8 +503,8 @@ class Connection:
         events = await feed.next(feed.watch.now_s() + LOOK_S)
         if events is None:
             return None
-        told.sent_bytes += len(events)
-        end = b"%d}}" % told.subscription
+        call.sent_bytes += len(events)
+        end = b"%d}}" % call.subscription
         return self._send(*[event + end for event in events.split(b"\n")[:-1]])
 
     def _unsubscribed(self) -> None:
@@ -512,10 +512,10 @@ class Connection:
 
 
 class Response(NamedTuple):
-    """What is answered to a request.
+    """The response to a request.
 
     Attributes:
-        text: the response, or its beginning; empty for none.
+        text: the response or its beginning, or empty for none.
         more: what follows, before the `}` at its end.
         call: what that belongs to.
         then: called when it has been sent.
@@ -533,7 +533,7 @@ async def respond_with(text: bytes) -> Response:
 
 
 def failure(id_: bytes, error: BaseException) -> tuple[int, bytes]:
-    """The one way from an exception to a status and a response (specification 7)."""
+    """Return the status and the response of an exception."""
     status = STATUS.get(type(error), 500)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return status, rpc.error(id_, status, "Internal server error")
@@ -542,7 +542,7 @@ def failure(id_: bytes, error: BaseException) -> tuple[int, bytes]:
 
 
 def encode(event: Event) -> bytes:
-    """One event, up to the number of its subscription; JSON has no line breaks of its own."""
+    """Return an event up to the number of its subscription."""
     return rpc.begin_event(event.type, event.data, event.cursor) + b"\n"
 
 

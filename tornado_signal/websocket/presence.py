@@ -1,4 +1,4 @@
-"""Presence: an offer that is held lives as long as its connection, and a moment longer (contract C10)."""
+"""Presence: a held offer lives as long as its connection and a grace period (docs/websocket-api.md#held-offers)."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from ..session import LEASE_BYTES, Side
 MAX_HELD: Final = 1000  # of a connection
 LOOKED_AT: Final = 10  # of those that a connection has held for longest, when it has as many as it may
 RENEW_AT: Final = (0.5, 0.75)  # of its lifetime: not all at one moment
-MOST_OUTDATED: Final = 1000  # entries of what is due that say nothing any more, beside as many as offers are held
+MOST_OUTDATED: Final = 1000  # tolerated stale timer entries, in addition to one per held offer
 AGAIN_S: Final = 1.0  # after the store could not serve
 TICK_S: Final = 0.1  # what is due within the same one shares a timer, as there may be very many
 
@@ -48,10 +48,10 @@ class Hold:
     Attributes:
         key: which.
         lease: what the offer has in the store, as long as no other connection takes it over.
-        secret_hash: of its owner's secret; empty for none.
+        secret_hash: the hash of the owner's secret, or empty.
         client_address: of the connection.
         client: the client's place in queues.
-        holder: the connection; None when that has ended.
+        holder: the connection, or None after its end.
         due: the tick in which to look after it.
     """
 
@@ -77,8 +77,8 @@ class Holds:
         self._holds: dict[Key, list[Hold]] = {}  # several only of the same content
         self._count = 0
         self._numbers = itertools.count(1)
-        self._due: dict[int, list[Hold]] = {}  # by tick; some may have been forgotten, or be due in another one
-        self._entries = 0  # in these lists
+        self._due: dict[int, list[Hold]] = {}  # by tick; an entry is stale if its offer was dropped or rescheduled
+        self._entries = 0  # number of entries in `_due`
         self._tick = 0
         self._ticking = False
         self._loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from ..service import wire
 
 MAX_BATCH: Final = 100
-MAX_ID_BYTES: Final = 128  # as JSON; an id is kept for as long as its request waits
+MAX_ID_BYTES: Final = 128  # as JSON; an id stays in memory while its request waits
 MAX_FLOAT_ID: Final = 2.0**53  # the parser rounds larger numbers, or makes them infinite
 
 PARSE_ERROR: Final = -32700
@@ -27,7 +27,7 @@ class RpcRequest(NamedTuple):
     """One request.
 
     Attributes:
-        id: as JSON; empty for a notification, which has no response.
+        id: the id as JSON, or empty for a notification, which has no response.
         method: its name.
         params: by name.
     """
@@ -38,13 +38,13 @@ class RpcRequest(NamedTuple):
 
 
 def parse(message: bytes) -> tuple[list[RpcRequest | bytes], bool]:
-    """What is in a message.
+    """Parse a message.
 
     Returns:
-        The requests in their order, and for what is none the response to it; and whether they are a batch.
+        The requests in order, with an error response in place of each invalid one, and whether they are a batch.
 
     Raises:
-        UnicodeDecodeError: it is no UTF-8.
+        UnicodeDecodeError: the message is not UTF-8.
     """
     try:
         found = wire.parse(message)
@@ -72,7 +72,7 @@ def _request(found: Any) -> RpcRequest | bytes:
 
 
 def _encode_id(value: Any) -> bytes | None:
-    """Return an id as JSON; None if it is too long, or would not be sent back unchanged."""
+    """Return an id as JSON, or None if it is too long or cannot be sent back unchanged."""
     if type(value) not in (str, int, float, type(None)) or (type(value) is float and abs(value) >= MAX_FLOAT_ID):
         return None
     try:
@@ -98,7 +98,7 @@ def error(id_: bytes, code: int, message: str, data: dict[str, Any] | None = Non
 
 
 def result(id_: bytes, found: bytes) -> bytes:
-    """The response to a request; `found` is JSON."""
+    """Return the response to a request. `found` is JSON."""
     return b"%b%b}" % (begin_result(id_), found)
 
 

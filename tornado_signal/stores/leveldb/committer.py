@@ -37,7 +37,7 @@ class Committer:
         """Commit a change and hold the locks of its sessions until it is committed or has failed.
 
         Args:
-            tokens: tokens of these locks; empty for a session that no other request can know yet.
+            tokens: tokens of these locks, empty for a session that no other request can know yet.
             change: the change to write.
             apply: updates the state in memory after the commit.
             counted: whether the change affects the store's time, the serial or the number of listed sessions.

@@ -269,13 +269,13 @@ class Database:
         await asyncio.shield(self._closed)
 
     def size_bytes(self) -> int:
-        """Return the size of the directory's files; 0 while it is replaced by an empty one."""
+        """Return the size of the directory's files, 0 while it is replaced by an empty one."""
         with contextlib.suppress(FileNotFoundError):
             return files.size_bytes(self._path)
         return 0
 
     def cache_bytes(self) -> int:
-        """Return the memory that LevelDB uses; 0 while it is reopened or closed."""
+        """Return the memory that LevelDB uses, 0 while it is reopened or closed."""
         return 0 if self._snapshot is None else int(self._db.get_property(b"leveldb.approximate-memory-usage"))
 
     # On the loop

@@ -49,7 +49,7 @@ class Expiry:
         A session with an uncommitted change blocks the step, unless its lock was acquired.
 
         Returns:
-            The key of the session that blocks; None if none does.
+            The key of the session that blocks, None if none does.
         """
         state, view = self._state, self._database.view
         until_s = time.monotonic() + STEP_S
@@ -108,7 +108,7 @@ class Expiry:
         """Delist expired sessions, then delete one step of them.
 
         Returns:
-            The number of deleted keys; 0 if the sweep is complete.
+            The number of deleted keys, 0 if the sweep is complete.
 
         Raises:
             Unavailable: the database cannot be used now.

@@ -111,7 +111,7 @@ class StoreCounters(NamedTuple):
 
     Attributes:
         created_ms: the latest time that the store has seen. No session is newer. 0 for none.
-        serial: the serial of the newest event; 0 for none.
+        serial: the serial of the newest event, 0 for none.
         listed: the number of entries in the listings, including expired ones that are not swept.
     """
 

@@ -31,9 +31,9 @@ class SessionAuth:
     Attributes:
         expires_ms: the expiry.
         serial: the serial of the session.
-        offer_hash: hash of the offerer's secret; empty without a secret.
-        answer_hash: hash of the answerer's secret; empty without a secret.
-        answer_number: the number of the answer among its side's messages; 0 without an answer.
+        offer_hash: hash of the offerer's secret, empty without a secret.
+        answer_hash: hash of the answerer's secret, empty without a secret.
+        answer_number: the number of the answer among its side's messages, 0 without an answer.
         numbers: the last number assigned to each side, uncommitted messages included. A side can be missing.
         sizes: the bytes of each side's messages. A side can be missing.
     """
@@ -47,7 +47,7 @@ class SessionAuth:
     sizes: dict[Side, int] = field(default_factory=dict, compare=False)
 
     def secret_hash(self, side: Side) -> bytes:
-        """Return the hash of a side's secret; empty without a secret."""
+        """Return the hash of a side's secret, empty without a secret."""
         return self.answer_hash if side is Side.ANSWERER else self.offer_hash
 
 
@@ -76,13 +76,13 @@ def span(view: Any, start: bytes, stop: bytes, most: int | None = None) -> list[
 
 
 def find(view: Any, key: bytes, code: bytes) -> Session | None:
-    """Return a session by its key, expired or not; None if it does not exist."""
+    """Return a session by its key, expired or not, None if it does not exist."""
     head = view.get(key + layout.HEAD)
     return None if head is None else layout.unpack_head(code, head)
 
 
 def find_access(view: Any, key: bytes) -> SessionAuth | None:
-    """Return the access data of a session by its key, expired or not; None if it does not exist."""
+    """Return the access data of a session by its key, expired or not, None if it does not exist."""
     head = view.get(key + layout.HEAD)
     if head is None:
         return None

@@ -103,7 +103,7 @@ class LevelDBStore:
         metrics: metrics of sessions.
         process_id: see `Store`.
         database_metrics: metrics of the database.
-        space: the disk space; unlimited if not given.
+        space: the disk space, unlimited if not given.
         database: the database.
         state: the state in memory.
         locks: locks of the sessions.

@@ -35,7 +35,7 @@ class Client:
         metrics: what is counted.
 
     Attributes:
-        read_ms: the node's time at the last read, for what has awaited that until now; Unix milliseconds.
+        read_ms: the node's time at the last read in Unix milliseconds, which callers await.
     """
 
     def __init__(self, topology: Topology, timeout_s: float, metrics: RedisMetrics) -> None:

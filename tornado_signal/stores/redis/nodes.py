@@ -61,7 +61,7 @@ class Acknowledgement:
     lag_s: int = 24
 
     def outlast(self, node_timeout_s: float) -> None:
-        """Wait for a silent replica until a primary in a minority has stopped by itself.
+        """Wait for a silent replica until a primary in a minority has stopped serving.
 
         Such a primary stops at most 1.5 times `cluster-node-timeout` after the cut: nodes are pinged twice in that
         time. A replica's last report can be a second older than the cut, and INFO counts whole seconds.
@@ -112,7 +112,7 @@ class Pipeline:
         address: of the node.
         access: how to get in.
         acknowledgement: the rule for acknowledging writes, or None for reads.
-        confirm: whether a node that has fewer replicas than before is still the primary; None if it knows that itself.
+        confirm: confirms that a node with fewer replicas than before is still the primary. None in a cluster.
 
     Attributes:
         now_ms: for reads, the node's time at the last ones, Unix milliseconds.
