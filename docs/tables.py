@@ -1,4 +1,4 @@
-"""What the site shows of the package's own tables, made when it is built; mkdocs.yml names this file as a hook.
+"""A hook of mkdocs.yml: makes the tables of settings and commands from the package when the site is built.
 
 A page asks for them by comments: `<!-- settings: address to data_dir -->` for the settings from one to another in the
 order of their table, `<!-- commands -->` for every command with its arguments.
@@ -53,7 +53,7 @@ def commands(_):
 
 
 def escaped(text):
-    """Text in which Markdown sees nothing but words; what is in backticks stays code."""
+    """Return text escaped for Markdown. Code in backticks stays code."""
     return re.sub(r"[*|<]", r"\\\g<0>", text)
 
 

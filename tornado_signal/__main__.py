@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: the arguments; None for those of the process.
+        argv: the arguments. None for those of the process.
 
     Returns:
         The exit status.

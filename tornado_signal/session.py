@@ -42,7 +42,7 @@ class Session(NamedTuple):
         expires_ms: Unix time in milliseconds, the first instant at which the session no longer exists.
         timeout_ms: its lifetime from the creation or the last refresh.
         serial: its number in the store's order of events. It breaks ties within one millisecond.
-        secret_hash: hash of the offerer's secret; empty if there is none (docs/http-api.md#secrets).
+        secret_hash: hash of the offerer's secret. Empty if there is none (docs/http-api.md#secrets).
     """
 
     code: bytes
@@ -73,7 +73,7 @@ class Answer(NamedTuple):
     Attributes:
         text: the answerer's signaling data.
         number: its place in the order of the answerer's messages, from 1.
-        secret_hash: hash of the answerer's secret; empty if there is none.
+        secret_hash: hash of the answerer's secret. Empty if there is none.
     """
 
     text: str
@@ -90,7 +90,7 @@ class SessionPosition(NamedTuple):
 
     Attributes:
         serial: the session's serial. It distinguishes sessions that share a content-derived code.
-        number: the number of the newest message read; 0 for none.
+        number: the number of the newest message read. 0 for none.
     """
 
     serial: int
@@ -102,9 +102,9 @@ class SessionUpdate(NamedTuple):
 
     Attributes:
         description: the offer, or the answer (None until there is one).
-        description_number: its place in the order of its side's messages, from 1; 0 for none.
+        description_number: its place in the order of its side's messages, from 1. 0 for none.
         candidates: pairs of number and text, in the order of acceptance.
-        expires_ms: the current expiry; a refresh moves it.
+        expires_ms: the current expiry. A refresh moves it.
         serial: the session's serial.
     """
 
@@ -116,7 +116,7 @@ class SessionUpdate(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The number of the newest message; 0 for none."""
+        """The number of the newest message, or 0."""
         return max(self.description_number, self.candidates[-1][0] if self.candidates else 0)
 
 
@@ -168,7 +168,7 @@ class ListingState(NamedTuple):
     Attributes:
         changed: whether it holds other sessions than at the given position.
         position: the position of this state.
-        changes_ms: the earliest expiry of its sessions; None if it is empty.
+        changes_ms: the earliest expiry of its sessions. None if it is empty.
     """
 
     changed: bool
@@ -220,7 +220,7 @@ def utf8_length(text: str) -> int:
 
 
 def hash_secret(secret: str | None) -> bytes:
-    """Return the SHA-256 of a secret; empty for None."""
+    """Return the SHA-256 of a secret, or an empty value for None."""
     return b"" if secret is None else hashlib.sha256(secret.encode()).digest()
 
 
@@ -232,8 +232,8 @@ def owns(secret_hash: bytes, shown_hash: bytes) -> bool:
 def content_code(origin: str, topics: list[str], offer: str) -> bytes:
     """Return the content-derived code of an offer: a version 8 UUID of 16 bytes.
 
-    The hash covers the origin, the sorted topics and the offer, but not `info`. Each part is preceded by its length, so
-    that different parts never concatenate to the same bytes. See docs/decisions.md#deterministic-identifiers.
+    The hash covers the origin, the sorted topics and the offer, but not `info`. The length of each part precedes it, so
+    different parts never give the same bytes. See docs/decisions.md#deterministic-identifiers.
     """
     digest = hashlib.sha256()
     for text in (origin, *sorted(topics), offer):

@@ -29,8 +29,8 @@ class AdminPolicy:
     """Access rules of maintenance.
 
     Attributes:
-        token: the required bearer token; empty for none.
-        local: whether only this machine can connect; without a token this is required.
+        token: the required bearer token. Empty for none.
+        local: whether only this machine can connect. Without a token this is required.
     """
 
     token: bytes = b""
@@ -60,7 +60,7 @@ class AdminHandler(web.RequestHandler):
     def log_exception(
         self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
     ) -> None:
-        """Log unexpected errors only; the others were logged where they occurred."""
+        """Log unexpected errors only. The others were logged where they occurred."""
         if not isinstance(value, Unavailable):
             super().log_exception(typ, value, tb)
 

@@ -133,7 +133,7 @@ class ProcessCollector(Collector):
         self._started_s = booted_s + self._fields()[19] / os.sysconf("SC_CLK_TCK")
 
     def _fields(self) -> list[int]:
-        """Return the numbers of /proc/self/stat after the name and the state; see proc(5)."""
+        """Return the numbers of /proc/self/stat after the name and the state. See proc(5)."""
         return [0, *map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[1:])]
 
     def collect(self) -> Iterator[Metric]:

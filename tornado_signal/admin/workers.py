@@ -46,7 +46,7 @@ class WorkerListener:
 
         Args:
             path: the path.
-            limit_s: the time limit; None for none.
+            limit_s: the time limit. None for none.
 
         Returns:
             The response, or None after an error or at the time limit.

@@ -43,8 +43,8 @@ def with_client(
     Args:
         arguments: the arguments of the command.
         work: the coroutine function.
-        interrupted: the error message after SIGINT or SIGTERM; None if they are the normal end.
-        servers: the URLs of the servers; None for those of `urls`.
+        interrupted: the error message after SIGINT or SIGTERM. None if they are the normal end.
+        servers: the URLs of the servers. None for those of `urls`.
 
     Raises:
         OperatorError: the command failed or was interrupted.

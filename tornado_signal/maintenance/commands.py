@@ -98,7 +98,7 @@ COMMANDS = {command.__name__: command for command in (inspect, check, compact)}
 
 
 def _server(arguments: Arguments, settings: Settings) -> str | None:
-    """Return the URL of the server that has the data directory open; None to open the directory here.
+    """Return the URL of the server that has the data directory open. None to open the directory here.
 
     Raises:
         OperatorError: the directory is in use by a server whose admin listener is not known.

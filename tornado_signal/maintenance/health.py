@@ -76,7 +76,7 @@ def reachable(address: str) -> str:
 
 
 def allowed_origin(settings: Settings) -> str | None:
-    """Return an allowed origin; None if all origins are allowed."""
+    """Return an allowed origin. None if all origins are allowed."""
     if settings.allowed_origins is None:
         return None
     return min(settings.allowed_origins.entries).replace(WILDCARD, "health.")

@@ -15,7 +15,7 @@ LIMIT_S = 3600.0  # timeout of a request
 
 
 def admin_url(settings: Settings, url: str | None) -> str | None:
-    """Return the URL of the admin listener: `url`, or the one of the settings; None if there is none.
+    """Return the URL of the admin listener: `url`, or the one of the settings. None if there is none.
 
     Raises:
         OperatorError: the port is 0, so only the server knows it.

@@ -23,7 +23,7 @@ def open_all_sockets(settings: Settings) -> tuple[list[socket.socket], list[sock
     """Open the sockets, or use those passed by the service manager.
 
     Returns:
-        The sockets of the public listener and those of the admin listener; without an admin listener an empty list.
+        The sockets of the public listener and those of the admin listener. Without an admin listener an empty list.
     """
     public, admin = passed_sockets(os.environ)
     if settings.admin_port is not None:

@@ -99,7 +99,7 @@ def reload(
     apply: Callable[[Settings], None],
     names: frozenset[str] = LIVE,
 ) -> None:
-    """Re-read the settings, and apply those that need no restart; on an error apply none.
+    """Re-read the settings, and apply those that need no restart. On an error apply none.
 
     Args:
         running: the current settings.

@@ -50,7 +50,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], inherited: Inh
     Args:
         settings: the settings at the start.
         read: re-reads the settings.
-        inherited: sockets passed by the supervisor; None to open them as configured.
+        inherited: sockets passed by the supervisor. None to open them as configured.
 
     Raises:
         OperatorError: a resource cannot be used. Nothing has been served.

@@ -1,7 +1,7 @@
 """The STUN and TURN servers for peers, and passwords for the TURN servers (docs/turn.md).
 
 A password is valid for a limited time. This server and the TURN servers share a secret and exchange no messages
-(coturn's `use-auth-secret`; draft-uberti-behave-turn-rest-00).
+(coturn's `use-auth-secret`, draft-uberti-behave-turn-rest-00).
 """
 
 import base64

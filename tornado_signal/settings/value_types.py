@@ -25,8 +25,8 @@ class ValueType(Generic[T_co]):
 
     Attributes:
         allowed: a description of the allowed values.
-        parse: parses the text of a flag or an environment variable, or a TOML value; raises ValueError.
-        bare_flag: the value of a flag without one, as text; None if a value is required.
+        parse: parses the text of a flag or an environment variable, or a TOML value. Raises ValueError.
+        bare_flag: the value of a flag without one, as text. None if a value is required.
     """
 
     allowed: str
@@ -84,7 +84,7 @@ def list_of(item: ValueType[T]) -> ValueType[tuple[T, ...]]:
 
 
 def converted(convert: Callable[[T], U], item: ValueType[T]) -> ValueType[U]:
-    """Return the type of `item` values that `convert` converts; it may raise ValueError."""
+    """Return the type of `item` values that `convert` converts. It may raise ValueError."""
     return ValueType(item.allowed, lambda raw: convert(item.parse(raw)))
 
 

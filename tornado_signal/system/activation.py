@@ -19,7 +19,7 @@ def passed_sockets(environ: MutableMapping[str, str]) -> tuple[list[socket.socke
     """Return the sockets passed to this process, for the public and for the admin listener.
 
     Args:
-        environ: the environment; the variables that describe the sockets are removed, so a second call returns none.
+        environ: the environment. The variables that describe the sockets are removed, so a second call returns none.
 
     Raises:
         OperatorError: a passed descriptor is not a listening stream socket.

@@ -41,7 +41,7 @@ class Formatter(logging.Formatter):
         self._common = common
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record; text with a traceback has several lines."""
+        """Return the line of a record. Text with a traceback has several lines."""
         fields: dict[str, Any] = {**self._common, **getattr(record, "fields", {})}
         trace = _trace(record)
         if self._form == "json":
@@ -98,7 +98,7 @@ _handler.setFormatter(Formatter())
 
 
 def set_up(level: str = "info", form: str = "text", **common: object) -> None:
-    """Configure logging to standard error; may be called again.
+    """Configure logging to standard error. May be called again.
 
     Args:
         level: the lowest level to log.

@@ -15,11 +15,11 @@ class Notifier:
     """Reports the state of the process to the service manager, if there is one.
 
     Args:
-        environ: the environment; variables for this process only are removed from it.
+        environ: the environment. Variables for this process only are removed from it.
 
     Attributes:
         listening: whether there is a service manager.
-        watchdog_s: the longest pause that the watchdog allows between two `alive`; None without a watchdog.
+        watchdog_s: the longest pause that the watchdog allows between two `alive`, or None without a watchdog.
     """
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:

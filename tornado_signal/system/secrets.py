@@ -32,7 +32,7 @@ def read_secret(path: Path, flag: str) -> bytes:
 
 
 def admin_token(settings: Settings) -> bytes:
-    """Return the token of the admin listener; empty if it requires none.
+    """Return the token of the admin listener. Empty if it requires none.
 
     Raises:
         OperatorError: the file cannot be used.
@@ -42,7 +42,7 @@ def admin_token(settings: Settings) -> bytes:
 
 
 def redis_passwords(settings: Settings) -> tuple[str | None, str | None]:
-    """Return the passwords for Redis and for the Sentinels; None if there is no password.
+    """Return the passwords for Redis and for the Sentinels. None if there is no password.
 
     Raises:
         OperatorError: a file cannot be read.

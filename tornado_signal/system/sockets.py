@@ -20,8 +20,8 @@ class UnixSocket(socket.socket):
     An event loop that serves on it may have closed the descriptor already. Close this object nevertheless.
 
     Args:
-        path: the path of its file; a file without a listener is replaced.
-        mode: the permissions of the file, regardless of the umask; set before a client can connect.
+        path: the path of its file. A file without a listener is replaced.
+        mode: the permissions of the file, regardless of the umask. Set before a client can connect.
 
     Raises:
         OSError: the file cannot be created, or another program listens there.
@@ -81,7 +81,7 @@ def open_sockets(address: str, port: int, flag: str, mode: int = 0o600) -> list[
 
     Args:
         address: an IP address, a host name, or `unix:` and a path.
-        port: a TCP port; 0 picks a free one.
+        port: a TCP port. 0 picks a free one.
         flag: the setting to name if the port is not available.
         mode: the permissions of a Unix socket.
 

@@ -42,7 +42,7 @@ class Tls:
         self.context.sni_callback = self._begin_handshake
 
     def reload(self, certificate: Path, key: Path) -> None:
-        """Re-read the files for later handshakes; open connections do not change.
+        """Re-read the files for later handshakes. Open connections do not change.
 
         Raises:
             OperatorError: one of the files cannot be used. The previous certificate stays in use.

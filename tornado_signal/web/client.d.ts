@@ -2,12 +2,12 @@
 
 export type Side = "offerer" | "answerer";
 
-/** Stops a call; what it returned then rejects with the signal's reason. */
+/** `signal` stops a call, whose promise then rejects with the signal's reason. */
 export interface Stoppable {
   signal?: AbortSignal;
 }
 
-/** What a side shows that has shown a secret before: 16 to 256 characters. */
+/** The secret of a side, 16 to 256 characters. A side that has sent one must send it with every call. */
 export interface Owned extends Stoppable {
   secret?: string;
 }
@@ -17,18 +17,18 @@ export interface Session {
   info: string;
   offer: string;
   offerCandidates: string[];
-  /** Milliseconds since the Unix epoch, as all times. */
+  /** Milliseconds since the Unix epoch, like all times. */
   createdAt: number;
   expiresAt: number;
 }
 
-/** What a poll tells: the offerer sees `answer` and `answerCandidates`, the answerer the other two. */
+/** The result of a poll. The offerer gets `answer` and `answerCandidates`, the answerer the other two. */
 export interface News {
   answer?: string | null;
   answerCandidates?: string[];
   offer?: string;
   offerCandidates?: string[];
-  /** Goes into `since` of the next poll; only there if `wait` or `since` was asked for. */
+  /** The value for `since` in the next poll. It is present if the request had `wait` or `since`. */
   cursor?: string;
 }
 
@@ -46,7 +46,7 @@ export type SessionEvent = { id: string } & (
 );
 export type SignalEvent = TopicEvent | SessionEvent;
 
-/** An EventTarget whose events have the types that belong to their names. */
+/** An EventTarget with a type for each event name. */
 export interface TypedEventTarget<Events> extends EventTarget {
   addEventListener<Name extends keyof Events>(
     type: Name,
@@ -70,34 +70,34 @@ export interface TypedEventTarget<Events> extends EventTarget {
   ): void;
 }
 
-/** A server's refusal: `status` is HTTP's, `message` the server's own text. */
+/** An error response: `status` is the HTTP status, `message` the text of the server. */
 export class SignalError extends Error {
   status: number;
-  /** After how long (ms) to try again, if the server says so (`Retry-After`). */
+  /** Milliseconds after which to retry, if the server sends `Retry-After`. */
   retryAfterMs?: number;
   constructor(status: number, message: string, retryAfterMs?: number);
 }
 
 export interface ClientOptions {
-  /** Only outside of browsers, which send their own; then everything goes over HTTP. */
+  /** The origin outside of browsers, which send their own. All requests then use HTTP. */
   origin?: string;
-  /** Whether to use the server's WebSocket (true), or nothing but HTTP. */
+  /** Whether to use the server's WebSocket (true) or only HTTP. */
   socket?: boolean;
 }
 
 /**
- * The API of one server, call by call. Nothing is retried: a call rejects with a SignalError that says why, a TypeError
- * if the server cannot be reached (or does not let this page in), a TimeoutError, or the reason of its `signal`.
+ * The API of one server. Calls are not retried. A call rejects with a SignalError for an error response, with a TypeError
+ * if the server cannot be reached or refuses the page's origin, with a TimeoutError, or with the reason of its `signal`.
  *
- * Calls of all clients of a page go over one WebSocket to each server. It opens with the first call, closes when nothing
- * has waited for it for 10 s, and opens again with the next call. Where it does not open within 4 s although the server
- * is there, calls go over HTTP, for five minutes before it is tried again.
+ * All clients of a page share one WebSocket to each server. It opens with the first call, closes after 10 s without
+ * waiting calls, and opens again with the next call. If it does not open within 4 s although the server responds, calls
+ * use HTTP for five minutes before the next attempt.
  */
 export class SignalClient {
-  /** @param url The server; the one that this file came from unless given. */
+  /** @param url The server. The default is the one that served this file. */
   constructor(url?: string | URL, options?: ClientOptions);
   readonly url: string;
-  /** The WebSocket that calls go over now, opened if there is none; undefined where they go over HTTP. */
+  /** Return the WebSocket of the calls, and open it if necessary. Undefined if calls use HTTP. */
   open(): Promise<WebSocket | undefined>;
   version(options?: Stoppable): Promise<{ version: string }>;
   health(options?: Stoppable): Promise<{ status: "ok"; timestamp: number }>;
@@ -105,14 +105,14 @@ export class SignalClient {
     topics: { topic: string; count: number }[];
     pagination: { page: number; limit: number; total: number; hasMore: boolean };
   }>;
-  /** The unanswered sessions of a topic, newest first; with `wait` (s) or `since`, as soon as they are not those. */
+  /** List the unanswered sessions of a topic, newest first. With `wait` (seconds) and `since`, wait for a change. */
   sessions(
     topic: string,
     options?: { wait?: number; since?: string; limit?: number } & Stoppable,
   ): Promise<{ sessions: Session[]; cursor?: string }>;
   /**
-   * Publish an offer; `ttl` is its lifetime in milliseconds. With `hold`, over a WebSocket, it lives as long as that and a
-   * few seconds longer: wait for its news meanwhile (`poll`, `events`), else the WebSocket closes.
+   * Publish an offer. `ttl` is its lifetime in milliseconds. With `hold` it lives as long as the WebSocket and a few
+   * seconds longer. Keep a `poll` or `events` waiting for it, since an unused WebSocket closes.
    */
   offer(
     topic: string,
@@ -122,26 +122,26 @@ export class SignalClient {
   candidate(code: string, side: Side, candidate: string, options?: Owned): Promise<{ success: true }>;
   /** Send 1 to 100 candidates at once. */
   candidates(code: string, side: Side, candidates: string[], options?: Owned): Promise<{ success: true }>;
-  /** What the other side has sent; with `wait` (s) or `since`, what is newer, as soon as there is anything. */
+  /** Return the messages of the other side. With `wait` (seconds) and `since`, wait for newer ones. */
   poll(code: string, side: Side, options?: { wait?: number; since?: string } & Owned): Promise<News>;
-  /** Let a session live for its time from now on. */
+  /** Restart the lifetime of a session. */
   refresh(code: string, side: Side, options?: Owned): Promise<{ expiresAt: number }>;
-  /** Hold an offer that a WebSocket has held which is no more; the same as `refresh` over HTTP. */
+  /** Hold an offer whose WebSocket was lost. Over HTTP this is the same as `refresh`. */
   hold(code: string, side: "offerer", options: Owned & { secret: string }): Promise<{ expiresAt: number }>;
   /** End a session. */
   withdraw(code: string, side: Side, options?: Owned): Promise<{ success: true }>;
   /**
-   * Withdraw without waiting for a response: also for a page that is going away. It is repeated for two minutes while
-   * the server is unavailable.
+   * Withdraw without waiting for a response, also while the page is closing. The request is repeated for two minutes
+   * while the server is unavailable.
    */
   leave(code: string, side: Side, options?: { secret?: string }): void;
   /**
-   * The events of a topic, or of one session until its end, in browsers and in Node.js.
+   * Iterate over the events of a topic, or of one session until its end, in browsers and in Node.js.
    *
-   * A stream that cannot be begun rejects as every call does. One that has begun and breaks, or is silent, goes on where
-   * it was, however long the server is away: nothing is lost and nothing told twice. A server that no longer
-   * knows where it was (its data are new) tells everything from the beginning. A session that has ended meanwhile rejects
-   * with a SignalError of status 404.
+   * A stream that cannot start rejects like every call. A stream that is interrupted continues where it was, however
+   * long the server is unavailable. No event is lost or repeated. A server with new data does not know the position
+   * and sends everything from the beginning. If the session has ended in the meantime, the iteration rejects with a
+   * SignalError of status 404.
    */
   events(about: string | { topic: string }, options?: Stoppable): AsyncGenerator<TopicEvent, void, void>;
   events(
@@ -152,70 +152,70 @@ export class SignalClient {
 }
 
 /**
- * How far a connection has come, in the order of what usually happens:
- * - who joins: `peers` (how many there are), `trying` (its info), `answer`, `accepted`; or `taken`, `failed` (why), and
- *   then the next peer
- * - who publishes: `offer`, `published` (its code), `answered`
- * - both: `candidates sent`, `candidates received` (how many), the states of the RTCPeerConnection (`connecting`,
+ * The progress of a connection, in the usual order:
+ * - `join`: `peers` (their number), `trying` (the info of a peer), `answer`, `accepted`. After `taken` or `failed` (the
+ *   reason) the next peer follows
+ * - `publish`: `offer`, `published` (the code), `answered`
+ * - both: `candidates sent`, `candidates received` (their number), the states of the RTCPeerConnection (`connecting`,
  *   `connected`, …), `open`
  */
 export type OnStep = (step: string, detail?: unknown, connection?: RTCPeerConnection) => void;
 
 export interface PeerOptions extends Stoppable, ClientOptions {
-  /** The server, or several in the order in which they are asked; the one that this file came from unless given. */
+  /** The server, or several in order of preference. The default is the one that served this file. */
   url?: string | URL | (string | URL)[];
-  /** Who this is, at most 1024 characters; chosen at random, once for each page, unless given. */
+  /** A description of this peer, at most 1024 characters. The default is random for each page. */
   info?: string;
-  /** Beside the ICE servers that the server names, or in their place. */
+  /** The configuration of connections. Its `iceServers` replace those of the server. */
   rtc?: RTCConfiguration;
-  /** How connections are made: the browser's own unless given. Node.js has none. */
+  /** The implementation of WebRTC. The default is the browser's. Node.js has none. */
   RTCPeerConnection?: new (
     configuration?: RTCConfiguration,
   ) => RTCPeerConnection;
-  /** Called with each new connection before it is described: the place to add tracks. */
+  /** Called with each new connection before negotiation, for example to add tracks. */
   prepare?: (connection: RTCPeerConnection) => void;
   onstep?: OnStep;
 }
 
 /** A connection whose data channel is open. */
 export interface Connection {
-  /** Tracks may be added at any time, on either side. */
+  /** Both sides can add tracks at any time. */
   readonly peerConnection: RTCPeerConnection;
-  /** Attach `onmessage` at once, without awaiting anything else: what arrives before is lost. */
+  /** Set `onmessage` immediately, before any `await`: earlier messages are lost. */
   readonly channel: RTCDataChannel;
   readonly code: string;
   readonly side: Side;
-  /** Who the other side is, if it has published. */
+  /** The `info` of the other side, if it has published. */
   readonly info?: string;
-  /** Resolves when the connection has ended, whoever ended it. */
+  /** Resolves when either side has closed the connection, or it was lost. */
   readonly closed: Promise<void>;
-  /** Send what is still to be sent, then close. */
+  /** Close after all buffered data has been sent. */
   close(): Promise<void>;
 }
 
 export interface PublicationEvents {
-  /** Another peer is connected. */
+  /** A peer has connected. */
   connection: Event & { readonly connection: Connection };
-  /** What went wrong; it goes on unless `close` follows at once. */
+  /** An error. Work continues unless `close` follows immediately. */
   error: Event & { readonly error: Error };
   close: Event;
 }
 
-/** An offer under a topic, and after its answer the next one. */
+/** An offer under a topic. After its answer the next offer is published. */
 export interface Publication extends TypedEventTarget<PublicationEvents> {
-  /** Take the offer back. Connections that are open stay. */
+  /** Withdraw the offer. Open connections stay. */
   close(): void;
 }
 
-/** Be found under a topic until `signal` or `close()`; `channel` is how the data channels are made. */
+/** Publish offers under a topic until `signal` or `close()`. `channel` has the options of the data channels. */
 export function publish(topic: string, options?: PeerOptions & { channel?: RTCDataChannelInit }): Publication;
 
 /**
- * Connect to a peer that has published under a topic, as soon as there is one. A peer that is taken is passed over; beside
- * one that says nothing the next one is tried, and after 5 s it is given up.
+ * Connect to a peer that has published under a topic, as soon as there is one. Peers that another page has taken are
+ * skipped. If a peer is silent, the next one is tried in parallel, and the silent one is abandoned after 5 s.
  *
- * `choose` gets the sessions in any order and returns those to try, in that order. With `wait: false` null is returned
- * when no peer is there.
+ * `choose` gets the sessions in any order and returns those to try, in order. With `wait: false` the result is null if
+ * there is no peer.
  */
 export function join(
   topic: string,
@@ -227,78 +227,78 @@ export function join(
 ): Promise<Connection>;
 
 /**
- * Connect with the next one that calls this with the same topic: two and two, in the order in which they come, whether they
- * come one after the other or at once.
+ * Connect with the next page that calls this with the same topic. Pages are paired in the order of their calls, also if
+ * they call it at the same time.
  */
 export function pair(topic: string, options?: PeerOptions & { channel?: RTCDataChannelInit }): Promise<Connection>;
 
 /** Another member of a room, connected. */
 export interface Peer {
-  /** Made up anew by each `room()`; of a member with a secret it is made from that, and no other can have it. */
+  /** Random for each `room()`. With a secret it is derived from the secret, and no other member can have it. */
   readonly id: string;
-  /** Its `me`, if it has a name of its own. */
+  /** The `me` of the peer, if it has a name. */
   readonly name?: string;
-  /** The `info` that it gave. */
+  /** The `info` of the peer. */
   readonly info: string;
-  /** Tracks may be added at any time, on either side. */
+  /** Both sides can add tracks at any time. */
   readonly peerConnection: RTCPeerConnection;
   readonly channel: RTCDataChannel;
-  /** The streams that it sends. */
+  /** The streams that the peer sends. */
   readonly streams: readonly MediaStream[];
 }
 
 export interface RoomEvents {
   /** `listed` has changed. */
   listed: Event;
-  /** A peer is connected, and in `peers`. */
+  /** A peer has connected and is in `peers`. */
   join: Event & { readonly peer: Peer };
-  /** A peer is no more, or not connected any more; if it is still there, another `join` follows. */
+  /** A peer has left or lost its connection. If it is still in the room, another `join` follows. */
   leave: Event & { readonly peer: Peer };
-  /** What a peer has sent: text, or bytes. */
+  /** A message of a peer: text or bytes. */
   message: Event & { readonly peer: Peer; readonly data: string | ArrayBuffer };
-  /** A peer sends a stream. */
+  /** A peer has started to send a stream. */
   stream: Event & { readonly peer: Peer; readonly stream: MediaStream };
-  /** A peer does not send it any more, and is still there. */
+  /** A peer has stopped sending a stream, and is still connected. */
   streamend: Event & { readonly peer: Peer; readonly stream: MediaStream };
-  /** What went wrong; it goes on unless `close` follows at once. */
+  /** An error. Work continues unless `close` follows immediately. */
   error: Event & { readonly error: Error };
   close: Event;
 }
 
 /**
- * Everybody who is there, connected to everybody. A peer whose network changes or is away for some seconds stays in
- * `peers`, and what is sent to it arrives afterwards; one that is away for longer leaves and joins again.
+ * A room in which every member is connected to every other one. A peer whose network changes or fails for some seconds
+ * stays in `peers`, and messages to it arrive afterwards. After a longer failure it leaves and joins again.
  */
 export interface Room extends TypedEventTarget<RoomEvents> {
-  /** This member's own; with a name or secret undefined until the first `join`. */
+  /** The id of this member. With a name or secret it is undefined until the first `join`. */
   readonly id?: string;
-  /** Whether the server has listed this page, so that peers that come find it. */
+  /** Whether the server lists this page, so that new peers find it. */
   readonly listed: boolean;
-  /** By their ids, in the order in which they joined. */
+  /** The peers by id, in the order in which they joined. */
   readonly peers: ReadonlyMap<string, Peer>;
-  /** Send to one peer (or to the id of one), or to all. Nothing is sent to whoever is not in `peers`. */
+  /** Send to one peer, given as object or id, or to all. Peers that are not in `peers` get nothing. */
   send(data: string | Blob | ArrayBuffer | ArrayBufferView, to?: Peer | string): void;
-  /** Send the tracks of a stream to all who are there, and to all who come; after it has got another track, again. */
+  /** Send a stream to all current and later peers. Call it again after adding a track to the stream. */
   addStream(stream: MediaStream): void;
   removeStream(stream: MediaStream): void;
-  /** Send what is still to be sent, then close all connections and be no more in the room. */
+  /** Leave the room: close all connections after buffered data has been sent. */
   leave(): Promise<void>;
 }
 
 export interface RoomOptions extends Omit<PeerOptions, "onstep"> {
-  /** How the data channels are made. */
+  /** The options of the data channels. */
   channel?: RTCDataChannelInit;
   /**
-   * A name that others see, at most 256 characters. A room that has another member of that name is closed with an error,
-   * as is one whose name and secret are used by another page afterwards.
+   * A name that others see, at most 256 characters. The room closes with an error if another member has that name, or if
+   * another page uses the same name and secret later.
    */
   me?: string;
-  /** What the id is made from; with `me`, one that this page keeps when it is reloaded, unless given. */
+  /** The secret from which the id is derived. With `me`, the default is a random one that survives a reload. */
   secret?: string;
 }
 
 /**
- * Be in a room until `signal` or `leave()`, connected to everybody who calls this with the same topic. Names and secrets
+ * Enter a room until `signal` or `leave()`, and connect to all pages that call this with the same topic. Names and secrets
  * need a secure context (HTTPS, or localhost) on all sides.
  */
 export function room(topic: string, options?: RoomOptions): Room;

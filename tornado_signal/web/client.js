@@ -6,14 +6,14 @@
  *   pair(topic)                  one such connection, with whichever page comes next
  *   room(topic)                  everybody who is there, connected to everybody
  *
- * client.d.ts describes them. On the wire an offer or answer is the JSON of an RTCSessionDescription, a candidate that
- * of an RTCIceCandidate; for what a room sends see client/room.js.
+ * client.d.ts describes them. On the wire, offers and answers are RTCSessionDescription objects as JSON. Candidates are
+ * RTCIceCandidate objects as JSON. docs/room-protocol.md describes the messages of rooms.
  *
- * All that a page asks of a server goes over one WebSocket, or over HTTP where there is none to be had: see client/socket.js.
+ * All requests of a page to a server use one WebSocket, or HTTP if no WebSocket opens: see client/socket.js.
  */
 
-// Imported here although other modules do, too, so that a browser asks for all of them at once: over HTTP/2 in one more
-// round trip, over HTTP/1.1 in two, since it has six connections.
+// All modules are imported here, so that a browser requests all of them at once. That takes one more round trip over
+// HTTP/2, and two over HTTP/1.1 with its six connections.
 import "./client/http.js";
 import "./client/identity.js";
 import "./client/link.js";

@@ -1,4 +1,4 @@
-// The page to try the server: all that it does goes through the module that applications use too.
+// The demo page. It uses the same module as applications.
 
 import { room, SignalClient, SignalError } from "../client.js";
 import { Chat } from "./chat.js";
@@ -29,7 +29,7 @@ function complain(text, where = "problem") {
   $(where).hidden = !text;
 }
 
-// What goes wrong, in words.
+// Error texts for people.
 
 function explain(error) {
   if (error instanceof SignalError) {

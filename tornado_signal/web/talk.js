@@ -1,9 +1,9 @@
-// What a demo page says to one other over a data channel: chat, and files in pieces.
+// Messages between two demo pages over a data channel: chat, and files in chunks.
 
-const PIECE = 64 * 1024; // what every browser takes as one message
-const HIGH = 1024 * 1024; // bytes on their way before the sender waits
-const LOW = 256 * 1024; // and goes on
-const MAX_FILE = 512 * 1024 * 1024; // it is kept in memory
+const PIECE = 64 * 1024; // a message size that every browser accepts
+const HIGH = 1024 * 1024; // buffered bytes at which the sender waits
+const LOW = 256 * 1024; // buffered bytes at which it continues
+const MAX_FILE = 512 * 1024 * 1024; // the receiver keeps it in memory
 
 /**
  * Events: `text` (text); of a file, {name, size, done}, that comes: `receiving` (file), then `received` (file, blob) or

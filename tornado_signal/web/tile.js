@@ -1,4 +1,4 @@
-// A tile of the demo page: one page that is in the room, what it shows, and which way its data goes.
+// A tile of the demo page: one member of the room, its streams, and the route of its data.
 
 export const $ = (id) => document.getElementById(id);
 

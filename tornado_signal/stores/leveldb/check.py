@@ -26,7 +26,7 @@ def problems(view: Any, index: TopicIndex, now_ms: int) -> list[str]:
     Counts are compared as of `now_ms`. Sessions that have expired by then can be partly swept.
 
     Returns:
-        A sentence for each problem; an empty list for a sound store.
+        A sentence for each problem. An empty list for a sound store.
     """
     issues: list[str] = []
     sessions: dict[tuple[str, bytes], Session] = {}

@@ -226,7 +226,7 @@ def in_use(path: Path) -> bool:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename an unused directory and return its new path, next to the old one and with the time in its name.
+    """Rename an unused directory. Return its new path, which is next to the old one and contains the time.
 
     Raises:
         DatabaseError: it is in use or cannot be moved.

@@ -151,7 +151,7 @@ def unpack_part(part: bytes, value: bytes) -> tuple[Side, int]:
 
 
 def pack_part_keys(key: bytes, numbers: Mapping[Side, int], answer_number: int) -> Iterator[bytes]:
-    """Yield the keys of all parts of a session in order, given the last number of each side and of the answer."""
+    """Yield the keys of a session's parts in order, from the last number of each side and of the answer."""
     yield key + HEAD
     yield key + OFFER
     for number in range(2, numbers[Side.OFFERER] + 1):
@@ -274,7 +274,7 @@ def unpack_departure_value(value: bytes) -> tuple[bytes, int, Reason]:
 
 # Key: E expires_ms key   Value: nothing
 def pack_expiry_key(expires_ms: int, key: bytes) -> bytes:
-    """Return the key of a session (given by its prefix) or a removal (by its key) in the order of deletion."""
+    """Return the expiry key of a session, given by its prefix, or of a removal, given by its key."""
     return EXPIRY + pack_number(expires_ms) + key
 
 

@@ -246,7 +246,7 @@ def departures(
 
 
 def entries_step(view: Any, after: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the next entries after a key, in key order; an empty list at the end."""
+    """Return the next entries after a key, in key order. An empty list at the end."""
     step, size = [], 0
     with view.iterator(start=after, include_start=False, fill_cache=False) as entries:
         for key, value in entries:

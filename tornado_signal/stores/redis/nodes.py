@@ -50,7 +50,7 @@ class Acknowledgement:
         durability: `replicated` (in the memory of replicas, too), `fsync` (on the primary's disk), `os` (in the
             primary's memory).
         replicas: the least number of replicas that must have a write.
-        always: whether the primaries sync each write before they answer, as with `appendfsync always`; known when they
+        always: whether the primaries sync each write before they answer, as with `appendfsync always`. Known when they
             have been looked at.
         lag_s: the time after which a silent replica is ignored. The default fits Redis' default node timeout.
     """

@@ -39,7 +39,7 @@ export async function json(response) {
   }
 }
 
-/** Make a parser of an event stream: it takes the next bytes, split anywhere, and yields the events that they complete. */
+/** Make a parser of an event stream. It takes bytes in pieces and yields the events that each piece completes. */
 export function messages() {
   const decoder = new TextDecoder();
   let rest = "";

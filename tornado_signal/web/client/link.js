@@ -198,7 +198,7 @@ export class Link {
         this.step("candidates sent", batch.length);
       }
     } catch {
-      // The channel is open, or the session no longer exists; then `news` fails, too.
+      // The channel is open, or the session no longer exists and `news` also fails.
     }
     this.#sending = false;
   }

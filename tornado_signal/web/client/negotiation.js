@@ -124,7 +124,7 @@ export class Negotiation {
     this.#making = false;
   }
 
-  /** Send all that still must be sent. What is added in the meantime goes with the next message. */
+  /** Send all pending data. Data added in the meantime goes with the next message. */
   async post() {
     if (this.#posting) return;
     this.#posting = true;

@@ -239,7 +239,7 @@ class Room extends EventTarget {
   }
 
   /**
-   * Receive the mail to this member's beacon, until it has had so much that it needs another beacon.
+   * Receive the mail to this member's beacon until the beacon's session is nearly full.
    *
    * @param {SignalClient} client
    * @param {string} code
@@ -458,7 +458,7 @@ class Room extends EventTarget {
     try {
       this.#garbage = new ArrayBuffer(2 ** 24).byteLength;
     } catch {
-      // Memory is low: then Chromium frees connections, too.
+      // Chromium also frees connections when memory is low.
     }
   }
 

@@ -50,7 +50,7 @@ class Socket {
   async #open() {
     try {
       for (let tries = this.#works ? 2 : 1; ; tries -= 1) {
-        // Browsers do not tell a page why a WebSocket failed to open.
+        // Browsers hide the reason why a WebSocket did not open.
         if (this.#failed) await withTimeout(REQUEST_MS, null, (deadline) => this.#checkServer(deadline));
         if (!tries) return this.#avoid();
         this.#socket = await openWebSocket(`${this.#url}/ws`);

@@ -1,6 +1,6 @@
 /* Errors, deadlines, pauses and repetition. */
 
-/** A refusal by a server: the HTTP status, the server's text, and the ms to wait before a retry, if the server names them. */
+/** An error response: HTTP status, text, and the milliseconds before a retry if the server sends `Retry-After`. */
 export class SignalError extends Error {
   /**
    * @param {number} status

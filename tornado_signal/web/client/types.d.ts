@@ -36,7 +36,7 @@ export interface Results {
   subscribe: { subscription: number };
 }
 
-/** What the result of whichever method is taken for when it arrives. */
+/** The type of a result whose method is not known yet. */
 type AnyResult = { [Method in keyof Results]: (result: Results[Method]) => void }[keyof Results] extends (
   result: infer Result,
 ) => void
@@ -48,7 +48,7 @@ export interface Listing {
   cursor?: string;
 }
 
-/** What is to be done with the response to a request over a WebSocket. */
+/** The callbacks for the response to a request over a WebSocket. */
 export interface Call {
   resolve?: (result: AnyResult) => void;
   reject?: (reason: Error) => void;
@@ -65,7 +65,7 @@ export interface Frame {
   params?: { subscription: number; cursor?: string; type: string; data: unknown };
 }
 
-/** What a stream is about: a topic, or one side of a session. */
+/** The scope of a stream: a topic, or one side of a session. */
 export interface StreamFields {
   topic?: string;
   code?: string;
@@ -75,7 +75,7 @@ export interface StreamFields {
 
 export interface IceServers {
   iceServers: RTCIceServer[];
-  /** When they have to be requested again, Unix milliseconds. */
+  /** The time at which to request them again, in Unix milliseconds. */
   until: number;
 }
 
@@ -86,7 +86,7 @@ export interface Mail {
   candidates?: RTCIceCandidateInit[];
 }
 
-/** How the messages of a negotiation get to the other side. */
+/** The transport of the messages of a negotiation. */
 export interface Way {
   signal: AbortSignal;
   leads: boolean;
@@ -100,7 +100,7 @@ export interface Way {
 
 export type LinkOptions = PeerOptions & { channel?: RTCDataChannelInit; pair?: boolean };
 
-/** What an event has in addition to those of the DOM. */
+/** The fields of an event in addition to those of the DOM. */
 export type EventFields<Type extends Event> = Omit<Type, keyof Event>;
 
 /** A member of a room, whether connected or not. */
@@ -123,10 +123,10 @@ export interface Member {
   place?: number;
 }
 
-/** What a room does for an attempt to connect to a member, and knows of it. */
+/** The interface of a room for an attempt to connect to a member. */
 export interface Attempt {
   leads: boolean;
-  /** After how long without a message it ends. */
+  /** Milliseconds without a message after which it ends. */
   ms: number;
   /** Whether it ends when another one needs its place. */
   late: boolean;
