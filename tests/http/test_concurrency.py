@@ -1,4 +1,4 @@
-"""What happens at the same moment: answers, candidates, offers, slow readers, clients that leave, and the end."""
+"""Concurrency: simultaneous requests, slow readers, clients that disconnect, and draining."""
 
 import asyncio
 import json
@@ -10,95 +10,95 @@ from support.service import ORIGIN, TRANSPORTS, head, refused, with_origin
 
 @pytest.fixture(params=["os", "fsync"])
 def durable(request, io_loop, start_service):
-    """A server of each durability: the moment at which a change is settled differs."""
+    """A server of each durability, because changes are committed at different moments."""
     return io_loop.run_sync(lambda: start_service(durability=request.param))
 
 
-def posting(path, body):
+def post_request(path, body):
     data = json.dumps(body).encode()
     return head("POST", path, with_origin(ORIGIN, [("Content-Length", len(data))])) + data
 
 
 class Gate:
-    """Lets calls of one of the store's coroutines wait until it is opened."""
+    """Blocks calls of a coroutine method of the store until it is opened."""
 
     def __init__(self, store, name, monkeypatch):
         self.entered = asyncio.Event()
         self.opened = asyncio.Event()
         real = getattr(store, name)
 
-        async def waiting(*arguments, **options):
+        async def gated(*arguments, **options):
             self.entered.set()
             await self.opened.wait()
             return await real(*arguments, **options)
 
-        monkeypatch.setattr(store, name, waiting)
+        monkeypatch.setattr(store, name, gated)
 
 
-async def test_of_fifty_different_answers_at_once_one_wins_and_may_be_repeated(durable):
+async def test_one_of_50_concurrent_answers_wins_and_can_be_repeated(durable):
     code = await durable.offer()
     bodies = [{"code": code, "side": "answerer", "answer": str(number)} for number in range(50)]
     responses = await asyncio.gather(*(durable.call("POST", "/answer", body) for body in bodies))
-    assert Counter(each.status for each in responses) == {200: 1, 409: 49}
-    winner = [each.status for each in responses].index(200)
+    assert Counter(response.status for response in responses) == {200: 1, 409: 49}
+    winner = [response.status for response in responses].index(200)
     assert (await durable.post("/poll", code=code, side="offerer"))["answer"] == str(winner)
     assert await durable.sessions() == []
     retries = await asyncio.gather(*(durable.call("POST", "/answer", bodies[winner]) for _ in range(20)))
-    assert [each.status for each in retries] == [200] * 20
+    assert [response.status for response in retries] == [200] * 20
 
 
-async def test_fifty_candidates_of_each_side_and_an_answer_at_once_are_all_kept(durable):
+async def test_concurrent_candidates_and_an_answer_are_all_stored(durable):
     code = await durable.offer()
     sent = [(side, f"{side} {number}") for number in range(50) for side in ("offerer", "answerer")]
     bodies = [{"code": code, "side": side, "candidate": text} for side, text in sent]
     bodies.insert(50, {"code": code, "side": "answerer", "answer": "a"})
     responses = await asyncio.gather(*(durable.call("POST", "/answer", body) for body in bodies))
-    assert {each.status for each in responses} == {200}
-    found = await durable.post("/poll", code=code, side="offerer")
-    assert found["answer"] == "a"
-    assert sorted(found["answerCandidates"]) == sorted(text for side, text in sent if side == "answerer")
-    found = await durable.post("/poll", code=code, side="answerer")
-    assert sorted(found["offerCandidates"]) == sorted(text for side, text in sent if side == "offerer")
+    assert {response.status for response in responses} == {200}
+    poll = await durable.post("/poll", code=code, side="offerer")
+    assert poll["answer"] == "a"
+    assert sorted(poll["answerCandidates"]) == sorted(text for side, text in sent if side == "answerer")
+    poll = await durable.post("/poll", code=code, side="answerer")
+    assert sorted(poll["offerCandidates"]) == sorted(text for side, text in sent if side == "offerer")
 
 
-async def test_a_poll_sees_all_that_an_earlier_one_saw(durable):
+async def test_polls_are_monotonic(durable):
     code = await durable.offer()
     seen = []
 
     async def poll():
-        found = (await durable.post("/poll", code=code, side="offerer"))["answerCandidates"]
-        assert found[: len(seen[-1])] == seen[-1] if seen else True
-        seen.append(found)
+        candidates = (await durable.post("/poll", code=code, side="offerer"))["answerCandidates"]
+        assert candidates[: len(seen[-1])] == seen[-1] if seen else True
+        seen.append(candidates)
 
     async def send(number):
         await durable.post("/answer", code=code, side="answerer", candidate=str(number))
 
     async with asyncio.TaskGroup() as group:
         sending = [group.create_task(send(number)) for number in range(50)]
-        while not all(each.done() for each in sending):
+        while not all(task.done() for task in sending):
             await poll()
     await poll()
     assert sorted(seen[-1], key=int) == [str(number) for number in range(50)]
 
 
-async def test_a_hundred_offers_at_once_are_all_listed_and_counted(durable):
+async def test_100_concurrent_offers_are_all_listed_and_counted(durable):
     codes = await asyncio.gather(*(durable.offer(f"t{number % 4}", info=str(number)) for number in range(100)))
     assert len(set(codes)) == 100
     assert await durable.topics() == [(f"t{number}", 25) for number in range(4)]
-    listed = [each["code"] for number in range(4) for each in await durable.sessions(f"t{number}")]
+    listed = [session["code"] for number in range(4) for session in await durable.sessions(f"t{number}")]
     assert sorted(listed) == sorted(codes)
 
 
-async def test_twenty_pairs_meet_at_once_while_the_sweep_goes_on(durable):
+async def test_20_pairs_connect_during_a_sweep(durable):
     async def pair(number):
         code = await durable.offer(info=str(number))
         for side in ("offerer", "answerer"):
             await durable.post("/answer", code=code, side=side, candidate=f"{side} {number}")
-        assert code in [each["code"] for each in await durable.sessions()]
+        assert code in [session["code"] for session in await durable.sessions()]
         await durable.post("/answer", code=code, side="answerer", answer=str(number))
-        found = await durable.post("/poll", code=code, side="offerer")
-        assert found == {"answer": str(number), "answerCandidates": [f"answerer {number}"]}
-        assert code not in [each["code"] for each in await durable.sessions()]
+        poll = await durable.post("/poll", code=code, side="offerer")
+        assert poll == {"answer": str(number), "answerCandidates": [f"answerer {number}"]}
+        assert code not in [session["code"] for session in await durable.sessions()]
 
     for number in range(300):
         await durable.store.create(ORIGIN, "old", "i", "o")
@@ -112,12 +112,12 @@ async def test_twenty_pairs_meet_at_once_while_the_sweep_goes_on(durable):
 
 
 async def fill(service, count=400, size=5000):
-    """So many sessions that a listing of them cannot be sent in one go."""
+    """Create sessions whose listing does not fit into the socket buffers."""
     for number in range(count):
         await service.store.create(ORIGIN, "lobby", str(number), "o" * size)
 
 
-async def test_a_slow_reader_keeps_nobody_waiting(service):
+async def test_slow_reader_does_not_delay_other_clients(service):
     await fill(service)
     async with service.connect() as slow:
         await slow.send(head("GET", "/lobby/sessions", with_origin(ORIGIN)))
@@ -126,29 +126,29 @@ async def test_a_slow_reader_keeps_nobody_waiting(service):
         code = await service.offer()
         await service.post("/answer", code=code, side="answerer", answer="a")
         late = (await slow.receive()).json["sessions"]
-    infos = [each["info"] for each in late if each["code"] != code]
+    infos = [session["info"] for session in late if session["code"] != code]
     assert infos == [str(number) for number in range(399, -1, -1)]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("read", [0, 100_000])
-async def test_who_leaves_in_the_middle_of_a_listing_holds_up_no_stop(read, service):
+async def test_client_that_disconnects_during_a_listing_does_not_delay_the_drain(read, service):
     await fill(service)
-    async with service.connect() as leaver:
-        await leaver.send(head("GET", "/lobby/sessions", with_origin(ORIGIN)))
-        await leaver.reader.read(read or 1)
-        leaver.writer.transport.abort()
+    async with service.connect() as client:
+        await client.send(head("GET", "/lobby/sessions", with_origin(ORIGIN)))
+        await client.reader.read(read or 1)
+        client.writer.transport.abort()
     for _ in range(3):
         assert len(await service.sessions()) == 400
     await asyncio.wait_for(service.shared.drain(), 20)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_listing_that_fails_half_way_ends_the_connection(service, monkeypatch):
+async def test_listing_that_fails_half_way_closes_the_connection(service, monkeypatch):
     await fill(service, count=200)
     real = service.store.sessions
 
-    async def half(*arguments):
+    async def fail_half_way(*arguments):
         steps = 0
         async for step in real(*arguments):
             yield step
@@ -156,7 +156,7 @@ async def test_a_listing_that_fails_half_way_ends_the_connection(service, monkey
             if steps == 3:
                 await service.close_store()
 
-    monkeypatch.setattr(service.store, "sessions", half)
+    monkeypatch.setattr(service.store, "sessions", fail_half_way)
     async with service.connect() as connection:
         await connection.send(head("GET", "/lobby/sessions", with_origin(ORIGIN)))
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError, ValueError)):
@@ -165,35 +165,35 @@ async def test_a_listing_that_fails_half_way_ends_the_connection(service, monkey
 
 
 @pytest.mark.parametrize("cut", [1, 30, -20, -1])
-async def test_who_leaves_before_the_request_is_whole_has_done_nothing(cut, service):
-    data = posting("/lobby/offer", {"info": "i", "offer": "o"})
+async def test_incomplete_request_has_no_effect(cut, service):
+    data = post_request("/lobby/offer", {"info": "i", "offer": "o"})
     for _ in range(10):
-        async with service.connect() as leaver:
-            await leaver.send(data[:cut])
+        async with service.connect() as client:
+            await client.send(data[:cut])
     assert await service.sessions() == []
     await asyncio.wait_for(service.shared.drain(), 20)
 
 
-async def test_what_somebody_left_behind_is_done_all_the_same(service, monkeypatch):
+async def test_request_of_a_disconnected_client_is_completed(service, monkeypatch):
     gate = Gate(service.store, "create", monkeypatch)
-    async with service.connect() as leaver:
-        await leaver.send(posting("/lobby/offer", {"info": "i", "offer": "o"}))
+    async with service.connect() as client:
+        await client.send(post_request("/lobby/offer", {"info": "i", "offer": "o"}))
         await gate.entered.wait()
-        leaver.writer.transport.abort()
+        client.writer.transport.abort()
     gate.opened.set()
     assert await service.offer(info="next")
-    assert [each["info"] for each in await service.sessions()] == ["next", "i"]
+    assert [session["info"] for session in await service.sessions()] == ["next", "i"]
     await asyncio.wait_for(service.shared.drain(), 20)
 
 
-async def test_what_waits_holds_up_no_new_request(service):
+async def test_queued_turns_do_not_delay_new_requests(service):
     turns = [service.shared.turns.turn(number) for number in range(3000)]
     assert (await service.get("/health"))["status"] == "ok"
     assert not turns[-1].done()
     await asyncio.wait_for(turns[-1], 30)
 
 
-async def test_the_drain_waits_for_what_is_under_way(service, monkeypatch):
+async def test_drain_waits_for_running_requests(service, monkeypatch):
     code = await service.offer()
     gate = Gate(service.store, "answer", monkeypatch)
     answering = asyncio.create_task(service.call("POST", "/answer", {"code": code, "side": "answerer", "answer": "a"}))

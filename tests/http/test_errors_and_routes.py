@@ -1,4 +1,4 @@
-"""Every endpoint with every error, and every path with every method: statuses, texts and headers, as tables."""
+"""Tables of every endpoint with every error, and every path with every method: statuses, texts and headers."""
 
 import ipaddress
 import itertools
@@ -34,7 +34,7 @@ POST = ("POST", "OPTIONS")
 ROUTES = dict.fromkeys(["/", "/topics", "/health", "/events", "/ice-servers", "/openapi.json"], GET)
 ROUTES |= dict.fromkeys(["/answer", "/poll", "/withdraw", "/refresh"], POST)
 ROUTES |= {"/lobby/sessions": GET, "/lobby/offer": POST, "/lobby/events": GET}
-# Topics that are called like a fixed path.
+# Topics with the names of fixed paths.
 ROUTES |= {"/topics/sessions": GET, "/health/offer": POST, "/sessions/sessions": GET, "/offer/offer": POST}
 NEEDS_NO_ORIGIN = "/openapi.json"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE", "PROPFIND", "REPORT", "OPTIONS")
@@ -67,22 +67,24 @@ def without(fields, *names):
     return {name: value for name, value in fields.items() if name not in names}
 
 
-def test_the_routes_are_those_of_the_contract():
+def test_routes_are_the_documented_ones():
     paths = set(declared())
     assert {path for path in paths if path.count("/") == 1} == {path for path in ROUTES if path.count("/") == 1}
     assert paths - {*ROUTES} == {"/{topic}/sessions", "/{topic}/offer", "/{topic}/events"}
 
 
 def test_every_error_has_a_status():
-    kinds = {errors.TransientError, *errors.SignalError.__subclasses__(), *errors.TransientError.__subclasses__()} - {
-        errors.TransientError
-    }
-    assert set(STATUS) == kinds
+    error_types = {
+        errors.TransientError,
+        *errors.SignalError.__subclasses__(),
+        *errors.TransientError.__subclasses__(),
+    } - {errors.TransientError}
+    assert set(STATUS) == error_types
     assert 500 not in STATUS.values()
 
 
 @pytest.mark.parametrize("path", ROUTES)
-async def test_a_method_that_a_path_has_not_is_405_with_allow(path, service):
+async def test_unsupported_method_is_405_with_allow(path, service):
     wrong = [method for method in METHODS if method not in ROUTES[path]]
     for method in wrong:
         response = await service.call(method, path, b"" if method == "HEAD" else b"{}")
@@ -91,8 +93,8 @@ async def test_a_method_that_a_path_has_not_is_405_with_allow(path, service):
         assert method == "HEAD" or response.json == {"error": "Method not allowed"}
 
 
-def nameless(response):
-    """The headers of a response, but for the one that is never the same."""
+def headers_without_id(response):
+    """Return the headers of a response without the request id."""
     return sorted(pair for pair in response.headers.get_all() if pair[0] != "X-Request-Id")
 
 
@@ -103,20 +105,20 @@ def nameless(response):
         *(("/topics?page=0", 400), ("/%zz/sessions", 400), ("/nowhere", 404)),
     ],
 )
-async def test_head_has_status_and_headers_of_get_and_no_body(path, status, service):
+async def test_head_has_the_status_and_headers_of_get_without_a_body(path, status, service):
     await service.offer()
-    whole, bare = await service.call("GET", path), await service.call("HEAD", path)
-    assert (bare.status, whole.status, bare.body) == (status, status, b"")
-    assert nameless(bare) == nameless(whole)
-    assert int(bare.headers["Content-Length"]) == len(whole.body)
+    get_response, head_response = await service.call("GET", path), await service.call("HEAD", path)
+    assert (head_response.status, get_response.status, head_response.body) == (status, status, b"")
+    assert headers_without_id(head_response) == headers_without_id(get_response)
+    assert int(head_response.headers["Content-Length"]) == len(get_response.body)
 
 
 @pytest.mark.parametrize("path", [*ROUTES, *UNKNOWN, "*"])
-async def test_every_path_known_or_not_answers_a_preflight(path, service):
-    wish = [("Access-Control-Request-Headers", "content-type, x-more")]
-    for headers, allowed in ((wish, "content-type, x-more"), ([], "Content-Type")):
-        asked = [("Access-Control-Request-Method", "POST"), *headers]
-        response = await service.call("OPTIONS", path, headers=asked)
+async def test_every_path_answers_a_preflight(path, service):
+    wished = [("Access-Control-Request-Headers", "content-type, x-more")]
+    for headers, allowed in ((wished, "content-type, x-more"), ([], "Content-Type")):
+        request_headers = [("Access-Control-Request-Method", "POST"), *headers]
+        response = await service.call("OPTIONS", path, headers=request_headers)
         methods = ", ".join(ROUTES.get(path, ["OPTIONS"]))
         assert (response.status, response.body) == (204, b"")
         assert allowed_origin(response) == ORIGIN
@@ -133,7 +135,7 @@ async def test_unknown_paths_are_404_with_every_method(target, service):
         assert method == "HEAD" or response.json == {"error": "Not found"}
 
 
-async def test_a_query_changes_no_route(service):
+async def test_query_does_not_affect_the_route(service):
     assert (await service.call("GET", "/health?/nowhere/x")).status == 200
     assert (await service.call("GET", "/lobby/sessions?a=/b/c")).json == {"sessions": []}
     assert (await service.call("GET", "/topics?%zz&&&=;=%00")).status == 200
@@ -141,12 +143,12 @@ async def test_a_query_changes_no_route(service):
 
 
 @pytest.mark.parametrize(("fields", "status"), [(32, 200), (33, 400), (10_000, 400)])
-async def test_a_query_has_at_most_32_fields(fields, status, service):
+async def test_query_has_at_most_32_fields(fields, status, service):
     response = await service.raw(head("GET", "/topics?" + "&".join(["a"] * fields), with_origin(ORIGIN)))
     assert (response.status, allowed_origin(response)) == (status, ORIGIN)
 
 
-# The Origin (contract B1, B14).
+# The Origin header (docs/decisions.md#missing-origin, docs/decisions.md#cors).
 
 GOOD = ("Origin", "https://a.example")
 NO_ORIGIN = [
@@ -158,7 +160,7 @@ NO_ORIGIN = [
 
 
 @pytest.mark.parametrize("headers", NO_ORIGIN, ids=lambda headers: str(headers)[:40])
-async def test_without_one_usable_origin_everything_is_400(headers, service):
+async def test_missing_or_invalid_origin_is_400_everywhere(headers, service):
     paths = [*(path for path in ROUTES if path != NEEDS_NO_ORIGIN), "/nowhere"]
     for path, method in itertools.product(paths, ("GET", "POST", "DELETE", "REPORT", "OPTIONS")):
         response = await service.call(method, path, b"[", origin=None, headers=headers)
@@ -189,7 +191,7 @@ SAME = [("Sec-Fetch-Site", "same-origin")]
         ("127.0.0.1", [("Host", "a.example"), ("X-Forwarded-Host", "a/b")], None),
     ],
 )
-async def test_a_same_origin_get_has_the_origin_of_scheme_and_host(trusted, headers, origin, start_service):
+async def test_same_origin_get_uses_the_origin_of_scheme_and_host(trusted, headers, origin, start_service):
     service = await start_service(trusted_proxies=(ipaddress.ip_network(trusted),) if trusted else ())
     if origin:
         await service.offer(origin=origin)
@@ -207,7 +209,7 @@ LISTED = {"allowed_origins": Origins(frozenset([ORIGIN, "null"]))}
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "https://app.example/", "HTTPS://app.example", "any", "*"])
-async def test_origins_not_on_the_allow_list_get_403_from_everything(origin, start_service):
+async def test_origin_outside_the_allow_list_is_403_everywhere(origin, start_service):
     service = await start_service(**LISTED)
     for path, method in itertools.product([*ROUTES, "/nowhere"], ("GET", "POST", "DELETE", "REPORT", "OPTIONS")):
         response = await service.call(method, path, b"[", origin=origin)
@@ -230,7 +232,7 @@ async def test_origins_on_the_allow_list_are_served(start_service):
     assert refused(own) == (403, "Origin not allowed")
 
 
-async def test_a_wildcard_of_the_allow_list_counts_everywhere(start_service):
+async def test_wildcard_of_the_allow_list_applies_everywhere(start_service):
     service = await start_service(allowed_origins=Origins(frozenset(["https://*.app.example"])))
     inside = "https://a.b.app.example"
     code = await service.offer(origin=inside)
@@ -241,13 +243,13 @@ async def test_a_wildcard_of_the_allow_list_counts_everywhere(start_service):
             assert (response.status != 403, allowed_origin(response)) == (allowed, origin if allowed else None)
         broken = await service.raw(head("POST", "/poll", with_origin(origin, [("Content-Length", "x")])))
         assert (broken.status, allowed_origin(broken)) == (400, origin if allowed else None)
-    # Subdomains are origins of their own.
+    # Each subdomain is an origin of its own.
     assert await service.sessions(origin="https://c.app.example") == []
-    assert [each["code"] for each in await service.sessions(origin=inside)] == [code]
+    assert [session["code"] for session in await service.sessions(origin=inside)] == [code]
 
 
 def credentials(response):
-    """What a response says to pages about cookies, once at most."""
+    """Return Access-Control-Allow-Credentials, which occurs at most once."""
     values = response.headers.get_list("Access-Control-Allow-Credentials")
     assert len(values) <= 1
     return values[0] if values else None
@@ -262,10 +264,10 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("listed", [True, False])
-async def test_an_allow_list_and_nothing_else_allows_credentials(listed, start_service):
+async def test_credentials_are_allowed_only_with_an_allow_list(listed, start_service):
     service = await start_service(**LISTED if listed else {})
     expected = "true" if listed else None
-    found = []
+    statuses = []
     for method, target, body in [
         *(("GET", path, None) for path in ("/", "/health", "/topics", "/lobby/sessions", "/nowhere", "/ice-servers")),
         *(("HEAD", path, None) for path in ("/topics", "/nowhere")),
@@ -278,8 +280,8 @@ async def test_an_allow_list_and_nothing_else_allows_credentials(listed, start_s
     ]:
         response = await service.call(method, target, body)
         assert (credentials(response), allowed_origin(response)) == (expected, ORIGIN), (method, target)
-        found.append(response.status)
-    assert {200, 204, 400, 404, 405, 413} <= set(found)
+        statuses.append(response.status)
+    assert {200, 204, 400, 404, 405, 413} <= set(statuses)
     for status, raw in BROKEN:
         response = await service.raw(raw)
         assert (response.status, credentials(response), allowed_origin(response)) == (status, expected, ORIGIN)
@@ -291,22 +293,22 @@ async def test_an_allow_list_and_nothing_else_allows_credentials(listed, start_s
 
 
 @pytest.mark.parametrize(("setting", "status"), [("max_connections_per_address", 429), ("max_connections", 503)])
-async def test_a_refused_connection_allows_credentials_like_any_answer(setting, status, start_service, monkeypatch):
+async def test_refused_connection_sends_the_same_credentials_header(setting, status, start_service, monkeypatch):
     monkeypatch.setattr(per_address, "BURST_S", 1)
     for listed, expected in ((LISTED, "true"), ({}, None)):
         service = await start_service(unlimited_addresses=(), rate_per_address=1, **{setting: 1}, **listed)
         async with service.connect() as first:
-            found = []
+            responses = []
             for _ in range(2):
                 await first.send(head("GET", "/", with_origin(ORIGIN)))
-                found.append(await first.receive())
-            found.append(await service.raw(head("GET", "/", with_origin(ORIGIN))))
-        assert [response.status for response in found] == [200, 429, status]
-        assert [credentials(response) for response in found] == [expected] * 3
-        assert {allowed_origin(response) for response in found} == {ORIGIN}
+                responses.append(await first.receive())
+            responses.append(await service.raw(head("GET", "/", with_origin(ORIGIN))))
+        assert [response.status for response in responses] == [200, 429, status]
+        assert [credentials(response) for response in responses] == [expected] * 3
+        assert {allowed_origin(response) for response in responses} == {ORIGIN}
 
 
-# Bodies (contract B2).
+# Bodies (docs/decisions.md#request-body).
 
 BAD_BODIES = [
     *(
@@ -330,7 +332,7 @@ BAD_BODIES = [
 
 
 @pytest.mark.parametrize("path", POSTS)
-async def test_what_is_not_one_json_object_is_no_body(path, service):
+async def test_body_that_is_not_one_json_object_is_400(path, service):
     for body in BAD_BODIES:
         response = await service.call("POST", path, body)
         assert refused(response) == (400, invalid("body")), body[:50]
@@ -348,22 +350,22 @@ GOOD_BODIES = [
 ]
 
 
-async def test_every_way_to_write_the_same_object_is_understood(service):
+async def test_equivalent_bodies_are_accepted(service):
     for topic, body in enumerate(GOOD_BODIES):
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "a;b=\xff"):
             headers = [("Content-Type", kind), ("Content-Encoding", "identity")]
             assert (await service.call("POST", f"/{topic}/offer", body, headers=headers)).status == 200
-        assert {(each["info"], each["offer"]) for each in await service.sessions(str(topic))} == {("i", "o")}
+        assert {(session["info"], session["offer"]) for session in await service.sessions(str(topic))} == {("i", "o")}
 
 
-# Parameters (contract B3 to B9).
+# Parameters (docs/decisions.md#string-parameters and the sections after it).
 
 NOT_STRINGS = [None, "", 1, 0, True, False, [], ["x"], {}, 1.5, "\ud800", "x\udfff"]
 NOT_SIDES = ["Offerer", "offerer ", "both", "ANSWERER", "offerer\0"]
 
 
 def bad_parameters():
-    """Path, body, and the parameter that is to be named."""
+    """Yield path, body, and the parameter that the error names."""
     for path, good, names in [
         ("/lobby/offer", OFFER, ("info", "offer")),
         ("/answer", ANSWER, ("code", "side")),
@@ -390,7 +392,7 @@ def bad_parameters():
     yield "/lobby/offer", OFFER | {"info": "😀" * 1025}, "info"
 
 
-async def test_each_bad_parameter_is_named(service):
+async def test_every_invalid_parameter_is_named(service):
     rows = list(bad_parameters())
     assert len(rows) > 100
     for path, body, name in rows:
@@ -418,7 +420,7 @@ async def test_each_bad_parameter_is_named(service):
         ("/poll", {"code": "no UUID", "side": "x"}, "side"),
     ],
 )
-async def test_of_several_mistakes_the_first_is_named(path, body, name, service):
+async def test_first_of_several_errors_is_reported(path, body, name, service):
     assert refused(await service.call("POST", path, body)) == (400, invalid(name))
 
 
@@ -429,28 +431,30 @@ NO_SESSION = [
 ]
 
 
-async def test_a_code_of_no_session_is_404(service):
+async def test_unknown_or_malformed_code_is_404(service):
     code = await service.offer()
     shifted = [code.replace("-", ""), f" {code}", f"{code}\n", code[1:] + code[0]]
-    for each in [*NO_SESSION, *shifted]:
+    for bad_code in [*NO_SESSION, *shifted]:
         for path, body in [("/answer", ANSWER), ("/answer", CANDIDATE), ("/poll", POLL)]:
-            response = await service.call("POST", path, body | {"code": each})
-            assert refused(response) == (404, NOT_FOUND), each
+            response = await service.call("POST", path, body | {"code": bad_code})
+            assert refused(response) == (404, NOT_FOUND), bad_code
             assert allowed_origin(response) == ORIGIN
 
 
-async def test_missing_expired_and_foreign_look_alike(service):
+async def test_missing_expired_and_foreign_sessions_have_the_same_response(service):
     expired = await service.offer()
     service.clock.ms += service.settings.session_timeout_ms
     foreign = await service.offer(origin="https://other.example")
     for path, body in [("/answer", ANSWER), ("/answer", CANDIDATE), ("/poll", POLL)]:
-        answers = [await service.call("POST", path, body | {"code": code}) for code in (NO_SUCH_CODE, expired, foreign)]
-        assert [refused(each) for each in answers] == [(404, NOT_FOUND)] * 3
-        assert len({(each.body, *nameless(each)) for each in answers}) == 1
+        responses = [
+            await service.call("POST", path, body | {"code": code}) for code in (NO_SUCH_CODE, expired, foreign)
+        ]
+        assert [refused(response) for response in responses] == [(404, NOT_FOUND)] * 3
+        assert len({(response.body, *headers_without_id(response)) for response in responses}) == 1
     assert (await service.post("/poll", code=foreign, side="answerer", origin="https://other.example"))["offer"]
 
 
-async def test_the_first_answer_stands_and_may_be_repeated(service):
+async def test_first_answer_is_kept_and_can_be_repeated(service):
     code = await service.offer()
     wrong = await service.call("POST", "/answer", {"code": code, "side": "offerer", "answer": "first"})
     assert refused(wrong) == (400, invalid("side"))
@@ -461,8 +465,8 @@ async def test_the_first_answer_stands_and_may_be_repeated(service):
         assert allowed_origin(second) == ORIGIN
         assert await service.post("/answer", code=code, side="answerer", answer="first") == {"success": True}
     await service.post("/answer", code=code, side="answerer", candidate="c")
-    found = await service.post("/poll", code=code, side="offerer")
-    assert found == {"answer": "first", "answerCandidates": ["c"]}
+    poll = await service.post("/poll", code=code, side="offerer")
+    assert poll == {"answer": "first", "answerCandidates": ["c"]}
 
 
 # Topics and queries.
@@ -470,7 +474,7 @@ async def test_the_first_answer_stands_and_may_be_repeated(service):
 BAD_TOPICS = ["", "a" * 257, "%F0%9F%98%80" * 257, "%", "%2", "%zz", "a%", "%ff", "%C3%28", "%ED%A0%80", "%u0041"]
 
 
-async def test_a_topic_that_is_empty_too_long_or_undecodable_is_refused(service):
+async def test_empty_overlong_or_undecodable_topic_is_400(service):
     for topic in BAD_TOPICS:
         for method, path, body in (("POST", "offer", OFFER), ("GET", "sessions", None)):
             response = await service.call(method, f"/{topic}/{path}", body)
@@ -478,7 +482,7 @@ async def test_a_topic_that_is_empty_too_long_or_undecodable_is_refused(service)
             assert allowed_origin(response) == ORIGIN
 
 
-async def test_a_page_or_limit_that_is_no_number_is_refused_the_page_first(service):
+async def test_invalid_page_or_limit_is_400_and_page_is_checked_first(service):
     for name in ("page", "limit"):
         values = ["", "0", "1.0", "x", "+1", "%201", "%D9%A3", "%00", "%ff", str(2**53 + 1), "9" * 5000, f"1&{name}=1"]
         for query in [name, *(f"{name}={value}" for value in values)]:
@@ -492,7 +496,7 @@ TRAILERS = [b"X: 1\r\n", b"Origin: https://evil.example\r\n", b"Host: evil.examp
 
 
 @pytest.mark.parametrize("trailer", TRAILERS, ids=lambda trailer: repr(trailer)[:20])
-async def test_a_trailer_is_no_header(trailer, service):
+async def test_trailers_are_not_headers(trailer, service):
     body = json.dumps(OFFER).encode()
     framed = b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, trailer)
     publish = head("POST", "/lobby/offer", with_origin(ORIGIN, [("Transfer-Encoding", "chunked")])) + framed
@@ -503,14 +507,14 @@ async def test_a_trailer_is_no_header(trailer, service):
     assert [response.status for response in (first, second, listed)] == [200] * 3
     assert {allowed_origin(response) for response in (first, second, listed)} == {ORIGIN}
     codes = [second.json["code"], first.json["code"]]
-    assert [each["code"] for each in listed.json["sessions"]] == codes
+    assert [session["code"] for session in listed.json["sessions"]] == codes
     assert await service.sessions(origin="https://evil.example") == []
 
 
-async def test_trailers_are_bounded_like_headers(service):
-    begun = head("POST", "/lobby/offer", with_origin(ORIGIN, [("Transfer-Encoding", "chunked")])) + b"2\r\n{}\r\n0\r\n"
-    for more in (b"X: " + b"x" * 50_000, b"X: 1\r\n" * 20_000):
-        response = await service.raw(begun + more)
+async def test_trailers_have_the_limits_of_headers(service):
+    start = head("POST", "/lobby/offer", with_origin(ORIGIN, [("Transfer-Encoding", "chunked")])) + b"2\r\n{}\r\n0\r\n"
+    for trailers in (b"X: " + b"x" * 50_000, b"X: 1\r\n" * 20_000):
+        response = await service.raw(start + trailers)
         assert response.status == 431
         assert response.headers["Connection"] == "close"
     assert await service.sessions() == []
@@ -519,14 +523,14 @@ async def test_trailers_are_bounded_like_headers(service):
 @pytest.mark.parametrize(
     "length", ["0" * 5000, "0" * 4999 + "2", "9" * 5000, "0" * 21, "1" * 21, "1" * 20, "0" * 20_000]
 )
-async def test_an_impossible_content_length_is_refused_in_json(length, service):
+async def test_invalid_content_length_is_refused_in_json(length, service):
     response = await service.raw(head("POST", "/poll", with_origin(ORIGIN, [("Content-Length", length)])) + b"{}")
     assert response.status == (413 if len(length) == 20 else 400)
     assert (response.headers["Content-Type"], allowed_origin(response)) == ("application/json", ORIGIN)
     assert set(response.json) == {"error"}
 
 
-async def test_one_byte_order_mark_is_taken(service):
+async def test_single_byte_order_mark_is_accepted(service):
     mark = b"\xef\xbb\xbf"
     response = await service.call("POST", "/lobby/offer", mark + json.dumps(OFFER).encode())
     assert response.status == 200
@@ -536,7 +540,7 @@ async def test_one_byte_order_mark_is_taken(service):
         assert response.status == 200, path
 
 
-# Too much, and too late (contract B15).
+# Oversized bodies, and unavailable servers (docs/decisions.md#overload-responses).
 
 
 def offer_of(size):
@@ -552,7 +556,7 @@ async def chunked(service, target, body, origin=ORIGIN):
     return response
 
 
-async def test_a_body_of_256_kib_is_taken_whole_or_in_chunks(service):
+async def test_body_of_256_kib_is_accepted_with_or_without_chunks(service):
     assert MAX_BODY_BYTES == 256 * 1024
     body = offer_of(MAX_BODY_BYTES)
     assert len(body) == MAX_BODY_BYTES
@@ -563,7 +567,7 @@ async def test_a_body_of_256_kib_is_taken_whole_or_in_chunks(service):
 
 
 @pytest.mark.parametrize("size", [MAX_BODY_BYTES + 1, 3 * MAX_BODY_BYTES])
-async def test_too_large_a_body_is_refused_announced_or_not(size, service):
+async def test_oversized_body_is_413_with_or_without_content_length(size, service):
     for path in POSTS:
         for response in (
             await service.call("POST", path, offer_of(size)),
@@ -575,7 +579,7 @@ async def test_too_large_a_body_is_refused_announced_or_not(size, service):
     assert await service.sessions() == []
 
 
-async def test_origin_and_path_come_before_the_size(service):
+async def test_origin_and_path_are_checked_before_the_size(service):
     body = offer_of(MAX_BODY_BYTES + 1)
     assert refused(await service.call("POST", "/poll", body, origin=None)) == (400, invalid("Origin"))
     assert refused(await service.call("POST", "/nowhere", body)) == (404, "Not found")
@@ -584,7 +588,7 @@ async def test_origin_and_path_come_before_the_size(service):
 
 
 @pytest.mark.parametrize("path", [*ROUTES, "/nowhere", "/client.js"])
-async def test_a_server_that_stops_answers_503(path, service):
+async def test_stopping_server_answers_503(path, service):
     service.shared.lifecycle.reach(DRAINING)
     for method in ("GET", "POST", "DELETE", "REPORT", "OPTIONS"):
         response = await service.call(method, path, b"[")
@@ -595,7 +599,7 @@ async def test_a_server_that_stops_answers_503(path, service):
     assert refused(await service.call("GET", path, origin=None)) == without
 
 
-async def test_without_its_store_the_server_answers_503(service):
+async def test_server_without_its_store_answers_503(service):
     await service.close_store()
     for method, path, body in [
         ("GET", "/topics", None),
@@ -613,12 +617,12 @@ async def test_without_its_store_the_server_answers_503(service):
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_defect_is_500_and_one_log_line_that_names_no_data(service, caplog, monkeypatch):
-    async def broken(*arguments, **options):
+async def test_internal_error_is_500_and_one_log_line_without_client_data(service, caplog, monkeypatch):
+    async def fail(*arguments, **options):
         raise ZeroDivisionError
 
     for name in ("read", "create", "topics", "answer"):
-        monkeypatch.setattr(service.store, name, broken)
+        monkeypatch.setattr(service.store, name, fail)
     requests = [
         ("POST", "/poll?hidden-query", POLL | {"code": "5ec1e700-0000-4000-8000-000000000000"}),
         ("POST", "/hidden-topic/offer", {"info": "hidden-info", "offer": "hidden-offer"}),
@@ -629,9 +633,9 @@ async def test_a_defect_is_500_and_one_log_line_that_names_no_data(service, capl
         response = await service.call(method, target, body, origin="https://hidden.example")
         assert refused(response) == (500, "Internal server error")
         assert allowed_origin(response) == "https://hidden.example"
-    logged = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert len(logged) == len(requests)
-    assert all(record.exc_info[0] is ZeroDivisionError for record in logged)
+    errors_logged = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(errors_logged) == len(requests)
+    assert all(record.exc_info[0] is ZeroDivisionError for record in errors_logged)
     text = caplog.text
     assert not [word for word in ("hidden", "5ec1e7") if word in text.lower()]
     caplog.clear()

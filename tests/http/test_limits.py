@@ -1,4 +1,4 @@
-"""Limits: what each client may ask for, what there may be in all, and that refusing changes nothing."""
+"""Limits per client and in total. A refused request changes nothing."""
 
 import asyncio
 import contextlib
@@ -32,43 +32,48 @@ TOO_MANY = {"error": "Too many requests"}
 UNAVAILABLE = {"error": "Service unavailable"}
 
 
-def strict(**settings):
-    """Limits that hold for every address."""
+def limits_for_all(**settings):
+    """Return limits that apply to every address."""
     return Limits(Settings(unlimited_addresses=(), **settings))
 
 
-# The counting.
+# Counting.
 
 
 @given(st.integers(1, 50), st.integers(1, 1000), st.lists(st.integers(0, 3000), max_size=200))
-def test_a_bucket_gives_no_more_than_it_held_and_what_came_back(most, per_s, pauses_ms):
-    bucket = TokenBucket(most)
+def test_token_bucket_never_exceeds_capacity_plus_refill(capacity, per_s, pauses_ms):
+    bucket = TokenBucket(capacity)
     began_ms = now_ms = 1_700_000_000_000
-    given = 0
+    granted = 0
     for pause_ms in pauses_ms:
         now_ms += pause_ms
-        wait_s = bucket.take(most, per_s / 1000, now_ms)
-        given += not wait_s
-        assert given <= most + (now_ms - began_ms) * per_s / 1000 + 1e-6
+        wait_s = bucket.take(capacity, per_s / 1000, now_ms)
+        granted += not wait_s
+        assert granted <= capacity + (now_ms - began_ms) * per_s / 1000 + 1e-6
         if wait_s:
-            assert bucket.take(most, per_s / 1000, now_ms + wait_s * 1000) == 0
+            assert bucket.take(capacity, per_s / 1000, now_ms + wait_s * 1000) == 0
             now_ms += wait_s * 1000
-            given += 1
+            granted += 1
 
 
-def test_each_ipv4_address_and_each_ipv6_64_has_its_own_tokens():
-    limits = strict(rate_per_address=1)
-    same = [["192.0.2.1", "::ffff:192.0.2.1"], ["192.0.2.2"], ["2001:db8::1", "2001:db8::ffff:1"], ["2001:db8:0:1::1"]]
-    for addresses in same:
-        found = [limits.charge_request(addresses[number % len(addresses)], 0) for number in range(11)]
-        assert found == [0] * 10 + [1]
+def test_each_ipv4_address_and_each_ipv6_64_has_its_own_bucket():
+    limits = limits_for_all(rate_per_address=1)
+    clients = [
+        ["192.0.2.1", "::ffff:192.0.2.1"],
+        ["192.0.2.2"],
+        ["2001:db8::1", "2001:db8::ffff:1"],
+        ["2001:db8:0:1::1"],
+    ]
+    for addresses in clients:
+        waits_s = [limits.charge_request(addresses[number % len(addresses)], 0) for number in range(11)]
+        assert waits_s == [0] * 10 + [1]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1", "10.1.2.3", "", "not an address"])
-def test_loopback_proxies_and_unix_sockets_have_no_limit(address):
+def test_loopback_proxies_and_unix_sockets_are_unlimited(address):
     proxies = (ipaddress.ip_network("10.0.0.0/8"),)
-    one_each = {"rate_per_address": 1, "max_connections_per_address": 1, "max_bytes_per_address": 1024}
-    limits = Limits(Settings(**one_each, trusted_proxies=proxies))
+    one_of_everything = {"rate_per_address": 1, "max_connections_per_address": 1, "max_bytes_per_address": 1024}
+    limits = Limits(Settings(**one_of_everything, trusted_proxies=proxies))
     for _ in range(20):
         assert limits.charge_request(address, 0) == 0
         limits.charge_session(address, 0)
@@ -77,9 +82,9 @@ def test_loopback_proxies_and_unix_sockets_have_no_limit(address):
         assert limits.connected(address, 0) == 0
 
 
-def test_other_settings_count_at_once_with_what_is_open(monkeypatch):
+def test_new_settings_apply_to_open_connections(monkeypatch):
     monkeypatch.setattr(limits_module, "BURST_S", 1)
-    limits = strict(max_connections_per_address=1, rate_per_address=1)
+    limits = limits_for_all(max_connections_per_address=1, rate_per_address=1)
     address, other = "2001:db8::1", "192.0.2.2"
     assert limits.connected(address, 0) == 0
     assert limits.charge_request(other, 0) == 0
@@ -88,10 +93,10 @@ def test_other_settings_count_at_once_with_what_is_open(monkeypatch):
     limits.apply(dataclasses.replace(limits._settings, max_connections_per_address=2))
     assert [limits.connected(address, 0), limits.connected(address, 0)] == [0, 429]
     limits.disconnected(address, 429)
-    networks = tuple(ipaddress.ip_network(each) for each in (address, other))
+    networks = tuple(ipaddress.ip_network(single) for single in (address, other))
     limits.apply(dataclasses.replace(limits._settings, unlimited_addresses=networks))
     assert [limits.charge_request(other, 0) for _ in range(3)] == [0, 0, 0]
-    assert limits.connected(address, 0) == 429  # for what it has open
+    assert limits.connected(address, 0) == 429  # the old limit applies while connections are open
     limits.disconnected(address, 429)
     for _ in range(2):
         limits.disconnected(address, 0)
@@ -108,7 +113,7 @@ def test_other_settings_count_at_once_with_what_is_open(monkeypatch):
     assert limits.connected(address, 0) == 0
     limits.disconnected(address, 0)
     limits.release_wait(address)
-    assert limits.connected(address, 0) == 429  # as the neighbour, with which it has been one client
+    assert limits.connected(address, 0) == 429  # limited again, together with its neighbour in the /64
     limits.disconnected(neighbour, 0)
     assert limits.connected(address, 0) == 0
     assert (limits.connections, limits.waiting) == (2, 0)
@@ -116,9 +121,9 @@ def test_other_settings_count_at_once_with_what_is_open(monkeypatch):
     assert limits.connected(other, 0) == 503
 
 
-def test_few_clients_are_kept_and_none_with_something_open_is_forgotten(monkeypatch):
+def test_idle_clients_are_dropped_and_connected_ones_are_kept(monkeypatch):
     monkeypatch.setattr(limits_module, "CLIENTS_KEPT", 100)
-    limits = strict(max_connections_per_address=1)
+    limits = limits_for_all(max_connections_per_address=1)
     assert limits.connected("2001:db8::1", 0) == 0
     for number in range(1000):
         limits.charge_request(f"2001:db8:1:{number:x}::1", 0)
@@ -131,8 +136,8 @@ def test_few_clients_are_kept_and_none_with_something_open_is_forgotten(monkeypa
     assert limits.connected("2001:db8::3", 0) == 0
 
 
-def test_an_address_publishes_so_many_sessions_in_the_lifetime_of_one():
-    limits = strict(max_sessions_per_address=10, session_timeout_ms=100_000)
+def test_sessions_per_address_are_limited_within_a_session_timeout():
+    limits = limits_for_all(max_sessions_per_address=10, session_timeout_ms=100_000)
     for _ in range(10):
         limits.charge_session("192.0.2.1", 0)
     with pytest.raises(TooMany) as refused:
@@ -144,14 +149,14 @@ def test_an_address_publishes_so_many_sessions_in_the_lifetime_of_one():
         limits.charge_session("192.0.2.1", 10_001)
 
 
-def test_each_connection_that_goes_makes_room():
-    limits = strict(max_connections=5, max_connections_per_address=1000)
+def test_each_closed_connection_frees_its_place():
+    limits = limits_for_all(max_connections=5, max_connections_per_address=1000)
     assert [limits.connected(f"192.0.2.{number}", 0) for number in range(5)] == [0] * 5
     others = [f"198.51.100.{number}" for number in range(SPARE_CONNECTIONS)]
-    assert [limits.connected(each, 0) for each in others] == [503] * SPARE_CONNECTIONS
+    assert [limits.connected(address, 0) for address in others] == [503] * SPARE_CONNECTIONS
     assert limits.connected("192.0.2.9", 0) is None
-    for each in others:
-        limits.disconnected(each, 503)
+    for address in others:
+        limits.disconnected(address, 503)
     assert limits.connected("192.0.2.9", 0) == 503
     limits.disconnected("192.0.2.9", 503)
     limits.disconnected("192.0.2.0", 0)
@@ -159,15 +164,15 @@ def test_each_connection_that_goes_makes_room():
     assert Limits(Settings(max_connections=5), 0).connected("192.0.2.1", 0) == 503
 
 
-def test_an_address_with_too_many_takes_no_room_of_others():
-    limits = strict(max_connections=60, max_connections_per_address=5)
-    found = [limits.connected("192.0.2.1", 0) for _ in range(70)]
-    assert found == [0] * 5 + [429] * SPARE_CONNECTIONS_PER_CLIENT + [None] * (65 - SPARE_CONNECTIONS_PER_CLIENT)
+def test_excess_connections_of_an_address_do_not_use_the_places_of_others():
+    limits = limits_for_all(max_connections=60, max_connections_per_address=5)
+    statuses = [limits.connected("192.0.2.1", 0) for _ in range(70)]
+    assert statuses == [0] * 5 + [429] * SPARE_CONNECTIONS_PER_CLIENT + [None] * (65 - SPARE_CONNECTIONS_PER_CLIENT)
     assert [limits.connected(f"192.0.2.{number}", 0) for number in range(2, 57)] == [0] * 55
     assert limits.connected("192.0.2.99", 0) == 503
 
 
-def test_the_operator_has_connections_of_its_own():
+def test_admin_connections_have_a_limit_of_their_own():
     limits = AdminConnectionLimiter()
     assert [limits.connected("127.0.0.1", 0) for _ in range(ADMIN_CONNECTIONS)] == [0] * ADMIN_CONNECTIONS
     others = [limits.connected("", 0) for _ in range(10)]
@@ -180,8 +185,8 @@ def test_the_operator_has_connections_of_its_own():
     assert limits.connected("127.0.0.1", 0) == 0
 
 
-def test_an_address_that_connects_again_and_again_is_shut_out_for_a_while():
-    limits = strict(rate_per_address=1)
+def test_address_that_reconnects_too_often_is_rejected_temporarily():
+    limits = limits_for_all(rate_per_address=1)
     for _ in range(20 + SPARE_ARRIVALS):
         assert limits.connected("192.0.2.1", 0) == 0
         limits.disconnected("192.0.2.1", 0)
@@ -190,8 +195,8 @@ def test_an_address_that_connects_again_and_again_is_shut_out_for_a_while():
     assert limits.connected("192.0.2.1", 1000) == 0
 
 
-def test_an_address_stores_so_many_bytes_all_of_a_request_or_nothing():
-    limits = strict(max_bytes_per_address=10_000, session_timeout_ms=100_000)
+def test_bytes_of_an_address_are_charged_for_whole_requests():
+    limits = limits_for_all(max_bytes_per_address=10_000, session_timeout_ms=100_000)
     limits.charge_bytes("192.0.2.1", 9_000, 0)
     with pytest.raises(TooMany) as refused:
         limits.charge_bytes("192.0.2.1", 2_000, 0)
@@ -201,15 +206,15 @@ def test_an_address_stores_so_many_bytes_all_of_a_request_or_nothing():
     limits.charge_bytes("192.0.2.1", 1_000, 10_000)
 
 
-def test_who_goes_on_above_its_rate_after_refusals_is_known():
-    limits = strict(rate_per_address=5)
+def test_hard_limit_is_exceeded_after_continued_refusals():
+    limits = limits_for_all(rate_per_address=5)
     assert [limits.exceeds_hard_limit("192.0.2.1", 0) for _ in range(6)] == [False] * 5 + [True]
     assert not limits.exceeds_hard_limit("192.0.2.1", 1000)
     assert not limits.exceeds_hard_limit("127.0.0.1", 1000)
 
 
-def test_so_many_requests_of_an_address_and_in_all_wait():
-    limits = strict(max_connections=3, max_connections_per_address=2)
+def test_waits_are_limited_per_address_and_in_total():
+    limits = limits_for_all(max_connections=3, max_connections_per_address=2)
     limits.acquire_wait("192.0.2.1")
     limits.acquire_wait("192.0.2.1")
     with pytest.raises(TooMany):
@@ -228,8 +233,8 @@ def test_so_many_requests_of_an_address_and_in_all_wait():
 
 
 @pytest.fixture
-def serving(start_service):
-    """A coroutine function that starts a service whose clients are on loopback and limited all the same."""
+def start_limited(start_service):
+    """A coroutine function that starts a service whose clients on loopback are limited."""
     return functools.partial(start_service, unlimited_addresses=())
 
 
@@ -238,21 +243,21 @@ async def offer(service, topic="lobby", origin=ORIGIN, **fields):
 
 
 def refused(response, status=429):
-    """Whether a response refuses in the contract's words, to a page that can read it, and says when to come back."""
+    """Return whether a response is the documented refusal. Check that pages can read it and when to retry."""
     assert int(response.headers["Retry-After"]) > 0
     assert response.headers["Access-Control-Allow-Origin"] == ORIGIN
     return (response.status, response.json) == (status, UNAVAILABLE if status == 503 else TOO_MANY)
 
 
-async def test_who_asks_too_often_is_refused_until_tokens_are_back(serving, monkeypatch):
+async def test_rate_limit_refuses_requests_until_tokens_are_refilled(start_limited, monkeypatch):
     monkeypatch.setattr(limits_module, "BURST_S", 1.5)
-    service = await serving(rate_per_address=2)
+    service = await start_limited(rate_per_address=2)
     for path in ("/", "/nothing", "/topics"):
         assert (await service.call("GET", path)).status in (200, 404)
     for path in ("/", "/nothing", "/lobby/sessions", "/openapi.json"):
         assert refused(await service.call("GET", path))
     assert refused(await offer(service))
-    assert (await service.call("GET", "/", origin="")).status == 400  # the Origin comes first (contract B6)
+    assert (await service.call("GET", "/", origin="")).status == 400  # docs/decisions.md#order-of-checks
     service.clock.ms += 1000
     assert [(await service.call("GET", "/topics")).status for _ in range(3)] == [200, 200, 429]
     service.clock.ms += 500
@@ -260,14 +265,14 @@ async def test_who_asks_too_often_is_refused_until_tokens_are_back(serving, monk
 
 
 @pytest.mark.parametrize(("topics", "full"), [("aaa", "ab"), ("abc", "dd")])
-async def test_what_is_over_a_quota_is_refused_and_changes_nothing(serving, topics, full):
-    service = await serving(max_sessions_per_origin=3)
-    made = [(await offer(service, topic)).json["code"] for topic in topics]
+async def test_offer_beyond_the_origin_quota_is_refused_without_effect(start_limited, topics, full):
+    service = await start_limited(max_sessions_per_origin=3)
+    codes = [(await offer(service, topic)).json["code"] for topic in topics]
     before = (await service.call("GET", "/topics")).json
     assert refused(await offer(service, full[0]))
     assert (await service.call("GET", "/topics")).json == before
     assert (await offer(service, full[0], OTHER)).status == 200
-    answer = {"code": made[1], "side": "answerer", "answer": "a"}
+    answer = {"code": codes[1], "side": "answerer", "answer": "a"}
     assert (await service.call("POST", "/answer", answer)).status == 200
     assert (await offer(service, full[0])).status == 200
     assert refused(await offer(service, full[1]))
@@ -276,24 +281,24 @@ async def test_what_is_over_a_quota_is_refused_and_changes_nothing(serving, topi
 
 
 @pytest.mark.parametrize("topics", ["aaaaaaaaaa", "abcdefghij"])
-async def test_of_many_at_once_as_many_as_may_are_taken(serving, topics):
-    service = await serving(max_sessions_per_origin=4)
-    found = await asyncio.gather(*(offer(service, topic) for topic in topics))
-    assert sorted(response.status for response in found) == [200] * 4 + [429] * 6
+async def test_concurrent_offers_are_accepted_up_to_the_quota(start_limited, topics):
+    service = await start_limited(max_sessions_per_origin=4)
+    responses = await asyncio.gather(*(offer(service, topic) for topic in topics))
+    assert sorted(response.status for response in responses) == [200] * 4 + [429] * 6
     listed = (await service.call("GET", "/topics")).json["topics"]
-    assert sum(each["count"] for each in listed) == 4
+    assert sum(topic["count"] for topic in listed) == 4
 
 
-async def test_the_same_content_again_is_no_session_more(serving):
-    service = await serving(max_sessions_per_origin=1, codes="content")
+async def test_offer_with_equal_content_does_not_count_twice(start_limited):
+    service = await start_limited(max_sessions_per_origin=1, codes="content")
     first = await offer(service)
     assert (await offer(service)).json == first.json
     assert refused(await offer(service, offer="another"))
 
 
 @pytest.mark.parametrize("side", ["offerer", "answerer"])
-async def test_a_batch_beyond_the_candidates_of_a_side_is_refused_whole(serving, side):
-    service = await serving(max_candidates=5)
+async def test_batch_beyond_max_candidates_is_refused_entirely(start_limited, side):
+    service = await start_limited(max_candidates=5)
     code = await service.offer()
     await service.post("/answer", code=code, side="answerer", answer="a")
 
@@ -306,12 +311,12 @@ async def test_a_batch_beyond_the_candidates_of_a_side_is_refused_whole(serving,
     assert refused(await service.call("POST", "/answer", {"code": code, "side": side, "candidate": "6"}))
     other = {"offerer": "answerer", "answerer": "offerer"}[side]
     assert (await send(other, "1")).status == 200
-    news = await service.post("/poll", code=code, side=other)
-    assert news[f"{'answer' if side == 'answerer' else 'offer'}Candidates"] == ["1", "2", "3", "4", "5"]
+    poll = await service.post("/poll", code=code, side=other)
+    assert poll[f"{'answer' if side == 'answerer' else 'offer'}Candidates"] == ["1", "2", "3", "4", "5"]
 
 
-async def test_a_text_longer_than_its_setting_is_refused_by_its_name(serving):
-    service = await serving(max_offer=64)
+async def test_text_beyond_its_length_setting_is_400_with_its_name(start_limited):
+    service = await start_limited(max_offer=64)
     assert (await offer(service, offer="é" * 65)).json == {"error": invalid("offer")}
     code = (await offer(service, offer="é" * 64)).json["code"]
     fields = {"code": code, "side": "answerer"}
@@ -321,18 +326,18 @@ async def test_a_text_longer_than_its_setting_is_refused_by_its_name(serving):
         await service.post("/answer", **fields, **{name: make("é" * 64)})
 
 
-async def test_the_largest_body_is_a_setting(serving):
-    service = await serving(max_body_bytes=1024)
+async def test_max_body_bytes_setting(start_limited):
+    service = await start_limited(max_body_bytes=1024)
     fits = "x" * (1024 - len(json.dumps({"info": "i", "offer": ""})))
     assert (await offer(service, offer=fits)).status == 200
     response = await offer(service, offer=fits + "x")
     assert (response.status, response.json) == (413, {"error": "Request body too large"})
 
 
-async def test_an_address_that_has_stored_its_share_is_refused(serving):
-    service = await serving(max_bytes_per_address=400_000, session_timeout_ms=100_000)
+async def test_address_beyond_its_byte_quota_is_refused(start_limited):
+    service = await start_limited(max_bytes_per_address=400_000, session_timeout_ms=100_000)
     code, *_ = [await service.offer(offer="o" * 100_000) for _ in range(3)]
-    # The address counts, not the origin.
+    # Bytes are charged to the address, not to the origin.
     response = await service.call("POST", "/lobby/offer", {"info": "i", "offer": "o" * 150_000}, origin=OTHER)
     assert (response.status, response.json) == (429, TOO_MANY)
     assert 1 <= int(response.headers["Retry-After"]) <= 100
@@ -347,32 +352,32 @@ async def test_an_address_that_has_stored_its_share_is_refused(serving):
     await service.post("/answer", **answer, answer="a" * 150_000)
 
 
-async def test_candidates_beyond_the_bytes_of_a_side_or_an_address_are_refused(serving):
-    service = await serving(max_bytes_per_address=5000)
+async def test_candidates_beyond_the_byte_quota_of_a_side_or_an_address_are_refused(start_limited):
+    service = await start_limited(max_bytes_per_address=5000)
     body = {"code": await service.offer(), "side": "offerer", "candidates": ["c"] * 100}
-    assert refused(await service.call("POST", "/answer", body))  # each counts with what it takes in the store
-    service = await serving(max_body_bytes=2500)
+    assert refused(await service.call("POST", "/answer", body))  # each candidate is charged its overhead in the store
+    service = await start_limited(max_body_bytes=2500)
     code = await service.offer(offer="o" * 2000)
     for _ in range(7):
         await service.post("/answer", code=code, side="offerer", candidate="c" * 1000)
     body = {"code": code, "side": "offerer", "candidates": ["d", "d" * 1000]}
     assert refused(await service.call("POST", "/answer", body))
-    news = await service.post("/poll", code=code, side="answerer")
-    assert news["offerCandidates"] == ["c" * 1000] * 7
+    poll = await service.post("/poll", code=code, side="answerer")
+    assert poll["offerCandidates"] == ["c" * 1000] * 7
     for _ in range(5):
         await service.post("/answer", code=code, side="answerer", candidate="c" * 2000)
     await service.post("/answer", code=code, side="answerer", answer="a" * 2000)
 
 
-async def test_unfinished_bodies_are_bounded_for_all_together(serving, monkeypatch):
+async def test_unfinished_bodies_share_a_limit(start_limited, monkeypatch):
     monkeypatch.setattr(request, "MAX_UNFINISHED_BYTES", 100_000)
-    service = await serving()
-    begun = head("POST", "/lobby/offer", with_origin(ORIGIN, [("Content-Length", "200000")])) + b" " * 60_000
+    service = await start_limited()
+    request_start = head("POST", "/lobby/offer", with_origin(ORIGIN, [("Content-Length", "200000")])) + b" " * 60_000
     async with service.connect() as first, service.connect() as second, service.connect() as third:
         for connection in (first, second):
-            await connection.send(begun)
+            await connection.send(request_start)
         await until(lambda: service.application.unfinished_bytes == 120_000)
-        await third.send(begun)
+        await third.send(request_start)
         assert refused(await third.receive(), 503)
         assert (await offer(service)).status == 200
         assert service.application.unfinished_bytes == 120_000
@@ -389,10 +394,10 @@ WAITS = {
 
 @pytest.mark.parametrize("kind", WAITS)
 @pytest.mark.parametrize(("setting", "status"), [("max_connections_per_address", 429), ("max_connections", 503)])
-async def test_one_waiting_request_too_many_is_refused(serving, kind, setting, status):
-    service = await serving(**{setting: 5})
+async def test_waiting_request_beyond_the_limit_is_refused(start_limited, kind, setting, status):
+    service = await start_limited(**{setting: 5})
     limits = service.shared.limits
-    for _ in range(3):  # as three requests of one WebSocket
+    for _ in range(3):  # like three requests of a WebSocket
         limits.acquire_wait("127.0.0.1")
     code = (await offer(service)).json["code"]
     method, target, fields = WAITS[kind]
@@ -409,7 +414,7 @@ async def test_one_waiting_request_too_many_is_refused(serving, kind, setting, s
             await third.send(request)
             await until(lambda: len(service.store.watches) == 2)
     await until(lambda: (len(service.store.watches), limits.waiting) == (0, 3))
-    for _ in range(3):  # what has waited counts no more
+    for _ in range(3):  # finished waits are not counted
         assert (await service.call("GET", "/empty/sessions?wait=0.001")).status == 200
     missing = {"code": NO_SUCH_CODE, "side": "offerer", "wait": 1}
     assert (await service.call("POST", "/poll", missing)).status == 404
@@ -417,8 +422,8 @@ async def test_one_waiting_request_too_many_is_refused(serving, kind, setting, s
 
 
 @pytest.mark.parametrize(("setting", "status"), [("max_connections_per_address", 429), ("max_connections", 503)])
-async def test_the_first_request_on_a_connection_too_many_is_refused_in_words(serving, setting, status):
-    service = await serving(**{setting: 2})
+async def test_first_request_on_an_excess_connection_gets_an_error_response(start_limited, setting, status):
+    service = await start_limited(**{setting: 2})
     request = head("GET", "/", with_origin(ORIGIN))
     async with service.connect() as first, service.connect() as second:
         for connection in (first, second):
@@ -438,19 +443,19 @@ async def test_the_first_request_on_a_connection_too_many_is_refused_in_words(se
 
 
 async def connect_from(service, address):
-    """A connection from one of this machine's addresses."""
+    """Connect from one of the loopback addresses."""
     return Connection(*await asyncio.open_connection("127.0.0.1", service.port, local_addr=(address, 0)))
 
 
-async def test_a_silent_connection_too_many_is_closed_within_a_second(serving):
-    service = await serving(max_connections_per_address=1)
+async def test_silent_excess_connection_is_closed_within_a_second(start_limited):
+    service = await start_limited(max_connections_per_address=1)
     limits = service.shared.limits
     request = head("GET", "/", with_origin(ORIGIN))
     async with service.connect() as served:
         await until(lambda: limits.connections == 1)
         began_s = time.monotonic()
-        async with contextlib.AsyncExitStack() as ends:
-            silent = [await ends.enter_async_context(service.connect()) for _ in range(SPARE_CONNECTIONS_PER_CLIENT)]
+        async with contextlib.AsyncExitStack() as stack:
+            silent = [await stack.enter_async_context(service.connect()) for _ in range(SPARE_CONNECTIONS_PER_CLIENT)]
             await until(lambda: limits.refused == SPARE_CONNECTIONS_PER_CLIENT)
             assert [await connection.reader.read() for connection in silent] == [b""] * len(silent)
         assert time.monotonic() - began_s > 0.5
@@ -461,33 +466,33 @@ async def test_a_silent_connection_too_many_is_closed_within_a_second(serving):
     await until(lambda: limits.connections == 0)
 
 
-async def test_a_connection_too_many_that_goes_on_is_closed_too(serving):
-    service = await serving(max_connections_per_address=1)
+async def test_excess_connection_that_keeps_sending_is_closed(start_limited):
+    service = await start_limited(max_connections_per_address=1)
     limits = service.shared.limits
     request = head("GET", "/", with_origin(ORIGIN))
-    async with service.connect(), service.connect() as refused_one, service.connect() as slow:
+    async with service.connect(), service.connect() as excess, service.connect() as slow:
         await until(lambda: limits.refused == 2)
-        await refused_one.send(request * 1000)  # it neither reads nor closes
+        await excess.send(request * 1000)  # this client neither reads nor closes
         for byte in request[:20]:
             await slow.send(bytes([byte]))
             await asyncio.sleep(0.02)
         await until(lambda: limits.refused == 0)
 
 
-async def test_who_goes_on_after_refusals_loses_the_connection(serving, monkeypatch):
+async def test_client_that_continues_after_refusals_is_disconnected(start_limited, monkeypatch):
     monkeypatch.setattr(limits_module, "BURST_S", 1.5)
-    service = await serving(rate_per_address=2)
+    service = await start_limited(rate_per_address=2)
     request = head("GET", "/", with_origin(ORIGIN))
     async with service.connect() as connection:
-        found = []
+        responses = []
         for _ in range(6):
             await connection.send(request)
-            found.append(await connection.receive())
-        assert [response.status for response in found] == [200] * 3 + [429] * 3
-        assert all(map(refused, found[3:]))
-        assert [response.headers.get("Connection") for response in found] == [None] * 5 + ["close"]
+            responses.append(await connection.receive())
+        assert [response.status for response in responses] == [200] * 3 + [429] * 3
+        assert all(map(refused, responses[3:]))
+        assert [response.headers.get("Connection") for response in responses] == [None] * 5 + ["close"]
         assert await connection.receive() is None
-    assert (await service.raw(request)).headers["Connection"] == "close"  # also on a new one
+    assert (await service.raw(request)).headers["Connection"] == "close"  # also on a new connection
     service.clock.ms += 1000
     async with service.connect() as connection:
         await connection.send(request)
@@ -495,17 +500,17 @@ async def test_who_goes_on_after_refusals_loses_the_connection(serving, monkeypa
         assert (response.status, response.headers.get("Connection")) == (200, None)
 
 
-async def test_a_storm_of_connections_is_ended_as_it_is_accepted(serving, monkeypatch):
+async def test_connection_storm_is_closed_on_accept(start_limited, monkeypatch):
     monkeypatch.setattr(limits_module, "BURST_S", 3)
-    service = await serving(rate_per_address=1)
+    service = await start_limited(rate_per_address=1)
     request = head("GET", "/", with_origin(ORIGIN))
     statuses = []
     for _ in range(2 * 3 + SPARE_ARRIVALS + 30):
         response = await service.raw(request)
         statuses.append(response and response.status)
-    told = len(statuses) - statuses.count(None)
+    answered = len(statuses) - statuses.count(None)
     assert set(statuses[:100]) == {200, 429}
-    assert 2 * 3 + SPARE_ARRIVALS <= told < 2 * 3 + SPARE_ARRIVALS + 20
+    assert 2 * 3 + SPARE_ARRIVALS <= answered < 2 * 3 + SPARE_ARRIVALS + 20
     assert statuses[-1] is None or statuses[-2] is None
     other = await connect_from(service, "127.0.0.2")
     await other.send(request)
@@ -515,13 +520,13 @@ async def test_a_storm_of_connections_is_ended_as_it_is_accepted(serving, monkey
     await until(lambda: service.shared.limits.connections == 0)
 
 
-async def test_clients_of_a_trusted_proxy_are_counted_by_the_address_that_it_names(serving, monkeypatch):
+async def test_clients_behind_a_trusted_proxy_are_limited_by_the_forwarded_address(start_limited, monkeypatch):
     monkeypatch.setattr(limits_module, "BURST_S", 1)
-    each = {"rate_per_address": 1, "max_connections_per_address": 1}
-    service = await serving(trusted_proxies=LOOPBACK, **each)
+    one_each = {"rate_per_address": 1, "max_connections_per_address": 1}
+    service = await start_limited(trusted_proxies=LOOPBACK, **one_each)
     for address in ("192.0.2.1", "192.0.2.2"):
-        found = [await service.call("GET", "/", headers=[("X-Forwarded-For", address)]) for _ in range(2)]
-        assert [response.status for response in found] == [200, 429]
+        responses = [await service.call("GET", "/", headers=[("X-Forwarded-For", address)]) for _ in range(2)]
+        assert [response.status for response in responses] == [200, 429]
     assert (await service.call("GET", "/")).status == 200
 
 
@@ -533,7 +538,7 @@ async def test_clients_of_a_trusted_proxy_are_counted_by_the_address_that_it_nam
         ({"trusted_proxies": LOOPBACK}, 0),
     ],
 )
-async def test_a_proxy_whose_clients_have_no_limits_is_logged_once(settings, lines, start_service, caplog):
+async def test_untrusted_proxy_is_logged_once(settings, lines, start_service, caplog):
     service = await start_service(**settings)
     assert (await service.call("GET", "/")).status == 200
     assert not caplog.records
@@ -542,9 +547,9 @@ async def test_a_proxy_whose_clients_have_no_limits_is_logged_once(settings, lin
     assert ["--trusted-proxies does not name" in record.message for record in caplog.records] == [True] * lines
 
 
-async def until(true):
+async def until(condition):
     for _ in range(500):
-        if true():
+        if condition():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("that did not come")
+    raise AssertionError("the condition did not become true")

@@ -1,4 +1,4 @@
-"""Presence: an offer that is held lives as long as its WebSocket, and a moment longer (contract C10)."""
+"""Held offers: they exist as long as their WebSocket and a grace period (docs/websocket-api.md#held-offers)."""
 
 import asyncio
 import gc
@@ -28,36 +28,36 @@ async def until_listed(service, *codes):
 
 
 async def listed(service):
-    return [each["code"] for each in await service.sessions()]
+    return [session["code"] for session in await service.sessions()]
 
 
 async def hold(client, **more):
-    """Publish an offer that is held; its code."""
+    """Publish a held offer and return its code."""
     return (await client.call("offer", **OFFER, hold=True, **more))["code"]
 
 
-@pytest.mark.parametrize("how", ["close", "abort"])
-async def test_the_offers_of_a_connection_that_ends_are_withdrawn(how, start_service):
+@pytest.mark.parametrize("closing", ["close", "abort"])
+async def test_offers_of_a_closed_connection_are_withdrawn_after_the_grace_period(closing, start_service):
     service = await start_service(hold_grace_ms=200)
-    kept = await service.offer()
+    unheld_before = await service.offer()
     async with open_socket(service) as watching, open_socket(service) as client:
         await watching.call("subscribe", topic="lobby")
         codes = [await hold(client) for _ in range(3)]
-        also = (await client.call("offer", **OFFER, hold=False))["code"]
-        told = [(await watching.event())[1]["code"] for _ in range(5)]
-        assert told == [kept, *codes, also]
+        unheld_after = (await client.call("offer", **OFFER, hold=False))["code"]
+        listed_codes = [(await watching.event())[1]["code"] for _ in range(5)]
+        assert listed_codes == [unheld_before, *codes, unheld_after]
         assert service.shared.log.metrics.held == 3
         began_s = time.monotonic()
-        await client.socket.close() if how == "close" else client.socket.transport.abort()
+        await client.socket.close() if closing == "close" else client.socket.transport.abort()
         gone = [(await watching.event())[:2] for _ in codes]
         assert time.monotonic() - began_s > 0.15
         assert sorted(data["code"] for _, data in gone) == sorted(codes)
         assert {(kind, data["reason"]) for kind, data in gone} == {("gone", "withdrawn")}
-        assert await listed(service) == [also, kept]
+        assert await listed(service) == [unheld_after, unheld_before]
         assert service.shared.log.metrics.held == 0
 
 
-async def test_of_an_offer_taken_over_again_and_again_one_hold_is_kept(start_service, monkeypatch):
+async def test_repeated_holds_of_an_offer_do_not_accumulate(start_service, monkeypatch):
     monkeypatch.setattr(presence, "MOST_OUTDATED", 5)
     service = await start_service(hold_grace_ms=200)
     gc.collect()
@@ -66,14 +66,14 @@ async def test_of_an_offer_taken_over_again_and_again_one_hold_is_kept(start_ser
         for _ in range(50):
             await client.call("hold", code=code, secret=SECRET)
         service.clock.ms += 1000
-        await client.call("refresh", code=code, side="offerer", secret=SECRET)  # it is held as before
+        await client.call("refresh", code=code, side="offerer", secret=SECRET)  # the offer stays held
         gc.collect()
-        assert sum(type(each) is presence.Hold for each in gc.get_objects()) < 10
+        assert sum(type(obj) is presence.Hold for obj in gc.get_objects()) < 10
 
     await until_listed(service)
 
 
-async def test_another_connection_with_the_secret_takes_an_offer_over(start_service):
+async def test_another_connection_with_the_secret_takes_over_an_offer(start_service):
     service = await start_service(hold_grace_ms=300)
     async with open_socket(service) as second:
         async with open_socket(service) as first:
@@ -99,12 +99,12 @@ async def test_another_connection_with_the_secret_takes_an_offer_over(start_serv
 
 @pytest.fixture
 def short_lives(monkeypatch):
-    """Held offers that live for a second."""
+    """Settings of a server whose held offers expire after a second unless they are renewed."""
     monkeypatch.setattr(leveldb, "MIN_HELD_MS", 1000)
     return {"session_timeout_ms": 1000, "clock": Clock(), "sweep_interval_ms": 50}
 
 
-async def test_a_held_offer_outlives_its_lifetime_until_it_is_answered(start_service, short_lives):
+async def test_held_offer_outlives_its_ttl_until_it_is_answered(start_service, short_lives):
     service = await start_service(**short_lives)
     async with open_socket(service) as client:
         held, answered = [await hold(client) for _ in range(2)]
@@ -115,14 +115,14 @@ async def test_a_held_offer_outlives_its_lifetime_until_it_is_answered(start_ser
         async with asyncio.timeout(BOUND_S):
             while service.shared.log.metrics.held > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        until_s = time.monotonic() + 2
-        while time.monotonic() < until_s:
+        deadline_s = time.monotonic() + 2
+        while time.monotonic() < deadline_s:
             assert await listed(service) == [held]
             await asyncio.sleep(0.05)
         assert await client.refused("poll", code=answered, side="offerer") == (404, NOT_FOUND)
 
 
-async def test_the_end_of_a_connection_ends_no_answered_session(start_service):
+async def test_closing_a_connection_keeps_its_answered_sessions(start_service):
     service = await start_service(hold_grace_ms=100)
     async with open_socket(service) as client:
         answered, withdrawn = [await hold(client) for _ in range(2)]
@@ -130,51 +130,51 @@ async def test_the_end_of_a_connection_ends_no_answered_session(start_service):
         assert service.shared.log.metrics.held == 1
     await service.post("/answer", code=answered, side="answerer", answer="a")
 
-    await until_none_is_held(service)
+    await until_no_offer_is_held(service)
     assert await listed(service) == []
     assert (await service.post("/poll", code=answered, side="offerer"))["answer"] == "a"
 
 
-async def until_none_is_held(service):
+async def until_no_offer_is_held(service):
     async with asyncio.timeout(BOUND_S):
         while service.shared.log.metrics.held:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
-async def test_an_offer_that_is_refreshed_is_held_as_before(start_service, short_lives):
+async def test_refreshed_offer_stays_held(start_service, short_lives):
     service = await start_service(hold_grace_ms=100, **short_lives)
     async with open_socket(service) as client, open_socket(service) as other:
         codes = [await hold(client) for _ in range(3)]
         await service.post("/refresh", code=codes[0], side="offerer")
         await service.post("/refresh", code=codes[1], side="answerer")
         await other.call("refresh", code=codes[2], side="answerer")
-        until_s = time.monotonic() + 2
-        while time.monotonic() < until_s:
+        deadline_s = time.monotonic() + 2
+        while time.monotonic() < deadline_s:
             assert await listed(service) == codes[::-1]
             await asyncio.sleep(0.05)
         assert service.shared.log.metrics.held == 3
     await until_listed(service)
 
 
-async def test_held_offers_are_renewed_seldom_also_with_a_short_ttl(start_service, monkeypatch):
+async def test_held_offers_are_renewed_rarely_even_with_a_short_ttl(start_service, monkeypatch):
     service = await start_service(clock=Clock())
-    renewed = []
+    renewals = []
     renew = service.store.renew
 
-    async def counted(*args):
-        renewed.append(args)
+    async def recording_renew(*args):
+        renewals.append(args)
         return await renew(*args)
 
-    monkeypatch.setattr(service.store, "renew", counted)
+    monkeypatch.setattr(service.store, "renew", recording_renew)
     async with open_socket(service) as client:
         codes = [await hold(client, ttl=1000) for _ in range(20)]
-        expiries = {each["expiresAt"] - each["createdAt"] for each in await service.sessions()}
+        expiries = {session["expiresAt"] - session["createdAt"] for session in await service.sessions()}
         assert expiries == {40_000}
         await asyncio.sleep(2)
-        assert (await listed(service), renewed) == (codes[::-1], [])
+        assert (await listed(service), renewals) == (codes[::-1], [])
 
 
-async def test_the_same_content_is_listed_as_long_as_one_connection_holds_it(start_service):
+async def test_offer_with_equal_content_is_listed_while_any_connection_holds_it(start_service):
     service = await start_service(hold_grace_ms=50, codes="content")
     async with open_socket(service) as first:
         async with open_socket(service) as second:
@@ -188,22 +188,22 @@ async def test_the_same_content_is_listed_as_long_as_one_connection_holds_it(sta
     await until_listed(service)
 
 
-async def test_an_address_holds_as_many_offers_as_it_may_publish(start_service, monkeypatch):
+async def test_held_offers_count_towards_the_session_limit_of_an_address(start_service, monkeypatch):
     service = await start_service(unlimited_addresses=(), max_sessions_per_address=10, hold_grace_ms=50)
     async with open_socket(service) as first, open_socket(service) as second:
-        codes = [await hold(each) for each in (first, second) for _ in range(5)]
-        for _ in range(20):  # what has been published is forgotten, and the offers are still held
+        codes = [await hold(client) for client in (first, second) for _ in range(5)]
+        for _ in range(20):  # publications leave the limit's time window while the offers stay held
             service.clock.ms += service.settings.session_timeout_ms // 10
             await asyncio.gather(*(first.call("refresh", code=code, side="offerer") for code in codes))
         assert await second.refused("offer", **OFFER, hold=True) == (429, "Too many requests")
         assert await second.refused("hold", code=codes[0]) == (429, "Too many requests")
         await first.call("withdraw", code=codes[0], side="offerer")
         await hold(second)
-    await until_none_is_held(service)
+    await until_no_offer_is_held(service)
     assert service.shared.limits.client("127.0.0.1").held == 0
 
 
-async def test_a_server_that_stops_withdraws_nothing(start_service):
+async def test_stopping_server_does_not_withdraw_held_offers(start_service):
     service = await start_service(hold_grace_ms=50)
     async with open_socket(service) as client:
         code = await hold(client)
@@ -212,16 +212,16 @@ async def test_a_server_that_stops_withdraws_nothing(start_service):
     assert await listed(service) == [code]
 
 
-async def test_offers_that_are_published_together_are_held_up_to_the_limit(service, monkeypatch):
+async def test_concurrently_published_offers_are_held_up_to_the_limit(service, monkeypatch):
     monkeypatch.setattr(presence, "MAX_HELD", 3)
     async with open_socket(service) as client:
-        asked = [client.send("offer", **OFFER, hold=True) for _ in range(10)]
-        responses = await asyncio.wait_for(asyncio.gather(*asked), BOUND_S)
-        assert sum("result" in each for each in responses) == 3
+        futures = [client.send("offer", **OFFER, hold=True) for _ in range(10)]
+        responses = await asyncio.wait_for(asyncio.gather(*futures), BOUND_S)
+        assert sum("result" in response for response in responses) == 3
         assert len(await listed(service)) == service.shared.log.metrics.held == 3
 
 
-async def test_a_connection_holds_so_many_that_are_not_answered(service, monkeypatch):
+async def test_connection_holds_a_limited_number_of_unanswered_offers(service, monkeypatch):
     monkeypatch.setattr(presence, "MAX_HELD", 3)
     async with open_socket(service) as client:
         codes = [await hold(client) for _ in range(3)]

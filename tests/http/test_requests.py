@@ -1,4 +1,4 @@
-"""What a request is to the event loop: a task of its own, which always answers, and leaves nothing when it is over."""
+"""The life of a request: it runs as a task of its own, always gets a response, and leaves no objects behind."""
 
 import asyncio
 import collections
@@ -23,13 +23,13 @@ from tornado_signal.service import wire
 from tornado_signal.transport import connection, exchange
 
 BOUND_S = 20
-ASK = head("GET", "/", with_origin(ORIGIN))
-DEFECT = (500, "Internal server error")
+GET_ROOT = head("GET", "/", with_origin(ORIGIN))
+INTERNAL_ERROR = (500, "Internal server error")
 
 
 @pytest.fixture
-def handle(service):
-    """A function that has GET / answered by a coroutine function of a test."""
+def serve_root(service):
+    """A function that serves GET / with a coroutine function of the test."""
 
     def replace(get):
         async def perform(call):
@@ -43,27 +43,27 @@ def handle(service):
 
 
 @pytest.fixture
-def defects(caplog):
-    """The exceptions that have been logged as defects; no others are expected."""
+def logged_errors(caplog):
+    """A function that returns the types of the logged exceptions and clears them."""
 
-    def found():
-        logged = [each.exc_info[0] for each in caplog.records if each.levelno >= logging.ERROR]
+    def take():
+        error_types = [record.exc_info[0] for record in caplog.records if record.levelno >= logging.ERROR]
         caplog.clear()
-        return logged
+        return error_types
 
-    return found
+    return take
 
 
-async def reaches(found, expected):
+async def until_equal(measure, expected):
     async with asyncio.timeout(BOUND_S):
-        while found() != expected:  # noqa: ASYNC110 (objects that go tell nobody)
+        while measure() != expected:  # noqa: ASYNC110 (objects are freed without notice)
             await asyncio.sleep(0.01)
 
 
-# Handlers are coroutines like others (issue 12, 23).
+# Handlers are ordinary coroutines.
 
 
-async def test_a_timeout_works_in_a_handler(service, handle):
+async def test_timeout_works_in_a_handler(service, serve_root):
     async def get(call):
         async with asyncio.timeout(BOUND_S):
             await asyncio.sleep(0)
@@ -73,17 +73,17 @@ async def test_a_timeout_works_in_a_handler(service, handle):
         except TimeoutError:
             return {"task": asyncio.current_task() is not None}
 
-    handle(get)
+    serve_root(get)
     assert await service.get("/") == {"task": True}
 
 
-async def test_what_fails_in_a_task_group_of_a_handler_is_one_defect(service, handle, defects):
+async def test_failed_task_group_in_a_handler_is_logged_once(service, serve_root, logged_errors):
     async def get(call):
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(asyncio.sleep(0, number)) for number in range(3)]
         return {"sum": sum(task.result() for task in tasks)}
 
-    handle(get)
+    serve_root(get)
     assert await service.get("/") == {"sum": 3}
 
     async def fail():
@@ -94,121 +94,121 @@ async def test_what_fails_in_a_task_group_of_a_handler_is_one_defect(service, ha
             group.create_task(asyncio.sleep(BOUND_S))
             group.create_task(fail())
 
-    handle(failing)
-    assert refused(await service.call("GET", "/")) == DEFECT
-    assert defects() == [ExceptionGroup]
+    serve_root(failing)
+    assert refused(await service.call("GET", "/")) == INTERNAL_ERROR
+    assert logged_errors() == [ExceptionGroup]
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_handler_whose_future_is_cancelled_answers_500(when, service, handle, defects):
-    awaited = asyncio.get_running_loop().create_future()
-    begun = asyncio.Event()
+@pytest.mark.parametrize("cancelled", ["before", "after"])
+async def test_handler_awaiting_a_cancelled_future_answers_500(cancelled, service, serve_root, logged_errors):
+    future = asyncio.get_running_loop().create_future()
+    started = asyncio.Event()
 
     async def get(call):
-        begun.set()
-        await awaited
+        started.set()
+        await future
 
-    handle(get)
-    if when == "before":
-        awaited.cancel()
+    serve_root(get)
+    if cancelled == "before":
+        future.cancel()
     async with service.connect() as client:
-        await client.send(ASK)
-        await begun.wait()
-        awaited.cancel()
+        await client.send(GET_ROOT)
+        await started.wait()
+        future.cancel()
         async with asyncio.timeout(BOUND_S):
-            assert refused(await client.receive()) == DEFECT
+            assert refused(await client.receive()) == INTERNAL_ERROR
         await client.send(head("GET", "/health", with_origin(ORIGIN)))
         assert (await client.receive()).status == 200
     assert service.shared.running == 0
-    assert defects() == [RuntimeError]
+    assert logged_errors() == [RuntimeError]
 
 
-async def test_draining_waits_for_nobody_who_was_cancelled(service, handle, defects):
+async def test_drain_does_not_wait_for_cancelled_handlers(service, serve_root, logged_errors):
     async def get(call):
         asyncio.current_task().cancel()
         await asyncio.sleep(BOUND_S)
 
-    handle(get)
-    assert refused(await service.call("GET", "/")) == DEFECT
+    serve_root(get)
+    assert refused(await service.call("GET", "/")) == INTERNAL_ERROR
     async with asyncio.timeout(BOUND_S):
         await service.shared.drain()
-    assert defects() == [RuntimeError]
+    assert logged_errors() == [RuntimeError]
 
 
 @pytest.mark.parametrize("count", [1, 3, 20])
-async def test_a_defect_drops_nobody_else(count, service, handle, defects):
-    asked = 0
+async def test_internal_error_does_not_affect_other_requests(count, service, serve_root, logged_errors):
+    requests = 0
 
     async def get(call):
-        nonlocal asked
-        asked += 1
-        if asked % 2:
+        nonlocal requests
+        requests += 1
+        if requests % 2:
             raise ZeroDivisionError
-        return {"asked": asked}
+        return {"asked": requests}
 
-    handle(get)
-    async with contextlib.AsyncExitStack() as ends:
-        clients = [await ends.enter_async_context(service.connect()) for _ in range(2 * count)]
-        for client in clients:  # without a turn of the loop between
-            client.writer.write(ASK)
+    serve_root(get)
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(service.connect()) for _ in range(2 * count)]
+        for client in clients:  # all in one event-loop iteration
+            client.writer.write(GET_ROOT)
         async with asyncio.timeout(BOUND_S):
             statuses = [(await client.receive()).status for client in clients]
     assert sorted(statuses) == [200] * count + [500] * count
-    assert defects() == [ZeroDivisionError] * count
+    assert logged_errors() == [ZeroDivisionError] * count
 
 
-async def test_a_defect_before_the_first_step(service, monkeypatch, defects):
+async def test_internal_error_before_the_handler_starts(service, monkeypatch, logged_errors):
     def admit(call, find_origin):
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
         patched.setattr(HttpCall, "admit", admit)
-        assert refused(await service.call("GET", "/")) == DEFECT
+        assert refused(await service.call("GET", "/")) == INTERNAL_ERROR
     assert (await service.call("GET", "/")).status == 200
-    assert defects() == [ZeroDivisionError]
+    assert logged_errors() == [ZeroDivisionError]
 
 
-async def test_a_refusal_that_cannot_be_sent(service, handle, defects):
+async def test_error_response_with_an_invalid_header_is_sent_without_body(service, serve_root, logged_errors):
     async def get(call):
         raise errors.MethodNotAllowed(("GET\r\nHeader: of-the-client",))
 
-    handle(get)
-    response = await service.raw(ASK)
+    serve_root(get)
+    response = await service.raw(GET_ROOT)
     assert (response.status, response.body) == (405, b"")
     assert "Header" not in response.headers
     async with asyncio.timeout(BOUND_S):
         await service.shared.drain()
-    assert defects() == [ValueError]
+    assert logged_errors() == [ValueError]
 
 
-KEPT = contextvars.ContextVar("KEPT", default="nothing")
+VARIABLE = contextvars.ContextVar("KEPT", default="nothing")
 
 
-async def test_what_a_request_sets_in_its_context_no_other_sees(service, handle):
-    met = asyncio.Event()
+async def test_context_variables_are_private_to_a_request(service, serve_root):
+    second_started = asyncio.Event()
 
     async def get(call):
-        before = KEPT.get()
-        said = call.request.query
-        KEPT.set(said)
-        if said == "first":
-            await met.wait()
-        met.set()
+        before = VARIABLE.get()
+        query = call.request.query
+        VARIABLE.set(query)
+        if query == "first":
+            await second_started.wait()
+        second_started.set()
         await asyncio.sleep(0)
-        return {"before": before, "after": KEPT.get()}
+        return {"before": before, "after": VARIABLE.get()}
 
-    handle(get)
-    async with service.connect() as one, service.connect() as other:
-        await one.send(head("GET", "/?first", with_origin(ORIGIN)))
-        await other.send(head("GET", "/?second", with_origin(ORIGIN)) + head("GET", "/?third", with_origin(ORIGIN)))
-        found = [(await each.receive()).json for each in (one, other, other)]
-        await one.send(head("GET", "/?fourth", with_origin(ORIGIN)))
-        found.append((await one.receive()).json)
-    assert found == [{"before": "nothing", "after": name} for name in ("first", "second", "third", "fourth")]
-    assert KEPT.get() == "nothing"
+    serve_root(get)
+    async with service.connect() as first, service.connect() as second:
+        await first.send(head("GET", "/?first", with_origin(ORIGIN)))
+        await second.send(head("GET", "/?second", with_origin(ORIGIN)) + head("GET", "/?third", with_origin(ORIGIN)))
+        responses = [(await client.receive()).json for client in (first, second, second)]
+        await first.send(head("GET", "/?fourth", with_origin(ORIGIN)))
+        responses.append((await first.receive()).json)
+    assert responses == [{"before": "nothing", "after": name} for name in ("first", "second", "third", "fourth")]
+    assert VARIABLE.get() == "nothing"
 
 
-# Nothing is left of who leaves in the middle (issue 12, 2 and 24).
+# Requests of clients that disconnect midway leave nothing behind.
 
 
 def reset(client):
@@ -218,7 +218,7 @@ def reset(client):
 
 @pytest.fixture
 def without_garbage_collection():
-    """Whatever is in a cycle stays."""
+    """Without it, objects in reference cycles stay."""
     gc.collect()
     gc.disable()
     yield
@@ -229,15 +229,15 @@ def without_garbage_collection():
 KINDS = (connection.Connection, exchange.HTTPStream, HttpCall, Handler)
 
 
-def left():
-    """By kind, what there is of requests, without looking for garbage."""
-    found = collections.Counter()
-    for each in gc.get_objects():
-        if isinstance(each, KINDS):
-            found[type(each).__name__] += 1
-        elif isinstance(each, types.AsyncGeneratorType) and each.ag_frame is not None:
-            found[each.ag_code.co_name] += 1
-    return found
+def live_objects():
+    """Return the number of objects of requests by type, without collecting garbage."""
+    counts = collections.Counter()
+    for obj in gc.get_objects():
+        if isinstance(obj, KINDS):
+            counts[type(obj).__name__] += 1
+        elif isinstance(obj, types.AsyncGeneratorType) and obj.ag_frame is not None:
+            counts[obj.ag_code.co_name] += 1
+    return counts
 
 
 def rss_bytes():
@@ -245,8 +245,8 @@ def rss_bytes():
         return int(statm.read().split()[1]) * 4096
 
 
-async def leave_in_the_middle(service, target, goodbye):
-    """Ask for something large, read its beginning, and go."""
+async def disconnect_midway(service, target, disconnect):
+    """Request something large, read its first bytes, and disconnect."""
     loop = asyncio.get_running_loop()
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -255,62 +255,60 @@ async def leave_in_the_middle(service, target, goodbye):
     await loop.sock_sendall(client, head("GET", target, with_origin(ORIGIN)))
     assert len(await loop.sock_recv(client, 10)) == 10
     await asyncio.sleep(0.05)
-    goodbye(client)
+    disconnect(client)
 
 
-@pytest.mark.parametrize("goodbye", [socket.socket.close, reset], ids=["close", "reset"])
+@pytest.mark.parametrize("disconnect", [socket.socket.close, reset], ids=["close", "reset"])
 @pytest.mark.parametrize("target", ["/lobby/sessions", "/lobby/sessions?wait=0", "/lobby/events"])
-async def test_nothing_stays_in_memory_of_an_answer_that_nobody_reads(
-    target, goodbye, start_service, without_garbage_collection
-):
+async def test_response_that_is_not_read_is_freed(target, disconnect, start_service, without_garbage_collection):
     service = await start_service(max_sessions_per_origin=1000)
     for number in range(60):
         await service.offer(offer=chr(97 + number % 26) * 255_000)
-    await reaches(lambda: len(service.shared._tasks), 0)
-    before, before_bytes = left(), rss_bytes()
+    await until_equal(lambda: len(service.shared._tasks), 0)
+    before, before_bytes = live_objects(), rss_bytes()
     for _ in range(12):
-        await leave_in_the_middle(service, target, goodbye)
-    await reaches(lambda: left() - before, collections.Counter())
+        await disconnect_midway(service, target, disconnect)
+    await until_equal(lambda: live_objects() - before, collections.Counter())
     assert len(service.store.watches) == service.shared.limits.waiting == 0
     assert rss_bytes() - before_bytes < 40_000_000
     assert service.shared.running == 0
 
 
-@pytest.mark.parametrize("goodbye", [socket.socket.close, reset], ids=["close", "reset"])
-async def test_the_listing_that_a_client_has_left_is_closed_at_once(goodbye, service):
+@pytest.mark.parametrize("disconnect", [socket.socket.close, reset], ids=["close", "reset"])
+async def test_listing_generator_is_closed_when_the_client_disconnects(disconnect, service):
     for number in range(60):
         await service.offer(offer=chr(97 + number % 26) * 200_000)
     hooks = sys.get_asyncgen_hooks()
-    begun, abandoned = [], []
+    started, abandoned = [], []
 
-    def first(generator):
-        begun.append(generator.ag_code.co_name)
+    def on_start(generator):
+        started.append(generator.ag_code.co_name)
         hooks.firstiter(generator)
 
-    def last(generator):
+    def on_abandoned(generator):
         abandoned.append(generator.ag_code.co_name)
         hooks.finalizer(generator)
 
-    sys.set_asyncgen_hooks(first, last)
+    sys.set_asyncgen_hooks(on_start, on_abandoned)
     try:
         for _ in range(5):
-            await leave_in_the_middle(service, "/lobby/sessions", goodbye)
-        await reaches(lambda: service.shared.running, 0)
+            await disconnect_midway(service, "/lobby/sessions", disconnect)
+        await until_equal(lambda: service.shared.running, 0)
         gc.collect()
     finally:
         sys.set_asyncgen_hooks(*hooks)
-    assert begun.count("sessions") == 5
+    assert started.count("sessions") == 5
     assert "sessions" not in abandoned
     assert not service.store.database._pinned
 
 
 @pytest.mark.parametrize("target", ["/nowhere", "/poll", "/lobby/sessions?wait=x", "/events"])
-async def test_nothing_is_left_of_a_refusal(target, service):
+async def test_refused_request_is_freed(target, service):
     async def refuse(count):
         for _ in range(count):
             assert (await service.call("GET", target)).status in (400, 404, 405)
         gc.collect()
-        return left()["HttpCall"]
+        return live_objects()["HttpCall"]
 
     few = await refuse(3)
     assert await refuse(20) <= few + 3
@@ -318,32 +316,32 @@ async def test_nothing_is_left_of_a_refusal(target, service):
 
 @pytest.fixture
 def garbage():
-    """A function that returns the package's objects that only the collector finds, which would stop the server."""
+    """A function that returns the package's objects in reference cycles, whose collection would pause the server."""
     gc.collect()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
 
-    def find():
+    def collect():
         gc.collect()
-        found = [type(each).__qualname__ for each in gc.garbage if type(each).__module__.startswith("tornado_signal")]
+        names = [type(obj).__qualname__ for obj in gc.garbage if type(obj).__module__.startswith("tornado_signal")]
         gc.garbage.clear()
-        return sorted(found)
+        return sorted(names)
 
-    yield find
+    yield collect
     gc.set_debug(0)
     gc.garbage.clear()
     gc.enable()
 
 
-async def settled(service):
-    """Wait for the end of all requests, and of the connections' own."""
+async def until_idle(service):
+    """Wait until all requests and connections have ended."""
     async with asyncio.timeout(30):
         while service.shared.running or service.shared.limits.waiting or service.shared.limits.connections:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
 
 
-async def test_requests_leave_no_garbage(service, garbage):
+async def test_requests_leave_no_reference_cycles(service, garbage):
     code = await service.offer()
     for target in ("/health", "/topics", "/lobby/sessions", "/nowhere"):
         await service.call("GET", target)
@@ -355,11 +353,11 @@ async def test_requests_leave_no_garbage(service, garbage):
             async with asyncio.timeout(30):
                 while not service.shared.limits.waiting:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-    await settled(service)
+    await until_idle(service)
     assert garbage() == []
 
 
-async def test_websockets_leave_no_garbage(service, garbage):
+async def test_websockets_leave_no_reference_cycles(service, garbage):
     url = f"ws://127.0.0.1:{service.port}/ws"
     for aborts in (False, True):
         async with RpcClient(url, ORIGIN) as client:
@@ -371,5 +369,5 @@ async def test_websockets_leave_no_garbage(service, garbage):
             await client.call("withdraw", code=code, side="offerer")
             if aborts:
                 client.socket.transport.abort()
-    await settled(service)
+    await until_idle(service)
     assert garbage() == []

@@ -1,4 +1,4 @@
-"""Streams, polls and listings that go on from a cursor: of this store, of another one, at any moment (issue 12)."""
+"""Streams, polls and listings that resume from a cursor of this or another store (docs/http-api.md#long-polling)."""
 
 import asyncio
 import contextlib
@@ -14,29 +14,29 @@ from support.sse import BOUND_S, open_stream, summarize
 from tornado_signal.http import streams
 
 
-def forged(cursor, *numbers):
-    """A cursor with other numbers and the right tag of the topic `lobby`."""
+def forge_cursor(cursor, *numbers):
+    """Return a cursor with other numbers and a valid tag of the topic `lobby`."""
     text = ".".join((cursor.split(".")[0], *map("{:x}".format, numbers)))
     tag = zlib.crc32(("\0".join((ORIGIN, "topic", "lobby")) + text).encode())
     return f"{text}.{tag:08x}"
 
 
 @pytest.fixture
-def two(io_loop, start_service):
-    """Two servers with data of their own; the first one has seen more."""
+def two_services(io_loop, start_service):
+    """Two servers with separate data. The first one has stored more."""
 
-    async def starting():
+    async def start_both():
         first, second = await start_service(), await start_service()
         for _ in range(5):
             await first.offer()
         return first, second
 
-    return io_loop.run_sync(starting)
+    return io_loop.run_sync(start_both)
 
 
 @pytest.mark.parametrize("position", ["the end", "within the listing"])
-async def test_a_stream_that_goes_on_at_another_store_begins_again(position, two):
-    first, second = two
+async def test_stream_resumed_at_another_store_starts_with_the_listing(position, two_services):
+    first, second = two_services
     codes = [await second.offer() for _ in range(2)]
     async with open_stream(first.port, "/lobby/events") as stream:
         await stream.listing()
@@ -48,22 +48,22 @@ async def test_a_stream_that_goes_on_at_another_store_begins_again(position, two
         assert stream.last.split(".")[0] == second.store.state.identity != last.split(".")[0]
 
 
-@pytest.mark.parametrize("beyond", [(1, 1), (10**6, 0), (10**6, 10**6), (0, 10**6)])
-async def test_a_position_that_this_store_has_not_reached_begins_again(beyond, service):
+@pytest.mark.parametrize("offset", [(1, 1), (10**6, 0), (10**6, 10**6), (0, 10**6)])
+async def test_stream_resumed_at_a_future_position_starts_with_the_listing(offset, service):
     codes = [await service.offer() for _ in range(2)]
     async with open_stream(service.port, "/lobby/events") as stream:
         await stream.listing()
         serial, listed = (int(number, 16) for number in stream.last.split(".")[1:3])
-    last = forged(stream.last, serial + beyond[0], listed + beyond[1])
+    last = forge_cursor(stream.last, serial + offset[0], listed + offset[1])
     async with open_stream(service.port, "/lobby/events", last=last) as stream:
         assert summarize(await stream.listing()) == [("session", code) for code in codes]
-    async with open_stream(service.port, "/lobby/events", last=forged(stream.last, serial, listed)) as stream:
+    async with open_stream(service.port, "/lobby/events", last=forge_cursor(stream.last, serial, listed)) as stream:
         code = await service.offer()
         assert summarize(await stream.take()) == [("session", code)]
         assert stream.marks == 0
 
 
-async def test_a_session_that_is_followed_at_another_store_begins_again_at_once(start_service):
+async def test_session_followed_at_another_store_starts_over_immediately(start_service):
     services = [await start_service(codes="content") for _ in range(2)]
     cursors = []
     for number, service in enumerate(services):
@@ -72,34 +72,34 @@ async def test_a_session_that_is_followed_at_another_store_begins_again_at_once(
         cursors.append((await service.post("/poll", code=code, side="answerer", wait=0))["cursor"])
     assert cursors[0] != cursors[1]
     async with asyncio.timeout(BOUND_S):
-        news = await services[1].post("/poll", code=code, side="answerer", since=cursors[0], wait=60)
-    assert (news["offer"], news["offerCandidates"]) == ("the same", ["1 a", "1 b"])
-    assert news["cursor"] == cursors[1]
-    news = await services[1].post("/poll", code=code, side="answerer", since=cursors[1], wait=0)
-    assert news["offerCandidates"] == []
+        update = await services[1].post("/poll", code=code, side="answerer", since=cursors[0], wait=60)
+    assert (update["offer"], update["offerCandidates"]) == ("the same", ["1 a", "1 b"])
+    assert update["cursor"] == cursors[1]
+    update = await services[1].post("/poll", code=code, side="answerer", since=cursors[1], wait=0)
+    assert update["offerCandidates"] == []
     target = f"/events?code={code}&side=answerer"
     async with open_stream(services[0].port, target) as stream:
         await stream.take(3)
     async with open_stream(services[1].port, target, last=stream.last) as stream:
-        assert [each.name for each in await stream.take(3)] == ["offer", "candidate", "candidate"]
+        assert [event.name for event in await stream.take(3)] == ["offer", "candidate", "candidate"]
         assert stream.events[1].data["candidate"] == "1 a"
 
 
-async def test_a_listing_with_a_cursor_of_another_store_comes_at_once(two):
-    first, second = two
+async def test_listing_with_a_cursor_of_another_store_responds_immediately(two_services):
+    first, second = two_services
     for topic, count in [("empty", 0), ("lobby", 5)]:
         for _ in range(count):
             await second.offer()
         cursor = (await first.get(f"/{topic}/sessions?wait=0"))["cursor"]
         async with asyncio.timeout(BOUND_S):
-            found = await second.get(f"/{topic}/sessions?since={cursor}&wait=60")
-        assert len(found["sessions"]) == count
-        assert found["cursor"] != cursor
-        assert (await second.get(f"/{topic}/sessions?since={found['cursor']}&wait=0"))["cursor"] == found["cursor"]
+            result = await second.get(f"/{topic}/sessions?since={cursor}&wait=60")
+        assert len(result["sessions"]) == count
+        assert result["cursor"] != cursor
+        assert (await second.get(f"/{topic}/sessions?since={result['cursor']}&wait=0"))["cursor"] == result["cursor"]
 
 
 class Follower:
-    """A reader that is cut off and comes back with its last id; it refuses what is doubled or out of place."""
+    """A reader that is disconnected and resumes with its last id. It fails on repeated or misplaced events."""
 
     def __init__(self, port):
         self._port = port
@@ -113,15 +113,15 @@ class Follower:
         self._stream = None
         await self._ends.aclose()
 
-    async def come_back(self):
-        """Open the stream, and go on where it was."""
+    async def reconnect(self):
+        """Open the stream at the last id."""
         await self.cut()
         self._stream = await self._ends.enter_async_context(open_stream(self._port, "/lobby/events", last=self._last))
 
     async def read(self, blocks):
-        """Read so many blocks, as far as they come soon."""
+        """Read up to `blocks` blocks. Return False once none arrives in time."""
         if self._stream is None:
-            await self.come_back()
+            await self.reconnect()
         for _ in range(blocks):
             seen = len(self._stream.events)
             try:
@@ -133,23 +133,23 @@ class Follower:
             for event in self._stream.events[seen:]:
                 code = event.data["code"]
                 if event.name == "session":
-                    assert code not in self._ever, "it came twice"
+                    assert code not in self._ever, "the session was sent twice"
                     self._ever.add(code)
                     self.shown.add(code)
                 else:
-                    assert code in self.shown, "it went, and never came, or went twice"
+                    assert code in self.shown, "removed before it was sent, or removed twice"
                     self.shown.remove(code)
         return True
 
-    async def see(self, codes):
-        """Read until it shows exactly these, and nothing more comes."""
+    async def read_until(self, codes):
+        """Read until exactly `codes` are shown and nothing more arrives."""
         async with asyncio.timeout(BOUND_S):
             while await self.read(1) or self.shown != codes:
                 pass
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_streams_that_are_cut_off_at_any_point(seed, service):
+async def test_streams_resume_after_disconnects_at_any_point(seed, service):
     rng = random.Random(seed)
     live = {}  # code: expiry
     counts = Counter()
@@ -176,22 +176,26 @@ async def test_streams_that_are_cut_off_at_any_point(seed, service):
         await service.post("/refresh", code=code, side="offerer")
         live[code] = (service.clock.ms + ttl, ttl)
 
-    async def refresh_at_the_end():
-        """A refresh crosses the old expiry while streams begin."""
-        code = min(live, key=lambda each: live[each][0])
+    async def refresh_at_expiry():
+        """Refresh a session at its expiry while streams open."""
+        code = min(live, key=lambda code: live[code][0])
         expires_ms, ttl = live[code]
         service.clock.ms = expires_ms - 1
         drop_expired()
         refreshing = asyncio.create_task(service.post("/refresh", code=code, side="offerer"))
         await asyncio.sleep(rng.choice([0, 0.001, 0.002]))
         service.clock.ms = expires_ms
-        opening = asyncio.gather(*[each.come_back() for each in followers[:2]])
-        with contextlib.suppress(AssertionError):  # it may come too late
+        opening = asyncio.gather(*[follower.reconnect() for follower in followers[:2]])
+        with contextlib.suppress(AssertionError):  # the refresh can be too late
             await refreshing
         await opening
         live.pop(code, None)
         live.update(
-            {each["code"]: (each["expiresAt"], ttl) for each in await service.sessions() if each["code"] == code}
+            {
+                session["code"]: (session["expiresAt"], ttl)
+                for session in await service.sessions()
+                if session["code"] == code
+            }
         )
         drop_expired()
 
@@ -212,25 +216,25 @@ async def test_streams_that_are_cut_off_at_any_point(seed, service):
     async def follow():
         await rng.choice(followers).read(rng.randrange(6))
 
-    steps = [publish, publish, publish, answer, withdraw, refresh, pass_time, cut, follow, follow, refresh_at_the_end]
+    steps = [publish, publish, publish, answer, withdraw, refresh, pass_time, cut, follow, follow, refresh_at_expiry]
     for _ in range(60):
         step = rng.choice(steps)
         if live or step in (publish, pass_time, cut, follow):
             await step()
             counts[step.__name__] += 1
     await publish()
-    service.clock.ms = min(expires_ms for expires_ms, _ in live.values())  # at least one ends by its time
+    service.clock.ms = min(expires_ms for expires_ms, _ in live.values())  # at least one session expires
     drop_expired()
     code = (await service.post("/lobby/offer", info="i", offer="o"))["code"]
     live[code] = (0, 0)
     for follower in followers:
-        await follower.see(set(live))
+        await follower.read_until(set(live))
         await follower.cut()
     assert counts["expired"] > 0
-    assert {each["code"] for each in await service.sessions()} == set(live)
+    assert {session["code"] for session in await service.sessions()} == set(live)
 
 
-async def test_what_ends_while_a_stream_begins_is_gone_only_if_it_came(service):
+async def test_sessions_removed_before_a_stream_opens_are_not_reported_gone(service):
     ended = [await service.offer() for _ in range(3)]
     service.clock.ms += TIMEOUT_MS - 1
     code = await service.offer()
@@ -245,7 +249,7 @@ async def test_what_ends_while_a_stream_begins_is_gone_only_if_it_came(service):
         assert summarize(await stream.take()) == [("session", last)]
 
 
-async def test_a_comment_comes_whatever_is_written(service, monkeypatch):
+async def test_heartbeats_arrive_while_events_are_filtered_out(service, monkeypatch):
     monkeypatch.setattr(streams, "HEARTBEAT_S", 0.3)
     code = await service.offer()
 

@@ -1,4 +1,4 @@
-"""Server-Sent Events: what comes, who goes, and resuming anywhere with nothing lost or doubled (contract C3)."""
+"""Server-Sent Events: changes of topics and sessions, and resuming without loss (docs/http-api.md#event-streams)."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ SECRET = "a secret of the offerer"
 
 @pytest.fixture
 def follow(service):
-    """A function that opens a topic's stream, or with a code a session's."""
+    """A function that opens the stream of a topic or, given a code, of a session."""
 
     def begin(code=None, side="offerer", *, topic="lobby", secret=None, **options):
         target = f"/{quote(topic, safe='')}/events"
@@ -29,10 +29,10 @@ def follow(service):
     return begin
 
 
-def step_of(service):
-    """Coroutine functions for what may happen to the topic `lobby`."""
+def actions_on(service):
+    """Return functions that publish, answer, withdraw and expire sessions of the topic `lobby`."""
 
-    async def come(**fields):
+    async def publish(**fields):
         return (await service.post("/lobby/offer", **{"info": "i", "offer": "o"} | fields))["code"]
 
     async def answer(code):
@@ -46,13 +46,13 @@ def step_of(service):
         while await service.store.expiry.sweep(service.clock.ms):
             pass
 
-    return come, answer, withdraw, expire
+    return publish, answer, withdraw, expire
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-@pytest.mark.parametrize("whose", ["topic", "session"])
-async def test_no_cache_and_no_proxy_keeps_a_stream(whose, method, service, follow):
-    code = await service.offer() if whose == "session" else None
+@pytest.mark.parametrize("kind", ["topic", "session"])
+async def test_stream_headers_forbid_caching_and_buffering(kind, method, service, follow):
+    code = await service.offer() if kind == "session" else None
     async with follow(code, method=method) as stream:
         assert stream.status == 200
         headers = dict(stream.headers)
@@ -94,7 +94,7 @@ REFUSED = [
 ]
 
 
-async def test_what_cannot_be_followed_is_refused_in_json(service):
+async def test_invalid_stream_requests_get_json_errors(service):
     for target, last, status, parameter in REFUSED:
         headers = [("Last-Event-ID", last)] if last else []
         response = await service.call("GET", target, headers=headers)
@@ -110,10 +110,10 @@ WEBSOCKET = [
 ]
 
 
-@pytest.mark.parametrize("whose", ["topic", "session"])
-async def test_an_upgrade_of_a_stream_is_refused_and_elsewhere_ignored(whose, service):
+@pytest.mark.parametrize("kind", ["topic", "session"])
+async def test_upgrade_is_refused_for_streams_and_ignored_elsewhere(kind, service):
     code = await service.offer()
-    target = "/lobby/events" if whose == "topic" else f"/events?code={code}&side=offerer"
+    target = "/lobby/events" if kind == "topic" else f"/events?code={code}&side=offerer"
     other = [[("Connection", "Upgrade"), ("Upgrade", "h2c")], [("Upgrade", "x")]]
     for method, headers in itertools.product(("GET", "HEAD"), (WEBSOCKET, *other)):
         async with service.connect() as connection:
@@ -122,11 +122,11 @@ async def test_an_upgrade_of_a_stream_is_refused_and_elsewhere_ignored(whose, se
             assert response.status == 400
             assert method == "HEAD" or response.json == {"error": invalid("Upgrade")}
             await connection.send(head("GET", "/lobby/sessions", with_origin(ORIGIN, headers)))
-            assert [each["code"] for each in (await connection.receive()).json["sessions"]] == [code]
+            assert [session["code"] for session in (await connection.receive()).json["sessions"]] == [code]
     assert len(service.store.watches) == 0
 
 
-async def test_an_id_of_something_else_is_refused(service, follow):
+async def test_last_event_id_of_another_stream_is_400(service, follow):
     codes = [await service.offer(), await service.offer()]
     async with follow() as topic, follow(codes[0], "answerer") as session:
         await topic.listing()
@@ -140,37 +140,37 @@ async def test_an_id_of_something_else_is_refused(service, follow):
         assert refused(response) == (400, invalid("Last-Event-ID")), target
 
 
-async def test_a_side_with_a_secret_is_followed_with_it_only(service, follow):
+async def test_stream_of_a_side_with_a_secret_needs_the_secret(service, follow):
     code = (await service.post("/lobby/offer", info="i", offer="o", secret=SECRET))["code"]
     await service.post("/answer", code=code, side="answerer", answer="a")
     target = f"/events?code={code}&side=offerer"
     for secret in ("", "&secret=" + quote(SECRET + "!"), "&secret=" + quote(SECRET.upper())):
         assert refused(await service.call("GET", target + secret)) == (404, NOT_FOUND)
     async with follow(code, secret=SECRET) as offerer, follow(code, "answerer") as answerer:
-        assert [each.name for each in await offerer.take()] == ["answer"]
-        assert [each.name for each in await answerer.take()] == ["offer"]
+        assert [event.name for event in await offerer.take()] == ["answer"]
+        assert [event.name for event in await answerer.take()] == ["offer"]
 
 
-@pytest.mark.parametrize("whose", ["topic", "session"])
-async def test_comments_come_in_time_and_events_between_them(whose, service, follow, monkeypatch):
+@pytest.mark.parametrize("kind", ["topic", "session"])
+async def test_heartbeats_arrive_regularly_and_events_between_them(kind, service, follow, monkeypatch):
     monkeypatch.setattr(streams, "HEARTBEAT_S", 0.1)
     code = await service.offer()
     began_s = time.monotonic()
-    async with follow(code if whose == "session" else None) as stream:
-        if whose == "topic":
+    async with follow(code if kind == "session" else None) as stream:
+        if kind == "topic":
             await stream.listing()
-        await stream.until(lambda: stream.comments == 5)  # one of them at the beginning
+        await stream.until(lambda: stream.comments == 5)  # the first one precedes all events
         assert time.monotonic() - began_s > 0.3
         await service.post("/answer", code=code, side="answerer", answer="a")
-        assert [each.name for each in await stream.take()] == ["gone" if whose == "topic" else "answer"]
+        assert [event.name for event in await stream.take()] == ["gone" if kind == "topic" else "answer"]
 
 
-@pytest.mark.parametrize("whose", ["topic", "session"])
-async def test_streams_of_a_server_that_drains_end_with_different_times_to_come_back(whose, service, follow):
+@pytest.mark.parametrize("kind", ["topic", "session"])
+async def test_draining_server_ends_streams_with_different_retry_values(kind, service, follow):
     code = await service.offer()
     async with contextlib.AsyncExitStack() as stack:
         opened = [
-            await stack.enter_async_context(follow(code if whose == "session" else None, "answerer")) for _ in range(50)
+            await stack.enter_async_context(follow(code if kind == "session" else None, "answerer")) for _ in range(50)
         ]
         for stream in opened:
             await stream.take()
@@ -178,42 +178,42 @@ async def test_streams_of_a_server_that_drains_end_with_different_times_to_come_
         await service.shared.drain()
         for stream in opened:
             assert await stream.rest() == []
-        told_ms = {stream.retry_ms for stream in opened}
+        retries_ms = {stream.retry_ms for stream in opened}
     low_ms, high_ms = streams.RETURN_MS
-    assert low_ms <= min(told_ms) < max(told_ms) <= high_ms
-    assert len(told_ms) > 25
+    assert low_ms <= min(retries_ms) < max(retries_ms) <= high_ms
+    assert len(retries_ms) > 25
     assert len(service.store.watches) == 0
 
 
-async def test_while_the_server_drains_an_event_source_is_cut_off_and_others_get_503(service):
+async def test_draining_server_closes_event_sources_without_response_and_sends_others_503(service):
     await service.shared.drain()
     request = head("GET", "/lobby/events", with_origin(ORIGIN, [("Accept", "text/event-stream")]))
     assert await service.raw(request, "GET") is None
     assert (await service.call("GET", "/lobby/events")).status == 503
 
 
-async def test_a_topic_begins_with_its_listing(service, follow):
-    come, answer, withdraw, expire = step_of(service)
+async def test_topic_stream_starts_with_the_listing(service, follow):
+    publish, answer, withdraw, expire = actions_on(service)
     async with follow() as stream:
         assert await stream.listing() == []
-    await come()
+    await publish()
     await expire()
-    codes = [await come(info=str(n)) for n in range(130)]
+    codes = [await publish(info=str(n)) for n in range(130)]
     await answer(codes.pop(3))
     await withdraw(codes.pop(60))
     await service.post("/answer", code=codes[0], side="offerer", candidates=["c1", "c2"])
     async with follow() as stream:
         events = await stream.listing()
-        assert {each.name for each in events} == {"session"}
-        assert [each.data for each in events] == (await service.sessions())[::-1]
-        assert len({each.id for each in events}) == len(events)
-    assert [each.data["code"] for each in events] == codes
+        assert {event.name for event in events} == {"session"}
+        assert [event.data for event in events] == (await service.sessions())[::-1]
+        assert len({event.id for event in events}) == len(events)
+    assert [event.data["code"] for event in events] == codes
     assert events[0].data["offerCandidates"] == ["c1", "c2"]
 
 
 @pytest.mark.parametrize("topic", ["lobby", "events", "a/b\0\n?#", "😀" * 256])
-async def test_a_topic_tells_who_comes_and_who_goes(topic, service, follow):
-    _, answer, withdraw, expire = step_of(service)
+async def test_topic_stream_reports_added_and_removed_sessions(topic, service, follow):
+    _, answer, withdraw, expire = actions_on(service)
     async with follow(topic=topic) as stream:
         await stream.listing()
         codes = []
@@ -236,62 +236,62 @@ async def test_a_topic_tells_who_comes_and_who_goes(topic, service, follow):
         assert summarize(await stream.take(2)) == [("gone", codes[0], "withdrawn"), ("gone", codes[3], "expired")]
         code = await service.offer(topic)
         assert summarize(await stream.take()) == [("session", code)]
-        assert len({each.id for each in stream.events}) == len(stream.events)
+        assert len({event.id for event in stream.events}) == len(stream.events)
 
 
 async def record(service, follow):
-    """A topic's stream through all that may happen, from a listing of three; the last event is a session's."""
-    come, answer, withdraw, expire = step_of(service)
-    codes = [await come(ttl=60_000) for _ in range(3)]
+    """Record a topic stream through every kind of change. It starts with a listing of three, ends with a session."""
+    publish, answer, withdraw, expire = actions_on(service)
+    codes = [await publish(ttl=60_000) for _ in range(3)]
     async with follow() as stream:
         await stream.listing()
-        points = [each.id for each in stream.events] + [stream.last]
+        points = [event.id for event in stream.events] + [stream.last]
         before = len(stream.events)
-        codes += [await come(ttl=60_000) for _ in range(2)]
+        codes += [await publish(ttl=60_000) for _ in range(2)]
         await answer(codes[1])
-        passing = await come()
+        short_lived = await publish()
         await withdraw(codes[3])
-        await answer(passing)
-        codes.append(await come())
+        await answer(short_lived)
+        codes.append(await publish())
         await expire(60_000)
-        codes.append(await come())
+        codes.append(await publish())
         await stream.take(2 + 1 + 1 + 2 + 1 + 3 + 1)  # three expire
     return points, stream.events[:before], stream.events[before:]
 
 
-async def check_every_point(port, points, listing, events, come):
-    """Resume at every id of a recorded stream, and there is what a client does not have yet."""
-    ids = points + [each.id for each in events]
+async def check_every_point(port, points, listing, events, publish):
+    """Resume at every id of a recorded stream and check that exactly the missing events arrive."""
+    ids = points + [event.id for event in events]
     recorded = listing + events
     async with contextlib.AsyncExitStack() as stack:
         opened = []
         for at, last in enumerate(ids):
             stream = await stack.enter_async_context(open_stream(port, "/lobby/events", last=last))
-            # The bare id behind the listing stands for all of it, and does so for the same place in the record.
-            had = recorded[: at + 1 if at < len(listing) else at]
-            missed = recorded[len(had) :]
-            came = {each.data["code"] for each in missed if each.name == "session"}
-            gone = {each.data["code"] for each in missed if each.name == "gone"}
-            expected = [each for each in missed if each.data["code"] not in came & gone]
-            expected.sort(key=lambda each: each.name != "gone")  # what has left first, then what has come
+            # The bare id after the listing stands for the whole listing, which ends at the same place in the record.
+            received = recorded[: at + 1 if at < len(listing) else at]
+            missed = recorded[len(received) :]
+            added = {event.data["code"] for event in missed if event.name == "session"}
+            gone = {event.data["code"] for event in missed if event.name == "gone"}
+            expected = [event for event in missed if event.data["code"] not in added & gone]
+            expected.sort(key=lambda event: event.name != "gone")  # removals precede additions
             await stream.take(len(expected))
             assert summarize(stream.events) == summarize(expected), at
             opened.append(stream)
-        code = await come()
+        code = await publish()
         for stream in opened:
             assert summarize(await stream.take()) == [("session", code)]
 
 
-async def test_a_topic_resumes_from_every_point(service, follow):
-    come, *_ = step_of(service)
-    await check_every_point(service.port, *await record(service, follow), come)
+async def test_topic_stream_resumes_from_every_event(service, follow):
+    publish, *_ = actions_on(service)
+    await check_every_point(service.port, *await record(service, follow), publish)
 
 
-async def test_streams_resume_at_every_id_after_the_server_was_killed(start):
+async def test_streams_resume_from_every_id_after_the_server_was_killed(start):
     server = start()
     port = int(server.url.rpartition(":")[2])
 
-    async def come(topic="lobby"):
+    async def publish(topic="lobby"):
         return await asyncio.to_thread(server.offer, topic)
 
     async def act(path, **body):
@@ -301,8 +301,8 @@ async def test_streams_resume_at_every_id_after_the_server_was_killed(start):
     async def send(**candidates):
         await act("/answer", code=followed, side="answerer", **candidates)
 
-    codes = [await come() for _ in range(2)]
-    followed = await come("elsewhere")
+    codes = [await publish() for _ in range(2)]
+    followed = await publish("elsewhere")
     target = f"/events?code={followed}&side=offerer"
     recorded, last, got = [], None, []
     for step in range(3):
@@ -312,11 +312,11 @@ async def test_streams_resume_at_every_id_after_the_server_was_killed(start):
         ):
             if step == 0:
                 await stream.listing()
-                points, listing = [each.id for each in stream.events] + [stream.last], list(stream.events)
-            codes += [await come(), await come()]
+                points, listing = [event.id for event in stream.events] + [stream.last], list(stream.events)
+            codes += [await publish(), await publish()]
             await act("/answer", code=codes.pop(0), side="answerer", answer="a")
             await act("/withdraw", code=codes.pop(), side="offerer")
-            codes.append(await come())
+            codes.append(await publish())
             recorded += await stream.take(5)
             last = stream.last
             await send(candidates=[f"{step} a", f"{step} b"])
@@ -325,15 +325,15 @@ async def test_streams_resume_at_every_id_after_the_server_was_killed(start):
         server.stop(signal.SIGKILL)
         server = start(port=port)
     assert last == recorded[-1].id
-    await check_every_point(port, points, listing, recorded, come)
+    await check_every_point(port, points, listing, recorded, publish)
     everything = [f"{step} {name}" for step in range(3) for name in ("a", "b", "missed")]
-    assert [each.data["candidate"] for each in got] == everything[:-1]
+    assert [event.data["candidate"] for event in got] == everything[:-1]
     for at, event in enumerate(got):
         async with open_stream(port, target, last=event.id) as session:
-            assert [each.data["candidate"] for each in await session.take(8 - at)] == everything[at + 1 :]
+            assert [event.data["candidate"] for event in await session.take(8 - at)] == everything[at + 1 :]
 
 
-async def test_what_expires_while_the_server_is_down_is_gone(start):
+async def test_session_that_expires_while_the_server_is_down_is_reported_gone(start):
     server = start("--session-timeout-ms", 1500, "--sweep-interval-ms", 50)
     port = int(server.url.rpartition(":")[2])
     code = server.offer()
@@ -345,60 +345,60 @@ async def test_what_expires_while_the_server_is_down_is_gone(start):
         assert summarize(await again.take()) == [("gone", code, "expired")]
 
 
-async def test_sessions_that_end_between_pieces_of_a_long_catch_up(service, follow):
-    come, _, withdraw, _ = step_of(service)
+async def test_sessions_withdrawn_during_a_long_catch_up_are_reported_gone(service, follow):
+    publish, _, withdraw, _ = actions_on(service)
     async with follow() as stream:
         await stream.listing()
-    codes = [await come(offer="o" * 100_000) for _ in range(120)]
+    codes = [await publish(offer="o" * 100_000) for _ in range(120)]
     async with follow(last=stream.last) as slow:
-        await slow.take(3)  # the rest does not fit into the buffers between us
+        await slow.take(3)  # the rest does not fit into the socket buffers
         await asyncio.gather(*(withdraw(code) for code in codes[3:]))
-        code = await come()
+        code = await publish()
         await slow.until(lambda: slow.events[-1].data["code"] == code)
-    found = summarize(slow.events)
-    came, gone = ([each[1] for each in found if each[0] == name] for name in ("session", "gone"))
-    assert came == [each for each in [*codes, code] if each in came]
-    assert sorted(gone) == sorted(came[3:-1])
-    assert all(found.index(("session", each)) < found.index(("gone", each, "withdrawn")) for each in gone)
-    assert len(came) < 121, "it was all on its way already"
+    events = summarize(slow.events)
+    added, gone = ([event[1] for event in events if event[0] == name] for name in ("session", "gone"))
+    assert added == [published for published in [*codes, code] if published in added]
+    assert sorted(gone) == sorted(added[3:-1])
+    assert all(events.index(("session", code)) < events.index(("gone", code, "withdrawn")) for code in gone)
+    assert len(added) < 121, "everything was sent before the withdrawals"
 
 
-async def test_a_session_tells_what_the_other_side_sends(service, follow):
+async def test_session_stream_reports_the_messages_of_the_other_side(service, follow):
     code = await service.offer()
     async with follow(code, "offerer") as offerer, follow(code.upper(), "answerer") as answerer:
-        assert [(each.name, each.data) for each in await answerer.take()] == [("offer", {"offer": "an offer"})]
+        assert [(event.name, event.data) for event in await answerer.take()] == [("offer", {"offer": "an offer"})]
         await service.post("/answer", code=code, side="answerer", candidate="early\n\r\0😀")
         await service.post("/answer", code=code, side="answerer", answer="a\n\ndata: x")
         await service.post("/answer", code=code, side="answerer", candidates=["c1", "c1", "c2"])
         await service.post("/answer", code=code, side="offerer", candidates=["o1", "o2"])
-        assert [(each.name, each.data) for each in await offerer.take(5)] == [
+        assert [(event.name, event.data) for event in await offerer.take(5)] == [
             ("candidate", {"candidate": "early\n\r\0😀"}),
             ("answer", {"answer": "a\n\ndata: x"}),
             *(("candidate", {"candidate": text}) for text in ("c1", "c1", "c2")),
         ]
-        assert [each.data for each in await answerer.take(2)] == [{"candidate": "o1"}, {"candidate": "o2"}]
+        assert [event.data for event in await answerer.take(2)] == [{"candidate": "o1"}, {"candidate": "o2"}]
         await service.post("/withdraw", code=code, side="answerer")
         for stream in (offerer, answerer):
             assert summarize(await stream.rest()) == [("gone", code, "withdrawn")]
-            ids = [each.id for each in stream.events]
+            ids = [event.id for event in stream.events]
             assert len(set(ids[:-1])) == len(ids) - 1
     assert len(service.store.watches) == 0
 
 
-@pytest.mark.parametrize("how", ["swept", "passed"])
-async def test_a_session_that_expires_ends_its_stream_swept_or_not(how, service, follow):
+@pytest.mark.parametrize("trigger", ["swept", "passed"])
+async def test_session_stream_ends_when_the_session_expires(trigger, service, follow):
     code = await service.offer()
-    if how == "passed":
+    if trigger == "passed":
         service.clock.ms += TIMEOUT_MS - 200
     async with follow(code, "answerer") as stream:
         await stream.take()
-        service.clock.ms += TIMEOUT_MS if how == "swept" else 200
-        if how == "swept":
+        service.clock.ms += TIMEOUT_MS if trigger == "swept" else 200
+        if trigger == "swept":
             await service.store.expiry.sweep(service.clock.ms)
         assert summarize(await stream.rest()) == [("gone", code, "expired")]
 
 
-async def test_a_stream_passes_an_expiry_that_a_refresh_has_moved(service, follow):
+async def test_session_stream_outlasts_an_expiry_that_a_refresh_has_moved(service, follow):
     code = await service.offer()
     service.clock.ms += TIMEOUT_MS - 100
     async with follow(code) as stream:
@@ -406,12 +406,12 @@ async def test_a_stream_passes_an_expiry_that_a_refresh_has_moved(service, follo
         await service.post("/refresh", code=code, side="offerer")
         service.clock.ms += 100
         await service.post("/answer", code=code, side="answerer", answer="a")
-        assert [each.name for each in await stream.take()] == ["answer"]
+        assert [event.name for event in await stream.take()] == ["answer"]
         await service.post("/withdraw", code=code, side="offerer")
         assert summarize(await stream.rest()) == [("gone", code, "withdrawn")]
 
 
-async def test_a_session_resumes_from_every_point(service, follow):
+async def test_session_stream_resumes_from_every_event(service, follow):
     code = await service.offer()
     for fields in [{"candidate": "0"}, {"candidates": ["1", "2", "3"]}, {"answer": "a"}, {"candidates": ["4", "5"]}]:
         await service.post("/answer", code=code, side="answerer", **fields)
@@ -422,11 +422,11 @@ async def test_a_session_resumes_from_every_point(service, follow):
             opened.append(await stack.enter_async_context(follow(code, last=event.id)))
             assert await opened[-1].take(6 - at) == recorded[at + 1 :]
         await service.post("/answer", code=code, side="answerer", candidate="6")
-        for each in [stream, *opened]:
-            assert [event.data for event in await each.take()] == [{"candidate": "6"}]
+        for follower in [stream, *opened]:
+            assert [event.data for event in await follower.take()] == [{"candidate": "6"}]
         await service.post("/withdraw", code=code, side="offerer")
-        for each in [stream, *opened]:
-            assert summarize(await each.rest()) == [("gone", code, "withdrawn")]
+        for follower in [stream, *opened]:
+            assert summarize(await follower.rest()) == [("gone", code, "withdrawn")]
     response = await service.call(
         "GET", f"/events?code={code}&side=offerer", headers=[("Last-Event-ID", recorded[0].id)]
     )
@@ -434,7 +434,7 @@ async def test_a_session_resumes_from_every_point(service, follow):
 
 
 @pytest.mark.parametrize("reason", ["withdrawn", "expired"])
-async def test_ids_and_cursors_of_an_earlier_session_of_the_same_content_are_refused(reason, start_service):
+async def test_ids_and_cursors_of_an_earlier_session_with_the_same_code_are_400(reason, start_service):
     service = await start_service(codes="content")
     code = await service.offer()
     answerer, target = {"code": code, "side": "answerer"}, f"/events?code={code}&side=answerer"
@@ -453,29 +453,30 @@ async def test_ids_and_cursors_of_an_earlier_session_of_the_same_content_are_ref
     assert (await service.post("/poll", **answerer, wait=60))["offer"] == "an offer"
 
 
-# Many streams of one topic.
+# Many streams of a topic.
 
 STREAMS = 50
 
 
 @pytest.fixture
 def encoded(monkeypatch):
-    """The events that have been made, in their order."""
-    made = []
+    """The types of the encoded events, in order."""
+    encoded_types = []
     encode = streams.encode
 
     def encoding(event):
-        made.extend(filter(None, [event.type]))  # but for the mark behind a listing, which is each stream's own
+        # The mark after a listing has no type. It is encoded for each stream.
+        encoded_types.extend(filter(None, [event.type]))
         return encode(event)
 
     monkeypatch.setattr(streams, "encode", encoding)
-    return made
+    return encoded_types
 
 
-async def test_an_event_for_many_streams_is_made_once(service, follow, encoded):
-    come, answer, withdraw, expire = step_of(service)
-    async with contextlib.AsyncExitStack() as ends:
-        opened = [await ends.enter_async_context(follow()) for _ in range(STREAMS)]
+async def test_event_for_many_streams_is_encoded_once(service, follow, encoded):
+    publish, answer, withdraw, expire = actions_on(service)
+    async with contextlib.AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(follow()) for _ in range(STREAMS)]
         for stream in opened:
             await stream.listing()
         codes = []
@@ -487,7 +488,7 @@ async def test_an_event_for_many_streams_is_made_once(service, follow, encoded):
             encoded.clear()
 
         for _ in range(3):
-            codes.append(await come())
+            codes.append(await publish())
             await check(("session", codes[-1]))
         await answer(codes[0])
         await check(("gone", codes[0], "answered"))
@@ -497,56 +498,56 @@ async def test_an_event_for_many_streams_is_made_once(service, follow, encoded):
         await check(("gone", codes[2], "expired"))
 
 
-async def test_a_listing_for_many_streams_is_made_once(service, follow, encoded):
+async def test_listing_for_many_streams_is_encoded_once(service, follow, encoded):
     codes = [await service.offer(info=str(number)) for number in range(5)]
-    async with contextlib.AsyncExitStack() as ends:
+    async with contextlib.AsyncExitStack() as stack:
         for _ in range(STREAMS):
-            stream = await ends.enter_async_context(follow())
+            stream = await stack.enter_async_context(follow())
             assert summarize(await stream.listing()) == [("session", code) for code in codes]
     assert len(encoded) == len(codes)
 
 
-async def test_streams_that_resume_from_one_place_at_different_times(service, follow):
-    come, answer, withdraw, expire = step_of(service)
-    first = await come()
+async def test_streams_resume_from_the_same_position_at_different_times(service, follow):
+    publish, answer, withdraw, expire = actions_on(service)
+    first = await publish()
     async with follow() as stream:
         await stream.listing()
         last = stream.last
     present = {first}
-    async with contextlib.AsyncExitStack() as ends:
+    async with contextlib.AsyncExitStack() as stack:
         opened = []
         for number in range(13):
-            present.add(code := await come())
+            present.add(code := await publish())
             if number % 3 == 1:
                 await withdraw(code)
                 present.remove(code)
             if number == 5:
                 await answer(first)
                 present.remove(first)
-            opened.append(await ends.enter_async_context(follow(last=last)))
-            await opened[-1].until(lambda: left_in(opened[-1], first) == present)
+            opened.append(await stack.enter_async_context(follow(last=last)))
+            await opened[-1].until(lambda: sessions_shown(opened[-1], first) == present)
         for stream in opened:
-            await stream.until(lambda stream=stream: left_in(stream, first) == present)
-            found = summarize(stream.events)
-            assert len(set(found)) == len(found)
-            assert found.count(("gone", first, "answered")) == 1
+            await stream.until(lambda stream=stream: sessions_shown(stream, first) == present)
+            events = summarize(stream.events)
+            assert len(set(events)) == len(events)
+            assert events.count(("gone", first, "answered")) == 1
         await expire()
         for stream in opened:
-            await stream.until(lambda stream=stream: not left_in(stream, first))
-            gone = [each[1] for each in summarize(stream.events) if each[0] == "gone"]
+            await stream.until(lambda stream=stream: not sessions_shown(stream, first))
+            gone = [event[1] for event in summarize(stream.events) if event[0] == "gone"]
             assert len(set(gone)) == len(gone)
             assert present <= set(gone)
 
 
-def left_in(stream, known):
-    """The sessions that a client knows of, beside one that it knew before."""
-    found = {known}
-    for each in stream.events:
-        (found.discard if each.name == "gone" else found.add)(each.data["code"])
-    return found
+def sessions_shown(stream, initial):
+    """Return the codes that a client shows, including `initial`, which it knew before."""
+    codes = {initial}
+    for event in stream.events:
+        (codes.discard if event.name == "gone" else codes.add)(event.data["code"])
+    return codes
 
 
-async def test_an_event_of_an_expired_session_is_not_sent_to_the_next_stream(service, follow):
+async def test_cached_event_of_an_expired_session_is_not_sent_to_a_later_stream(service, follow):
     async with follow() as stream:
         await stream.listing()
         last = stream.last

@@ -1,4 +1,4 @@
-"""Waiting for news: polls and listings that answer when there is something new, and their cursors (contract C1, C2)."""
+"""Long polling: polls and listings that wait for changes, and their cursors (docs/http-api.md#long-polling)."""
 
 import asyncio
 import email.utils
@@ -24,36 +24,36 @@ from support.service import (
 
 from tornado_signal.system.clock import Clock
 
-LONG_S = 60  # a wait that something else must end
-BOUND_S = 20  # for that to happen
+LONG_S = 60  # longer than any of these tests takes
+BOUND_S = 20  # limit for each response
 
 
-async def waiting(service, count):
-    """Ask for the time of day until so many requests wait."""
+async def until_waiting(service, count):
+    """Send requests until `count` others wait."""
     async with asyncio.timeout(BOUND_S):
         while len(service.store.watches) != count:
             await service.get("/health")
 
 
 class Waiter:
-    """A request that waits, and how long it took once it is done."""
+    """A waiting request. `took_s` is set once the response has arrived."""
 
-    def __init__(self, asked):
-        self._asked = asked
-        self.task = asyncio.ensure_future(self._ask())
+    def __init__(self, request):
+        self._request = request
+        self.task = asyncio.ensure_future(self._run())
 
-    async def _ask(self):
+    async def _run(self):
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        response = await self._asked
+        response = await self._request
         self.took_s = loop.time() - began_s
         return response
 
     async def response(self):
         return await asyncio.wait_for(self.task, BOUND_S)
 
-    async def found(self):
-        """The JSON of the response, which must be a success."""
+    async def json(self):
+        """Return the JSON of the response, which must be a success."""
         response = await self.response()
         assert response.status == 200, response
         return response.json
@@ -61,7 +61,7 @@ class Waiter:
 
 @pytest.fixture
 def poll(service):
-    """A function that begins to poll."""
+    """A function that starts a poll."""
 
     def begin(code, side="offerer", **fields):
         return Waiter(service.call("POST", "/poll", {"code": code, "side": side, **fields}))
@@ -70,8 +70,8 @@ def poll(service):
 
 
 @pytest.fixture
-def look(service):
-    """A function that begins to list the topic `lobby`."""
+def list_sessions(service):
+    """A function that starts to list the topic `lobby`."""
 
     def begin(*, limit=None, **fields):
         fields |= {} if limit is None else {"limit": limit}
@@ -84,7 +84,7 @@ async def send(service, code, side, **fields):
     await service.post("/answer", code=code, side=side, **fields)
 
 
-# Who asks for none of it.
+# Responses without any of the optional features.
 
 OFFERER, ANSWERER = ({"code": "%s", "side": side} for side in ("offerer", "answerer"))
 LAST_PAGE = '"pagination":{"page":1,"limit":1000,"total":1,"hasMore":false}}'
@@ -118,28 +118,28 @@ HEAD = (
 EXPOSED = "Access-Control-Expose-Headers: Retry-After, X-Request-Id\r\n"
 
 
-async def test_without_an_addition_answers_are_those_of_the_specification_byte_for_byte(service):
+async def test_responses_without_optional_features_match_the_specification_byte_for_byte(service):
     code = ""
     async with service.connect() as connection:
         for target, fields, status, expected in BARE:
             body = json.dumps(fields).replace("%s", code).encode() if fields else b""
             length = [("Content-Length", str(len(body)))] if fields else []
             await connection.send(head("POST" if fields else "GET", target, with_origin(ORIGIN, length)) + body)
-            answer = (await connection.reader.readuntil(b"\r\n\r\n")).decode()
+            response = (await connection.reader.readuntil(b"\r\n\r\n")).decode()
             for name in ("Date", "X-Request-Id"):
-                answer, found = re.subn(rf"{name}: [^\r]*\r\n", "", answer)
-                assert found == 1
-            size = int(re.search("Content-Length: ([0-9]+)", answer)[1])
-            answer += (await connection.reader.readexactly(size)).decode()
+                response, removed = re.subn(rf"{name}: [^\r]*\r\n", "", response)
+                assert removed == 1
+            size = int(re.search("Content-Length: ([0-9]+)", response)[1])
+            response += (await connection.reader.readexactly(size)).decode()
             if target == "/lobby/offer":
-                code = answer[-38:-2]
+                code = response[-38:-2]
             expected = expected.replace("%s", code)
             exposed = EXPOSED if status >= 400 else ""
-            begins = HEAD % (status, http.HTTPStatus(status).phrase, exposed, len(expected))
-            assert answer == begins + expected, (target, fields)
+            expected_head = HEAD % (status, http.HTTPStatus(status).phrase, exposed, len(expected))
+            assert response == expected_head + expected, (target, fields)
 
 
-# Polls: at once, when it comes, when it is time.
+# Polls: immediate responses, responses after a change, and timeouts.
 
 AT_ONCE = [
     ("answerer", [], {"offer": "an offer", "offerCandidates": []}),
@@ -150,17 +150,17 @@ AT_ONCE = [
 
 
 @pytest.mark.parametrize(("side", "sent", "expected"), AT_ONCE)
-async def test_what_is_there_comes_at_once(side, sent, expected, service, poll):
+async def test_poll_with_available_data_responds_immediately(side, sent, expected, service, poll):
     code = await service.offer()
     for fields in sent:
         await send(service, code, "answerer", **fields)
     for extra in ({"wait": LONG_S}, {"wait": 60.0}, {"wait": 0}, {"wait": LONG_S, "since": None}):
-        found = await poll(code, side, **extra).found()
-        cursor = found.pop("cursor")
-        assert found == expected
+        result = await poll(code, side, **extra).json()
+        cursor = result.pop("cursor")
+        assert result == expected
     nothing_new = {name: [] if type(value) is list else value for name, value in expected.items()}
     for extra in ({}, {"wait": None}, {"wait": 0}):
-        assert await poll(code, side, since=cursor, **extra).found() == nothing_new | {"cursor": cursor}
+        assert await poll(code, side, since=cursor, **extra).json() == nothing_new | {"cursor": cursor}
 
 
 COMES = [
@@ -171,70 +171,70 @@ COMES = [
 ]
 
 
-@pytest.mark.parametrize("several", [1, 7])
+@pytest.mark.parametrize("count", [1, 7])
 @pytest.mark.parametrize(("side", "sent", "expected"), COMES)
-async def test_everybody_who_waits_gets_what_comes_once(side, sent, expected, several, service, poll):
+async def test_every_waiting_poll_gets_a_change_once(side, sent, expected, count, service, poll):
     code = await service.offer()
-    cursor = (await poll(code, side, wait=0).found())["cursor"]
-    waiters = [poll(code, side, wait=LONG_S, since=cursor) for _ in range(several)]
-    await waiting(service, several)
+    cursor = (await poll(code, side, wait=0).json())["cursor"]
+    waiters = [poll(code, side, wait=LONG_S, since=cursor) for _ in range(count)]
+    await until_waiting(service, count)
     assert not any(waiter.task.done() for waiter in waiters)
     await send(service, code, "answerer" if side == "offerer" else "offerer", **sent)
     for waiter in waiters:
-        found = await waiter.found()
-        assert found.pop("cursor") != cursor
-        assert found == expected
+        result = await waiter.json()
+        assert result.pop("cursor") != cursor
+        assert result == expected
     assert len(service.store.watches) == 0
 
 
-async def test_a_side_is_not_woken_by_what_it_sends_itself(service, poll):
+async def test_side_is_not_woken_by_its_own_messages(service, poll):
     code = await service.offer()
     waiter = poll(code, wait=LONG_S)
-    await waiting(service, 1)
+    await until_waiting(service, 1)
     await send(service, code, "offerer", candidates=["o1", "o2"])
     other = await service.offer()
     await send(service, other, "answerer", answer="not for it")
     assert not waiter.task.done()
     await send(service, code, "answerer", answer="a")
-    assert (await waiter.found())["answer"] == "a"
+    assert (await waiter.json())["answer"] == "a"
 
 
 @pytest.mark.parametrize("wait", [0, 0.05, 0.3])
 @pytest.mark.parametrize("seen", [False, True])
-async def test_a_wait_ends_in_time_with_the_same_cursor(wait, seen, service, poll):
+async def test_poll_that_times_out_returns_the_same_cursor(wait, seen, service, poll):
     code = await service.offer()
     await send(service, code, "answerer", answer="a")
     await send(service, code, "answerer", candidate="c")
-    cursor = (await poll(code, wait=0).found())["cursor"]
+    cursor = (await poll(code, wait=0).json())["cursor"]
     if not seen:
         code = await service.offer()
-        cursor = (await poll(code, wait=0).found())["cursor"]
+        cursor = (await poll(code, wait=0).json())["cursor"]
     waiter = poll(code, wait=wait, since=cursor)
-    assert await waiter.found() == {"answer": "a" if seen else None, "answerCandidates": [], "cursor": cursor}
+    assert await waiter.json() == {"answer": "a" if seen else None, "answerCandidates": [], "cursor": cursor}
     assert waiter.took_s >= wait
 
 
 @pytest.mark.parametrize("side", ["offerer", "answerer"])
 @pytest.mark.parametrize("answered", [False, True])
-async def test_both_sides_that_wait_are_told_of_a_withdrawal(side, answered, service, poll):
+async def test_withdrawal_ends_the_polls_of_both_sides(side, answered, service, poll):
     code = await service.offer()
     if answered:
         await send(service, code, "answerer", answer="a")
     waiters = []
     for reader in ("offerer", "answerer"):
-        cursor = (await poll(code, reader, wait=0).found())["cursor"]
+        cursor = (await poll(code, reader, wait=0).json())["cursor"]
         waiters.append(poll(code, reader, wait=LONG_S, since=cursor))
-    await waiting(service, 2)
+    await until_waiting(service, 2)
     await service.post("/withdraw", code=code, side=side)
     for waiter in (*waiters, poll(code, reader, wait=LONG_S, since=cursor)):
         assert refused(await waiter.response()) == (404, NOT_FOUND)
 
 
 @pytest.mark.parametrize("outcome", [200, 404])
-async def test_an_answer_bears_the_time_at_which_it_was_given(service, poll, outcome):
+async def test_date_header_is_the_time_of_the_response_not_of_the_request(service, poll, outcome):
     code = await service.offer()
     waiter = poll(code, wait=LONG_S)
-    await waiting(service, 1)
+    await until_waiting(service, 1)
     service.clock.ms += 5000
     if outcome == 200:
         await service.post("/answer", code=code, side="answerer", answer="an answer")
@@ -246,46 +246,46 @@ async def test_an_answer_bears_the_time_at_which_it_was_given(service, poll, out
 
 
 @pytest.mark.parametrize("swept", [False, True])
-async def test_a_wait_ends_when_its_session_expires_swept_or_not(swept, service, poll):
+async def test_poll_ends_when_its_session_expires(swept, service, poll):
     code = await service.offer()
     service.clock.ms += TIMEOUT_MS - 200
     waiter = poll(code, wait=LONG_S)
-    await waiting(service, 1)
+    await until_waiting(service, 1)
     service.clock.ms += 200
     if swept:
         await service.store.expiry.sweep(service.clock.ms)
     assert refused(await waiter.response()) == (404, NOT_FOUND)
 
 
-async def test_waits_pass_an_expiry_that_a_refresh_has_moved(service, poll, look):
+async def test_waits_outlast_an_expiry_that_a_refresh_has_moved(service, poll, list_sessions):
     code = await service.offer()
     service.clock.ms += TIMEOUT_MS - 100
-    cursor = (await look(wait=0).found())["cursor"]
-    polled, listed = poll(code, wait=0.5), look(wait=0.5, since=cursor)
-    await waiting(service, 2)
+    cursor = (await list_sessions(wait=0).json())["cursor"]
+    polled, listed = poll(code, wait=0.5), list_sessions(wait=0.5, since=cursor)
+    await until_waiting(service, 2)
     await service.post("/refresh", code=code, side="offerer")
     service.clock.ms += 100
-    assert (await polled.found())["answer"] is None
-    found = await listed.found()
-    assert (found["cursor"], [each["code"] for each in found["sessions"]]) == (cursor, [code])
+    assert (await polled.json())["answer"] is None
+    result = await listed.json()
+    assert (result["cursor"], [session["code"] for session in result["sessions"]]) == (cursor, [code])
     assert min(polled.took_s, listed.took_s) >= 0.5
 
 
-async def test_when_the_server_drains_waits_are_answered_with_good_cursors(service, poll, look):
+async def test_draining_server_answers_waits_with_valid_cursors(service, poll, list_sessions):
     code = await service.offer()
-    listed = await look(wait=0).found()
-    waiters = [poll(code, wait=LONG_S), look(wait=LONG_S, since=listed["cursor"])]
-    await waiting(service, 2)
+    listed = await list_sessions(wait=0).json()
+    waiters = [poll(code, wait=LONG_S), list_sessions(wait=LONG_S, since=listed["cursor"])]
+    await until_waiting(service, 2)
     await service.shared.drain()
-    assert (await waiters[0].found())["answer"] is None
-    assert await waiters[1].found() == listed
+    assert (await waiters[0].json())["answer"] is None
+    assert await waiters[1].json() == listed
     response = await poll(code, wait=LONG_S).response()
     assert refused(response) == (503, "Service unavailable")
     assert response.headers["Retry-After"]
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_readers_that_wait_get_everything_once_and_in_order(seed, service, poll):
+async def test_waiting_readers_get_everything_once_and_in_order(seed, service, poll):
     rng = random.Random(seed)
     code = await service.offer()
     sent = {"offerer": [], "answerer": []}
@@ -307,11 +307,11 @@ async def test_readers_that_wait_get_everything_once_and_in_order(seed, service,
         got, description, cursor = [], None, None
         while "the end" not in got:
             extra = {"since": cursor} if cursor else {}
-            found = await poll(code, side, wait=rng.choice([LONG_S, LONG_S, 0, 0.02]), **extra).found()
-            cursor = found["cursor"]
-            assert description is None or found[theirs] == description
-            description = found[theirs]
-            got += found[f"{theirs}Candidates"]
+            result = await poll(code, side, wait=rng.choice([LONG_S, LONG_S, 0, 0.02]), **extra).json()
+            cursor = result["cursor"]
+            assert description is None or result[theirs] == description
+            description = result[theirs]
+            got += result[f"{theirs}Candidates"]
         return got[:-1]
 
     sides = ["offerer", "offerer", "offerer", "answerer", "answerer"]
@@ -320,7 +320,7 @@ async def test_readers_that_wait_get_everything_once_and_in_order(seed, service,
         assert texts == sent["answerer" if side == "offerer" else "offerer"]
 
 
-async def test_what_several_send_as_one_side_comes_in_one_order_to_all(service, poll):
+async def test_concurrent_writers_of_a_side_are_seen_in_the_same_order_by_all_readers(service, poll):
     code = await service.offer()
 
     async def write(name):
@@ -330,9 +330,9 @@ async def test_what_several_send_as_one_side_comes_in_one_order_to_all(service, 
     async def read():
         got, extra = [], {}
         while len(got) < 5 * 60:
-            found = await poll(code, wait=LONG_S, **extra).found()
-            extra = {"since": found["cursor"]}
-            got += found["answerCandidates"]
+            result = await poll(code, wait=LONG_S, **extra).json()
+            extra = {"since": result["cursor"]}
+            got += result["answerCandidates"]
         return got
 
     *_, first, second = await asyncio.gather(*map(write, "abcde"), read(), read())
@@ -341,16 +341,16 @@ async def test_what_several_send_as_one_side_comes_in_one_order_to_all(service, 
         assert [text for text in first if text[0] == name] == [f"{name} {n} {m}" for n in range(20) for m in range(3)]
 
 
-def test_cursors_are_good_after_the_server_was_killed(start):
+def test_cursors_stay_valid_after_the_server_was_killed(start):
     server = start()
     code = server.offer()
     poll = {"code": code, "side": "offerer"}
     got, cursors, lists = [], [], []
     for step in range(3):
         server.call("/answer", {"code": code, "side": "answerer", "candidates": [f"{step} a", f"{step} b"]})
-        found = server.call("/poll", poll | {"wait": 5} | ({"since": cursors[-1]} if cursors else {}))[1]
-        got += found["answerCandidates"]
-        cursors.append(found["cursor"])
+        result = server.call("/poll", poll | {"wait": 5} | ({"since": cursors[-1]} if cursors else {}))[1]
+        got += result["answerCandidates"]
+        cursors.append(result["cursor"])
         server.call("/answer", {"code": code, "side": "answerer", "candidate": f"{step} c"})
         listed = server.call("/lobby/sessions?wait=0")[1]
         lists.append(listed["cursor"])
@@ -360,30 +360,30 @@ def test_cursors_are_good_after_the_server_was_killed(start):
         assert again == listed
     everything = [f"{step} {name}" for step in range(3) for name in "abc"]
     for at, cursor in zip((2, 5, 8), cursors, strict=True):
-        found = server.call("/poll", poll | {"since": cursor})[1]
-        assert found["answerCandidates"] == everything[at:]
+        result = server.call("/poll", poll | {"since": cursor})[1]
+        assert result["answerCandidates"] == everything[at:]
     assert got == everything[:8]
     assert len(set(lists)) == 1
     server.call("/answer", {"code": code, "side": "answerer", "answer": "a"})
-    found = server.call(f"/lobby/sessions?wait=5&since={lists[0]}")[1]
-    assert found["sessions"] == []
+    result = server.call(f"/lobby/sessions?wait=5&since={lists[0]}")[1]
+    assert result["sessions"] == []
 
 
-async def test_a_damaged_cursor_is_refused_before_the_session_is_looked_for(service, poll):
+async def test_malformed_cursor_is_400_even_if_the_session_does_not_exist(service, poll):
     code = await service.offer()
-    cursor = (await poll(code, wait=0).found())["cursor"]
+    cursor = (await poll(code, wait=0).json())["cursor"]
     numbers, _, tag = cursor.rpartition(".")
     damaged = ["", ".", "x", tag, numbers, numbers + ".", cursor + "0", cursor[:-1], "0" + cursor, cursor + " "]
     damaged += [f"-1.{tag}", f"{'f' * 40}.{tag}", "\0", "😀", "9" * 5000, "\ud800", 0, 1, True, [], {}, [cursor]]
-    for each in (code, NO_SUCH_CODE):
+    for known_code in (code, NO_SUCH_CODE):
         for since in damaged:
-            assert refused(await poll(each, since=since).response()) == (400, invalid("since")), since
+            assert refused(await poll(known_code, since=since).response()) == (400, invalid("since")), since
 
 
-async def test_a_cursor_of_something_else_is_refused(service, poll, look):
+async def test_cursor_of_another_session_side_topic_or_origin_is_400(service, poll, list_sessions):
     codes = [await service.offer(), await service.offer()]
-    cursor = (await poll(codes[0], wait=0).found())["cursor"]
-    listing = (await look(wait=0).found())["cursor"]
+    cursor = (await poll(codes[0], wait=0).json())["cursor"]
+    listing = (await list_sessions(wait=0).json())["cursor"]
     for code, side, since in [
         (codes[1], "offerer", cursor),
         (codes[0], "answerer", cursor),
@@ -396,18 +396,18 @@ async def test_a_cursor_of_something_else_is_refused(service, poll, look):
     for target, origin in [("/other/sessions", ORIGIN), ("/lobby/sessions", OTHER)]:
         response = await service.call("GET", f"{target}?since={listing}", origin=origin)
         assert refused(response) == (400, invalid("since"))
-    assert refused(await look(since=cursor).response()) == (400, invalid("since"))
-    assert (await poll(codes[0].upper(), since=cursor).found())["cursor"] == cursor
+    assert refused(await list_sessions(since=cursor).response()) == (400, invalid("since"))
+    assert (await poll(codes[0].upper(), since=cursor).json())["cursor"] == cursor
 
 
-async def test_a_wait_that_is_no_number_from_0_to_60_is_refused(service, poll):
+async def test_wait_outside_0_to_60_is_400(service, poll):
     code = await service.offer()
     for wait in (-0.001, 60.001, 1e300, True, "", "5", [], 10**400):
         assert refused(await poll(code, wait=wait).response()) == (400, invalid("wait"))
         assert refused(await poll(NO_SUCH_CODE, wait=wait, since="x").response()) == (400, invalid("wait"))
 
 
-async def test_bad_or_doubled_parameters_of_a_listing_are_refused(service):
+async def test_invalid_or_repeated_listing_parameters_are_400(service):
     for name, values in {
         "wait": ["", "-1", "60.5", "x", "NaN", "%201", "1&wait=1", "%D9%A3", "1" * 400],
         "since": ["", "x", "0.0.00000000", "%00", "1&since=1"],
@@ -418,36 +418,36 @@ async def test_bad_or_doubled_parameters_of_a_listing_are_refused(service):
             assert refused(response) == (400, invalid(name)), value
 
 
-async def test_a_listing_waits_only_while_it_is_empty_or_unchanged(service, look):
-    waiter = look(wait=0.2)
-    empty = await waiter.found()
+async def test_listing_waits_only_while_it_is_empty_or_unchanged(service, list_sessions):
+    waiter = list_sessions(wait=0.2)
+    empty = await waiter.json()
     assert empty["sessions"] == []
     assert waiter.took_s >= 0.2
-    waiters = [look(wait=LONG_S), look(wait=LONG_S, since=empty["cursor"])]
-    await waiting(service, 2)
+    waiters = [list_sessions(wait=LONG_S), list_sessions(wait=LONG_S, since=empty["cursor"])]
+    await until_waiting(service, 2)
     code = await service.offer()
-    for waiter in (*waiters, look(wait=LONG_S)):
-        found = await waiter.found()
-        assert set(found) == {"sessions", "cursor"}
-        assert [each["code"] for each in found["sessions"]] == [code]
-        assert found["sessions"] == await service.sessions()
-    waiter = look(wait=LONG_S, since=found["cursor"])
-    await waiting(service, 1)
+    for waiter in (*waiters, list_sessions(wait=LONG_S)):
+        result = await waiter.json()
+        assert set(result) == {"sessions", "cursor"}
+        assert [session["code"] for session in result["sessions"]] == [code]
+        assert result["sessions"] == await service.sessions()
+    waiter = list_sessions(wait=LONG_S, since=result["cursor"])
+    await until_waiting(service, 1)
     await send(service, code, "answerer", answer="a")
-    assert (await waiter.found())["sessions"] == []
+    assert (await waiter.json())["sessions"] == []
 
 
 @pytest.mark.parametrize("limit", [None, 1])
 @pytest.mark.parametrize("change", ["come", "answer", "withdraw", "expire", "sweep"])
-async def test_a_listing_comes_when_it_changes(change, limit, service, look):
+async def test_waiting_listing_responds_to_every_kind_of_change(change, limit, service, list_sessions):
     first = await service.offer(info="first")
     service.clock.ms += 150
     second = await service.offer(info="second")
     service.clock.ms += TIMEOUT_MS - 300
-    before = await look(wait=0).found()
-    assert [each["code"] for each in before["sessions"]] == [second, first]
-    waiters = [look(wait=LONG_S, since=before["cursor"], limit=limit) for _ in range(3)]
-    await waiting(service, 3)
+    before = await list_sessions(wait=0).json()
+    assert [session["code"] for session in before["sessions"]] == [second, first]
+    waiters = [list_sessions(wait=LONG_S, since=before["cursor"], limit=limit) for _ in range(3)]
+    await until_waiting(service, 3)
     assert not any(waiter.task.done() for waiter in waiters)
     expected = [second]
     match change:
@@ -463,45 +463,45 @@ async def test_a_listing_comes_when_it_changes(change, limit, service, look):
             service.clock.ms += 150
             await service.store.expiry.sweep(service.clock.ms)
     for waiter in waiters:
-        found = await waiter.found()
-        assert [each["code"] for each in found["sessions"]] == expected[:limit]
-        again = await look(wait=0, since=found["cursor"], limit=limit).found()
-        assert again == found
+        result = await waiter.json()
+        assert [session["code"] for session in result["sessions"]] == expected[:limit]
+        again = await list_sessions(wait=0, since=result["cursor"], limit=limit).json()
+        assert again == result
 
 
-async def test_what_changes_no_listing_wakes_nobody(service, look):
+async def test_changes_that_affect_no_listing_wake_no_listing(service, list_sessions):
     answered = await service.offer()
     await send(service, answered, "answerer", answer="a")
     code = await service.offer()
-    cursor = (await look(wait=0).found())["cursor"]
-    waiter = look(wait=0.4, since=cursor)
-    await waiting(service, 1)
+    cursor = (await list_sessions(wait=0).json())["cursor"]
+    waiter = list_sessions(wait=0.4, since=cursor)
+    await until_waiting(service, 1)
     for topic, origin in [("lobby2", ORIGIN), ("lobb", ORIGIN), ("lobby\0", ORIGIN), ("lobby", OTHER)]:
         await service.offer(topic, origin=origin)
     await send(service, code, "offerer", candidates=["c"])
     await send(service, answered, "answerer", candidates=["c"])
     await service.post("/refresh", code=code, side="offerer")
     await service.post("/withdraw", code=answered, side="answerer")
-    found = await waiter.found()
+    result = await waiter.json()
     assert waiter.took_s >= 0.4
-    assert found["cursor"] == cursor
-    assert [each["code"] for each in found["sessions"]] == [code]
+    assert result["cursor"] == cursor
+    assert [session["code"] for session in result["sessions"]] == [code]
 
 
-async def test_a_limit_takes_so_many_of_the_newest_and_1000_at_most(service, look):
+async def test_limit_returns_the_newest_sessions_up_to_1000(service, list_sessions):
     codes = [await service.offer(info=str(n)) for n in range(120)][::-1]
     for limit in (1, 2, 50, 51, 119, 120, 121, 1000, 2000):
         for extra in ({}, {"wait": 0}):
-            found = await look(limit=limit, **extra).found()
-            assert [each["code"] for each in found["sessions"]] == codes[:limit]
-            assert ("cursor" in found) == bool(extra)
+            result = await list_sessions(limit=limit, **extra).json()
+            assert [session["code"] for session in result["sessions"]] == codes[:limit]
+            assert ("cursor" in result) == bool(extra)
     await asyncio.gather(*(service.store.create(ORIGIN, "lobby", "i", "o") for _ in range(890)))
-    assert len((await look(limit=5000).found())["sessions"]) == 1000
-    assert len((await look().found())["sessions"]) == 1010
+    assert len((await list_sessions(limit=5000).json())["sessions"]) == 1000
+    assert len((await list_sessions().json())["sessions"]) == 1010
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_whoever_follows_a_listing_sees_what_others_see(seed, service, look):
+async def test_listing_with_a_cursor_matches_the_plain_listing(seed, service, list_sessions):
     rng = random.Random(seed)
     live = []
     shown, cursor = [], None
@@ -519,27 +519,27 @@ async def test_whoever_follows_a_listing_sees_what_others_see(seed, service, loo
                 service.clock.ms += rng.choice([1, 500, 1000])
             case "s":
                 await service.store.expiry.sweep(service.clock.ms)
-        found = await look(wait=0, **({"since": cursor} if cursor else {})).found()
-        now = [each["code"] for each in await service.sessions()]
-        assert [each["code"] for each in found["sessions"]] == now
+        result = await list_sessions(wait=0, **({"since": cursor} if cursor else {})).json()
+        now = [session["code"] for session in await service.sessions()]
+        assert [session["code"] for session in result["sessions"]] == now
         if cursor is not None:
-            assert found["cursor"] != cursor or now == shown
-        shown, cursor = now, found["cursor"]
+            assert result["cursor"] != cursor or now == shown
+        shown, cursor = now, result["cursor"]
 
 
 class RealClock(Clock):
-    """The server's own clock, read as a HandClock is."""
+    """The system clock with the interface of HandClock."""
 
     ms = property(Clock.now_ms)
 
 
-async def test_the_servers_own_clock_ends_waits_in_time(start_service):
+async def test_waits_end_on_time_with_the_system_clock(start_service):
     service = await start_service(clock=RealClock())
     code = (await service.post("/lobby/offer", info="i", offer="o", ttl=1000))["code"]
     listing = await service.get("/lobby/sessions?wait=0")
     cursor, expires_ms = listing["cursor"], listing["sessions"][0]["expiresAt"]
     polled = Waiter(service.call("POST", "/poll", {"code": code, "side": "offerer", "wait": LONG_S}))
     listed = Waiter(service.call("GET", f"/lobby/sessions?wait={LONG_S}&since={cursor}"))
-    found = await asyncio.gather(polled.response(), listed.found())
+    responses = await asyncio.gather(polled.response(), listed.json())
     assert service.clock.ms >= expires_ms
-    assert (refused(found[0]), found[1]["sessions"]) == ((404, NOT_FOUND), [])
+    assert (refused(responses[0]), responses[1]["sessions"]) == ((404, NOT_FOUND), [])
