@@ -1,4 +1,4 @@
-// A member of a room that is no page: it sends back to each peer what it gets.
+// A member of a room outside a browser: it returns each message to its sender.
 
 import { room } from "tornado-signal";
 import { RTCPeerConnection } from "./webrtc.js";

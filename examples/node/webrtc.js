@@ -1,8 +1,8 @@
-// WebRTC for Node.js: @roamhq/wrtc, and what it lacks of the standard that tornado-signal uses.
+// WebRTC for Node.js: @roamhq/wrtc, with the parts of the standard that it lacks and tornado-signal uses.
 
 import wrtc from "@roamhq/wrtc";
 
-/** Makes its descriptions by itself when it is given none. */
+/** A connection that creates its local description if it gets none. */
 export class RTCPeerConnection extends wrtc.RTCPeerConnection {
   async setLocalDescription(description) {
     const make = () => (this.signalingState === "have-remote-offer" ? this.createAnswer() : this.createOffer());
@@ -10,16 +10,16 @@ export class RTCPeerConnection extends wrtc.RTCPeerConnection {
   }
 }
 
-// Its events become real ones, so that listeners can stop them and have options, such as `signal`.
+// Dispatch its events as real ones, so that listeners can stop them and have options such as `signal`.
 const targets = new WeakMap();
 const targetOf = (object) => targets.get(object) ?? targets.set(object, new EventTarget()).get(object);
 
 for (const { prototype } of [wrtc.RTCPeerConnection, wrtc.RTCDataChannel]) {
-  prototype.addEventListener = function (...given) {
-    targetOf(this).addEventListener(...given);
+  prototype.addEventListener = function (...args) {
+    targetOf(this).addEventListener(...args);
   };
-  prototype.removeEventListener = function (...given) {
-    targetOf(this).removeEventListener(...given);
+  prototype.removeEventListener = function (...args) {
+    targetOf(this).removeEventListener(...args);
   };
   prototype.dispatchEvent = function ({ type, data, candidate, channel, track, streams }) {
     const event = Object.assign(new Event(type), { data, candidate, channel, track, streams });

@@ -7,10 +7,10 @@ export interface Message {
 }
 
 /**
- * Be in a room as long as the component is there.
+ * Join a room while the component is mounted.
  *
- * @param url The server.
- * @param info What the others see of you.
+ * @param url The address of the server.
+ * @param info The text that the other members see.
  */
 export function useRoom(topic: string, url: string, info: string) {
   const [peers, setPeers] = useState<Peer[]>([]);
