@@ -234,4 +234,4 @@ def test_prometheus_watches_a_server_and_alerts_when_it_is_gone(servers, redis, 
     (alert,) = prometheus.until(lambda: [each for each in alerts() if each["labels"]["alertname"].endswith("Down")])
     labels = {"alertname": "TornadoSignalDown", "severity": "critical", "job": "tornado-signal"}
     assert alert["labels"] == labels | {"instance": instance(server)}
-    assert alert["annotations"]["summary"] == f"tornado-signal on {instance(server)} does not answer."
+    assert alert["annotations"]["summary"] == f"tornado-signal on {instance(server)} does not respond."
