@@ -1,4 +1,4 @@
-"""Fixtures of these tests; another folder brings the shared ones with `pytest_plugins`."""
+"""Fixtures of these tests. Another folder imports the shared ones with `pytest_plugins`."""
 
 import resource
 
@@ -9,13 +9,13 @@ from support.tls_fixtures import pair, pairs, trusting  # noqa: F401
 
 @pytest.fixture(scope="module", params=["uvloop", "asyncio"])
 def loop(request):
-    """The event loop under a server in a thread of its own."""
+    """The event loop of a server that runs in its own thread."""
     return request.param
 
 
 @pytest.fixture
 def descriptors():
-    """As many descriptors as this machine allows, for this process and those that it starts."""
+    """Raise the limit of open files to the machine's maximum, for this process and its children."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
     yield

@@ -1,4 +1,4 @@
-"""The operator's listener: alive, ready, and why not."""
+"""The admin listener: liveness, readiness, metrics and maintenance requests."""
 
 import asyncio
 import contextlib
@@ -17,12 +17,12 @@ from tornado_signal.limits.per_address import ADMIN_CONNECTIONS
 from tornado_signal.stores.leveldb.binding import plyvel
 
 GETS = ("/healthz", "/readyz", "/metrics")
-CARE = ("/inspect", "/compact")
+MAINTENANCE = ("/inspect", "/compact")
 
 
 @pytest.fixture
-def ask(service):
-    """A coroutine function that asks the admin listener, without an Origin."""
+def call_admin(service):
+    """A coroutine function that sends a request without an Origin to the admin listener."""
 
     async def call(method, path):
         response = await service.raw(head(method, path, [("Host", "localhost")]), method, service.admin_port)
@@ -34,11 +34,11 @@ def ask(service):
 
 
 @pytest.mark.parametrize("path", GETS[:2])
-async def test_a_server_that_works_is_alive_and_ready_and_its_store_as_before(path, service, ask):
+async def test_healthy_server_is_alive_and_ready(path, service, call_admin):
     code = await service.offer()
-    assert await ask("GET", path) == (200, {"status": "ok"})
-    assert await ask("HEAD", path) == (200, b"")
-    assert [each["code"] for each in await service.sessions()] == [code]
+    assert await call_admin("GET", path) == (200, {"status": "ok"})
+    assert await call_admin("HEAD", path) == (200, b"")
+    assert [session["code"] for session in await service.sessions()] == [code]
 
 
 async def test_metrics_are_served_without_the_data_directory(service):
@@ -53,12 +53,12 @@ async def test_metrics_are_served_without_the_data_directory(service):
     assert b"store_size_bytes" not in response.body
 
 
-async def test_draining_or_without_its_store_a_server_is_alive_and_nothing_more(service, ask):
+async def test_draining_server_or_server_without_store_is_alive_but_not_ready(service, call_admin):
     async def reasons():
-        assert await ask("GET", "/healthz") == (200, {"status": "ok"})
-        found = [await ask("GET", "/readyz"), *[await ask("POST", path) for path in CARE]]
-        assert {(status, fields["status"]) for status, fields in found} == {(503, "unavailable")}
-        return {fields["reason"] for _, fields in found}
+        assert await call_admin("GET", "/healthz") == (200, {"status": "ok"})
+        responses = [await call_admin("GET", "/readyz"), *[await call_admin("POST", path) for path in MAINTENANCE]]
+        assert {(status, fields["status"]) for status, fields in responses} == {(503, "unavailable")}
+        return {fields["reason"] for _, fields in responses}
 
     await service.close_store()
     assert all("database" in reason for reason in await reasons())
@@ -66,60 +66,60 @@ async def test_draining_or_without_its_store_a_server_is_alive_and_nothing_more(
     assert await reasons() == {"draining"}
 
 
-async def test_other_paths_and_methods_are_refused_in_json(ask):
+async def test_unknown_paths_and_methods_are_refused_in_json(call_admin):
     for method in ("GET", "POST"):
         for path in ("/", "/topics", "/healthz/", "/lobby/sessions", "/metrics/x"):
-            assert await ask(method, path) == (404, {"error": "Not found"})
+            assert await call_admin(method, path) == (404, {"error": "Not found"})
     for method in ("PUT", "DELETE", "OPTIONS"):
         for path in GETS:
-            assert await ask(method, path) == (405, {"error": "Method not allowed"})
-        for path in CARE:
-            assert (await ask(method, path))[0] in (403, 405)
-    for method, paths in (("POST", GETS), ("GET", CARE)):
+            assert await call_admin(method, path) == (405, {"error": "Method not allowed"})
+        for path in MAINTENANCE:
+            assert (await call_admin(method, path))[0] in (403, 405)
+    for method, paths in (("POST", GETS), ("GET", MAINTENANCE)):
         for path in paths:
-            assert await ask(method, path) == (405, {"error": "Method not allowed"})
+            assert await call_admin(method, path) == (405, {"error": "Method not allowed"})
 
 
-async def test_a_defect_is_a_500_and_in_the_log(service, ask, monkeypatch, caplog):
-    async def broken():
+async def test_internal_error_is_500_and_logged(service, call_admin, monkeypatch, caplog):
+    async def fail():
         raise ZeroDivisionError
 
-    monkeypatch.setattr(service.store, "probe", broken)
-    assert await ask("GET", "/readyz") == (500, {"error": "Internal server error"})
+    monkeypatch.setattr(service.store, "probe", fail)
+    assert await call_admin("GET", "/readyz") == (500, {"error": "Internal server error"})
     assert [record.exc_info[0] for record in caplog.records if record.levelno >= logging.ERROR] == [ZeroDivisionError]
     caplog.clear()
 
 
-async def test_the_public_listener_has_none_of_its_paths(service):
-    for path in (*GETS, *CARE):
+async def test_admin_paths_are_404_on_the_public_listener(service):
+    for path in (*GETS, *MAINTENANCE):
         assert (await service.call("GET", path)).status == 404
 
 
-# What only the operator's own programs may ask for.
+# Maintenance, which is only for programs of the operator.
 
 
 async def post(service, path, headers=(("Host", "127.0.0.1"),)):
     return await service.raw(head("POST", path, headers), "POST", service.admin_port)
 
 
-async def test_inspection_counts_all_that_is_committed(service):
+async def test_inspection_counts_everything_committed(service):
     codes = [await service.offer(f"topic {number % 3}", offer=str(number) + "x" * 3000) for number in range(600)]
-    held = dict(service.store.database.view.iterator())
+    entries = dict(service.store.database.view.iterator())
     response = await post(service, "/inspect")
     assert response.status == 200
-    counted = {"sessions": len(codes), "unanswered": len(codes), "entries": len(held), "topics": 3, "origins": 1}
-    assert response.json.items() >= counted.items()
-    assert response.json["total_bytes"] == sum(len(key) + len(value) for key, value in held.items())
+    expected = {"sessions": len(codes), "unanswered": len(codes), "entries": len(entries), "topics": 3, "origins": 1}
+    assert response.json.items() >= expected.items()
+    assert response.json["total_bytes"] == sum(len(key) + len(value) for key, value in entries.items())
     assert response.json["size_bytes"] == service.store.database.size_bytes()
     assert not service.store.database._pinned
     assert (len(response.json["largest_origins"]), len(response.json["largest_topics"])) == (1, 3)
     assert len((await post(service, "/inspect?most=2")).json["largest_topics"]) == 2
-    for most in ("1001", "-1", "", "x", "%C2%B2"):
-        assert (await post(service, f"/inspect?most={most}")).status == 400
+    for max_items in ("1001", "-1", "", "x", "%C2%B2"):
+        assert (await post(service, f"/inspect?most={max_items}")).status == 400
 
 
-@pytest.mark.parametrize("path", CARE)
-async def test_what_a_browser_sends_for_a_page_is_refused(path, service):
+@pytest.mark.parametrize("path", MAINTENANCE)
+async def test_maintenance_requests_from_browsers_are_refused(path, service):
     own = ("Host", "127.0.0.1")
     names = ["evil.example", "127.0.0.1.evil.example", "192.168.0.1", "[::2]", "", "x:1", "localhost.evil.example:80"]
     for headers in (
@@ -128,13 +128,13 @@ async def test_what_a_browser_sends_for_a_page_is_refused(path, service):
         *([("Host", host)] for host in (*names, "127.0.0.1:80:80", "::1", "127.1")),
     ):
         response = await post(service, path, headers)
-        assert response.status in (400, 403), headers  # some of these names are no names
+        assert response.status in (400, 403), headers  # some of these hosts are malformed
         assert set(response.json) == {"error"}
         assert "Access-Control-Allow-Origin" not in response.headers
 
 
 @pytest.mark.parametrize("end", ["closed", "failed"])
-async def test_the_store_goes_in_the_middle_of_an_inspection(end, service, caplog):
+async def test_inspection_fails_if_the_store_closes(end, service, caplog):
     await asyncio.gather(*[service.offer() for _ in range(400)])
     inspecting = asyncio.create_task(service.store.maintenance.inspect(1))
     await asyncio.sleep(0)
@@ -148,18 +148,18 @@ async def test_the_store_goes_in_the_middle_of_an_inspection(end, service, caplo
         await inspecting
     assert refused.value.reason == "the database was closed or reopened"
     async with asyncio.timeout(BOUND_S):
-        while end == "failed" and not service.store.available:  # noqa: ASYNC110 (nobody tells)
+        while end == "failed" and not service.store.available:  # noqa: ASYNC110 (there is no event for it)
             await asyncio.sleep(0.01)
     caplog.clear()
 
 
-async def test_a_compaction_loses_nothing(service):
+async def test_compaction_keeps_sessions(service):
     code = await service.offer()
     response = await post(service, "/compact")
     assert response.status == 200
     assert set(response.json) == {"before_bytes", "after_bytes"}
     assert response.json["after_bytes"] == service.store.database.size_bytes()
-    assert [each["code"] for each in await service.sessions()] == [code]
+    assert [session["code"] for session in await service.sessions()] == [code]
 
 
 @pytest.mark.parametrize(
@@ -167,16 +167,16 @@ async def test_a_compaction_loses_nothing(service):
     [b"", b"GET /", b"GET / HTTP/1.1\r\n\r\n", b"POST /compact HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"],
     ids=["silent", "half a head", "refused", "no body"],
 )
-def test_idle_connections_do_not_keep_probes_out(sent, start):
+def test_idle_connections_do_not_block_probes(sent, start):
     server = start("--admin-port", 0)
     port = int(server.admin_url.rpartition(":")[2])
     descriptors = f"/proc/{server.process.pid}/fd"
     before = len(os.listdir(descriptors))
     alive = head("GET", "/healthz", [("Host", "localhost")])
-    with contextlib.ExitStack() as ends:
+    with contextlib.ExitStack() as stack:
 
         def connect():
-            return ends.enter_context(socket.create_connection(("127.0.0.1", port), BOUND_S))
+            return stack.enter_context(socket.create_connection(("127.0.0.1", port), BOUND_S))
 
         clients = [connect() for _ in range(ADMIN_CONNECTIONS)]
         for client in clients:
@@ -196,9 +196,11 @@ def test_idle_connections_do_not_keep_probes_out(sent, start):
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:3001", "127.0.0.1.evil.example", "localhost.evil.example", "localhost.", "a"]
 )
-async def test_a_page_whose_name_leads_here_gets_nothing(host, service):
+async def test_request_with_a_dns_name_as_host_is_403(host, service):
     await service.offer()
-    for path, version, method in itertools.product(GETS + CARE, ("1.1", "1.0"), ("GET", "HEAD", "POST", "OPTIONS")):
+    for path, version, method in itertools.product(
+        GETS + MAINTENANCE, ("1.1", "1.0"), ("GET", "HEAD", "POST", "OPTIONS")
+    ):
         for target, named in ((path, host), (f"http://{host}{path}", "localhost")):
             raw = f"{method} {target} HTTP/{version}\r\nHost: {named}\r\nConnection: close\r\n\r\n".encode()
             response = await service.raw(raw, method, service.admin_port)
@@ -210,11 +212,11 @@ async def test_a_page_whose_name_leads_here_gets_nothing(host, service):
     "host",
     ["localhost", "localhost:1", "127.0.0.1:9000", "127.8.8.8", "[::1]", "[::1]:80", "10.1.2.3:80", "[fd00::1]:1"],
 )
-async def test_who_asks_by_an_address_or_as_localhost_is_served(host, service):
+async def test_request_with_an_address_or_localhost_as_host_is_served(host, service):
     for path in GETS:
         assert (await service.raw(head("GET", path, [("Host", host)]), "GET", service.admin_port)).status == 200
-        nameless = f"GET {path} HTTP/1.0\r\n\r\n".encode()  # of an old client; no browser is like that
-        assert (await service.raw(nameless, "GET", service.admin_port)).status == 200
-    for path in CARE:
-        expected = 403 if host.startswith(("10.", "[fd")) else 200  # for this machine alone
+        without_host = f"GET {path} HTTP/1.0\r\n\r\n".encode()  # only from old clients, never from browsers
+        assert (await service.raw(without_host, "GET", service.admin_port)).status == 200
+    for path in MAINTENANCE:
+        expected = 403 if host.startswith(("10.", "[fd")) else 200  # maintenance is for this machine only
         assert (await post(service, path, [("Host", host)])).status == expected

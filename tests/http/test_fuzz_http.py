@@ -1,4 +1,4 @@
-"""Requests that hypothesis makes up, over real sockets: never a 500, always JSON, always CORS, and the server lives."""
+"""Generated requests over real sockets: never a 500, always JSON and CORS headers, and the server stays up."""
 
 import json
 import re
@@ -29,7 +29,7 @@ TEXTS = {
 
 
 def check(response, method="GET"):
-    """What holds of every response, whatever was asked."""
+    """Check what is true of every response."""
     check_every_response(response, method)
     if response.status >= 300 and method != "HEAD":
         assert re.fullmatch(TEXTS[response.status], response.json["error"]), response
@@ -37,26 +37,26 @@ def check(response, method="GET"):
 
 @pytest.fixture
 def call(io_loop, service):
-    """A function that sends one request, checks the response, and that the server still answers."""
+    """A function that sends a request, checks the response, and checks that the server still responds."""
 
-    def one(method, target, body=None, **options):
-        async def calling():
+    def call_and_check(method, target, body=None, **options):
+        async def call_service():
             response = await service.call(method, target, body, **options)
             check(response, method)
             return response
 
-        return io_loop.run_sync(calling)
+        return io_loop.run_sync(call_service)
 
-    yield one
-    assert one("GET", "/health").status == 200
+    yield call_and_check
+    assert call_and_check("GET", "/health").status == 200
 
 
 @pytest.fixture
 def send(io_loop, service):
-    """A function that sends any bytes, and says that no more will come; the response, checked, or None."""
+    """A function that sends bytes and an end of file, and returns the checked response or None."""
 
-    def one(data, method="GET"):
-        async def sending():
+    def send_and_check(data, method="GET"):
+        async def send_to_service():
             async with service.connect() as connection:
                 await connection.send(data)
                 connection.writer.write_eof()
@@ -66,9 +66,9 @@ def send(io_loop, service):
             assert (await service.call("GET", "/health")).status == 200
             return response
 
-        return io_loop.run_sync(sending)
+        return io_loop.run_sync(send_to_service)
 
-    return one
+    return send_and_check
 
 
 texts = st.text() | st.sampled_from(["offerer", "answerer", "", "\0", "\ud800", "😀" * 257, "x" * 1025])
@@ -80,7 +80,7 @@ values = st.recursive(
 names = st.sampled_from(["info", "offer", "code", "side", "answer", "candidate"])
 bodies = st.dictionaries(names, values) | st.dictionaries(st.text(), values) | values
 posts = st.sampled_from(["/lobby/offer", "/answer", "/poll", "/%00/offer"])
-# What no URL may hold as it is goes percent-encoded, and often wrongly.
+# Characters that are invalid in a URL occur both raw and percent-encoded.
 paths = st.text(st.sampled_from("/abc%0123456789EFtopicsnr.;:@&=+$,?#~!'()*-_[]\\^|`{}\"<>"), max_size=60).map(
     "/{}".format
 )
@@ -102,7 +102,7 @@ header_names = st.from_regex(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,30}", fullmatch=True
         *("X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"),
     ]
 )
-# These say where a request ends; the transport's own tests are about them.
+# These headers delimit a request and are covered by the tests of the transport.
 FRAMING = {"host", "origin", "connection", "content-length", "transfer-encoding", "expect", "keep-alive", "upgrade"}
 FRAMING |= {"proxy-connection"}
 FRAMING |= {"proxy-connection", "upgrade"}
@@ -116,7 +116,7 @@ headers = st.lists(st.tuples(header_names.filter(lambda name: name.lower() not i
     | st.binary(max_size=200)
     | st.binary(max_size=20).map(lambda data: b'{"info":"' + data + b'"}'),
 )
-def test_any_body_is_taken_or_an_error_of_the_specification(path, body, call):
+def test_any_body_is_accepted_or_gets_a_documented_error(path, body, call):
     response = call("POST", path, body)
     assert response.status in (200, 400, 404)
     assert allowed_origin(response) == ORIGIN
@@ -129,15 +129,15 @@ def test_any_body_is_taken_or_an_error_of_the_specification(path, body, call):
         optional={"answer": texts, "candidate": texts},
     )
 )
-def test_a_session_takes_what_may_come_and_what_it_took_can_be_read(body, service, io_loop, call):
+def test_accepted_answers_and_candidates_can_be_polled(body, service, io_loop, call):
     code = io_loop.run_sync(service.offer)
     response = call("POST", "/answer", body | {"code": code})
     assert response.status in (200, 400)
     side = "offerer" if body["side"] == "answerer" else "answerer"
-    found = call("POST", "/poll", {"code": code, "side": side}).json
+    poll = call("POST", "/poll", {"code": code, "side": side}).json
     if response.status == 200:
-        kept = [found.get("answer"), *found.get("answerCandidates", found.get("offerCandidates"))]
-        assert (body.get("answer") or body.get("candidate")) in kept
+        stored = [poll.get("answer"), *poll.get("answerCandidates", poll.get("offerCandidates"))]
+        assert (body.get("answer") or body.get("candidate")) in stored
 
 
 @fuzzed
@@ -147,7 +147,7 @@ def test_a_session_takes_what_may_come_and_what_it_took_can_be_read(body, servic
     | segments.map("/{}/sessions".format)
     | segments.map("/{}".format),
 )
-def test_any_path_with_any_method_is_answered_in_json_with_cors(method, target, call):
+def test_any_path_and_method_gets_json_with_cors(method, target, call):
     response = call(method, target, b"{}" if method != "GET" else None)
     assert response.status in (200, 204, 400, 404, 405, 413, 414)
     assert allowed_origin(response) == ORIGIN
@@ -157,14 +157,14 @@ def test_any_path_with_any_method_is_answered_in_json_with_cors(method, target, 
 @given(
     topic=texts.filter(lambda text: "\ud800" not in text and 0 < len(text) <= 256), info=st.text(min_size=1, max_size=9)
 )
-def test_any_topic_of_1_to_256_characters_is_found(topic, info, call):
-    made = call("POST", f"/{segment(topic)}/offer", {"info": info, "offer": "o"})
-    assert made.status == 200
+def test_any_topic_of_1_to_256_characters_is_listed(topic, info, call):
+    offered = call("POST", f"/{segment(topic)}/offer", {"info": info, "offer": "o"})
+    assert offered.status == 200
     listed = call("GET", f"/{segment(topic)}/sessions").json["sessions"]
-    assert (listed[0]["code"], listed[0]["info"]) == (made.json["code"], info)
+    assert (listed[0]["code"], listed[0]["info"]) == (offered.json["code"], info)
     topics = call("GET", "/topics?limit=1000").json["topics"]
     assert {"topic": topic, "count": len(listed)} in topics
-    assert [each["topic"] for each in topics] == sorted(each["topic"] for each in topics)
+    assert [entry["topic"] for entry in topics] == sorted(entry["topic"] for entry in topics)
 
 
 numbers = st.integers(-5, 2**70).map(str) | st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=20)
@@ -176,7 +176,7 @@ numbers = st.integers(-5, 2**70).map(str) | st.text(st.characters(min_codepoint=
     limit=numbers,
     more=st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="#"), max_size=40),
 )
-def test_any_query_is_a_page_or_refused(page, limit, more, call):
+def test_any_query_gets_a_page_or_400(page, limit, more, call):
     page, limit = (text.replace("#", "%23") for text in (page, limit))
     response = call("GET", f"/topics?page={page}&limit={limit}&{more}")
     if response.status == 200:
@@ -193,16 +193,16 @@ def test_any_query_is_a_page_or_refused(page, limit, more, call):
     method=st.sampled_from(["GET", "POST", "OPTIONS"]),
     more=headers,
 )
-def test_other_headers_change_neither_status_nor_cors(target, method, more, call):
+def test_unrelated_headers_change_neither_status_nor_cors(target, method, more, call):
     body = b"[" if method == "POST" else None
-    plain, response = call(method, target, body), call(method, target, body, headers=more)
-    assert (response.status, response.body) == (plain.status, plain.body)
+    expected, response = call(method, target, body), call(method, target, body, headers=more)
+    assert (response.status, response.body) == (expected.status, expected.body)
     assert allowed_origin(response) == ORIGIN
 
 
 @fuzzed
 @given(origin=header_values)
-def test_any_origin_is_echoed_as_it_is_or_refused(origin, call):
+def test_any_origin_is_echoed_unchanged_or_refused(origin, call):
     response = call("GET", "/topics", origin=origin)
     stripped = origin.strip(" \t")
     if 0 < len(stripped) <= 512:
@@ -213,7 +213,7 @@ def test_any_origin_is_echoed_as_it_is_or_refused(origin, call):
 
 @fuzzed
 @given(method=st.from_regex(r"[A-Za-z!#$%&'*+.^_`|~-]{1,20}", fullmatch=True))
-def test_any_word_as_a_method_is_refused_in_json(method, send):
+def test_any_unknown_method_is_refused_in_json(method, send):
     response = send(head(method, "/topics", with_origin(ORIGIN)), method)
     assert response is not None
     assert response.status in ((200, 204) if method in ("GET", "HEAD", "OPTIONS") else (400, 405, 501))
@@ -229,9 +229,9 @@ REQUEST += b'{"info":"i","offer":"o"}'
     cut=st.integers(0, 12),
     inserted=st.binary(max_size=12) | st.sampled_from([b"\r\n", b"\0", b"\r\n\r\n", b" ", b":", b"\xff", b"\n"]),
 )
-def test_a_damaged_request_is_answered_in_json_or_hung_up_on(at, cut, inserted, send):
+def test_damaged_request_gets_json_or_a_closed_connection(at, cut, inserted, send):
     data = REQUEST[:at] + inserted + REQUEST[at + cut :]
     response = send(data, "OPTIONS")
-    origin_known = at >= REQUEST.index(HOST.encode())  # a header has ended when the next one's name has come
+    origin_known = at >= REQUEST.index(HOST.encode())  # a header is complete once the next one starts
     if response is not None and origin_known and b"origin" not in inserted.lower():
         assert allowed_origin(response) == ORIGIN, (data, response)

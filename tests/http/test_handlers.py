@@ -1,4 +1,4 @@
-"""What endpoints answer when all is well: the typical flow, texts, topics, origins, pages, listings and codes."""
+"""Successful responses of the endpoints: the typical flow, texts, topics, origins, pages, listings and codes."""
 
 import uuid
 
@@ -65,16 +65,16 @@ async def test_typical_flow(service):
     assert refused(gone) == (404, NOT_FOUND)
 
 
-async def test_each_offer_has_a_random_code(service):
-    found = [await service.post("/lobby/offer", info="i", offer="o") for _ in range(20)]
-    assert {tuple(each) for each in found} == {("code",)}
-    codes = {each["code"] for each in found}
+async def test_offer_codes_are_random_uuids(service):
+    offers = [await service.post("/lobby/offer", info="i", offer="o") for _ in range(20)]
+    assert {tuple(offer) for offer in offers} == {("code",)}
+    codes = {offer["code"] for offer in offers}
     assert len(codes) == 20
     assert {(uuid.UUID(code).version, str(uuid.UUID(code)) == code) for code in codes} == {(4, True)}
 
 
 @pytest.mark.parametrize("text", TEXTS)
-async def test_strings_come_back_as_they_went(text, service):
+async def test_strings_are_returned_unchanged(text, service):
     code = await service.offer(info=text, offer=text)
     for side in ("offerer", "answerer"):
         for candidate in (text, text, text + "!"):
@@ -88,7 +88,7 @@ async def test_strings_come_back_as_they_went(text, service):
     assert for_answerer == {"offer": text, "offerCandidates": [text, text, text + "!"]}
 
 
-async def test_codes_count_in_any_case_and_null_as_absent(service):
+async def test_codes_are_case_insensitive_and_null_means_absent(service):
     code = (await service.offer()).upper()
     await service.post("/answer", code=code, side="answerer", answer="a", candidate=None)
     await service.post("/answer", code=code, side="answerer", answer=None, candidate="c")
@@ -102,7 +102,7 @@ async def test_topics_are_listed_counted_and_isolated(service):
             codes.setdefault(topic, []).insert(0, await service.offer(topic, info=str(number)))
     assert len(codes) == len(TOPICS)
     for topic in TOPICS:
-        assert [each["code"] for each in await service.sessions(topic)] == codes[topic], topic
+        assert [session["code"] for session in await service.sessions(topic)] == codes[topic], topic
     expected = [(topic, len(codes[topic])) for topic in sorted(TOPICS)]  # Python compares by code point
     assert await service.topics() == expected
     for topic in TOPICS[::2]:
@@ -118,10 +118,10 @@ ORIGINS = [
 ]
 
 
-async def test_origins_share_nothing(service):
+async def test_origins_are_isolated(service):
     codes = {origin: await service.offer(origin=origin, info=origin) for origin in ORIGINS}
     for origin in ORIGINS:
-        assert [each["info"] for each in await service.sessions(origin=origin)] == [origin]
+        assert [session["info"] for session in await service.sessions(origin=origin)] == [origin]
         assert await service.topics(origin=origin) == [("lobby", 1)]
         for path, body in [
             ("/poll", {"side": "offerer"}),
@@ -140,19 +140,19 @@ async def test_origins_share_nothing(service):
             assert await service.post("/poll", code=code, side=side, origin=origin) == untouched
 
 
-async def test_every_page_of_every_limit(service):
+async def test_every_page_with_every_limit(service):
     names = sorted(f"t{number}" for number in range(23))
     for name in reversed(names):
         await service.offer(name)
     for limit in (1, 2, 7, 22, 23, 24, 1000):
         for number in range(1, 23 // limit + 3):
-            found = await service.get(f"/topics?page={number}&limit={limit}")
+            result = await service.get(f"/topics?page={number}&limit={limit}")
             shown = names[(number - 1) * limit : number * limit]
-            assert [each["topic"] for each in found["topics"]] == shown
-            assert found["pagination"] == page(number, limit, 23, more=number * limit < 23)
+            assert [entry["topic"] for entry in result["topics"]] == shown
+            assert result["pagination"] == page(number, limit, 23, more=number * limit < 23)
 
 
-async def test_a_page_has_100_topics_and_at_most_1000(service):
+async def test_page_has_100_topics_by_default_and_at_most_1000(service):
     for number in range(1005):
         await service.store.create(ORIGIN, f"{number:04}", "i", "o")
     for query, number, limit in [
@@ -167,22 +167,22 @@ async def test_a_page_has_100_topics_and_at_most_1000(service):
         ("?limit=5&other=x&page=2", 2, 5),
         ("?p%61ge=2&limit=%35", 2, 5),
     ]:
-        found = await service.get("/topics" + query)
-        assert len(found["topics"]) == max(0, min(limit, 1005 - (number - 1) * limit)), query
-        assert found["pagination"] == page(number, limit, 1005, more=number * limit < 1005), query
+        result = await service.get("/topics" + query)
+        assert len(result["topics"]) == max(0, min(limit, 1005 - (number - 1) * limit)), query
+        assert result["pagination"] == page(number, limit, 1005, more=number * limit < 1005), query
 
 
-async def test_listings_of_any_length_are_whole_and_newest_first(service):
+async def test_listings_of_any_length_are_complete_and_newest_first(service):
     for count in (49, 50, 51, 100, 333):
-        made = []
+        expected = []
         for number in range(count):
             service.clock.ms += number % 2
             code, _ = await service.store.create(ORIGIN, str(count), f"info {number}", "o" * 300)
-            made.insert(0, (str(uuid.UUID(bytes=code)), f"info {number}", service.clock.ms))
-        found = await service.sessions(str(count))
-        assert [(each["code"], each["info"], each["createdAt"]) for each in found] == made
-        bare = await service.call("HEAD", f"/{count}/sessions")
-        assert (bare.status, bare.body) == (200, b"")
+            expected.insert(0, (str(uuid.UUID(bytes=code)), f"info {number}", service.clock.ms))
+        sessions = await service.sessions(str(count))
+        assert [(session["code"], session["info"], session["createdAt"]) for session in sessions] == expected
+        head = await service.call("HEAD", f"/{count}/sessions")
+        assert (head.status, head.body) == (200, b"")
 
 
 async def test_content_codes_depend_on_origin_topic_and_offer(start_service):

@@ -1,4 +1,4 @@
-"""Every setting that a reload applies has somebody who applies it, and no other is applied."""
+"""Every setting documented as applied on reload is subscribed to, and no other setting is."""
 
 import dataclasses
 import re
@@ -17,10 +17,10 @@ from tornado_signal.settings.settings import LIVE, SETTINGS, Settings, merge
 from tornado_signal.transport import ServerState
 
 PACKAGE = Path(tornado_signal.__file__).parent
-ABOVE = "service/*.py http/*.py websocket/*.py admin/*.py process/lifecycle.py"
-# Where the settings of a subscriber are read, and how, if it keeps them.
+READERS = "service/*.py http/*.py websocket/*.py admin/*.py process/lifecycle.py"
+# Where settings of a subscriber are read later, and the pattern of such a read.
 READ_LATER = {
-    reload.OF_CALLS: [(ABOVE, r"service\.settings\.(\w+)"), ("service/service.py", r"self\.settings\.(\w+)")],
+    reload.OF_CALLS: [(READERS, r"service\.settings\.(\w+)"), ("service/service.py", r"self\.settings\.(\w+)")],
     reload.OF_THE_LOG: [
         ("http/errors.py", r"\blog\.settings\.(\w+)"),
         ("service/request_log.py", r"self\.settings\.(\w+)"),
@@ -41,17 +41,21 @@ class Recorder:
         return getattr(self._settings, name)
 
 
-def wired(service):
+def make_live_settings(service):
     transport = ServerState(service.application, make_refusal(service.shared.log))
     tls = SimpleNamespace(reload=lambda certificate, key: None)
     return reload.make_live_settings(service.settings, service.application, transport, tls)
 
 
-async def test_what_is_documented_as_applied_is_what_is_subscribed_to(service):
-    assert wired(service).names == LIVE == {each.name for each in SETTINGS if "applied on SIGHUP" in each.help}
+async def test_subscribed_settings_are_those_documented_as_reloadable(service):
+    assert (
+        make_live_settings(service).names
+        == LIVE
+        == {setting.name for setting in SETTINGS if "applied on SIGHUP" in setting.help}
+    )
 
 
-async def test_each_subscriber_reads_all_that_it_subscribes_to(service, tmp_path, monkeypatch):
+async def test_every_subscriber_reads_exactly_its_settings(service, tmp_path, monkeypatch):
     secret = tmp_path / "secret"
     secret.write_text("0123456789abcdef")
     files = dict.fromkeys(("turn_secret_file", "redis_password_file", "redis_sentinel_password_file"), secret)
@@ -64,24 +68,24 @@ async def test_each_subscriber_reads_all_that_it_subscribes_to(service, tmp_path
 
     monkeypatch.setattr(live_settings, "select", select)
     monkeypatch.setattr(reload.logs, "set_up", lambda *arguments: None)
-    wired(service).apply(dataclasses.replace(service.settings, **files))
-    later = {frozenset(names) for names in READ_LATER}
-    assert later < {names for names, _ in recorders}
+    make_live_settings(service).apply(dataclasses.replace(service.settings, **files))
+    read_later = {frozenset(names) for names in READ_LATER}
+    assert read_later < {names for names, _ in recorders}
     for names, recorder in recorders:
-        if names not in later:
+        if names not in read_later:
             assert recorder.read & LIVE == names
 
 
 @pytest.mark.parametrize("names", READ_LATER, ids=lambda names: names[0])
-def test_each_setting_that_is_read_when_it_is_needed_is_subscribed_to_by_its_reader(names):
+def test_settings_read_on_demand_are_subscribed_to_by_their_reader(names):
     read = set()
     for files, pattern in READ_LATER[names]:
-        for path in (path for each in files.split() for path in PACKAGE.glob(each)):
+        for path in (path for pattern_of_files in files.split() for path in PACKAGE.glob(pattern_of_files)):
             read |= set(re.findall(pattern, path.read_text()))
     assert read & LIVE == set(names)
 
 
-def test_a_change_that_nobody_applies_needs_a_restart():
+def test_change_of_a_setting_without_subscriber_needs_a_restart():
     live = LiveSettings(Settings())
     live.subscribe(lambda settings: lambda: None, "max_offer")
     changed = dataclasses.replace(Settings(), max_offer=100, max_candidates=100, data_dir=Path("elsewhere"))
@@ -90,22 +94,22 @@ def test_a_change_that_nobody_applies_needs_a_restart():
     assert merged == dataclasses.replace(Settings(), max_offer=100)
 
 
-def test_nobody_reads_a_setting_without_a_subscription():
-    live, seen = LiveSettings(Settings()), []
-    live.subscribe(lambda settings: lambda: seen.append(settings), "max_offer")
+def test_reading_a_setting_without_subscription_fails():
+    live, applied = LiveSettings(Settings()), []
+    live.subscribe(lambda settings: lambda: applied.append(settings), "max_offer")
     live.apply(dataclasses.replace(Settings(), max_offer=100))
-    assert (seen[0].max_offer, seen[0].session_timeout_ms) == (100, Settings().session_timeout_ms)
+    assert (applied[0].max_offer, applied[0].session_timeout_ms) == (100, Settings().session_timeout_ms)
     with pytest.raises(AttributeError):
-        _ = seen[0].max_candidates
+        _ = applied[0].max_candidates
 
 
-def test_when_a_file_cannot_be_used_nothing_changes():
+def test_failed_reload_changes_nothing():
     def refuse(settings):
         raise OperatorError("no such file")
 
-    live, seen = LiveSettings(Settings()), []
-    live.subscribe(lambda settings: lambda: seen.append(settings), "max_offer")
+    live, applied = LiveSettings(Settings()), []
+    live.subscribe(lambda settings: lambda: applied.append(settings), "max_offer")
     live.subscribe(refuse, "turn_secret_file")
     with pytest.raises(OperatorError):
         live.apply(dataclasses.replace(Settings(), max_offer=100))
-    assert (seen, live.current) == ([], Settings())
+    assert (applied, live.current) == ([], Settings())

@@ -1,4 +1,4 @@
-"""Batches, secrets, leaving and staying: what each side may do, and what it does (contract C4, C5, C6)."""
+"""Batches, secrets, withdraw and refresh: what each side may do (docs/http-api.md#batches and after it)."""
 
 import hashlib
 import json
@@ -21,19 +21,19 @@ from support.service import (
 from support.sse import open_stream
 
 SECRETS = {"offerer": "the offerer's secret", "answerer": "the answerer's secret 😀"}
-LEAST, MOST = "s" * 16, "😀" * 256
+SHORTEST, LONGEST = "s" * 16, "😀" * 256
 
 
-async def answered(service, **secrets):
-    """A session with an answer, each side with its secret if it has one; its code."""
-    shown = {side: {"secret": secret} for side, secret in (secrets or SECRETS).items()}
-    code = (await service.post("/lobby/offer", info="i", offer="o", **shown.get("offerer", {})))["code"]
-    await service.post("/answer", code=code, side="answerer", answer="a", **shown.get("answerer", {}))
+async def answered_session(service, **secrets):
+    """Create a session with an answer and return its code. Each side has its secret from `secrets`, if any."""
+    credentials = {side: {"secret": secret} for side, secret in (secrets or SECRETS).items()}
+    code = (await service.post("/lobby/offer", info="i", offer="o", **credentials.get("offerer", {})))["code"]
+    await service.post("/answer", code=code, side="answerer", answer="a", **credentials.get("answerer", {}))
     return code
 
 
 @pytest.mark.parametrize("side", ["offerer", "answerer"])
-async def test_a_batch_is_taken_whole_and_in_its_order(side, service):
+async def test_batch_is_stored_completely_and_in_order(side, service):
     other, name = ("answerer", "offerCandidates") if side == "offerer" else ("offerer", "answerCandidates")
     for count in (1, 2, 99, 100):
         code = await service.offer()
@@ -44,11 +44,11 @@ async def test_a_batch_is_taken_whole_and_in_its_order(side, service):
         assert (await service.post("/poll", code=code, side=other))[name] == ["first", *batch, "last"]
 
 
-async def test_nothing_of_a_bad_batch_is_taken(service):
+async def test_invalid_batch_is_refused_entirely(service):
     code = await service.offer()
     for batch in ([], ["c"] * 101, "c", {"0": "c"}, True, ["c", ""], ["c", None], ["c", "\ud800"]):
-        for each in (code, NO_SUCH_CODE):
-            body = {"code": each, "side": "offerer", "candidates": batch}
+        for any_code in (code, NO_SUCH_CODE):
+            body = {"code": any_code, "side": "offerer", "candidates": batch}
             assert refused(await service.call("POST", "/answer", body)) == (400, invalid("candidates"))
     for fields in (
         {"candidate": "c", "candidates": ["c"]},
@@ -75,28 +75,28 @@ OPERATIONS = {
 CASES = [(name, side) for name in OPERATIONS for side in SECRETS if side == "answerer" or "answer" not in name]
 
 
-async def raw_answer(service, target, body, origin):
-    """The bytes of a response, but for its Date, its own name and its origin."""
+async def raw_response(service, target, body, origin):
+    """Return the bytes of a response without its date, request id and origin."""
     data = json.dumps(body).encode()
     async with service.connect() as connection:
         length = [("Content-Length", str(len(data)))]
         await connection.send(head("POST" if body else "GET", target, with_origin(origin, length)) + data)
-        answer = await connection.reader.readuntil(b"\r\n\r\n")
-        answer += await connection.reader.readexactly(int(re.search(rb"Content-Length: ([0-9]+)", answer)[1]))
-    return re.sub(rb"(Date|X-Request-Id): [^\r]*", b"", answer).replace(origin.encode(), b"")
+        response = await connection.reader.readuntil(b"\r\n\r\n")
+        response += await connection.reader.readexactly(int(re.search(rb"Content-Length: ([0-9]+)", response)[1]))
+    return re.sub(rb"(Date|X-Request-Id): [^\r]*", b"", response).replace(origin.encode(), b"")
 
 
 @pytest.mark.parametrize(("name", "side"), CASES)
-async def test_a_side_does_everything_with_its_secret_and_nothing_without(name, side, service):
+async def test_every_operation_of_a_side_needs_its_secret(name, side, service):
     path, fields = OPERATIONS[name]
-    code = await answered(service)
+    code = await answered_session(service)
     body = {"code": code, "side": side, **fields}
-    missing = await raw_answer(service, path, body | {"code": NO_SUCH_CODE, "secret": SECRETS[side]}, ORIGIN)
+    missing = await raw_response(service, path, body | {"code": NO_SUCH_CODE, "secret": SECRETS[side]}, ORIGIN)
     assert missing.endswith(json.dumps({"error": NOT_FOUND}, separators=(",", ":")).encode())
-    assert await raw_answer(service, path, body | {"secret": SECRETS[side]}, OTHER) == missing
+    assert await raw_response(service, path, body | {"secret": SECRETS[side]}, OTHER) == missing
     other = SECRETS["answerer" if side == "offerer" else "offerer"]
-    for shown in ({}, {"secret": None}, {"secret": SECRETS[side] + "!"}, {"secret": other}, {"secret": LEAST}):
-        assert await raw_answer(service, path, body | shown, ORIGIN) == missing
+    for credentials in ({}, {"secret": None}, {"secret": SECRETS[side] + "!"}, {"secret": other}, {"secret": SHORTEST}):
+        assert await raw_response(service, path, body | credentials, ORIGIN) == missing
     poll = {"code": code, "side": "answerer", "secret": SECRETS["answerer"]}
     assert await service.post("/poll", **poll) == {"offer": "o", "offerCandidates": []}
     poll = {"code": code, "side": "offerer", "secret": SECRETS["offerer"]}
@@ -106,46 +106,46 @@ async def test_a_side_does_everything_with_its_secret_and_nothing_without(name, 
 
 
 @pytest.mark.parametrize("side", SECRETS)
-async def test_a_stream_without_its_secret_looks_like_one_of_no_session(side, service):
-    code = await answered(service)
-    missing = await raw_answer(service, f"/events?code={NO_SUCH_CODE}&side={side}", None, ORIGIN)
-    for secret in ("", "&secret=" + LEAST):
-        assert await raw_answer(service, f"/events?code={code}&side={side}{secret}", None, ORIGIN) == missing
-    assert await raw_answer(service, f"/events?code={code}&side={side}", None, OTHER) == missing
+async def test_stream_without_the_secret_has_the_response_of_a_missing_session(side, service):
+    code = await answered_session(service)
+    missing = await raw_response(service, f"/events?code={NO_SUCH_CODE}&side={side}", None, ORIGIN)
+    for secret in ("", "&secret=" + SHORTEST):
+        assert await raw_response(service, f"/events?code={code}&side={side}{secret}", None, ORIGIN) == missing
+    assert await raw_response(service, f"/events?code={code}&side={side}", None, OTHER) == missing
 
 
-async def test_the_secret_of_one_side_is_none_of_the_other(service):
-    for secrets in ({"offerer": LEAST}, {"answerer": MOST}):
-        code = await answered(service, **secrets)
+async def test_secret_of_one_side_does_not_apply_to_the_other(service):
+    for secrets in ({"offerer": SHORTEST}, {"answerer": LONGEST}):
+        code = await answered_session(service, **secrets)
         for side in SECRETS:
-            shown = {"secret": secrets[side]} if side in secrets else {}
-            await service.post("/answer", code=code, side=side, candidate="c", **shown)
+            credentials = {"secret": secrets[side]} if side in secrets else {}
+            await service.post("/answer", code=code, side=side, candidate="c", **credentials)
             body = {"code": code, "side": side}
             expected = 404 if side in secrets else 200
             assert (await service.call("POST", "/poll", body)).status == expected
 
 
-async def test_a_secret_counts_from_the_answer_that_shows_it(service):
+async def test_answerer_secret_applies_from_the_answer_on(service):
     code = await service.offer()
     await service.post("/answer", code=code, side="answerer", candidate="c")
     body = {"code": code, "side": "answerer", "answer": "a"}
-    await service.post("/answer", **body, secret=MOST)
-    await service.post("/answer", **body, secret=MOST)  # a retry
+    await service.post("/answer", **body, secret=LONGEST)
+    await service.post("/answer", **body, secret=LONGEST)  # a retry
     for fields in ({"answer": "a"}, {"answer": "b"}, {"answer": None, "candidate": "d"}):
         assert refused(await service.call("POST", "/answer", body | fields)) == (404, NOT_FOUND)
     assert (await service.post("/poll", code=code, side="offerer"))["answerCandidates"] == ["c"]
 
 
-async def test_a_bad_secret_is_refused_before_any_session_is_looked_for(service):
+async def test_invalid_secret_is_400_even_if_the_session_does_not_exist(service):
     for secret in ("", "s" * 15, "s" * 257, "😀" * 15, 1, True, {}, ["s" * 16], "s" * 16 + "\ud800"):
         for path, fields in [*OPERATIONS.values(), ("/lobby/offer", {"info": "i", "offer": "o"})]:
             body = {"code": NO_SUCH_CODE, "side": "answerer", **fields, "secret": secret}
             assert refused(await service.call("POST", path, body)) == (400, invalid("secret")), (path, fields)
 
 
-async def test_a_stream_takes_a_secret_of_any_characters_in_its_query(service):
-    for secret in (LEAST, MOST, "null and \0 void....", "é" * 16):
-        code = await answered(service, offerer=secret, answerer=secret)
+async def test_stream_accepts_secrets_of_any_characters_in_its_query(service):
+    for secret in (SHORTEST, LONGEST, "null and \0 void....", "é" * 16):
+        code = await answered_session(service, offerer=secret, answerer=secret)
         for side in SECRETS:
             await service.post("/poll", code=code, side=side, secret=secret)
             target = f"/events?code={code}&side={side}&secret={quote(secret)}"
@@ -153,31 +153,31 @@ async def test_a_stream_takes_a_secret_of_any_characters_in_its_query(service):
                 await stream.take()
 
 
-async def test_the_disk_holds_a_hash_of_a_secret_and_never_the_secret(service, tmp_path):
-    code = await answered(service)
+async def test_database_stores_hashes_of_secrets_only(service, tmp_path):
+    code = await answered_session(service)
     await service.post("/answer", code=code, side="offerer", candidate="c", secret=SECRETS["offerer"])
     body = {"code": code, "side": "offerer", "secret": "a secret that is wrong"}
     assert (await service.call("POST", "/refresh", body)).status == 404
     await service.close_store()
-    held = b"".join(path.read_bytes() for path in (tmp_path / "data0").iterdir() if path.is_file())
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "data0").iterdir() if path.is_file())
     for secret in SECRETS.values():
         data = secret.encode()
-        assert hashlib.sha256(data).digest() in held
-        assert data not in held
-        assert hashlib.sha256(data).hexdigest().encode() not in held
-    assert b"a secret" not in held
+        assert hashlib.sha256(data).digest() in stored
+        assert data not in stored
+        assert hashlib.sha256(data).hexdigest().encode() not in stored
+    assert b"a secret" not in stored
 
 
 @pytest.mark.parametrize("side", SECRETS)
 @pytest.mark.parametrize("unanswered", [True, False])
-async def test_a_withdrawn_session_is_gone_for_both_sides(side, unanswered, service):
+async def test_withdrawn_session_is_404_for_both_sides(side, unanswered, service):
     codes = [await service.offer(), await service.offer()]
     if not unanswered:
         await service.post("/answer", code=codes[0], side="answerer", answer="a")
         await service.post("/answer", code=codes[0], side="offerer", candidates=["c"] * 100)
     assert await service.post("/withdraw", code=codes[0], side=side) == {"success": True}
     assert await service.topics() == [("lobby", 1)]
-    assert [each["code"] for each in await service.sessions()] == codes[1:]
+    assert [session["code"] for session in await service.sessions()] == codes[1:]
     for path, fields in OPERATIONS.values():
         body = {"code": codes[0], "side": "answerer", **fields}
         assert refused(await service.call("POST", path, body)) == (404, NOT_FOUND)
@@ -185,7 +185,7 @@ async def test_a_withdrawn_session_is_gone_for_both_sides(side, unanswered, serv
     assert await service.topics() == []
 
 
-async def test_a_page_that_closes_withdraws_with_a_body_of_any_type(service):
+async def test_withdraw_accepts_a_body_of_any_content_type(service):
     for kind in ("text/plain;charset=UTF-8", "text/plain", "application/x-www-form-urlencoded"):
         code = await service.offer()
         body = json.dumps({"code": code, "side": "offerer"}).encode()
@@ -195,7 +195,7 @@ async def test_a_page_that_closes_withdraws_with_a_body_of_any_type(service):
         assert await service.topics() == []
 
 
-async def test_a_session_that_is_not_there_is_neither_withdrawn_nor_refreshed(service):
+async def test_withdraw_and_refresh_of_a_missing_session_are_404(service):
     code = await service.offer()
     for path in ("/withdraw", "/refresh"):
         for body, origin in [
@@ -219,7 +219,7 @@ async def test_a_session_that_is_not_there_is_neither_withdrawn_nor_refreshed(se
 
 @pytest.mark.parametrize("side", SECRETS)
 @pytest.mark.parametrize("unanswered", [True, False])
-async def test_a_refreshed_session_keeps_what_it_has_and_its_place(side, unanswered, service):
+async def test_refreshed_session_keeps_its_content_and_place(side, unanswered, service):
     code, newer = await service.offer(), await service.offer()
     if not unanswered:
         await service.post("/answer", code=code, side="answerer", answer="a")
@@ -229,14 +229,14 @@ async def test_a_refreshed_session_keeps_what_it_has_and_its_place(side, unanswe
         expires_ms = NOW_MS + step * (TIMEOUT_MS - 1) + TIMEOUT_MS
         assert await service.post("/refresh", code=code, side=side) == {"expiresAt": expires_ms}
         assert await service.topics() == [("lobby", 1 + unanswered)]
-        listed = {each["code"]: each for each in await service.sessions()}
+        listed = {session["code"]: session for session in await service.sessions()}
         assert list(listed) == ([newer, code] if unanswered else [newer])
         if unanswered:
             assert (listed[code]["createdAt"], listed[code]["expiresAt"]) == (NOW_MS, expires_ms)
         await service.store.expiry.sweep(service.clock.ms)
     service.clock.ms += TIMEOUT_MS - 1
-    found = await service.post("/poll", code=code, side="offerer")
-    assert found == {"answer": None if unanswered else "a", "answerCandidates": []}
+    poll = await service.post("/poll", code=code, side="offerer")
+    assert poll == {"answer": None if unanswered else "a", "answerCandidates": []}
     service.clock.ms += 1
     assert refused(await service.call("POST", "/poll", {"code": code, "side": "offerer"})) == (404, NOT_FOUND)
     assert await service.topics() == []
@@ -244,7 +244,7 @@ async def test_a_refreshed_session_keeps_what_it_has_and_its_place(side, unanswe
 
 
 @pytest.mark.parametrize("ttl", [1000, 1001, TIMEOUT_MS - 1, TIMEOUT_MS])
-async def test_an_offer_lives_as_long_as_it_asked_for_and_again_from_a_refresh_on(ttl, service):
+async def test_offer_expires_after_its_ttl_and_refresh_restarts_it(ttl, service):
     code = (await service.post("/lobby/offer", info="i", offer="o", ttl=ttl))["code"]
     (listed,) = await service.sessions()
     assert listed["expiresAt"] - listed["createdAt"] == ttl
@@ -252,22 +252,22 @@ async def test_an_offer_lives_as_long_as_it_asked_for_and_again_from_a_refresh_o
     assert await service.topics() == [("lobby", 1)]
     assert await service.post("/refresh", code=code, side="answerer") == {"expiresAt": service.clock.ms + ttl}
     service.clock.ms += ttl - 1
-    assert [each["code"] for each in await service.sessions()] == [code]
+    assert [session["code"] for session in await service.sessions()] == [code]
     service.clock.ms += 1
     assert (await service.sessions(), await service.topics()) == ([], [])
     assert refused(await service.call("POST", "/refresh", {"code": code, "side": "offerer"})) == (404, NOT_FOUND)
 
 
-async def test_a_bad_ttl_is_refused(service):
+async def test_invalid_ttl_is_400(service):
     for ttl in (0, -1, 999, TIMEOUT_MS + 1, 10**30, 1000.5, "1000", True, [], {}):
         body = {"info": "i", "offer": "o", "ttl": ttl}
         assert refused(await service.call("POST", "/lobby/offer", body)) == (400, invalid("ttl"))
     assert await service.topics() == []
 
 
-async def test_the_configured_timeout_is_the_longest_ttl(start_service):
+async def test_session_timeout_is_the_maximum_ttl(start_service):
     service = await start_service(session_timeout_ms=2000)
     assert refused(await service.call("POST", "/lobby/offer", {"info": "i", "offer": "o", "ttl": 2001}))[0] == 400
     for ttl in (None, 2000):
         await service.post("/lobby/offer", info="i", offer="o", ttl=ttl)
-    assert {each["expiresAt"] for each in await service.sessions()} == {NOW_MS + 2000}
+    assert {session["expiresAt"] for session in await service.sessions()} == {NOW_MS + 2000}

@@ -1,4 +1,4 @@
-"""HTTPS: connections count from the moment when they are accepted, whatever becomes of their handshakes."""
+"""HTTPS: connections count from accept on, however their handshakes end."""
 
 import asyncio
 import concurrent.futures
@@ -18,71 +18,71 @@ from tornado_signal.settings.settings import Settings
 from tornado_signal.system.tls import Tls
 from tornado_signal.transport import listener
 
-HALF = bytes.fromhex("160301020001000100")  # the beginning of a ClientHello that says it is longer
+HALF = bytes.fromhex("160301020001000100")  # the first bytes of a ClientHello that announces more
 HEALTHY = b"GET / HTTP/1.1\r\nHost: x\r\nOrigin: https://app.example\r\nConnection: close\r\n\r\n"
 
 
 @pytest.fixture
 def limits():
-    """Few connections for each address, also of this machine, and in all."""
+    """Limits with few connections per address, including loopback, and in total."""
     return Limits(Settings(unlimited_addresses=(), max_connections_per_address=5, max_connections=12))
 
 
 @pytest.fixture
 def limited(loop, pair, limits):
-    """A server with TLS and those limits; when it has ended nothing is counted any more."""
+    """A server with TLS and `limits`. All counts must be zero when it has stopped."""
     with serving(loop=loop, tls=Tls(*pair).context, limiter=limits) as running:
         yield running
-    assert counted(limits) == (0, 0)
+    assert connection_counts(limits) == (0, 0)
     assert not running.server._handshakes
 
 
-def counted(limits):
+def connection_counts(limits):
     return limits.connections, limits.refused
 
 
 def connect_from(address, port):
-    """A connection from one of this machine's addresses; nothing is said on it yet."""
+    """Connect from one of the loopback addresses and send nothing."""
     return socket.create_connection(("127.0.0.1", port), BOUND_S, source_address=(address, 0))
 
 
 def status(client, context):
-    """Do the handshake on a connection, ask something; the status, or None if the server has closed it."""
+    """Send a request after the handshake. Return the status, or None if the server closed the connection."""
     try:
         with context.wrap_socket(client, server_hostname="127.0.0.1") as secure:
             secure.sendall(HEALTHY)
-            found = answers(read_all(secure))
-            return found[0].status if found else None
+            responses = answers(read_all(secure))
+            return responses[0].status if responses else None
     except OSError:
         return None
 
 
-def until(true, limit_s=BOUND_S):
+def until(condition, limit_s=BOUND_S):
     end_s = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < end_s, "that did not come"
+    while not condition():
+        assert time.monotonic() < end_s, "the condition did not become true"
         time.sleep(0.01)
 
 
 @pytest.mark.parametrize("sent", [b"", HALF], ids=["silent", "half"])
-def test_connections_before_their_handshake_are_within_the_limits(sent, limited, limits, trusting):
-    with contextlib.ExitStack() as ends:
-        silent = [ends.enter_context(connect_from("127.0.0.3", limited.port)) for _ in range(40)]
+def test_connections_count_before_their_handshake(sent, limited, limits, trusting):
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(connect_from("127.0.0.3", limited.port)) for _ in range(40)]
         for client in silent:
             with contextlib.suppress(ConnectionError):
                 client.sendall(sent)
         until(lambda: limits.connections == 5)
         assert status(connect_from("127.0.0.2", limited.port), trusting) == 200
         assert {read_all(client) for client in silent[5:]} == {b""}
-        until(lambda: counted(limits) == (5, 0))
+        until(lambda: connection_counts(limits) == (5, 0))
         assert status(connect_from("127.0.0.3", limited.port), trusting) == 429
         for address in ("127.0.0.4", "127.0.0.5"):
             for _ in range(5):
-                ends.enter_context(connect_from(address, limited.port))
+                stack.enter_context(connect_from(address, limited.port))
         until(lambda: limits.connections == 12)
         assert status(connect_from("127.0.0.6", limited.port), trusting) == 503
-        until(lambda: counted(limits) == (12, 0))
-    until(lambda: counted(limits) == (0, 0))
+        until(lambda: connection_counts(limits) == (12, 0))
+    until(lambda: connection_counts(limits) == (0, 0))
     assert status(connect_from("127.0.0.3", limited.port), trusting) == 200
 
 
@@ -91,41 +91,40 @@ def reset(client):
     client.close()
 
 
-def nothing(client, trusting):
-    """Say nothing, and leave."""
+def send_nothing(client, trusting):
+    """Send nothing."""
 
 
-def plain(client, trusting):
+def send_plain_http(client, trusting):
     client.sendall(HEALTHY)
     assert b"HTTP" not in read_all(client)
 
 
-def noise(client, trusting):
-    """Send bytes that are no handshake."""
+def send_garbage(client, trusting):
     client.sendall(b"\0" * 100)
     assert read_all(client) == b""
 
 
-def half(client, trusting):
+def send_half(client, trusting):
     client.sendall(HALF)
 
 
-def half_and_reset(client, trusting):
-    """The same, without a farewell."""
+def send_half_and_reset(client, trusting):
+    """Send half a ClientHello and reset the connection."""
     client.sendall(HALF)
     time.sleep(0.02)
     reset(client)
 
 
-def half_closed(client, trusting):
-    """Say that nothing more will come, and wait."""
+def send_half_and_shut_down(client, trusting):
+    """Send half a ClientHello, shut down the sending side, and wait."""
     client.sendall(HALF)
     client.shutdown(socket.SHUT_WR)
     read_all(client)
 
 
-def too_old(client, trusting):
-    """Offer no version that the server speaks."""
+def offer_old_tls(client, trusting):
+    """Offer only a TLS version that the server does not support."""
     old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     old.set_ciphers("DEFAULT:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
@@ -133,55 +132,66 @@ def too_old(client, trusting):
     assert status(client, old) is None
 
 
-def distrustful(client, trusting):
+def reject_certificate(client, trusting):
     assert status(client, ssl.create_default_context()) is None
 
 
-def reset_behind_it(client, trusting):
-    """Do the handshake, and leave without a farewell."""
+def reset_after_handshake(client, trusting):
+    """Reset the connection after the handshake."""
     reset(trusting.wrap_socket(client, server_hostname="127.0.0.1"))
 
 
-def served(client, trusting):
+def complete_request(client, trusting):
     assert status(client, trusting) == 200
 
 
-def overdue(client, trusting):
+def miss_deadline(client, trusting):
     assert read_all(client) == b""
 
 
-def half_and_overdue(client, trusting):
-    """The same in the middle of the first message."""
+def send_half_and_miss_deadline(client, trusting):
     client.sendall(HALF)
-    overdue(client, trusting)
+    miss_deadline(client, trusting)
 
 
 HANDSHAKES = [
-    *(nothing, plain, noise, half, half_and_reset, half_closed, too_old, distrustful, reset_behind_it, served, overdue),
-    *(half_and_overdue, reset),
+    *(
+        send_nothing,
+        send_plain_http,
+        send_garbage,
+        send_half,
+        send_half_and_reset,
+        send_half_and_shut_down,
+        offer_old_tls,
+        reject_certificate,
+        reset_after_handshake,
+        complete_request,
+        miss_deadline,
+    ),
+    *(send_half_and_miss_deadline, reset),
 ]
 
 
-@pytest.mark.parametrize("handshake", HANDSHAKES, ids=lambda each: each.__name__)
-def test_however_a_handshake_ends_its_connection_counts_no_more(handshake, limited, limits, trusting, monkeypatch):
-    with monkeypatch.context() as impatient:
-        if handshake in (overdue, half_and_overdue):
-            impatient.setattr(listener, "HEAD_S", 0.3)
-        for _ in range(7):  # more than an address may have at a time
+@pytest.mark.parametrize("handshake", HANDSHAKES, ids=lambda handshake: handshake.__name__)
+def test_connection_is_no_longer_counted_however_its_handshake_ends(handshake, limited, limits, trusting, monkeypatch):
+    with monkeypatch.context() as patch:
+        if handshake in (miss_deadline, send_half_and_miss_deadline):
+            patch.setattr(listener, "HEAD_S", 0.3)
+        for _ in range(7):  # more connections than an address may have open
             with contextlib.closing(connect_from("127.0.0.3", limited.port)) as client:
                 if handshake is reset:
                     reset(client)
                 else:
                     until(lambda: limits.connections == 1)
                     handshake(client, trusting)
-            until(lambda: counted(limits) == (0, 0))
+            until(lambda: connection_counts(limits) == (0, 0))
     assert status(connect_from("127.0.0.2", limited.port), trusting) == 200
-    until(lambda: not limited.server._handshakes and counted(limits) == (0, 0))
+    until(lambda: not limited.server._handshakes and connection_counts(limits) == (0, 0))
     assert status(connect_from("127.0.0.3", limited.port), trusting) == 200
 
 
-def test_many_handshakes_that_fail_leave_the_counts_as_they_were(limited, limits, trusting):
-    waves = [plain, half, half_and_reset, nothing, reset_behind_it]
+def test_concurrent_failing_handshakes_leave_correct_counts(limited, limits, trusting):
+    waves = [send_plain_http, send_half, send_half_and_reset, send_nothing, reset_after_handshake]
 
     def attack(number):
         for _ in range(5):
@@ -194,35 +204,35 @@ def test_many_handshakes_that_fail_leave_the_counts_as_they_were(limited, limits
         thread.start()
     for thread in threads:
         thread.join()
-    until(lambda: counted(limits) == (0, 0))
+    until(lambda: connection_counts(limits) == (0, 0))
     assert status(connect_from("127.0.0.2", limited.port), trusting) == 200
 
 
-def test_as_many_as_may_get_their_429_over_tls(limited, limits, trusting):
-    with contextlib.ExitStack() as ends:
+def test_a_limited_number_of_excess_connections_get_429_over_tls(limited, limits, trusting):
+    with contextlib.ExitStack() as stack:
         for _ in range(5):
-            ends.enter_context(connect_from("127.0.0.3", limited.port))
+            stack.enter_context(connect_from("127.0.0.3", limited.port))
         until(lambda: limits.connections == 5)
-        late = [ends.enter_context(connect_from("127.0.0.3", limited.port)) for _ in range(10)]
+        late = [stack.enter_context(connect_from("127.0.0.3", limited.port)) for _ in range(10)]
         until(lambda: limits.refused == SPARE_CONNECTIONS_PER_CLIENT)
         with concurrent.futures.ThreadPoolExecutor(len(late)) as threads:
-            found = list(threads.map(lambda client: status(client, trusting), late))
-        assert found == [429] * SPARE_CONNECTIONS_PER_CLIENT + [None] * (10 - SPARE_CONNECTIONS_PER_CLIENT)
+            statuses = list(threads.map(lambda client: status(client, trusting), late))
+        assert statuses == [429] * SPARE_CONNECTIONS_PER_CLIENT + [None] * (10 - SPARE_CONNECTIONS_PER_CLIENT)
 
 
-def test_a_server_that_stops_ends_handshakes_at_once(limited, limits):
-    with contextlib.ExitStack() as ends:
+def test_stopping_server_ends_handshakes_immediately(limited, limits):
+    with contextlib.ExitStack() as stack:
         for number in range(10):
-            client = ends.enter_context(connect_from(f"127.0.0.{number + 3}", limited.port))
+            client = stack.enter_context(connect_from(f"127.0.0.{number + 3}", limited.port))
             client.sendall(HALF if number % 2 else b"")
         until(lambda: limits.connections == 10)
-        limited.run(limited.server.close(10 * BOUND_S))  # it does not wait for them
+        limited.run(limited.server.close(10 * BOUND_S))  # close() does not wait for handshakes
         limited.run(asyncio.sleep(0.05))
         assert not limited.server._handshakes
-        assert counted(limits) == (0, 0)
+        assert connection_counts(limits) == (0, 0)
 
 
-def test_who_was_accepted_before_the_drain_has_time_for_its_handshake(limited, limits, trusting):
+def test_connection_accepted_before_the_drain_can_complete_its_handshake(limited, limits, trusting):
     with connect_from("127.0.0.3", limited.port) as accepted:
         until(lambda: limits.connections == 1)
         draining = asyncio.run_coroutine_threadsafe(limited.server.accept_no_more(), limited.loop)
@@ -232,28 +242,28 @@ def test_who_was_accepted_before_the_drain_has_time_for_its_handshake(limited, l
         secure = trusting.wrap_socket(accepted, server_hostname="127.0.0.1")
         draining.result(BOUND_S)
         secure.sendall(HEALTHY.replace(b"Connection: close\r\n", b""))
-        (answer,) = answers(read_all(secure))
-        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        (response,) = answers(read_all(secure))
+        assert (response.status, response.headers["connection"]) == (200, "close")
         secure.close()
     limited.run(limited.server.serve_the_rest(BOUND_S))
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
-def test_connections_are_left_to_other_processes_and_taken_again(tls, loop, pair, trusting):
-    def ask(client):
+def test_accepting_can_be_paused_and_resumed(tls, loop, pair, trusting):
+    def request_status(client):
         return status(client, trusting) if tls else plain_status(client)
 
     with serving(loop=loop, tls=Tls(*pair).context if tls else None) as running:
         for _ in range(2):
             running.run(running.server.accept(True))
-            assert ask(running.connect()) == 200
+            assert request_status(running.connect()) == 200
             for _ in range(2):
                 running.run(running.server.accept(False))
-            with running.connect() as left:
+            with running.connect() as waiting:
                 running.run(asyncio.sleep(0.1))
                 assert not running.server.state.connections
                 running.run(running.server.accept(True))
-                assert ask(left) == 200
+                assert request_status(waiting) == 200
         running.run(running.server.accept(False))
         running.run(running.server.accept_no_more())
         running.run(running.server.accept(True))

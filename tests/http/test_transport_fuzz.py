@@ -1,4 +1,4 @@
-"""Requests that hypothesis makes up: however they are cut and grouped, and whatever is done to their bytes."""
+"""Generated requests, divided into arbitrary segments, pipelined and mutated."""
 
 import itertools
 import socket
@@ -20,7 +20,7 @@ BLANK = st.text(" \t", max_size=3)
 
 @st.composite
 def requests(draw):
-    """A valid request that keeps its connection."""
+    """A valid request after which the connection stays open."""
     names = draw(st.lists(TOKEN.filter(lambda name: name.lower() not in SPECIAL), max_size=5))
     lines = [f"Host: {draw(st.sampled_from(['a', 'a.example:80', '[::1]:80', '']))}"]
     lines += [f"{name}:{draw(BLANK)}{draw(VALUE)}{draw(BLANK)}" for name in names]
@@ -44,7 +44,7 @@ def requests(draw):
 
 @st.composite
 def mutations(draw):
-    """Valid requests, and some of their bytes flipped, left out, doubled, or put elsewhere."""
+    """Valid requests with bytes flipped, removed, repeated or moved."""
     raw = bytearray(b"".join(draw(st.lists(requests(), min_size=1, max_size=3))))
     for _ in range(draw(st.integers(1, 6))):
         place = draw(st.integers(0, len(raw)))
@@ -55,39 +55,39 @@ def mutations(draw):
 
 
 @pytest.fixture(scope="module")
-def echoing():
+def echo_server():
     with serving() as running:
         yield running
 
 
-def spoken(running, pieces):
-    """Statuses, headers and bodies of what a server says to pieces that it reads one by one."""
+def exchange_pieces(running, pieces):
+    """Send pieces and return the statuses, headers and bodies of the responses."""
     with running.connect() as client:
         for piece in pieces:
             client.sendall(piece)
-        found = answers(read_all(client))
-    return [(each.status, {**each.headers, "date": None}, each.body) for each in found]
+        responses = answers(read_all(client))
+    return [(response.status, {**response.headers, "date": None}, response.body) for response in responses]
 
 
 @given(data=st.data())
-def test_requests_get_the_same_answers_however_cut_and_pipelined(echoing, data):
-    listed = data.draw(st.lists(requests(), min_size=1, max_size=6))
-    alone = [spoken(echoing, [request, CLOSE])[0] for request in listed]
-    assert [status for status, *_ in alone] == [200] * len(listed)
-    raw = b"".join(listed) + CLOSE
+def test_segmentation_and_pipelining_do_not_change_responses(echo_server, data):
+    drawn = data.draw(st.lists(requests(), min_size=1, max_size=6))
+    expected = [exchange_pieces(echo_server, [request, CLOSE])[0] for request in drawn]
+    assert [status for status, *_ in expected] == [200] * len(drawn)
+    raw = b"".join(drawn) + CLOSE
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=20)))
     sizes = [end - start for start, end in itertools.pairwise([0, *cuts, len(raw)]) if start < end]
     with chopping(*sizes):
-        assert spoken(echoing, [raw])[:-1] == alone
+        assert exchange_pieces(echo_server, [raw])[:-1] == expected
 
 
 @settings(max_examples=3 * settings().max_examples)
 @given(raw=mutations() | st.binary(max_size=300))
-def test_any_bytes_are_answered_in_http_without_a_500(echoing, raw):
-    with echoing.connect() as client:
+def test_any_bytes_get_http_responses_without_a_500(echo_server, raw):
+    with echo_server.connect() as client:
         client.sendall(raw)
         client.shutdown(socket.SHUT_WR)
         received = read_all(client)
-    statuses = [answer.status for answer in answers(received)]
+    statuses = [response.status for response in answers(received)]
     assert all(status < 500 or status in (501, 505) for status in statuses)
-    assert len(spoken(echoing, [CLOSE])) == 1
+    assert len(exchange_pieces(echo_server, [CLOSE])) == 1

@@ -1,4 +1,4 @@
-"""The life of connections: kept alive, pipelined, slow, vanishing, overdue, stopped, and in their thousands."""
+"""The life of connections: keep-alive, pipelining, slow and vanishing clients, deadlines, stopping, and scale."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"
 CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 BLOCK = b"x" * 65536
 BLOCKS = 1024
-SOON_S = 0.2  # a deadline that a test waits for
+SOON_S = 0.2  # deadline of tests that wait for it
 
 CLIENTS = """
 import resource, socket, sys
@@ -40,23 +40,23 @@ print(sum(client.recv(1) == b"" for client in clients))
 """
 
 
-class Waiting(web.RequestHandler):
-    """Answers when it is told to, or when the client is gone."""
+class WaitingHandler(web.RequestHandler):
+    """Responds once it is released or the client has disconnected."""
 
     def initialize(self):
-        self.told = asyncio.Event()
+        self.released = asyncio.Event()
 
     async def get(self):
         self.application.waiting.append(self)
-        await self.told.wait()
+        await self.released.wait()
         self.finish("told")
 
     def on_connection_close(self):
         self.application.gone += 1
-        self.told.set()
+        self.released.set()
 
 
-class Streaming(web.RequestHandler):
+class StreamingHandler(web.RequestHandler):
     """Sends BLOCKS blocks, as fast as the client reads them."""
 
     async def get(self):
@@ -69,8 +69,8 @@ class Streaming(web.RequestHandler):
             self.application.gone += 1
 
 
-class Large(web.RequestHandler):
-    """Sends all at once."""
+class LargeHandler(web.RequestHandler):
+    """Sends everything at once."""
 
     def get(self):
         self.application.sent += 1
@@ -79,10 +79,12 @@ class Large(web.RequestHandler):
 
 @pytest.fixture
 def running(loop):
-    """A server whose application knows how many handlers wait, blocks were sent, and handlers found nobody."""
+    """A server whose application counts waiting handlers, sent blocks, and disconnected clients."""
 
     def make():
-        application = echo_application(("/wait", Waiting), ("/stream", Streaming), ("/large", Large))
+        application = echo_application(
+            ("/wait", WaitingHandler), ("/stream", StreamingHandler), ("/large", LargeHandler)
+        )
         application.waiting, application.sent, application.gone = [], 0, 0
         return application
 
@@ -91,26 +93,26 @@ def running(loop):
 
 
 @pytest.fixture
-def impatient(monkeypatch):
-    """A function that shortens some deadlines."""
+def shorten_deadlines(monkeypatch):
+    """A function that shortens deadlines."""
 
-    def shorten(*names, seconds=SOON_S):
+    def shorten_to(*names, seconds=SOON_S):
         for name in names:
             monkeypatch.setattr(connection, name, seconds)
 
-    monkeypatch.setattr(listener, "TICK_S", 0.02)  # before `running`, which starts to tick
-    return shorten
+    monkeypatch.setattr(listener, "TICK_S", 0.02)  # must precede `running`, which starts the ticks
+    return shorten_to
 
 
 def until(condition):
     end_s = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < end_s, "waited in vain"
+        assert time.monotonic() < end_s, "the condition did not become true"
         time.sleep(0.005)
 
 
-def settled(value):
-    """What a value is when it has not changed for a while."""
+def stable_value(value):
+    """Return a value once it has been stable for 50 ms."""
     before = None
     while before != (before := value()):
         time.sleep(0.05)
@@ -131,30 +133,30 @@ def reset(client):
     client.close()
 
 
-def numbered(number, more=b""):
+def numbered_request(number, more=b""):
     return b"GET /%d HTTP/1.1\r\n" % number + HOST + more + b"\r\n"
 
 
-def paths(found):
-    return [int(answer.json["request"][1][1:]) for answer in found]
+def paths(responses):
+    return [int(response.json["request"][1][1:]) for response in responses]
 
 
-def living():
+def live_objects():
     gc.collect()
-    return sum(isinstance(each, Connection | HTTPStream) for each in gc.get_objects())
+    return sum(isinstance(obj, Connection | HTTPStream) for obj in gc.get_objects())
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
-def test_a_thousand_pipelined_requests_are_answered_in_their_order(running, at_once):
-    requests = [*map(numbered, range(999)), numbered(999, CLOSE)]
+def test_1000_pipelined_requests_are_answered_in_order(running, at_once):
+    requests = [*map(numbered_request, range(999)), numbered_request(999, CLOSE)]
     with running.connect() as client:
         for first in range(0, 1000, at_once):
             client.sendall(b"".join(requests[first : first + at_once]))
         assert paths(answers(read_all(client))) == list(range(1000))
 
 
-def test_little_is_read_and_less_parsed_behind_a_request_that_waits(running):
-    request = numbered(1)
+def test_little_is_read_after_a_waiting_request(running):
+    request = numbered_request(1)
     with running.connect() as client:
         client.sendall(WAIT)
         until(lambda: running.application.waiting)
@@ -166,19 +168,19 @@ def test_little_is_read_and_less_parsed_behind_a_request_that_waits(running):
                 while sent < 100_000_000:
                     sent += client.send(request * 1000)
             time.sleep(0.2)
-        assert sent < 30_000_000  # what the kernel holds
-        (there,) = running.server.state.connections
-        assert len(there._waiting) < 600_000
+        assert sent < 30_000_000  # the size of the kernel's buffers
+        (server_connection,) = running.server.state.connections
+        assert len(server_connection._waiting) < 600_000
         running.call(gc.collect)
-        assert running.call(living) < 400
-        running.call(running.application.waiting[0].told.set)
+        assert running.call(live_objects) < 400
+        running.call(running.application.waiting[0].released.set)
         client.settimeout(PATIENCE_S)
         assert b"told" in receive(client, 1000)
         reset(client)
     until(lambda: not running.server.state.connections)
 
 
-def test_a_body_behind_a_request_that_waits_stays_with_its_sender(running):
+def test_body_after_a_waiting_request_is_not_read(running):
     with running.connect() as client:
         client.sendall(WAIT + b"POST /1 HTTP/1.1\r\n" + HOST + b"Content-Length: 50000000\r\n\r\n")
         until(lambda: running.application.waiting)
@@ -188,72 +190,72 @@ def test_a_body_behind_a_request_that_waits_stays_with_its_sender(running):
             while sent < 50_000_000:
                 sent += client.send(BLOCK)
         assert sent < 30_000_000
-        running.call(running.application.waiting[0].told.set)
+        running.call(running.application.waiting[0].released.set)
         client.setblocking(True)
         client.sendall(b"x" * (50_000_000 - sent))
         client.shutdown(socket.SHUT_WR)
-        told, whole = answers(read_all(client))
-    assert told.body == b"told"
-    assert len(whole.json["body"]) == 50_000_000
+        released_response, echo = answers(read_all(client))
+    assert released_response.body == b"told"
+    assert len(echo.json["body"]) == 50_000_000
 
 
-def test_bytes_behind_requests_that_wait_are_bounded_for_all_together(running, monkeypatch):
+def test_bytes_read_after_waiting_requests_share_a_limit(running, monkeypatch):
     monkeypatch.setattr(running.server.state.unfinished, "max_bytes", 1_000_000)
-    much = WAIT + numbered(1) * 10_000
-    little = WAIT + b"".join(map(numbered, range(10))) + numbered(10, CLOSE)
-    with contextlib.ExitStack() as ends:
+    large_input = WAIT + numbered_request(1) * 10_000
+    small_input = WAIT + b"".join(map(numbered_request, range(10))) + numbered_request(10, CLOSE)
+    with contextlib.ExitStack() as stack:
         clients = []
         for number in range(1, 31):
-            client = ends.enter_context(running.connect())
+            client = stack.enter_context(running.connect())
             client.setblocking(False)
             with contextlib.suppress(BlockingIOError):
-                client.send(much)
+                client.send(large_input)
             client.settimeout(PATIENCE_S)
             clients.append(client)
             until(lambda number=number: len(running.application.waiting) == number)
-        settled(lambda: running.call(lambda: running.server.state.unfinished.bytes))
+        stable_value(lambda: running.call(lambda: running.server.state.unfinished.bytes))
         assert 100_000 < running.call(lambda: running.server.state.unfinished.bytes) <= 1_000_000
-        assert sum(there._refused == 503 for there in running.server.state.connections) > 10
-        modest = ends.enter_context(running.connect())
-        modest.sendall(little)
+        assert sum(served._refused == 503 for served in running.server.state.connections) > 10
+        small_client = stack.enter_context(running.connect())
+        small_client.sendall(small_input)
         until(lambda: len(running.application.waiting) == 31)
         with running.connect() as other:
-            other.sendall(numbered(7, CLOSE))
+            other.sendall(numbered_request(7, CLOSE))
             assert paths(answers(read_all(other))) == [7]
-        for waiting in running.application.waiting:
-            running.call(waiting.told.set)
-        assert paths(answers(read_all(modest))[1:]) == list(range(11))
-        *found, last = answers(read_all(clients[-1]))  # what was parsed is answered: a piece of what was sent
-        assert {answer.status for answer in found} == {200}
-        assert len(found) < 1000
+        for handler in running.application.waiting:
+            running.call(handler.released.set)
+        assert paths(answers(read_all(small_client))[1:]) == list(range(11))
+        *responses, last = answers(read_all(clients[-1]))  # parsed requests are answered, a part of those sent
+        assert {response.status for response in responses} == {200}
+        assert len(responses) < 1000
         assert last.status == 503
         assert last.json == {"error": "Service unavailable"}
     until(lambda: not running.server.state.connections)
     assert running.call(lambda: running.server.state.unfinished.bytes) == 0
 
 
-def test_a_slow_reader_pauses_the_handler(running):
+def test_slow_reader_pauses_the_handler(running):
     with running.connect() as client:
         client.sendall(STREAM.replace(HOST, HOST + CLOSE))
-        assert 0 < settled(lambda: running.application.sent) < BLOCKS / 4
-        (answer,) = answers(read_all(client))
-    assert (answer.whole, len(answer.body)) == (True, BLOCKS * len(BLOCK))
+        assert 0 < stable_value(lambda: running.application.sent) < BLOCKS / 4
+        (response,) = answers(read_all(client))
+    assert (response.whole, len(response.body)) == (True, BLOCKS * len(BLOCK))
     assert running.application.sent == BLOCKS
 
 
-def test_who_reads_a_little_before_each_deadline_is_not_dropped(running):
+def test_client_that_reads_before_each_deadline_stays_connected(running):
     with running.connect() as client:
         client.sendall(LARGE + CLOSE + b"\r\n")
         until(lambda: running.application.sent)
-        (there,) = running.server.state.connections
+        (server_connection,) = running.server.state.connections
         received = b""
         for _ in range(12):
-            left = running.call(there._transport.get_write_buffer_size)
-            while running.call(there._transport.get_write_buffer_size) == left:
+            buffered_bytes = running.call(server_connection._transport.get_write_buffer_size)
+            while running.call(server_connection._transport.get_write_buffer_size) == buffered_bytes:
                 received += receive(client, 1 << 18)
-            running.call(there.deadline_passed)
-        (answer,) = answers(received + read_all(client))
-    assert len(answer.body) == 512 * len(BLOCK)
+            running.call(server_connection.deadline_passed)
+        (response,) = answers(received + read_all(client))
+    assert len(response.body) == 512 * len(BLOCK)
 
 
 @pytest.mark.parametrize(
@@ -268,30 +270,30 @@ def test_who_reads_a_little_before_each_deadline_is_not_dropped(running):
     ],
     ids=["stream", "streams", "kept alive", "close", "head behind", "refusal behind"],
 )
-def test_who_never_reads_is_dropped(impatient, running, requests):
-    impatient("STALLED_S", "LINGER_S")
+def test_client_that_never_reads_is_disconnected(shorten_deadlines, running, requests):
+    shorten_deadlines("STALLED_S", "LINGER_S")
     with running.connect() as client:
         client.sendall(requests)
         until(lambda: running.application.sent and not running.server.state.connections)
     until(lambda: running.application.gone == (requests[:11] == STREAM[:11]))
 
 
-def test_no_more_work_is_done_for_who_asks_and_never_reads(impatient, running):
-    impatient("STALLED_S")
+def test_requests_of_a_client_that_never_reads_are_not_processed(shorten_deadlines, running):
+    shorten_deadlines("STALLED_S")
     with running.connect() as client:
         client.sendall((b"GET /large?blocks=16 HTTP/1.1\r\n" + HOST + b"\r\n") * 1000)
         until(lambda: running.application.sent and not running.server.state.connections)
     assert running.application.sent < 50
 
 
-def test_a_head_behind_a_slow_reader_has_its_deadline(impatient, running):
-    impatient("HEAD_S")
+def test_head_after_an_unread_response_has_a_deadline(shorten_deadlines, running):
+    shorten_deadlines("HEAD_S")
     with running.connect() as client:
         client.sendall(STREAM + b"GET / HTTP/1.1\r\nHo")
-        settled(lambda: running.application.sent)
-        found = answers(read_all(client))
-    assert [answer.status for answer in found] == [200, 408]
-    assert len(found[0].body) == BLOCKS * len(BLOCK)
+        stable_value(lambda: running.application.sent)
+        responses = answers(read_all(client))
+    assert [response.status for response in responses] == [200, 408]
+    assert len(responses[0].body) == BLOCKS * len(BLOCK)
 
 
 @pytest.mark.parametrize("leave", [socket.socket.close, reset], ids=["closed", "reset"])
@@ -310,9 +312,9 @@ def test_a_head_behind_a_slow_reader_has_its_deadline(impatient, running):
         (WAIT + b"nonsense\r\n\r\n", 1, 1),
     ],
 )
-def test_of_a_client_that_vanishes_nothing_stays_and_its_handler_learns_of_it(running, sent, handlers, gone, leave):
+def test_vanished_client_is_freed_and_its_handler_is_notified(running, sent, handlers, gone, leave):
     running.call(gc.collect)
-    before = running.call(living)
+    before = running.call(live_objects)
     client = running.connect()
     client.sendall(sent)
     until(lambda: len(running.server.state.connections) == 1)
@@ -323,17 +325,17 @@ def test_of_a_client_that_vanishes_nothing_stays_and_its_handler_learns_of_it(ru
     until(lambda: running.application.gone == gone)
     running.application.waiting.clear()
     running.call(gc.collect)
-    assert running.call(living) == before
+    assert running.call(live_objects) == before
 
 
-def test_a_client_vanishes_behind_its_answer(running, caplog):
+def test_client_that_vanishes_during_the_response_is_not_an_error(running, caplog):
     client = running.connect()
     client.sendall(WAIT.replace(HOST, HOST + b"Connection: close\r\n"))
     until(lambda: running.application.waiting)
     (handler,) = running.application.waiting
     finish = handler.request.connection.finish
     handler.request.connection.finish = lambda: (reset(client), finish())
-    running.call(handler.told.set)
+    running.call(handler.released.set)
     until(lambda: not running.server.state.connections)
     assert caplog.records == []
 
@@ -341,22 +343,22 @@ def test_a_client_vanishes_behind_its_answer(running, caplog):
 @pytest.mark.parametrize(
     ("sent", "statuses"),
     [
-        (numbered(1), [200]),
+        (numbered_request(1), [200]),
         (WAIT, [200]),
-        (numbered(1) + WAIT, [200] * 2),
-        (numbered(1) * 301, [200] * 301),
+        (numbered_request(1) + WAIT, [200] * 2),
+        (numbered_request(1) * 301, [200] * 301),
         (b"", []),
         (b"GET /", []),
         (POST + b"half", [400]),
     ],
 )
-def test_who_closes_its_half_gets_every_answer_and_the_end(running, sent, statuses):
+def test_client_that_half_closes_gets_every_response(running, sent, statuses):
     with running.connect() as client:
         client.sendall(sent)
         client.shutdown(socket.SHUT_WR)
-        found = answers(read_all(client))
-    assert [answer.status for answer in found] == statuses
-    assert all(answer.whole for answer in found)
+        responses = answers(read_all(client))
+    assert [response.status for response in responses] == statuses
+    assert all(response.whole for response in responses)
     until(lambda: not running.server.state.connections)
 
 
@@ -365,24 +367,24 @@ def test_who_closes_its_half_gets_every_answer_and_the_end(running, sent, status
     [
         ("IDLE_S", b"", []),
         ("IDLE_S", b"\r\n", []),
-        ("IDLE_S", numbered(1), [200]),
-        ("IDLE_S", numbered(1) * 3, [200, 200, 200]),
+        ("IDLE_S", numbered_request(1), [200]),
+        ("IDLE_S", numbered_request(1) * 3, [200, 200, 200]),
         ("HEAD_S", b"G", [408]),
         ("HEAD_S", b"GET / HTTP/1.1\r\nHost: a\r\nX", [408]),
-        ("HEAD_S", numbered(1) + b"GET / HTTP", [200, 408]),
+        ("HEAD_S", numbered_request(1) + b"GET / HTTP", [200, 408]),
         ("BODY_S", POST, [408]),
         ("BODY_S", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n", [100, 408]),
         ("BODY_S", CHUNKED + b"3\r\nabc\r\n", [408]),
-        ("BODY_S", numbered(1) * 2 + POST + b"half", [200, 200, 408]),
+        ("BODY_S", numbered_request(1) * 2 + POST + b"half", [200, 200, 408]),
         ("LINGER_S", b"nonsense\r\n\r\n", [400]),
     ],
 )
-def test_every_state_in_which_the_server_waits_ends_by_itself(impatient, running, deadline, sent, statuses):
-    impatient(deadline)
+def test_every_waiting_state_has_a_deadline(shorten_deadlines, running, deadline, sent, statuses):
+    shorten_deadlines(deadline)
     began_s = time.monotonic()
     with running.connect() as client:
         client.sendall(sent)
-        assert [answer.status for answer in answers(read_all(client))] == statuses
+        assert [response.status for response in answers(read_all(client))] == statuses
         until(lambda: not running.server.state.connections or statuses[-1:] == [408])
         assert deadline == "LINGER_S" or time.monotonic() - began_s >= SOON_S
 
@@ -390,8 +392,8 @@ def test_every_state_in_which_the_server_waits_ends_by_itself(impatient, running
 @pytest.mark.parametrize(
     "part", [b"GET / HTTP/1.1\r\nX: ", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n"]
 )
-def test_dripping_buys_no_time(impatient, running, part):
-    impatient("HEAD_S", "BODY_S")
+def test_slow_sending_does_not_extend_the_deadline(shorten_deadlines, running, part):
+    shorten_deadlines("HEAD_S", "BODY_S")
     began_s = time.monotonic()
     with running.connect() as client:
         client.sendall(part)
@@ -405,30 +407,30 @@ def test_dripping_buys_no_time(impatient, running, part):
     assert answers(received)[0].status == 408
 
 
-def test_a_connection_that_was_read_slowly_is_not_kept_for_ever(impatient, running):
-    impatient("IDLE_S")
+def test_slowly_read_connection_is_closed_when_idle(shorten_deadlines, running):
+    shorten_deadlines("IDLE_S")
     with running.connect() as client:
         client.sendall(LARGE + b"\r\n")
         until(lambda: running.application.sent)
         time.sleep(0.1)
-        (answer,) = answers(read_all(client))
-    assert len(answer.body) == 512 * len(BLOCK)
+        (response,) = answers(read_all(client))
+    assert len(response.body) == 512 * len(BLOCK)
 
 
-def test_a_handler_has_all_the_time_it_wants(impatient, running):
-    impatient("IDLE_S", "HEAD_S", "BODY_S", "STALLED_S", "LINGER_S", seconds=0.05)
+def test_handlers_have_no_deadline(shorten_deadlines, running):
+    shorten_deadlines("IDLE_S", "HEAD_S", "BODY_S", "STALLED_S", "LINGER_S", seconds=0.05)
     with running.connect() as client:
         client.sendall(WAIT)
         time.sleep(0.4)
         assert len(running.server.state.connections) == 1
-        running.call(running.application.waiting[0].told.set)
+        running.call(running.application.waiting[0].released.set)
         assert answers(read_all(client))[0].body == b"told"
 
 
-def test_a_server_that_stops_answers_what_is_under_way_until_its_limit(running):
+def test_stopping_server_completes_requests_until_the_time_limit(running):
     with contextlib.ExitStack() as stack:
-        idle, begun, waiting, stuck, streaming = (stack.enter_context(running.connect()) for _ in range(5))
-        begun.sendall(b"GET /1 HTTP/1.1\r\nHo")
+        idle, started, waiting, stuck, streaming = (stack.enter_context(running.connect()) for _ in range(5))
+        started.sendall(b"GET /1 HTTP/1.1\r\nHo")
         waiting.sendall(WAIT)
         until(lambda: len(running.application.waiting) == 1)
         stuck.sendall(WAIT)
@@ -440,14 +442,14 @@ def test_a_server_that_stops_answers_what_is_under_way_until_its_limit(running):
         assert read_all(idle) == b""
         with pytest.raises(ConnectionRefusedError):
             running.connect()
-        begun.sendall(b"st: a\r\n\r\n")
-        running.call(running.application.waiting[0].told.set)
-        for client in (begun, waiting):
-            (answer,) = answers(read_all(client))
-            assert (answer.status, answer.headers["connection"], answer.whole) == (200, "close", True)
+        started.sendall(b"st: a\r\n\r\n")
+        running.call(running.application.waiting[0].released.set)
+        for client in (started, waiting):
+            (response,) = answers(read_all(client))
+            assert (response.status, response.headers["connection"], response.whole) == (200, "close", True)
             client.close()
-        (answer,) = answers(read_all(streaming))
-        assert (answer.whole, len(answer.body)) == (True, BLOCKS * len(BLOCK))
+        (response,) = answers(read_all(streaming))
+        assert (response.whole, len(response.body)) == (True, BLOCKS * len(BLOCK))
         streaming.close()
         assert not closing.done()
         closing.result(PATIENCE_S)
@@ -455,73 +457,73 @@ def test_a_server_that_stops_answers_what_is_under_way_until_its_limit(running):
         assert running.application.gone == 1
 
 
-def test_who_was_let_in_before_the_end_is_served_for_the_last_time(running):
+def test_accepted_connections_are_served_once_more_while_draining(running):
     with contextlib.ExitStack() as stack:
-        kept, fresh, late, waiting = (stack.enter_context(running.connect()) for _ in range(4))
-        kept.sendall(numbered(1))
-        assert answers(kept.recv(4096))[0].status == 200
+        kept_alive, fresh, late, waiting = (stack.enter_context(running.connect()) for _ in range(4))
+        kept_alive.sendall(numbered_request(1))
+        assert answers(kept_alive.recv(4096))[0].status == 200
         waiting.sendall(WAIT)
         until(lambda: running.application.waiting and len(running.server.state.connections) == 4)
         running.run(running.server.accept_no_more())
         with pytest.raises(ConnectionRefusedError):
             running.connect()
-        for client in (kept, fresh):
-            client.sendall(numbered(2))
-            (answer,) = answers(read_all(client))
-            assert (answer.status, answer.headers["connection"], answer.whole) == (200, "close", True)
+        for client in (kept_alive, fresh):
+            client.sendall(numbered_request(2))
+            (response,) = answers(read_all(client))
+            assert (response.status, response.headers["connection"], response.whole) == (200, "close", True)
         serving_the_rest = asyncio.run_coroutine_threadsafe(running.server.serve_the_rest(0.3), running.loop)
         assert read_all(late) == b""
         serving_the_rest.result(PATIENCE_S)
         assert len(running.server.state.connections) <= 3
-        running.call(running.application.waiting[0].told.set)
-        (answer,) = answers(read_all(waiting))
-        assert (answer.headers["connection"], answer.body) == ("close", b"told")
+        running.call(running.application.waiting[0].released.set)
+        (response,) = answers(read_all(waiting))
+        assert (response.headers["connection"], response.body) == ("close", b"told")
 
 
-def test_no_time_is_spent_on_waiting_for_nobody(running):
+def test_drain_ends_with_the_last_connection(running):
     with running.connect() as client:
         until(lambda: running.server.state.connections)
         running.run(running.server.accept_no_more())
-        leaving = asyncio.run_coroutine_threadsafe(running.server.serve_the_rest(60), running.loop)
+        draining = asyncio.run_coroutine_threadsafe(running.server.serve_the_rest(60), running.loop)
         client.close()
-        leaving.result(PATIENCE_S)
+        draining.result(PATIENCE_S)
     running.run(running.server.serve_the_rest(60))
 
 
-def test_a_thousand_connections_that_end_in_every_way_leave_nothing_behind(loop):
+def test_1000_connections_leave_nothing_behind(loop):
     with serving(loop=loop) as running:
 
         def open_and_close(count):
             for number in range(count):
                 with running.connect() as client:
-                    client.sendall(numbered(number, CLOSE if number % 3 else b""))
+                    client.sendall(numbered_request(number, CLOSE if number % 3 else b""))
                     if number % 3:
                         read_all(client)
                     if number % 3 == 2:
                         reset(client)
             until(lambda: not running.server.state.connections)
             running.call(gc.collect)
-            return running.call(living)
+            return running.call(live_objects)
 
         assert open_and_close(100) == open_and_close(1000)
 
 
-def test_a_silent_connection_is_gone_without_the_garbage_collector(loop):
+def test_silent_connection_is_freed_without_the_garbage_collector(loop):
     with serving(loop=loop) as running:
         gc.collect()
-        before = running.call(living)
+        before = running.call(live_objects)
         gc.disable()
         try:
             for number in range(300):
                 with running.connect() as client:
                     client.sendall(b"GET /"[: number % 5])
             until(lambda: not running.server.state.connections)
-            until(lambda: running.call(living) == before)
+            until(lambda: running.call(live_objects) == before)
         finally:
             gc.enable()
 
 
-def test_ten_thousand_silent_connections_cost_less_than_4_kb_each(descriptors):
+def test_10_000_silent_connections_use_less_than_4_kb_each(descriptors):
     count = 10_000
     with serving() as running:
         before = resident_bytes()
@@ -535,10 +537,10 @@ def test_ten_thousand_silent_connections_cost_less_than_4_kb_each(descriptors):
             assert process.stdout.readline() == "ready\n"
             until(lambda: len(running.server.state.connections) == count)
             assert (resident_bytes() - before) / count < 4096
-            assert paths(running.exchange(numbered(1, CLOSE))) == [1]
+            assert paths(running.exchange(numbered_request(1, CLOSE))) == [1]
             running.run(running.server.close(5.0))
-            ended, _ = process.communicate("\n", PATIENCE_S)
-        assert int(ended) == count
+            closed_count, _ = process.communicate("\n", PATIENCE_S)
+        assert int(closed_count) == count
 
 
 def resident_bytes():
@@ -546,10 +548,10 @@ def resident_bytes():
         return int(statm.read().split()[1]) * resource.getpagesize()
 
 
-def test_the_kernel_gives_up_on_a_client_that_acknowledges_nothing(running):
+def test_keepalive_and_user_timeout_are_set_on_sockets(running):
     with running.connect():
         until(lambda: running.server.state.connections)
-        (only,) = running.server.state.connections
-        accepted = only._transport.get_extra_info("socket")
+        (server_connection,) = running.server.state.connections
+        accepted = server_connection._transport.get_extra_info("socket")
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == listener.SILENT_S * 1000

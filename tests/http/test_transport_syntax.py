@@ -1,6 +1,6 @@
-"""Odd and hostile requests: what this transport makes of them, however they arrive, next to Tornado's own server.
+"""Unusual and hostile requests, however they arrive, compared with the HTTP server of Tornado.
 
-Each test goes through all requests and names those that fail it: thousands of small tests would take much longer.
+Each test runs all requests and reports those that fail, because thousands of small tests would take much longer.
 """
 
 import contextlib
@@ -12,80 +12,80 @@ from support.http_corpus import CORPUS, GOOD, LAST
 from support.http_verdicts import DIFFERENT, ENDS, LAXER, REFUSED, STRICTER
 from support.raw_http import Answer, answers, chopping, read_all, serving
 
-TORNADO_REFUSES = b"HTTP/1.1 400 Bad Request\r\n\r\n"  # it says no length: the connection ends there
+TORNADO_REFUSES = b"HTTP/1.1 400 Bad Request\r\n\r\n"  # it has no length; the connection ends there
 
 
 @pytest.fixture(scope="module")
-def ours():
-    """This transport with an application that echoes."""
+def own_server():
+    """A server with this transport and an application that echoes requests."""
     with serving() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def tornados():
-    """Tornado's own server with the same application."""
+def tornado_server():
+    """A server of Tornado with the same application."""
     with serving(kind="tornado", quiet=False) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def whole(ours):
-    """What this transport answers to each request of the corpus when it arrives in one piece, with LAST behind it."""
-    return {name: seen(ours.exchange(raw + LAST)) for name, raw in CORPUS.items()}
+def expected(own_server):
+    """The responses of this transport to each request of the corpus in one segment, followed by LAST."""
+    return {name: comparable(own_server.exchange(raw + LAST)) for name, raw in CORPUS.items()}
 
 
-def seen(found: list[Answer]) -> list[tuple]:
-    """What has to be the same however the request arrives and whoever answers: refusals are compared by their kind."""
-    passing = ("date", "connection", "transfer-encoding")
+def comparable(responses: list[Answer]) -> list[tuple]:
+    """Return the parts of responses that must be the same for every segmentation and server."""
+    volatile = ("date", "connection", "transfer-encoding")
     return [
-        (answer.status, {key: value for key, value in answer.headers.items() if key not in passing}, answer.body)
-        for answer in found
-        if answer.status != 100
+        (response.status, {key: value for key, value in response.headers.items() if key not in volatile}, response.body)
+        for response in responses
+        if response.status != 100
     ]
 
 
-def refused(found: list[tuple]) -> bool:
-    """Whether the last answer is the transport's own, or none at all; handlers name their server."""
-    return not found or "server" not in found[-1][1]
+def is_refused(responses: list[tuple]) -> bool:
+    """Return whether the last response is from the transport or missing. Responses of handlers have a Server header."""
+    return not responses or "server" not in responses[-1][1]
 
 
-def by_tornado(tornados, raw: bytes) -> list[tuple]:
-    with tornados.connect() as client:
+def tornado_responses(tornado_server, raw: bytes) -> list[tuple]:
+    with tornado_server.connect() as client:
         with contextlib.suppress(ConnectionError):
             client.sendall(raw)
         received = read_all(client)
     received = received.replace(b"100 (Continue)", b"100 Continue")
     if not received.endswith(TORNADO_REFUSES):
-        return seen(answers(received))
-    return [*seen(answers(received.removesuffix(TORNADO_REFUSES))), (400, {}, b"")]
+        return comparable(answers(received))
+    return [*comparable(answers(received.removesuffix(TORNADO_REFUSES))), (400, {}, b"")]
 
 
-def test_what_tornado_refuses_is_refused_and_every_exception_is_in_a_table(subtests, whole, tornados):
+def test_requests_refused_by_tornado_are_refused_with_listed_exceptions(subtests, expected, tornado_server):
     for name, raw in CORPUS.items():
         with subtests.test(name):
-            here, there = whole[name], by_tornado(tornados, raw + LAST)
-            if refused(here) and refused(there):
-                found, here, there = None, here[:-1], there[:-1]  # what came before the refusal
-            elif refused(here):
-                found = STRICTER
-            elif refused(there):
-                found = LAXER
+            own, tornado = expected[name], tornado_responses(tornado_server, raw + LAST)
+            if is_refused(own) and is_refused(tornado):
+                table, own, tornado = None, own[:-1], tornado[:-1]  # compare the responses before the refusal
+            elif is_refused(own):
+                table = STRICTER
+            elif is_refused(tornado):
+                table = LAXER
             else:
-                found = DIFFERENT if here != there else None
-            assert [table for table in (STRICTER, LAXER, DIFFERENT) if name in table] == (
-                [] if found is None else [found]
+                table = DIFFERENT if own != tornado else None
+            assert [listing for listing in (STRICTER, LAXER, DIFFERENT) if name in listing] == (
+                [] if table is None else [table]
             )
-            assert found is not None or here == there
+            assert table is not None or own == tornado
 
 
-def test_a_refusal_has_its_status_and_is_the_end(subtests, whole):
-    for name, answered in whole.items():
+def test_refusal_has_the_expected_status_and_is_the_last_response(subtests, expected):
+    for name, responses in expected.items():
         with subtests.test(name):
-            *before, last = answered
-            assert not any(refused([answer]) for answer in before)
-            assert not any(b'"/smuggled"' in body for _, _, body in answered)
-            if refused(answered):
+            *before, last = responses
+            assert not any(is_refused([response]) for response in before)
+            assert not any(b'"/smuggled"' in body for _, _, body in responses)
+            if is_refused(responses):
                 assert last[0] == REFUSED[name]
                 assert last[1]["content-type"] == "application/json"
                 assert last[1]["vary"] == "Origin"
@@ -96,27 +96,27 @@ def test_a_refusal_has_its_status_and_is_the_end(subtests, whole):
                 assert (b'"/last"' in last[2]) == (name not in ENDS)
 
 
-def test_arriving_byte_by_byte_makes_no_difference(subtests, ours, whole):
+def test_single_bytes_get_the_same_responses(subtests, own_server, expected):
     for name, raw in CORPUS.items():
         with subtests.test(name), chopping(1):
-            assert seen(ours.exchange(raw + LAST)) == whole[name]
+            assert comparable(own_server.exchange(raw + LAST)) == expected[name]
 
 
-def test_arriving_in_two_pieces_makes_no_difference(subtests, ours, whole):
+def test_two_segments_get_the_same_responses(subtests, own_server, expected):
     for name, raw in CORPUS.items():
-        if name.startswith("byte "):  # like many others
+        if name.startswith("byte "):  # these are similar to many others
             continue
         places = {*range(5, min(len(raw), 150), 10), *range(len(raw) - 3, len(raw))}
         places |= {end.start() + step for end in itertools.islice(re.finditer(rb"\r\n", raw), 10) for step in range(3)}
         with subtests.test(name):
             for place in sorted(places & {*range(1, len(raw))}):
                 with chopping(place, 1 << 20):
-                    assert seen(ours.exchange(raw + LAST)) == whole[name], place
+                    assert comparable(own_server.exchange(raw + LAST)) == expected[name], place
 
 
-def test_arriving_behind_other_requests_makes_no_difference(subtests, ours, whole):
+def test_pipelined_requests_get_the_same_responses(subtests, own_server, expected):
     for name, raw in CORPUS.items():
         with subtests.test(name):
-            found = seen(ours.exchange(GOOD + GOOD + raw + LAST))
-            assert [body.count(b'"/good"') for _, _, body in found[:2]] == [1, 1]
-            assert found[2:] == whole[name]
+            responses = comparable(own_server.exchange(GOOD + GOOD + raw + LAST))
+            assert [body.count(b'"/good"') for _, _, body in responses[:2]] == [1, 1]
+            assert responses[2:] == expected[name]
