@@ -7,7 +7,7 @@ from tornado.ioloop import IOLoop
 
 @pytest.fixture
 def io_loop(request):
-    """The loop that the service runs on, or that of a function given as an indirect parameter."""
+    """The event loop of the service, or of a loop factory given as an indirect parameter."""
     new_loop = getattr(request, "param", uvloop.new_event_loop)
     loop = IOLoop(asyncio_loop=new_loop(), make_current=False)
     yield loop

@@ -1,4 +1,4 @@
-"""The numbers of a database: those of the sessions that are there, and never what anybody has said."""
+"""Statistics of a database: they count the existing sessions and contain no text of clients."""
 
 import json
 import random
@@ -14,8 +14,8 @@ from tornado_signal.stores.leveldb.changes import Removal
 TIMEOUT_MS = 1000
 
 
-class Held:
-    """Entries as the store would write them."""
+class FakeDatabase:
+    """The entries that the store would write."""
 
     def __init__(self):
         self.entries = {layout.FORMAT_KEY: layout.pack_number(1)}
@@ -32,37 +32,37 @@ class Held:
         session = Session(code, topic, "their info", NOW_MS, expires_ms, TIMEOUT_MS, self.serial)
         self.apply(changes.created(origin, session, "their offer"))
         if answered:
-            leaving = Removal(self.serial + 1, Reason.ANSWERED, expires_ms)
-            self.apply(changes.answered(origin, session, Answer("their answer", 1), leaving))
+            removal = Removal(self.serial + 1, Reason.ANSWERED, expires_ms)
+            self.apply(changes.answered(origin, session, Answer("their answer", 1), removal))
         for side in Side:
             texts = ((number, "their candidate") for number in range(2, 2 + candidates))
             self.apply(changes.candidates_added(layout.pack_session_prefix(origin, code), side, texts))
 
-    def census(self, most=20):
-        census = Census(NOW_MS, most)
+    def census(self, max_items=20):
+        census = Census(NOW_MS, max_items)
         census.count(sorted(self.entries.items()))
         return census.end()
 
 
 def test_an_empty_database_counts_nothing():
-    held = Held()
-    numbers = held.census()
+    database = FakeDatabase()
+    numbers = database.census()
     assert (numbers.pop("entries"), numbers.pop("total_bytes")) == (1, 9)
     assert numbers.pop("largest_origins") == numbers.pop("largest_topics") == []
     assert set(numbers.values()) == {0}
 
 
 def test_sessions_are_counted_by_state_origin_and_topic():
-    held = Held()
-    held.add("https://a", "one", candidates=2)
-    held.add("https://a", "one", answered=True, candidates=1)
-    held.add("https://a", "two", expires_ms=NOW_MS)
-    held.add("https://b", "one", answered=True, expires_ms=NOW_MS)
-    held.add("https://b", "one", expires_ms=NOW_MS + 1)
-    numbers = held.census()
+    database = FakeDatabase()
+    database.add("https://a", "one", candidates=2)
+    database.add("https://a", "one", answered=True, candidates=1)
+    database.add("https://a", "two", expires_ms=NOW_MS)
+    database.add("https://b", "one", answered=True, expires_ms=NOW_MS)
+    database.add("https://b", "one", expires_ms=NOW_MS + 1)
+    numbers = database.census()
     first, second = numbers["largest_origins"]
     sizes = {name: 0 for name in ("https://a", "https://b")}
-    for key, value in held.entries.items():
+    for key, value in database.entries.items():
         if key.startswith(layout.SESSIONS):
             sizes[layout.unpack_session_key(key)[0]] += len(key + value)
     names = ["origin", "sessions", "unanswered", "answered", "expired", "candidates", "bytes"]
@@ -74,43 +74,43 @@ def test_sessions_are_counted_by_state_origin_and_topic():
         {"origin": "https://a", "topic": "one", "unanswered": 1},
         {"origin": "https://b", "topic": "one", "unanswered": 1},
     ]
-    assert numbers["entries"] == len(held.entries)
-    assert numbers["total_bytes"] == sum(len(key + value) for key, value in held.entries.items())
+    assert numbers["entries"] == len(database.entries)
+    assert numbers["total_bytes"] == sum(len(key + value) for key, value in database.entries.items())
     assert "their" not in json.dumps(numbers)
 
 
-@pytest.mark.parametrize("most", [0, 1, 3, 100])
-def test_the_largest_origins_and_topics_are_named(most):
-    held = Held()
-    rng = random.Random(most)
+@pytest.mark.parametrize("max_items", [0, 1, 3, 100])
+def test_largest_origins_and_topics_are_listed(max_items):
+    database = FakeDatabase()
+    rng = random.Random(max_items)
     expected = {}
     for origin in rng.sample(range(1000), 12):
         for topic in rng.sample(range(1000), 4):
             expected[f"https://{origin}", f"topic\0{topic}"] = count = rng.randrange(1, 9)
             for _ in range(count):
-                held.add(f"https://{origin}", f"topic\0{topic}")
-    numbers = held.census(most)
+                database.add(f"https://{origin}", f"topic\0{topic}")
+    numbers = database.census(max_items)
     assert (numbers["origins"], numbers["topics"]) == (12, 48)
     assert numbers["sessions"] == sum(expected.values())
     topics = numbers["largest_topics"]
-    assert [each["unanswered"] for each in topics] == sorted(expected.values(), reverse=True)[:most]
-    assert all(expected[each["origin"], each["topic"]] == each["unanswered"] for each in topics)
+    assert [entry["unanswered"] for entry in topics] == sorted(expected.values(), reverse=True)[:max_items]
+    assert all(expected[entry["origin"], entry["topic"]] == entry["unanswered"] for entry in topics)
     by_origin = {}
     for (origin, _), count in expected.items():
         by_origin[origin] = by_origin.get(origin, 0) + count
     origins = numbers["largest_origins"]
-    assert [each["sessions"] for each in origins] == sorted(by_origin.values(), reverse=True)[:most]
-    assert all(by_origin[each["origin"]] == each["sessions"] for each in origins)
+    assert [entry["sessions"] for entry in origins] == sorted(by_origin.values(), reverse=True)[:max_items]
+    assert all(by_origin[entry["origin"]] == entry["sessions"] for entry in origins)
 
 
 def test_memory_does_not_grow_with_origins_and_topics():
-    held = Held()
+    database = FakeDatabase()
     census = Census(NOW_MS, 5)
     for number in range(3000):
-        held.add(f"https://{number}", f"topic {number}")
-    for entry in sorted(held.entries.items()):
+        database.add(f"https://{number}", f"topic {number}")
+    for entry in sorted(database.entries.items()):
         census.count([entry])
-        kept = [each for each in vars(census).values() if isinstance(each, list)]
-        assert sum(map(len, kept)) <= 10
+        lists = [value for value in vars(census).values() if isinstance(value, list)]
+        assert sum(map(len, lists)) <= 10
     numbers = census.end()
     assert (numbers["sessions"], numbers["topics"]) == (3000, 3000)

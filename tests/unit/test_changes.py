@@ -1,4 +1,4 @@
-"""What each event in a session's life writes and deletes, applied to a plain dict."""
+"""The entries that each event of a session writes and deletes, applied to a plain dict."""
 
 import pytest
 
@@ -10,21 +10,21 @@ ORIGIN = "https://one.example"
 SESSION = Session(bytes(range(16)), "topic", "info", created_ms=10, expires_ms=20, timeout_ms=10, serial=3)
 KEY = layout.pack_session_prefix(ORIGIN, SESSION.code)
 LISTING = layout.pack_listing_key(ORIGIN, SESSION)
-LEAVING = Removal(7, Reason.ANSWERED, 99)
+REMOVAL = Removal(7, Reason.ANSWERED, 99)
 ANSWER = Answer("ånswer", 4, bytes(32))
 
 
-def applied(*events):
-    """What a database holds after some changes: deletes first, then puts."""
-    held = {}
+def apply(*events):
+    """Return the entries of a database after some changes. Deletes of a change precede its puts."""
+    entries = {}
     for change in events:
         for key in change.deletes:
-            held.pop(key, None)
-        held.update(change.puts)
-    return held
+            entries.pop(key, None)
+        entries.update(change.puts)
+    return entries
 
 
-def gone(reason):
+def departure(reason):
     key = layout.pack_departure_prefix(ORIGIN, "topic", expired=reason is Reason.EXPIRED) + layout.pack_number(7)
     return {key: layout.pack_departure_value(SESSION, reason), layout.pack_expiry_key(99, key): b""}
 
@@ -32,8 +32,8 @@ def gone(reason):
 CREATED = changes.created(ORIGIN, SESSION, "offer")
 
 
-def test_a_created_session_is_listed_and_will_expire():
-    assert applied(CREATED) == {
+def test_created_session_is_listed_and_has_an_expiry():
+    assert apply(CREATED) == {
         KEY + layout.HEAD: layout.pack_head(SESSION),
         KEY + layout.OFFER: b"offer",
         LISTING: layout.pack_listing_value(SESSION),
@@ -42,10 +42,10 @@ def test_a_created_session_is_listed_and_will_expire():
 
 
 def test_an_answer_ends_the_listing():
-    before = applied(CREATED)
-    after = applied(CREATED, changes.answered(ORIGIN, SESSION, ANSWER, LEAVING))
+    before = apply(CREATED)
+    after = apply(CREATED, changes.answered(ORIGIN, SESSION, ANSWER, REMOVAL))
     del before[LISTING]
-    assert after == before | {KEY + layout.ANSWER: layout.pack_answer(ANSWER)} | gone(Reason.ANSWERED)
+    assert after == before | {KEY + layout.ANSWER: layout.pack_answer(ANSWER)} | departure(Reason.ANSWERED)
 
 
 @pytest.mark.parametrize(
@@ -59,44 +59,46 @@ def test_candidates_are_appended(side, part):
 
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("expires_ms", [20, 25])
-def test_a_refreshed_session_expires_once_and_keeps_its_place(expires_ms, answered):
-    def began(session):
+def test_refreshed_session_has_one_expiry_and_keeps_its_place(expires_ms, answered):
+    def initial_changes(session):
         return [
             changes.created(ORIGIN, session, "offer"),
-            *[changes.answered(ORIGIN, session, ANSWER, LEAVING)] * answered,
+            *[changes.answered(ORIGIN, session, ANSWER, REMOVAL)] * answered,
         ]
 
     after = SESSION._replace(expires_ms=expires_ms)
     refreshed = changes.refreshed(ORIGIN, SESSION, after, listed=not answered)
-    assert applied(*began(SESSION), refreshed) == applied(*began(after))
+    assert apply(*initial_changes(SESSION), refreshed) == apply(*initial_changes(after))
 
 
 @pytest.mark.parametrize("reason", [Reason.EXPIRED, Reason.WITHDRAWN])
-def test_a_session_that_leaves_is_remembered_with_the_reason(reason):
-    before = applied(CREATED)
+def test_delisted_session_leaves_a_departure_with_its_reason(reason):
+    before = apply(CREATED)
     del before[LISTING]
-    assert applied(CREATED, changes.delisted(ORIGIN, SESSION, LEAVING._replace(reason=reason))) == before | gone(reason)
+    assert apply(CREATED, changes.delisted(ORIGIN, SESSION, REMOVAL._replace(reason=reason))) == before | departure(
+        reason
+    )
 
 
 @pytest.mark.parametrize(
-    "leaving", [changes.delisted(ORIGIN, SESSION, LEAVING), changes.answered(ORIGIN, SESSION, ANSWER, LEAVING)]
+    "removal", [changes.delisted(ORIGIN, SESSION, REMOVAL), changes.answered(ORIGIN, SESSION, ANSWER, REMOVAL)]
 )
-def test_a_removed_session_leaves_only_its_departure(leaving):
-    events = [CREATED, changes.candidates_added(KEY, Side.OFFERER, [(4, "a")]), leaving]
-    parts = [key for key in applied(*events) if key.startswith(KEY)]
-    assert applied(*events, changes.removed(KEY, SESSION, parts)) == gone(Reason.ANSWERED)
+def test_a_removed_session_leaves_only_its_departure(removal):
+    events = [CREATED, changes.candidates_added(KEY, Side.OFFERER, [(4, "a")]), removal]
+    parts = [key for key in apply(*events) if key.startswith(KEY)]
+    assert apply(*events, changes.removed(KEY, SESSION, parts)) == departure(Reason.ANSWERED)
 
 
 @pytest.mark.parametrize(
     ("change", "listed"),
     [
         (CREATED, 1),
-        (changes.answered(ORIGIN, SESSION, ANSWER, LEAVING), -1),
-        (changes.delisted(ORIGIN, SESSION, LEAVING), -1),
+        (changes.answered(ORIGIN, SESSION, ANSWER, REMOVAL), -1),
+        (changes.delisted(ORIGIN, SESSION, REMOVAL), -1),
         (changes.refreshed(ORIGIN, SESSION, SESSION, listed=True), 0),
         (changes.refreshed(ORIGIN, SESSION, SESSION, listed=False), 0),
         (changes.removed(KEY, SESSION, []), 0),
-        (changes.merge(CREATED, changes.delisted(ORIGIN, SESSION, LEAVING), CREATED), 1),
+        (changes.merge(CREATED, changes.delisted(ORIGIN, SESSION, REMOVAL), CREATED), 1),
     ],
 )
 def test_each_change_counts_listed_sessions(change, listed):

@@ -1,4 +1,4 @@
-"""The server's time follows the wall clock, but never goes backwards and never stands still."""
+"""The time of the server follows the wall clock, never goes backwards and never stands still."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,8 +8,8 @@ from tornado_signal.system.clock import Clock
 SECOND_NS = 10**9
 
 
-class Machine:
-    """A machine's two clocks, turned by hand."""
+class FakeMachine:
+    """A machine whose two clocks are set by the test."""
 
     def __init__(self, wall_ns=1_700_000_000 * SECOND_NS, monotonic_ns=12_345):
         self.wall_ns, self.monotonic_ns = wall_ns, monotonic_ns
@@ -24,8 +24,8 @@ class Machine:
         self.wall_ns += ns + jump_ns
 
 
-def test_follows_the_wall_clock_to_the_millisecond_and_in_a_jump_forward():
-    machine = Machine()
+def test_follows_the_wall_clock_including_jumps_forward():
+    machine = FakeMachine()
     clock = machine.clock()
     shown_ms = [clock.now_ms()]
     for passed_ns, jump_ns in [(999_999, 0), (1, 0), (0, 3600 * SECOND_NS)]:
@@ -34,8 +34,8 @@ def test_follows_the_wall_clock_to_the_millisecond_and_in_a_jump_forward():
     assert shown_ms == [1_700_000_000_000, 0, 1, 3_600_001]
 
 
-def test_goes_on_at_its_pace_when_the_wall_clock_is_put_back():
-    machine = Machine()
+def test_continues_at_its_pace_if_the_wall_clock_is_set_back():
+    machine = FakeMachine()
     clock = machine.clock()
     began_ms = clock.now_ms()
     machine.pass_ns(0, jump_ns=-10 * SECOND_NS)
@@ -47,15 +47,15 @@ def test_goes_on_at_its_pace_when_the_wall_clock_is_put_back():
     assert clock.now_ms() == machine.wall_ns // 10**6 == began_ms + 19_000
 
 
-def test_a_pause_between_reading_both_clocks_is_not_kept():
-    machine = Machine()
-    pauses_ns = iter([0, 0, 0, 50_000_000, 50_000_000, 0, 0])  # the first when it is made
+def test_pause_between_reading_both_clocks_has_no_lasting_effect():
+    machine = FakeMachine()
+    pauses_ns = iter([0, 0, 0, 50_000_000, 50_000_000, 0, 0])  # the first ones belong to the constructor
 
-    def look(name):
+    def read_clock(name):
         machine.pass_ns(next(pauses_ns))
         return getattr(machine, name)
 
-    clock = Clock(lambda: look("wall_ns"), lambda: look("monotonic_ns"))
+    clock = Clock(lambda: read_clock("wall_ns"), lambda: read_clock("monotonic_ns"))
     for _ in range(2):
         began_ms = machine.wall_ns // 10**6
         assert began_ms <= clock.now_ms() <= machine.wall_ns // 10**6
@@ -63,7 +63,7 @@ def test_a_pause_between_reading_both_clocks_is_not_kept():
 
 
 def test_starts_at_the_newest_session_of_the_store():
-    machine = Machine()
+    machine = FakeMachine()
     clock = machine.clock(floor_ms=1_700_000_005_000)
     assert clock.now_ms() == 1_700_000_005_000
     machine.pass_ns(7 * SECOND_NS)
@@ -71,7 +71,7 @@ def test_starts_at_the_newest_session_of_the_store():
 
 
 def test_http_date_follows_the_time():
-    machine = Machine(wall_ns=784_111_777 * SECOND_NS)
+    machine = FakeMachine(wall_ns=784_111_777 * SECOND_NS)
     clock = machine.clock()
     dates = []
     for _ in range(3):
@@ -85,7 +85,7 @@ def test_http_date_follows_the_time():
     moves=st.lists(st.tuples(st.integers(0, 10**12), st.integers(-(10**15), 10**15)), max_size=20),
 )
 def test_never_goes_backwards_nor_stands_still(floor_ms, moves):
-    machine = Machine()
+    machine = FakeMachine()
     clock = machine.clock(floor_ms)
     shown_ms = clock.now_ms()
     assert shown_ms >= floor_ms

@@ -1,4 +1,4 @@
-"""The settings from every source, which source wins, what is refused, and what `--help` says."""
+"""Settings from every source, precedence of sources, invalid values, and the output of `--help`."""
 
 import dataclasses
 import ipaddress
@@ -11,15 +11,15 @@ from tornado_signal.settings.origins import Origins
 from tornado_signal.settings.settings import REPLACED, SETTINGS, Settings
 from tornado_signal.settings.sources import CONFIG_VARIABLE, ConfigError, load
 
-CONTRACT_D = {"--address": "127.0.0.1", "--port": 3000, "--socket-mode": 0o660, "--admin-port": None}
-CONTRACT_D |= {"--tls-certificate": None, "--tls-key": None, "--data-dir": Path("data"), "--codes": "random"}
-CONTRACT_D |= {"--session-timeout-ms": 300_000, "--sweep-interval-ms": 1000, "--durability": "fsync"}
-CONTRACT_D |= {"--allowed-origins": None, "--trusted-proxies": (), "--start-empty-if-damaged": False}
+DEFAULTS = {"--address": "127.0.0.1", "--port": 3000, "--socket-mode": 0o660, "--admin-port": None}
+DEFAULTS |= {"--tls-certificate": None, "--tls-key": None, "--data-dir": Path("data"), "--codes": "random"}
+DEFAULTS |= {"--session-timeout-ms": 300_000, "--sweep-interval-ms": 1000, "--durability": "fsync"}
+DEFAULTS |= {"--allowed-origins": None, "--trusted-proxies": (), "--start-empty-if-damaged": False}
 
 PROXIES = (ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
-# What a setting needs beside it, and would be refused without.
-BESIDE = {
+# Other settings that a setting requires.
+REQUIRED_WITH = {
     "tls_certificate": {"tls_key": Path("beside")},
     "tls_key": {"tls_certificate": Path("beside")},
     "store": {"durability": "os"},
@@ -27,7 +27,7 @@ BESIDE = {
     "workers": {"store": "redis", "durability": "os"},
 }
 
-# Setting, as text, as TOML, and what it becomes.
+# Name of the setting, its text, its TOML, and the resulting value.
 VALUES = [
     ("address", "::", '"::"', "::"),
     ("address", "signal.example", '"signal.example"', "signal.example"),
@@ -69,7 +69,7 @@ VALUES = [
     ("turn_servers", "turns:a.b:443?transport=tcp", '"turns:a.b:443?transport=tcp"', ("turns:a.b:443?transport=tcp",)),
 ]
 
-# Texts that no source takes.
+# Texts that are invalid in every source.
 REFUSED_TEXT = {
     "address": [
         *["", " ", "a b", "a\n", "127.0.0.1:80", "[::1]", "http://a", "-a"],
@@ -103,7 +103,7 @@ REFUSED_TEXT = {
     "turn_ttl_s": ["1d"],
 }
 
-# TOML values that are refused beside those texts.
+# TOML values that are invalid in addition to those texts.
 REFUSED_TOML = {
     "address": ['["127.0.0.1"]', "2130706433"],
     "port": ["[80]", "nan"],
@@ -125,8 +125,8 @@ REFUSED_TOML = {
 }
 
 
-def also(name, values=(), texts=(), toml=()):
-    """Add what a setting takes, as text, TOML and value, and what it refuses."""
+def add_values(name, values=(), texts=(), toml=()):
+    """Add valid values of a setting (as text, TOML and value) and invalid ones."""
     VALUES.extend((name, *value) for value in values)
     REFUSED_TEXT[name] = [*texts, *REFUSED_TEXT.get(name, [])]
     REFUSED_TOML[name] = [*toml, *REFUSED_TOML.get(name, [])]
@@ -135,11 +135,11 @@ def also(name, values=(), texts=(), toml=()):
 PATHS = ["tls_certificate", "tls_key", "redis_password_file", "redis_sentinel_password_file", "redis_ca"]
 for name in (*PATHS, "admin_token_file", "turn_secret_file"):
     values = [("none", '"none"', None), ("/etc/a b.pem", '"/etc/a b.pem"', Path("/etc/a b.pem"))]
-    also(name, values, ["", "a\0b"], ["1", "true", "['key.pem']"])
+    add_values(name, values, ["", "a\0b"], ["1", "true", "['key.pem']"])
 for name in ("redis_tls", "demo", "start_empty_if_damaged", "access_log"):
     values = [("true", "true", True), ("false", '"false"', False)]
-    also(name, values, ["", "yes", "True", "1", "on"], ["1", "[true]", "0.0"])
-also("access_log", [("addresses", '"addresses"', "addresses")])
+    add_values(name, values, ["", "yes", "True", "1", "on"], ["1", "[true]", "0.0"])
+add_values("access_log", [("addresses", '"addresses"', "addresses")])
 for name, words in {
     "store": ["leveldb", "redis"],
     "durability": ["fsync", "os", "replicated"],
@@ -148,8 +148,10 @@ for name, words in {
     "log_format": ["text", "json"],
 }.items():
     values = [(word, f'"{word}"', word) for word in words]
-    also(name, values, ["", "none", "10", words[0].upper(), words[1].title()], ["1", "false", "{}", f'["{words[1]}"]'])
-for name, (least, most) in {
+    add_values(
+        name, values, ["", "none", "10", words[0].upper(), words[1].title()], ["1", "false", "{}", f'["{words[1]}"]']
+    )
+for name, (least, greatest) in {
     "port": (0, 65_535),
     "workers": (1, 512),
     "redis_timeout_ms": (50, 60_000),
@@ -163,26 +165,30 @@ for name, (least, most) in {
     "admin_port": (0, 65_535),
     "turn_ttl_s": (120, 2_592_000),
 }.items():
-    values = [(str(least), str(least), least), (str(most), f'"{most}"', most), (str(most), f"{most:_}", most)]
-    beyond = [str(least - 1), str(most + 1)]
-    also(name, values, ["", "many", "1.5", *beyond], ["true", f"{most}.0", *beyond])
+    values = [
+        (str(least), str(least), least),
+        (str(greatest), f'"{greatest}"', greatest),
+        (str(greatest), f"{greatest:_}", greatest),
+    ]
+    beyond = [str(least - 1), str(greatest + 1)]
+    add_values(name, values, ["", "many", "1.5", *beyond], ["true", f"{greatest}.0", *beyond])
 for setting in SETTINGS:
     if setting.name.startswith(("max_", "rate_")):
         texts = ["", "0", "-1", "many", "1.5", "9007199254740993"]
-        also(setting.name, [("2000", "2_000", 2000)], texts, ["0", "true", "2000.0"])
+        add_values(setting.name, [("2000", "2_000", 2000)], texts, ["0", "true", "2000.0"])
 
 PARSER = make_parser()
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
-def settle(*argv: str, env: dict[str, str] | None = None) -> Settings:
+def load_settings(*argv: str, env: dict[str, str] | None = None) -> Settings:
     return load(PARSER.parse_args(["serve", *argv]), env or {})
 
 
-def refusal(*argv, env=None):
-    """The error that these settings are refused with."""
+def config_error(*argv, env=None):
+    """Return the error for invalid settings."""
     with pytest.raises(ConfigError) as error:
-        settle(*argv, env=env)
+        load_settings(*argv, env=env)
     return error.value
 
 
@@ -197,33 +203,35 @@ def toml(tmp_path):
     return write
 
 
-def test_defaults_are_those_of_the_contract():
-    settings = settle()
-    assert {each.flag: getattr(settings, each.name) for each in SETTINGS if each.flag in CONTRACT_D} == CONTRACT_D
+def test_defaults_are_the_documented_ones():
+    settings = load_settings()
+    assert {
+        setting.flag: getattr(settings, setting.name) for setting in SETTINGS if setting.flag in DEFAULTS
+    } == DEFAULTS
     assert settings == Settings()
 
 
 def test_every_field_is_a_setting_and_frozen():
     assert [field.name for field in dataclasses.fields(Settings)] == list(BY_NAME)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        settle().port = 1
+        load_settings().port = 1
 
 
-def test_the_tables_leave_out_no_setting():
+def test_tables_contain_every_setting():
     assert {name for name, *_ in VALUES} == set(REFUSED_TEXT) == set(REFUSED_TOML) == set(BY_NAME)
 
 
 @pytest.mark.parametrize(("name", "written", "in_toml", "value"), VALUES)
-def test_every_source_means_the_same(name, written, in_toml, value, toml):
-    beside = BESIDE.get(name, {}) if value is not None else {}
-    expected = dataclasses.replace(Settings(), **{name: value}, **beside)
-    env = {BY_NAME[other].variable: str(path) for other, path in beside.items()}
+def test_every_source_yields_the_same_value(name, written, in_toml, value, toml):
+    required = REQUIRED_WITH.get(name, {}) if value is not None else {}
+    expected = dataclasses.replace(Settings(), **{name: value}, **required)
+    env = {BY_NAME[other].variable: str(path) for other, path in required.items()}
     setting = BY_NAME[name]
     path = toml(f"{name} = {in_toml}\n")
-    assert settle(setting.flag, written, env=env) == expected
-    assert settle(env=env | {setting.variable: written}) == expected
-    assert settle("--config", path, env=env) == expected
-    assert settle(env=env | {CONFIG_VARIABLE: path}) == expected
+    assert load_settings(setting.flag, written, env=env) == expected
+    assert load_settings(env=env | {setting.variable: written}) == expected
+    assert load_settings("--config", path, env=env) == expected
+    assert load_settings(env=env | {CONFIG_VARIABLE: path}) == expected
 
 
 def test_flag_wins_over_environment_over_file_over_default(toml):
@@ -234,40 +242,40 @@ def test_flag_wins_over_environment_over_file_over_default(toml):
     flags = ["--port", "3", "--address", "::1"]
     by_flag = {"port": 3, "address": "::1"}
     missing = {CONFIG_VARIABLE: f"{path}.missing"}
-    assert settle("--config", path, env=missing) == Settings(port=1, max_offer=1001, **by_file)
-    assert settle(env=env) == Settings(port=2, **by_environment)
-    assert settle("--config", path, env=env) == Settings(port=2, **by_file, **by_environment)
-    assert settle(*flags, env=env) == Settings(**by_environment, **by_flag)
-    assert settle("--config", path, *flags, env=env) == Settings(**by_file, **by_environment, **by_flag)
+    assert load_settings("--config", path, env=missing) == Settings(port=1, max_offer=1001, **by_file)
+    assert load_settings(env=env) == Settings(port=2, **by_environment)
+    assert load_settings("--config", path, env=env) == Settings(port=2, **by_file, **by_environment)
+    assert load_settings(*flags, env=env) == Settings(**by_environment, **by_flag)
+    assert load_settings("--config", path, *flags, env=env) == Settings(**by_file, **by_environment, **by_flag)
 
 
-def test_defaults_can_be_restored_by_a_stronger_source(toml):
+def test_source_of_higher_precedence_can_restore_a_default(toml):
     path = toml('allowed_origins = ["http://a"]\ntrusted_proxies = ["::1"]\nadmin_port = 9000\n')
     back = ["--allowed-origins", "any", "--trusted-proxies", "none", "--admin-port", "off"]
-    assert settle("--config", path, *back) == Settings()
+    assert load_settings("--config", path, *back) == Settings()
 
 
-@pytest.mark.parametrize(("one", "other"), [("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")])
-def test_certificate_and_key_come_together(one, other, toml):
-    one, other = BY_NAME[one], BY_NAME[other]
-    message = f"{one.flag} = 'a.pem': expected {other.flag} to be set as well"
-    path = toml(f"{one.name} = 'a.pem'\n")
-    for argv, env in [([one.flag, "a.pem"], {}), ([], {one.variable: "a.pem"}), (["--config", path], {})]:
-        error = refusal(*argv, env=env)
+@pytest.mark.parametrize(("first", "second"), [("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")])
+def test_certificate_and_key_require_each_other(first, second, toml):
+    first, second = BY_NAME[first], BY_NAME[second]
+    message = f"{first.flag} = 'a.pem': expected {second.flag} to be set as well"
+    path = toml(f"{first.name} = 'a.pem'\n")
+    for argv, env in [([first.flag, "a.pem"], {}), ([], {first.variable: "a.pem"}), (["--config", path], {})]:
+        error = config_error(*argv, env=env)
         assert str(error) == message
-        both = settle(*argv, env=env | {other.variable: "b.pem"})
-        assert (getattr(both, one.name), getattr(both, other.name)) == (Path("a.pem"), Path("b.pem"))
+        both = load_settings(*argv, env=env | {second.variable: "b.pem"})
+        assert (getattr(both, first.name), getattr(both, second.name)) == (Path("a.pem"), Path("b.pem"))
         with pytest.raises(ConfigError):
-            settle(*argv, other.flag, "none", env=env | {other.variable: "b.pem"})
+            load_settings(*argv, second.flag, "none", env=env | {second.variable: "b.pem"})
 
 
 @pytest.mark.parametrize("name", ["start_empty_if_damaged", "access_log"])
-def test_a_switch_needs_no_value_on_the_command_line(name):
+def test_switch_needs_no_value_on_the_command_line(name):
     flag, variable = BY_NAME[name].flag, {BY_NAME[name].variable: "true"}
     on = dataclasses.replace(Settings(), **{name: True})
-    assert settle(flag) == settle(env=variable) == on
-    assert settle(flag, "--port", "1") == dataclasses.replace(on, port=1)
-    assert settle(f"{flag}=false", env=variable) == Settings()
+    assert load_settings(flag) == load_settings(env=variable) == on
+    assert load_settings(flag, "--port", "1") == dataclasses.replace(on, port=1)
+    assert load_settings(f"{flag}=false", env=variable) == Settings()
 
 
 @pytest.mark.parametrize(
@@ -287,50 +295,50 @@ def test_unknown_or_abbreviated_flags_are_refused_with_a_hint(arguments, hint, c
     with pytest.raises(SystemExit) as exit_:
         PARSER.parse_args(arguments)
     assert exit_.value.code == 2
-    said = capsys.readouterr().err
-    assert said.endswith(f": error: unrecognized arguments: {hint}\n")
-    assert said.startswith(f"usage: tornado-signal {arguments[0]} ")
+    error_output = capsys.readouterr().err
+    assert error_output.endswith(f": error: unrecognized arguments: {hint}\n")
+    assert error_output.startswith(f"usage: tornado-signal {arguments[0]} ")
 
 
-def test_a_command_has_the_flags_it_needs():
-    found = load(PARSER.parse_args(["check", "--data-dir", "x"]), {"TORNADO_SIGNAL_PORT": "1"})
-    assert found == Settings(data_dir=Path("x"), port=1)
+def test_commands_have_only_their_own_flags():
+    settings = load(PARSER.parse_args(["check", "--data-dir", "x"]), {"TORNADO_SIGNAL_PORT": "1"})
+    assert settings == Settings(data_dir=Path("x"), port=1)
     with pytest.raises(ConfigError):
         load(PARSER.parse_args(["check"]), {"TORNADO_SIGNAL_PORT": "x"})
     assert PARSER.parse_args(["serve", "--check"]).check
     assert not PARSER.parse_args(["serve"]).check
 
 
-def test_an_empty_file_and_a_foreign_environment_set_nothing(toml):
+def test_empty_file_and_unrelated_environment_set_nothing(toml):
     env = {"PORT": "1", "TORNADO_SIGNALS": "x", "tornado_signal_port": "2"}
-    assert settle("--config", toml("# nothing\n"), env=env) == Settings()
+    assert load_settings("--config", toml("# nothing\n"), env=env) == Settings()
 
 
 @pytest.mark.parametrize("name", REFUSED_TEXT)
-def test_a_wrong_flag_is_a_usage_error(name, capsys):
+def test_invalid_flag_is_a_usage_error(name, capsys):
     setting = BY_NAME[name]
     for bad in REFUSED_TEXT[name]:
         with pytest.raises(SystemExit) as exit_:
-            settle(f"{setting.flag}={bad}")
+            load_settings(f"{setting.flag}={bad}")
         assert exit_.value.code == 2
         assert f"argument {setting.flag}: {bad!r}: expected {setting.type.allowed}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", REFUSED_TEXT)
-def test_a_wrong_variable_is_refused_by_name(name):
+def test_invalid_variable_is_refused_with_its_name(name):
     setting = BY_NAME[name]
     for bad in REFUSED_TEXT[name]:
-        error = refusal(env={setting.variable: bad})
+        error = config_error(env={setting.variable: bad})
         assert str(error) == f"environment variable {setting.variable} = {bad!r}: expected {setting.type.allowed}"
         assert (error.value, error.expected) == (bad, setting.type.allowed)
 
 
 @pytest.mark.parametrize("name", REFUSED_TOML)
-def test_a_wrong_key_is_refused_by_name(name, toml):
+def test_invalid_key_is_refused_with_its_name(name, toml):
     expected = BY_NAME[name].type.allowed
     for bad in REFUSED_TOML[name]:
         path = toml(f"{name} = {bad}\n")
-        error = refusal("--config", path)
+        error = config_error("--config", path)
         assert error.where == f"file {path}, key {name}"
         assert str(error) == f"file {path}, key {name} = {error.value!r}: expected {expected}"
 
@@ -344,8 +352,8 @@ def test_a_wrong_key_is_refused_by_name(name, toml):
         ("TORNADO_SIGNAL_CHECK", ""),
     ],
 )
-def test_an_unknown_variable_is_refused_with_a_hint(name, hint):
-    error = refusal(env={name: "1"})
+def test_unknown_variable_is_refused_with_a_hint(name, hint):
+    error = config_error(env={name: "1"})
     assert str(error).startswith(f"environment variable {name} = '1': expected the name of a setting{hint}")
 
 
@@ -358,39 +366,39 @@ def test_an_unknown_variable_is_refused_with_a_hint(name, hint):
         ("config = 'other.toml'", "config", ""),
     ],
 )
-def test_an_unknown_key_is_refused_with_a_hint(line, where, hint, toml):
+def test_unknown_key_is_refused_with_a_hint(line, where, hint, toml):
     path = toml(line)
-    error = refusal("--config", path)
+    error = config_error("--config", path)
     assert error.where == f"file {path}, key {where}"
     assert f"expected the name of a setting {hint}" in str(error)
 
 
-def test_a_mistake_in_a_weaker_source_is_refused(toml):
+def test_invalid_value_in_a_source_of_lower_precedence_is_refused(toml):
     with pytest.raises(ConfigError, match="TORNADO_SIGNAL_PORT"):
-        settle("--port", "1", env={"TORNADO_SIGNAL_PORT": "x"})
+        load_settings("--port", "1", env={"TORNADO_SIGNAL_PORT": "x"})
     with pytest.raises(ConfigError, match="key port"):
-        settle("--port", "1", "--config", toml("port = 'x'"))
+        load_settings("--port", "1", "--config", toml("port = 'x'"))
 
 
 @pytest.mark.parametrize("content", ["port: 1", "port = 1\nport = 2", b"address = '\xff'"])
-def test_a_file_that_is_not_toml_is_refused_with_the_reason(content, toml):
+def test_file_that_is_not_toml_is_refused_with_the_reason(content, toml):
     path = toml(content)
-    error = refusal("--config", path)
+    error = config_error("--config", path)
     assert str(error).startswith(f"--config = {path!r}: expected a TOML file (")
 
 
 @pytest.mark.parametrize(("name", "reason"), [("missing.toml", "No such file"), (".", "Is a directory")])
-def test_an_unreadable_file_is_refused_with_the_reason(name, reason, tmp_path):
+def test_unreadable_file_is_refused_with_the_reason(name, reason, tmp_path):
     path = str(tmp_path / name)
     for argv, env, where in [
         (["--config", path], {}, "--config"),
         ([], {CONFIG_VARIABLE: path}, f"environment variable {CONFIG_VARIABLE}"),
     ]:
-        error = refusal(*argv, env=env)
+        error = config_error(*argv, env=env)
         assert str(error).startswith(f"{where} = {path!r}: expected a readable file ({reason}")
 
 
-def test_a_wildcard_stands_for_every_subdomain_only():
+def test_wildcard_matches_exactly_the_subdomains():
     origins = Origins(frozenset({"https://*.a.example", "http://*.b.example:8080", "https://c.example"}))
     allowed = {
         "https://x.a.example": "https://*.a.example",
@@ -399,19 +407,19 @@ def test_a_wildcard_stands_for_every_subdomain_only():
         "https://c.example": "https://c.example",
     }
     assert {origin: origins.find(origin) for origin in allowed} == allowed
-    others = ["https://a.example", "https://.a.example", "https://x..a.example", "https://*.a.example"]
-    others += ["https://x.*.a.example", "http://x.a.example", "https://x.a.example:8080", "https://X.a.example"]
-    others += ["https://x.a.example.evil.example", "https://evil.example/.a.example", "https://xa.example"]
-    others += ["https://evil.example#.a.example", "https://evil.example:1.a.example", "https://u@x.a.example"]
-    others += ["https://x.aXexample", "https://x.a.example\n", "http://x.b.example", "https://x.c.example", "null"]
-    assert [other for other in others if other in origins] == []
+    rejected = ["https://a.example", "https://.a.example", "https://x..a.example", "https://*.a.example"]
+    rejected += ["https://x.*.a.example", "http://x.a.example", "https://x.a.example:8080", "https://X.a.example"]
+    rejected += ["https://x.a.example.evil.example", "https://evil.example/.a.example", "https://xa.example"]
+    rejected += ["https://evil.example#.a.example", "https://evil.example:1.a.example", "https://u@x.a.example"]
+    rejected += ["https://x.aXexample", "https://x.a.example\n", "http://x.b.example", "https://x.c.example", "null"]
+    assert [origin for origin in rejected if origin in origins] == []
 
 
 def test_help_shows_every_setting(capsys):
     with pytest.raises(SystemExit) as exit_:
-        settle("--help")
+        load_settings("--help")
     assert exit_.value.code == 0
-    shown = "".join(capsys.readouterr().out.split())  # argparse breaks lines where it likes
+    output = "".join(capsys.readouterr().out.split())  # argparse breaks lines anywhere
     for setting in SETTINGS:
         unit = f"unit: {setting.unit}; " if setting.unit else ""
         value = "VALUE" if setting.type.bare_flag is None else "[VALUE]"
@@ -419,21 +427,21 @@ def test_help_shows_every_setting(capsys):
             f"{setting.flag} {value} {setting.meaning} [{setting.type.allowed}] "
             f"({unit}default: {setting.default}; environment: {setting.variable}{'; applied on SIGHUP' * setting.live})"
         )
-        assert line.replace(" ", "") in shown
+        assert line.replace(" ", "") in output
         assert setting.unit or not setting.name.endswith("_ms")
-    assert "--config" in shown
-    assert "--check" in shown
+    assert "--config" in output
+    assert "--check" in output
 
 
 @pytest.mark.parametrize(("old", "new"), REPLACED.items())
-def test_a_setting_that_was_removed_is_refused_with_the_one_to_use(old, new, toml, capsys):
-    assert old not in {each.name for each in SETTINGS}
+def test_removed_setting_is_refused_with_its_replacement(old, new, toml, capsys):
+    assert old not in {setting.name for setting in SETTINGS}
     flag, new_flag = (f"--{name}".replace("_", "-") for name in (old, new))
     with pytest.raises(SystemExit):
-        settle(flag, "1000")
+        load_settings(flag, "1000")
     assert f"unrecognized arguments: {flag} 1000; did you mean {new_flag}?" in capsys.readouterr().err
     variable, new_variable = (f"TORNADO_SIGNAL_{name.upper()}" for name in (old, new))
     with pytest.raises(ConfigError, match=f"{variable} = '1000': expected {new_variable}, which replaces it"):
-        settle(env={variable: "1000"})
+        load_settings(env={variable: "1000"})
     with pytest.raises(ConfigError, match=f"key {old} = 1000: expected {new}, which replaces it"):
-        settle("--config", toml(f"{old} = 1000"))
+        load_settings("--config", toml(f"{old} = 1000"))

@@ -1,4 +1,4 @@
-"""Work of many clients: each in its turn, a little in each turn of the loop, and nothing is kept of it."""
+"""FairQueue: clients take turns, each event-loop iteration does a bounded amount of work, and nothing is retained."""
 
 import asyncio
 import itertools
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.parametrize("io_loop", [uvloop.new_event_loop, asyncio.
 
 @pytest.fixture
 def now_s(monkeypatch):
-    """The time by which a queue measures its turns, turned by hand: `now_s[0] += 1.0`."""
+    """The clock of the queue, set by the test: `now_s[0] += 1.0`."""
     seconds = [1000.0]
     monkeypatch.setattr(fair, "perf_counter", lambda: seconds[0])
     return seconds
@@ -22,71 +22,71 @@ def now_s(monkeypatch):
 
 @pytest.fixture
 def queue(io_loop, now_s):
-    """A fresh queue, which must be empty in the end."""
+    """A new queue, which must be empty at the end."""
 
     async def make():
         return FairQueue()
 
-    made = io_loop.run_sync(make)
-    yield made
-    assert not made._waiting
+    fair_queue = io_loop.run_sync(make)
+    yield fair_queue
+    assert not fair_queue._waiting
     io_loop.run_sync(lambda: asyncio.sleep(0))
-    assert not made._running
+    assert not fair_queue._running
 
 
-async def emptied(queue, turn=lambda: None):
-    """Let the loop turn until nothing waits; `turn` is called behind each turn."""
+async def until_empty(queue, turn=lambda: None):
+    """Run the event loop until nothing waits. `turn` is called after each iteration."""
     while queue._waiting:
         await asyncio.sleep(0)
         turn()
 
 
 async def test_clients_take_turns(queue):
-    begun = []
+    started = []
     for number in range(1000):
-        queue.submit("many", lambda number=number: begun.append(("many", number)))
+        queue.submit("many", lambda number=number: started.append(("many", number)))
     for number in range(3):
         for client in ("a", "b"):
-            queue.submit(client, lambda client=client, number=number: begun.append((client, number)))
-    await emptied(queue)
-    assert begun[:9] == [(client, number) for number in range(3) for client in ("many", "a", "b")]
-    assert begun[9:] == [("many", number) for number in range(3, 1000)]
+            queue.submit(client, lambda client=client, number=number: started.append((client, number)))
+    await until_empty(queue)
+    assert started[:9] == [(client, number) for number in range(3) for client in ("many", "a", "b")]
+    assert started[9:] == [("many", number) for number in range(3, 1000)]
 
 
-async def test_a_newcomer_waits_for_one_task_of_each_client(queue):
-    begun = []
+async def test_new_client_waits_for_one_task_of_each_other_client(queue):
+    started = []
     for client in range(10):
         for _ in range(100):
-            queue.submit(client, lambda client=client: begun.append(client))
+            queue.submit(client, lambda client=client: started.append(client))
     await asyncio.sleep(0)
-    before = len(begun)
-    queue.submit("late", lambda: begun.append("late"))
-    await emptied(queue)
-    assert before <= begun.index("late") <= before + 10
+    before = len(started)
+    queue.submit("late", lambda: started.append("late"))
+    await until_empty(queue)
+    assert before <= started.index("late") <= before + 10
 
 
-async def test_a_turn_begins_at_most_the_limit(queue):
-    begun = []
+async def test_iteration_starts_at_most_the_limit(queue):
+    started = []
     for number in range(100):
-        queue.submit(number % 7, lambda: begun.append(1))
+        queue.submit(number % 7, lambda: started.append(1))
     turns = [0]
-    await emptied(queue, lambda: turns.append(len(begun)))
+    await until_empty(queue, lambda: turns.append(len(started)))
     steps = [after - before for before, after in itertools.pairwise(turns)]
     assert max(steps) == fair.MAX_STARTED
     assert len(steps) <= 100 / fair.MAX_STARTED + 3
-    assert len(begun) == 100
+    assert len(started) == 100
 
 
-async def test_slow_turns_begin_fewer_until_they_are_fast_again(queue, now_s):
-    begun, counts = [], [0]
+async def test_slow_iterations_start_fewer_tasks_until_they_are_fast_again(queue, now_s):
+    started, counts = [], [0]
 
     def turn():
-        counts.append(len(begun))
+        counts.append(len(started))
         now_s[0] += 2 * fair.TURN_S if len(counts) <= 6 else 0
 
     for _ in range(60):
-        queue.submit("c", lambda: begun.append(1))
-    await emptied(queue, turn)
+        queue.submit("c", lambda: started.append(1))
+    await until_empty(queue, turn)
     steps = [after - before for before, after in itertools.pairwise(counts) if after > before]
     assert steps[:6] == [fair.MAX_STARTED, fair.MAX_STARTED // 2, 1, 1, 1, 1]
     assert max(steps[6:]) == fair.MAX_STARTED
@@ -107,7 +107,7 @@ async def test_turns_keep_the_order_of_each_client(queue):
     assert done.index(("b", 1)) < done.index(("a", 3))
 
 
-async def test_a_cancelled_turn_holds_up_nobody(queue):
+async def test_cancelled_turn_does_not_delay_others(queue):
     turns = [queue.turn("a") for _ in range(20)]
     for turn in turns[::2]:
         turn.cancel()
@@ -116,32 +116,32 @@ async def test_a_cancelled_turn_holds_up_nobody(queue):
     assert [turn.cancelled() for turn in turns] == [True, False] * 10
 
 
-async def test_an_exception_does_not_stop_the_queue(queue):
-    told = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
+async def test_exception_does_not_stop_the_queue(queue):
+    errors = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context["exception"]))
 
     def fail():
         raise ZeroDivisionError
 
-    begun = []
+    started = []
     for number in range(20):
-        queue.submit(number % 3, fail if number % 5 == 0 else lambda: begun.append(1))
-    await emptied(queue)
-    assert (len(begun), [type(each) for each in told]) == (16, [ZeroDivisionError] * 4)
+        queue.submit(number % 3, fail if number % 5 == 0 else lambda: started.append(1))
+    await until_empty(queue)
+    assert (len(started), [type(error) for error in errors]) == (16, [ZeroDivisionError] * 4)
     await asyncio.sleep(0)
     await asyncio.wait_for(queue.turn("a"), 5)
 
 
-async def test_work_that_submits_more_leaves_room_for_others(queue):
-    begun = []
+async def test_task_that_submits_more_does_not_delay_others(queue):
+    started = []
 
-    def again(left):
-        begun.append(left)
-        if left:
-            queue.submit("a", lambda: again(left - 1))
+    def submit_again(remaining):
+        started.append(remaining)
+        if remaining:
+            queue.submit("a", lambda: submit_again(remaining - 1))
 
-    again(50)
-    queue.submit("b", lambda: begun.append("b"))
-    await emptied(queue)
-    assert begun.index("b") <= 2
-    assert begun[-1] == 0
+    submit_again(50)
+    queue.submit("b", lambda: started.append("b"))
+    await until_empty(queue)
+    assert started.index("b") <= 2
+    assert started[-1] == 0

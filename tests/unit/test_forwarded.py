@@ -1,4 +1,4 @@
-"""Who the client is and what it called this server: only trusted proxies are believed."""
+"""The client's address and the server's own origin: only headers of trusted proxies are used."""
 
 import ipaddress
 
@@ -9,22 +9,22 @@ from tornado.httputil import HTTPHeaders
 
 from tornado_signal.limits.forwarded import client_address, own_origin, trusted
 
-NOBODY = ()
+NO_PROXIES = ()
 PROXIES = tuple(map(ipaddress.ip_network, ["127.0.0.1", "10.0.0.0/8", "2001:db8::/32", "fe80::/10"]))
 LOCAL = (*PROXIES, "unix")
 
 
 def test_only_addresses_of_trusted_networks_are_trusted():
-    yes = ["127.0.0.1", "10.255.0.1", "2001:db8::1", "2001:DB8:0::0001", "fe80::1%eth0"]
-    yes.append("::ffff:10.0.0.1")  # how a listener on all of IPv6 sees IPv4
-    no = ["127.0.0.2", "11.0.0.1", "2001:db9::1", "::ffff:11.0.0.1", "", "unix", "unix:", "localhost"]
-    no += ["10.0.0.1:80", "010.0.0.1"]
-    expected = dict.fromkeys(yes, True) | dict.fromkeys(no, False)
+    trusted_addresses = ["127.0.0.1", "10.255.0.1", "2001:db8::1", "2001:DB8:0::0001", "fe80::1%eth0"]
+    trusted_addresses.append("::ffff:10.0.0.1")  # an IPv4 client of a dual-stack IPv6 listener
+    untrusted_addresses = ["127.0.0.2", "11.0.0.1", "2001:db9::1", "::ffff:11.0.0.1", "", "unix", "unix:", "localhost"]
+    untrusted_addresses += ["10.0.0.1:80", "010.0.0.1"]
+    expected = dict.fromkeys(trusted_addresses, True) | dict.fromkeys(untrusted_addresses, False)
     assert {address: trusted(address, PROXIES) for address in expected} == expected
-    assert not any(trusted(address, NOBODY) for address in expected)
+    assert not any(trusted(address, NO_PROXIES) for address in expected)
 
 
-def test_a_unix_socket_is_trusted_by_name():
+def test_unix_sockets_are_trusted_by_the_name_unix():
     assert trusted("", ("unix",))
     assert trusted("", LOCAL)
     assert trusted("10.0.0.1", LOCAL)
@@ -36,43 +36,43 @@ def test_a_unix_socket_is_trusted_by_name():
     ("peer", "forwarded_for", "client"),
     [
         ("192.0.2.1", None, "192.0.2.1"),
-        ("192.0.2.1", "198.51.100.7", "192.0.2.1"),  # not a proxy of ours: not believed
+        ("192.0.2.1", "198.51.100.7", "192.0.2.1"),  # not a trusted proxy: the header is ignored
         ("127.0.0.1", None, "127.0.0.1"),
         ("127.0.0.1", "198.51.100.7", "198.51.100.7"),
-        ("127.0.0.1", "203.0.113.5, 198.51.100.7", "198.51.100.7"),  # the client said 203.…, the proxy 198.…
+        ("127.0.0.1", "203.0.113.5, 198.51.100.7", "198.51.100.7"),  # the client sent 203.…, the proxy appended 198.…
         ("127.0.0.1", "203.0.113.5, 198.51.100.7, 10.1.1.1", "198.51.100.7"),
         ("127.0.0.1", "203.0.113.5,198.51.100.7 ,\t10.1.1.1,10.2.2.2", "198.51.100.7"),
-        ("127.0.0.1", "10.1.1.1, 10.2.2.2", "10.1.1.1"),  # proxies all the way
+        ("127.0.0.1", "10.1.1.1, 10.2.2.2", "10.1.1.1"),  # only trusted proxies
         ("127.0.0.1", "198.51.100.7, nonsense, 10.1.1.1", "10.1.1.1"),
         *[("127.0.0.1", line, "127.0.0.1") for line in ("", "nonsense", ", ,", f"203.0.113.5, {'0' * 100_000}1")],
         *[("127.0.0.1", f"203.0.113.5, {hop}", "127.0.0.1") for hop in ("[fe80::1", "10.1.1.1:", "10.1.1.1:123456")],
-        ("2001:db8::9", "2001:DB9:0:0::7", "2001:db9::7"),  # one spelling for each
+        ("2001:db8::9", "2001:DB9:0:0::7", "2001:db9::7"),  # addresses are normalized
         ("::ffff:127.0.0.1", "198.51.100.7", "198.51.100.7"),
         ("127.0.0.1", "::ffff:198.51.100.7", "198.51.100.7"),
         ("127.0.0.1", "203.0.113.5, ::ffff:10.1.1.1", "203.0.113.5"),
         ("127.0.0.1", "::ffff:c633:6407", "198.51.100.7"),
-        ("127.0.0.1", "198.51.100.7:4711", "198.51.100.7"),  # as some proxies write it
+        ("127.0.0.1", "198.51.100.7:4711", "198.51.100.7"),  # some proxies append the port
         ("127.0.0.1", "[2001:db9::7]:4711", "2001:db9::7"),
         ("127.0.0.1", "[2001:db9::7]", "2001:db9::7"),
         ("127.0.0.1", "203.0.113.5, [2001:db8::7]:4711, 10.1.1.1:80", "203.0.113.5"),
         ("127.0.0.1", "2001:db9::7:4711", "2001:db9::7:4711"),  # without brackets there is no port
         ("127.0.0.1", "203.0.113.5, fe80::1%eth0", "203.0.113.5"),
-        ("127.0.0.1", "fec0::1%" + "x" * 20, "fec0::1"),  # whose interface is nobody else's business
+        ("127.0.0.1", "fec0::1%" + "x" * 20, "fec0::1"),  # the zone is dropped
         ("127.0.0.1", "203.0.113.5, [127.0.0.1]", "203.0.113.5"),
-        ("127.0.0.1", "203.0.113.5, unknown, 10.1.1.1", "10.1.1.1"),  # as Squid writes it
-        ("127.0.0.1", "203.0.113.5, unix:", "unix"),  # which is not trusted here
+        ("127.0.0.1", "203.0.113.5, unknown, 10.1.1.1", "10.1.1.1"),  # written by Squid
+        ("127.0.0.1", "203.0.113.5, unix:", "unix"),  # Unix sockets are not trusted in this test
     ],
 )
 def test_client_is_the_rightmost_untrusted_address(peer, forwarded_for, client):
     headers = {} if forwarded_for is None else {"X-Forwarded-For": forwarded_for}
     assert client_address(peer, headers, PROXIES) == client
-    assert client_address(peer, headers, NOBODY) == peer.removeprefix("::ffff:")
+    assert client_address(peer, headers, NO_PROXIES) == peer.removeprefix("::ffff:")
 
 
 @pytest.mark.parametrize(
     ("peer", "proxies", "client"),
     [
-        ("", NOBODY, "unix"),
+        ("", NO_PROXIES, "unix"),
         ("", PROXIES, "unix"),
         ("", LOCAL, "198.51.100.7"),
         ("", ("unix",), "10.1.1.1"),
@@ -86,7 +86,7 @@ def test_client_behind_a_unix_socket(peer, proxies, client):
     assert client_address(peer, {}, proxies) == (peer or "unix")
 
 
-def test_the_last_of_repeated_headers_counts():
+def test_last_of_repeated_headers_is_used():
     headers = HTTPHeaders({"Host": "h"})
     for name, *values in (
         ("X-Forwarded-For", "203.0.113.5, 203.0.113.6", "198.51.100.7"),
@@ -100,8 +100,8 @@ def test_the_last_of_repeated_headers_counts():
 
 
 @given(st.text(), st.lists(st.sampled_from(["10.1.1.1", "127.0.0.1"]), max_size=3))
-def test_a_client_cannot_forge_its_address(said, hops):
-    line = ", ".join([said, "198.51.100.7", *hops])
+def test_client_cannot_forge_its_address(forged, hops):
+    line = ", ".join([forged, "198.51.100.7", *hops])
     assert client_address("127.0.0.1", {"X-Forwarded-For": line}, PROXIES) == "198.51.100.7"
     assert client_address("", {"X-Forwarded-For": line + ", unix:"}, LOCAL) == "198.51.100.7"
 
@@ -125,5 +125,5 @@ def test_a_client_cannot_forge_its_address(said, hops):
         *[("192.0.2.1", {"Host": host}, None) for host in ("example.org:", "example.org\n")],
     ],
 )
-def test_own_origin_is_believed_of_trusted_proxies_only(peer, headers, origin):
+def test_own_origin_uses_headers_of_trusted_proxies_only(peer, headers, origin):
     assert own_origin("http", peer, headers, PROXIES) == origin

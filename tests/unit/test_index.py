@@ -1,4 +1,4 @@
-"""The counts behind GET /topics, against a plain list of sessions."""
+"""The counts for GET /topics, compared with a plain list of sessions."""
 
 from array import array
 from itertools import groupby
@@ -14,29 +14,29 @@ TOPICS = ["", "a", "a\x00", "b", "é", "\uffff", "\U0001f600"]
 STEPS = [1, 2, 500]
 
 
-def settle(index, origin, now_ms, steps=500):
-    """Settle until the counts are exact; how many times it had to be called."""
+def prune_all(index, origin, now_ms, steps=500):
+    """Prune until the counts are exact and return the number of calls."""
     calls = 1
     while not index.prune(origin, now_ms, steps):
         calls += 1
     return calls
 
 
-def held(index):
-    """How many entries of any kind are kept in memory."""
+def entry_count(index):
+    """Return the number of entries of any kind in memory."""
     origins = list(index._origins.values())
-    kept = [each for o in origins for each in o.topics.values()]
-    return sum(len(o.due) for o in origins) + sum(1 if isinstance(each, bytes) else len(each) for each in kept)
+    values = [value for o in origins for value in o.topics.values()]
+    return sum(len(o.due) for o in origins) + sum(1 if isinstance(value, bytes) else len(value) for value in values)
 
 
-def together(sessions):
-    """Sessions as `fill` wants them: by origin and topic, each with its expiry times in any order."""
+def grouped(sessions):
+    """Yield sessions in the form that `fill` needs: origin, topic, and expiry times in any order."""
     for (origin, topic), group in groupby(sorted(sessions), key=lambda session: session[:2]):
         yield origin, topic, array("Q", reversed([expires_ms for *_, expires_ms in group]))
 
 
 class Counts(RuleBasedStateMachine):
-    """Sessions come, are answered or expire, in any order, while time goes on."""
+    """Sessions are added, answered and expire in any order while time passes."""
 
     @initialize()
     def begin(self):
@@ -58,7 +58,7 @@ class Counts(RuleBasedStateMachine):
             self.sessions.remove(session)
 
     @rule(origin=st.sampled_from(ORIGINS), topic=st.sampled_from(TOPICS), expires_ms=st.integers(0, 100))
-    def remove_what_is_not_there(self, origin, topic, expires_ms):
+    def remove_missing(self, origin, topic, expires_ms):
         if (origin, topic, expires_ms) not in self.sessions:
             self.index.remove(origin, topic, expires_ms)
 
@@ -67,33 +67,41 @@ class Counts(RuleBasedStateMachine):
         self.now_ms += passed_ms
 
     @rule(origin=st.sampled_from(ORIGINS), steps=st.sampled_from(STEPS))
-    def settle_a_step(self, origin, steps):
+    def prune_a_step(self, origin, steps):
         self.index.prune(origin, self.now_ms, steps)
 
     @rule(
         origin=st.sampled_from(ORIGINS), offset=st.integers(0, 8), limit=st.integers(1, 8), steps=st.sampled_from(STEPS)
     )
     def page(self, origin, offset, limit, steps):
-        settle(self.index, origin, self.now_ms, steps)
-        live = [topic for of, topic, expires_ms in self.sessions if of == origin and self.now_ms < expires_ms]
+        prune_all(self.index, origin, self.now_ms, steps)
+        live = [
+            topic
+            for session_origin, topic, expires_ms in self.sessions
+            if session_origin == origin and self.now_ms < expires_ms
+        ]
         counts = [(topic, live.count(topic)) for topic in sorted(set(live))]
         assert self.index.page(origin, offset, limit) == (counts[offset : offset + limit], len(counts))
 
     @rule()
     def count_topics(self):
         for origin in ORIGINS:
-            settle(self.index, origin, self.now_ms)
+            prune_all(self.index, origin, self.now_ms)
         assert self.index.topic_count == len({session[:2] for session in self.sessions if self.now_ms < session[2]})
 
     @rule(origin=st.sampled_from(ORIGINS), topic=st.sampled_from(TOPICS))
     def counted(self, origin, topic):
-        mine = [expires_ms for *of, expires_ms in self.sessions if of == [origin, topic] and self.now_ms < expires_ms]
+        mine = [
+            expires_ms
+            for *session_origin, expires_ms in self.sessions
+            if session_origin == [origin, topic] and self.now_ms < expires_ms
+        ]
         assert self.index.counted(origin, topic, self.now_ms) == (len(mine), min(mine, default=None))
 
     @rule()
     def fill(self):
         self.index = TopicIndex()
-        self.index.fill(together(self.sessions))
+        self.index.fill(grouped(self.sessions))
 
     @invariant()
     def known_origins(self):
@@ -102,33 +110,33 @@ class Counts(RuleBasedStateMachine):
 
     def teardown(self):
         for origin in ORIGINS:
-            settle(self.index, origin, 10**6)
-        assert held(self.index) == 0
+            prune_all(self.index, origin, 10**6)
+        assert entry_count(self.index) == 0
 
 
-def test_counts_are_those_of_a_plain_list():
+def test_counts_match_a_plain_list():
     run_state_machine_as_test(Counts)
 
 
 @pytest.mark.parametrize("neighbours", [0, 1])
-def test_topics_that_come_and_go_do_not_pile_up(neighbours):
+def test_short_lived_topics_do_not_accumulate(neighbours):
     index = TopicIndex()
     for number in range(neighbours):
         index.add("o", f"other {number}", 10**9)
     for number in range(1000):
         index.add("o", f"topic {number}", 1000)
         index.remove("o", f"topic {number}", 1000)
-        assert held(index) == 2 * neighbours
-    most = 0
+        assert entry_count(index) == 2 * neighbours
+    greatest = 0
     for now_ms in range(5000):
         index.add("o", "topic", now_ms + 1000)
         index.remove("o", "topic", now_ms + 1000)
-        settle(index, "o", now_ms)
-        most = max(most, held(index))
-    assert most <= 4 + neighbours * 2
+        prune_all(index, "o", now_ms)
+        greatest = max(greatest, entry_count(index))
+    assert greatest <= 4 + neighbours * 2
 
 
-def test_settling_is_bounded():
+def test_pruning_is_bounded():
     index = TopicIndex()
     for number in range(1000):
         index.add("o", f"topic {number:04}", 5)
@@ -136,11 +144,11 @@ def test_settling_is_bounded():
     assert index.prune("o", 4, 0)
     assert not index.prune("o", 5, 10)
     assert index.page("o", 0, 1)[1] == 991
-    assert settle(index, "o", 5, 10) == 99
+    assert prune_all(index, "o", 5, 10) == 99
     assert index.page("o", 0, 10) == ([("topic 0000", 1)], 1)
 
 
-def test_many_sessions_of_one_topic_expire_in_one_step():
+def test_many_sessions_of_a_topic_expire_in_one_step():
     index = TopicIndex()
     for number in range(5000):
         index.add("o", "topic", number)
@@ -148,11 +156,11 @@ def test_many_sessions_of_one_topic_expire_in_one_step():
     assert index.page("o", 0, 10) == ([("topic", 1)], 1)
 
 
-def test_an_unknown_origin_has_nothing():
+def test_unknown_origin_has_no_topics():
     index = TopicIndex()
     index.fill(iter(()))
     assert index.prune("o", 0, 1)
     index.remove("o", "topic", 5)
     assert index.page("o", 0, 10) == ([], 0)
     assert index.counted("o", "topic", 0) == (0, None)
-    assert (index.origins(), held(index)) == ([], 0)
+    assert (index.origins(), entry_count(index)) == ([], 0)

@@ -12,5 +12,5 @@ pytestmark = pytest.mark.needs("node")
 
 @pytest.mark.parametrize("file", TESTS, ids=lambda file: file.stem.removesuffix(".test"))
 def test_unit_tests_of_the_browser_module(file):
-    done = run_command("node", "--test", file)
-    assert done.returncode == 0, done.stdout + done.stderr
+    completed = run_command("node", "--test", file)
+    assert completed.returncode == 0, completed.stdout + completed.stderr

@@ -1,4 +1,4 @@
-"""A header block that comes again is understood as if it were new, however the bytes are split."""
+"""A repeated header block is parsed like a new one, however the bytes are segmented."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,30 +8,30 @@ from tornado_signal.transport.syntax import BadRequest
 
 
 class Sink:
-    """Logs what it is told of; pieces of one body are one."""
+    """Records the calls of a parser. Chunks of a body are joined."""
 
     def __init__(self):
-        self.told = []
+        self.calls = []
 
     def request_received(self, start_line, headers, keep_alive):
-        self.told.append([*start_line, dict(headers), headers.get_list("Content-Length"), keep_alive, b"", False])
+        self.calls.append([*start_line, dict(headers), headers.get_list("Content-Length"), keep_alive, b"", False])
 
     def body_received(self, chunk):
-        self.told[-1][-2] += chunk
+        self.calls[-1][-2] += chunk
 
     def request_complete(self):
-        self.told[-1][-1] = True
+        self.calls[-1][-1] = True
 
 
-class Forgetful(RequestParser):
-    """Parses every header block anew."""
+class UncachedParser(RequestParser):
+    """Parses every header block without the cache."""
 
     def _feed_known(self, piece):
         return 0
 
 
-def understood(kind, pieces):
-    """What a parser understands of pieces, up to what it refuses."""
+def parse_pieces(kind, pieces):
+    """Return the calls of a parser for pieces, up to an error."""
     sink = Sink()
     parser = kind(sink)
     try:
@@ -39,8 +39,8 @@ def understood(kind, pieces):
             while piece:
                 piece = piece[parser.feed(piece[:PIECE_BYTES]) :]
     except BadRequest as refused:
-        sink.told.append(refused.status)
-    return sink.told, parser.in_head
+        sink.calls.append(refused.status)
+    return sink.calls, parser.in_head
 
 
 METHODS = ["GET", "POST", "OPTIONS", "DELETE", "RTSP", "get"]
@@ -81,22 +81,22 @@ def requests(draw, block):
 
 
 @given(st.data())
-def test_a_known_block_is_understood_as_a_new_one(data):
+def test_repeated_block_is_parsed_like_a_new_one(data):
     block = data.draw(st.sampled_from(BLOCKS))
     sent = b"".join(data.draw(st.lists(requests(block), min_size=1, max_size=6)))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=8)))
-    pieces = [sent[one:other] for one, other in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
-    assert understood(RequestParser, pieces) == understood(Forgetful, pieces)
+    pieces = [sent[start:end] for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
+    assert parse_pieces(RequestParser, pieces) == parse_pieces(UncachedParser, pieces)
 
 
 def test_a_repeated_block_does_not_reach_llhttp():
-    class Counting(RequestParser):
+    class CountingParser(RequestParser):
         def on_header(self, name, value):
-            counted.append(name)
+            names.append(name)
             super().on_header(name, value)
 
-    counted = []
+    names = []
     request = b"POST /poll HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nOrigin: https://one.example\r\n\r\n{}"
-    told, _ = understood(Counting, [request, request.replace(b"2", b"3") + b"x", request])
-    assert len(counted) == 3
-    assert [each[-2:] for each in told] == [[b"{}", True], [b"{}x", True], [b"{}", True]]
+    calls, _ = parse_pieces(CountingParser, [request, request.replace(b"2", b"3") + b"x", request])
+    assert len(names) == 3
+    assert [call[-2:] for call in calls] == [[b"{}", True], [b"{}x", True], [b"{}", True]]

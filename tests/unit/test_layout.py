@@ -1,4 +1,4 @@
-"""The bytes on disk: golden, in order, reversible, and nobody's keys among another's."""
+"""The bytes on disk: fixed, ordered, reversible, and with separate key ranges."""
 
 import pytest
 from hypothesis import example, given
@@ -9,7 +9,7 @@ from tornado_signal.session import Answer, Reason, Session, Side
 from tornado_signal.stores.leveldb import layout
 from tornado_signal.stores.leveldb.layout import StoreCounters
 
-# Mostly the characters that could do harm: the terminator, what it is escaped with, both ends of every range.
+# Mostly awkward characters: the terminator, its escape, and both ends of every range.
 awkward = st.sampled_from("\x00\x01ab/\x7f\x80\xff\u0100\ud7ff\ue000\uffff\U00010000\U0010ffff")
 topics = st.text(st.one_of(awkward, st.characters(exclude_categories=["Cs"])), max_size=8)
 origins = st.text(st.characters(max_codepoint=255), max_size=8)
@@ -23,11 +23,11 @@ SESSION = Session(bytes(range(16)), "tö\x00", "me", created_ms=1, expires_ms=25
 HASH = bytes(range(100, 132))
 OWNED = SESSION._replace(secret_hash=HASH)
 PACKED = b"https://o\x00\x00"
-TOPIC = b"t\xc3\xb6\x00\xff\x00\x00"  # of the session
+TOPIC = b"t\xc3\xb6\x00\xff\x00\x00"  # the packed topic of SESSION
 
 
 @pytest.mark.parametrize(
-    ("made", "golden"),
+    ("packed", "golden"),
     [
         (layout.FORMAT_KEY, b"F"),
         (layout.IDENTITY_KEY, b"I"),
@@ -75,69 +75,69 @@ TOPIC = b"t\xc3\xb6\x00\xff\x00\x00"  # of the session
         (layout.pack_origin("\xff\x00"), b"\xff\x00\xff\x00\x00"),
     ],
 )
-def test_golden_bytes(made, golden):
-    assert made == golden
+def test_format_on_disk_does_not_change(packed, golden):
+    assert packed == golden
 
 
 @given(components, components, st.binary(max_size=3))
 @example(b"", b"\x00", b"")
 @example(b"a", b"a\x00", b"\xff")
-def test_components_keep_order_and_come_back(one, other, rest):
-    packed, packed_other = layout.pack_string(one), layout.pack_string(other)
-    assert (packed < packed_other) == (one < other)
-    assert packed_other.startswith(packed) == (one == other)
-    assert layout.unpack_string(b"x" + packed + rest, 1) == (one, 1 + len(packed))
+def test_packed_components_keep_their_order_and_unpack(first, second, rest):
+    packed, packed_second = layout.pack_string(first), layout.pack_string(second)
+    assert (packed < packed_second) == (first < second)
+    assert packed_second.startswith(packed) == (first == second)
+    assert layout.unpack_string(b"x" + packed + rest, 1) == (first, 1 + len(packed))
 
 
 @given(st.tuples(origins, topics, numbers, numbers), st.tuples(origins, topics, numbers, numbers))
 @example(("o", "", 0, 1), ("o", "\x00", 0, 1))
 @example(("o", "a", 2**64 - 2, 1), ("o", "a\x00", 0, 0))
-def test_listing_is_by_origin_then_topic_then_newest(one, other):
+def test_listing_keys_sort_by_origin_topic_and_newest_first(first, second):
     def key(origin, topic, created_ms, serial):
         return layout.pack_listing_key(origin, Session(bytes(16), topic, "", created_ms, 0, 0, serial))
 
     def order(origin, topic, created_ms, serial):
         return origin.encode("latin-1"), topic.encode(), -created_ms, -serial
 
-    assert (key(*one) < key(*other)) == (order(*one) < order(*other))
-    assert layout.unpack_listing_key(key(*one)) == one
-    prefix = layout.pack_listing_prefix(*other[:2])
-    within = prefix < key(*one) < layout.pack_listing_stop(prefix)
-    assert within == key(*one).startswith(prefix) == (one[:2] == other[:2])
-    assert (layout.listing_prefix(key(*one)) == prefix) == (one[:2] == other[:2])
-    assert layout.unpack_listing_prefix(prefix) == layout.unpack_listing_prefix(key(*other)) == other[:2]
+    assert (key(*first) < key(*second)) == (order(*first) < order(*second))
+    assert layout.unpack_listing_key(key(*first)) == first
+    prefix = layout.pack_listing_prefix(*second[:2])
+    within = prefix < key(*first) < layout.pack_listing_stop(prefix)
+    assert within == key(*first).startswith(prefix) == (first[:2] == second[:2])
+    assert (layout.listing_prefix(key(*first)) == prefix) == (first[:2] == second[:2])
+    assert layout.unpack_listing_prefix(prefix) == layout.unpack_listing_prefix(key(*second)) == second[:2]
 
 
 @given(st.tuples(origins, topics, st.booleans(), numbers), st.tuples(origins, topics, st.booleans(), numbers))
 @example(("o", "", False, 1), ("o", "\x00", False, 1))
-def test_leavers_are_by_origin_then_topic_then_order(one, other):
+def test_departure_keys_sort_by_origin_topic_and_serial(first, second):
     def key(origin, topic, expired, serial):
         return layout.pack_departure_prefix(origin, topic, expired=expired) + layout.pack_number(serial)
 
     def order(origin, topic, expired, serial):
         return origin.encode("latin-1"), topic.encode(), expired, serial
 
-    assert (key(*one) < key(*other)) == (order(*one) < order(*other))
-    prefix = layout.pack_departure_prefix(other[0], other[1], expired=other[2])
-    within = key(*other) <= key(*one) < prefix + layout.AFTER_NUMBERS
-    assert within == (one[:3] == other[:3] and one[3] >= other[3])
-    assert key(*one).startswith(prefix) == (one[:3] == other[:3])
+    assert (key(*first) < key(*second)) == (order(*first) < order(*second))
+    prefix = layout.pack_departure_prefix(second[0], second[1], expired=second[2])
+    within = key(*second) <= key(*first) < prefix + layout.AFTER_NUMBERS
+    assert within == (first[:3] == second[:3] and first[3] >= second[3])
+    assert key(*first).startswith(prefix) == (first[:3] == second[:3])
 
 
 @given(origins, codes, origins, codes, st.sampled_from(list(Side)), numbers)
-def test_a_session_reaches_no_other(origin, code, other_origin, other_code, side, serial):
+def test_key_ranges_of_sessions_do_not_overlap(origin, code, other_origin, other_code, side, serial):
     prefix = layout.pack_session_prefix(origin, code)
     key = layout.pack_session_prefix(other_origin, other_code) + layout.CANDIDATE[side] + layout.pack_number(serial)
     same = (origin, code) == (other_origin, other_code)
     assert (prefix <= key < prefix + layout.AFTER_SESSION) == key.startswith(prefix) == same
-    for of in Side:
-        within = prefix + layout.DESCRIPTION[of] <= key < prefix + layout.AFTER_SIDE[of]
-        assert within == (same and of is side)
+    for other_side in Side:
+        within = prefix + layout.DESCRIPTION[other_side] <= key < prefix + layout.AFTER_SIDE[other_side]
+        assert within == (same and other_side is side)
     part = layout.CANDIDATE[side] + layout.pack_number(serial)
     assert layout.unpack_session_key(key) == (other_origin, other_code, part)
 
 
-def test_parts_of_a_session_in_their_order():
+def test_parts_of_a_session_sort_in_reading_order():
     offerer, answerer = layout.CANDIDATE[Side.OFFERER], layout.CANDIDATE[Side.ANSWERER]
     parts = [layout.HEAD, layout.OFFER, *(offerer + layout.pack_number(n) for n in (0, 255, 256, 2**64 - 1))]
     parts += [layout.ANSWER, *(answerer + layout.pack_number(n) for n in (0, 2**64 - 1)), layout.AFTER_SESSION]
@@ -145,27 +145,27 @@ def test_parts_of_a_session_in_their_order():
 
 
 @given(st.binary(max_size=40), numbers, numbers)
-def test_expiry_is_by_time_and_ends_at_now(key, expires_ms, now_ms):
+def test_expiry_keys_sort_by_time_and_stop_at_now(key, expires_ms, now_ms):
     packed = layout.pack_expiry_key(expires_ms, key)
     assert layout.unpack_expiry_key(packed) == (expires_ms, key)
     assert (packed < layout.pack_expired_stop(now_ms)) == (expires_ms <= now_ms)
 
 
 @given(sessions)
-@example(Session(bytes(16), "\U0010ffff" * 256, "\U0010ffff" * 1024, 1, 2, 3, 4, HASH))  # the longest there is
-def test_session_values_come_back(session):
+@example(Session(bytes(16), "\U0010ffff" * 256, "\U0010ffff" * 1024, 1, 2, 3, 4, HASH))  # the greatest length
+def test_session_values_unpack(session):
     assert layout.unpack_head(session.code, layout.pack_head(session)) == session
     assert layout.unpack_listing_value(layout.pack_listing_value(session)) == (session.code, session.expires_ms)
     access = (session.expires_ms, session.serial, session.secret_hash)
     assert layout.unpack_head_access(layout.pack_head(session)) == access
     for reason in Reason:
-        gone = layout.unpack_departure_value(layout.pack_departure_value(session, reason))
-        assert gone == (session.code, session.serial, reason)
+        departure = layout.unpack_departure_value(layout.pack_departure_value(session, reason))
+        assert departure == (session.code, session.serial, reason)
 
 
 @given(st.builds(StoreCounters, numbers, numbers, numbers), st.builds(Answer, topics, numbers, hashes))
-def test_counters_and_answers_come_back(mark, answer):
-    assert layout.unpack_counters(layout.pack_counters(mark)) == mark
+def test_counters_and_answers_unpack(counters, answer):
+    assert layout.unpack_counters(layout.pack_counters(counters)) == counters
     assert layout.unpack_answer(layout.pack_answer(answer)) == answer
 
 
@@ -174,7 +174,7 @@ def test_topics_sort_by_code_point(names):
     assert sorted(names, key=lambda name: layout.pack_listing_prefix("o", name)) == sorted(names)
 
 
-def test_each_table_has_its_own_first_byte():
+def test_every_table_has_its_own_first_byte():
     tables = [layout.FORMAT_KEY, layout.IDENTITY_KEY, layout.COUNTERS_KEY]
     tables += [layout.SESSIONS, layout.LISTING, layout.DEPARTURES, layout.EXPIRY]
     assert len({table[:1] for table in tables}) == len(tables)
@@ -182,7 +182,7 @@ def test_each_table_has_its_own_first_byte():
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (None, "not tornado-signal's"),
         (
@@ -194,8 +194,8 @@ def test_each_table_has_its_own_first_byte():
         (b"something longer than eight bytes", "this version reads"),
     ],
 )
-def test_only_the_own_format_is_read(value, said):
-    with pytest.raises(DatabaseError, match=said) as refused:
+def test_only_the_current_format_is_read(value, message):
+    with pytest.raises(DatabaseError, match=message) as refused:
         layout.check_format(value, "/some/where")
     assert "/some/where" in str(refused.value)
     assert "choose another --data-dir" in str(refused.value)

@@ -1,4 +1,4 @@
-"""The state of the process: in one order, never back, with those who wait for it."""
+"""The lifecycle of the process: its states have one order, are never left for an earlier one, and release waiters."""
 
 import asyncio
 import itertools
@@ -8,12 +8,12 @@ import pytest
 from tornado_signal.lifecycle import CLOSED, DRAINING, LEAVING, SERVING, STARTING, Lifecycle, State
 
 
-def test_the_order_of_the_states():
+def test_order_of_the_states():
     assert list(State) == [STARTING, SERVING, LEAVING, DRAINING, CLOSED] == sorted(State)
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(State, State)))
-def test_a_state_is_never_left_for_an_earlier_one(first, second):
+def test_state_never_goes_back(first, second):
     lifecycle = Lifecycle()
     lifecycle.reach(first)
     lifecycle.reach(second)
@@ -24,7 +24,7 @@ def test_a_state_is_never_left_for_an_earlier_one(first, second):
     ("before", "after"),
     [(STARTING, LEAVING), (SERVING, LEAVING), (LEAVING, CLOSED), (DRAINING, CLOSED), (CLOSED, CLOSED)],
 )
-def test_the_second_request_to_stop_closes_at_once(before, after):
+def test_second_request_to_stop_closes_immediately(before, after):
     lifecycle = Lifecycle()
     lifecycle.reach(before)
     lifecycle.stop()
@@ -39,5 +39,5 @@ async def test_waiters_are_released_by_their_state_or_a_later_one():
         lifecycle.reach(state)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        reached.append([each for each, task in waiting.items() if task.done()])
+        reached.append([awaited for awaited, task in waiting.items() if task.done()])
     assert reached == [[STARTING], [STARTING, SERVING], [STARTING, SERVING, LEAVING, DRAINING], list(State)]

@@ -1,4 +1,4 @@
-"""Locks of sessions: exclusive changes one after another, appends together, and none left waiting."""
+"""Session locks: exclusive changes run one at a time, appends run together, and no waiter is left behind."""
 
 import asyncio
 
@@ -10,13 +10,13 @@ from tornado_signal.stores.leveldb.turn import Turn
 KEY, OTHER = b"one session", b"another"
 
 
-async def turn_of_the_loop():
+async def run_loop():
     for _ in range(5):
         await asyncio.sleep(0)
 
 
-def hold(locks, *keys, appends=False):
-    """Enter the locks of sessions, whether others hold them or not."""
+def enter(locks, *keys, appends=False):
+    """Enter the locks of sessions, even if they are held."""
     locks.enter([Token(key, appends, locks._turn.current()) for key in keys])
 
 
@@ -24,8 +24,8 @@ def release(locks, *keys):
     locks.release([Token(key, False, 0) for key in keys])
 
 
-def waiting(locks, appends, key=KEY):
-    """A task that holds the lock as soon as it has acquired it."""
+def start_waiter(locks, appends, key=KEY):
+    """Start a task that enters the lock once it has acquired it."""
 
     async def wait():
         locks.enter([await locks.acquire(key, appends=appends)])
@@ -35,12 +35,12 @@ def waiting(locks, appends, key=KEY):
 
 @pytest.fixture
 def locks(io_loop):
-    """The locks of some sessions, of which one is held."""
+    """Session locks of which one is held."""
 
     async def make():
-        made = SessionLocks(Turn())
-        hold(made, KEY)
-        return made
+        session_locks = SessionLocks(Turn())
+        enter(session_locks, KEY)
+        return session_locks
 
     return io_loop.run_sync(make)
 
@@ -48,31 +48,31 @@ def locks(io_loop):
 @pytest.mark.parametrize(("first", "second", "together"), [(0, 0, False), (0, 1, False), (1, 0, False), (1, 1, True)])
 async def test_only_appends_join_appends(io_loop, first, second, together):
     locks = SessionLocks(Turn())
-    hold(locks, KEY, appends=bool(first))
-    task = waiting(locks, bool(second))
-    await turn_of_the_loop()
+    enter(locks, KEY, appends=bool(first))
+    task = start_waiter(locks, bool(second))
+    await run_loop()
     assert task.done() == together
     release(locks, KEY)
     await task
     release(locks, KEY)
-    await turn_of_the_loop()
+    await run_loop()
     assert not locks.held(KEY)
 
 
-async def test_an_exclusive_change_waits_for_every_append(io_loop):
+async def test_exclusive_change_waits_for_every_append(io_loop):
     locks = SessionLocks(Turn())
     for _ in range(3):
-        hold(locks, KEY, appends=True)
-    task = waiting(locks, False)
+        enter(locks, KEY, appends=True)
+    task = start_waiter(locks, False)
     for _ in range(3):
-        await turn_of_the_loop()
+        await run_loop()
         assert not task.done()
         release(locks, KEY)
     await task
 
 
-async def test_exclusive_changes_go_one_by_one_in_order(locks):
-    await locks.acquire(OTHER)  # another session is not waited for
+async def test_exclusive_changes_run_one_at_a_time_in_order(locks):
+    await locks.acquire(OTHER)  # the lock of another session is free
     assert not locks.held(OTHER)
     order = []
 
@@ -81,67 +81,67 @@ async def test_exclusive_changes_go_one_by_one_in_order(locks):
         order.append(number)
 
     tasks = [asyncio.create_task(change(number)) for number in range(20)]
-    for done in range(20):
-        await turn_of_the_loop()
-        assert order == list(range(done))
+    for completed in range(20):
+        await run_loop()
+        assert order == list(range(completed))
         release(locks, KEY)
     await asyncio.gather(*tasks)
 
 
-async def test_a_stream_of_appends_does_not_shut_out_an_exclusive_change(io_loop):
+async def test_continuous_appends_do_not_starve_an_exclusive_change(io_loop):
     locks = SessionLocks(Turn())
-    hold(locks, KEY, appends=True)
-    exclusive = waiting(locks, False)
+    enter(locks, KEY, appends=True)
+    exclusive = start_waiter(locks, False)
     appends = []
     for _ in range(50):
-        await turn_of_the_loop()
+        await run_loop()
         if exclusive.done():
             break
-        appends.append(waiting(locks, True))  # the next one comes before the last one is settled
-        await turn_of_the_loop()
+        appends.append(start_waiter(locks, True))  # the next append arrives before the last one is committed
+        await run_loop()
         release(locks, KEY)
     assert exclusive.done()
     release(locks, KEY)
     await asyncio.gather(*appends)
 
 
-async def test_a_newcomer_does_not_overtake_the_first_in_line(locks):
-    first = waiting(locks, False)
-    await turn_of_the_loop()
+async def test_new_waiter_does_not_overtake_the_first_one(locks):
+    first = start_waiter(locks, False)
+    await run_loop()
     release(locks, KEY)
-    newcomer = waiting(locks, True)
-    await turn_of_the_loop()
+    newcomer = start_waiter(locks, True)
+    await run_loop()
     assert (first.done(), newcomer.done()) == (True, False)
     release(locks, KEY)
     await newcomer
 
 
-async def test_a_waiter_that_holds_nothing_makes_way(locks):
+async def test_waiter_that_does_not_enter_lets_others_proceed(locks):
     idle = [asyncio.create_task(locks.acquire(KEY, appends=appends)) for appends in (False, True, True, False)]
-    task = waiting(locks, False)
-    await turn_of_the_loop()
+    task = start_waiter(locks, False)
+    await run_loop()
     release(locks, KEY)
     await asyncio.gather(*idle)
     await task
     release(locks, KEY)
-    await turn_of_the_loop()
+    await run_loop()
     assert not locks.held(KEY)
 
 
 async def test_several_sessions_are_held_and_released_together(io_loop):
     locks = SessionLocks(Turn())
-    hold(locks, KEY, OTHER)
-    tasks = [waiting(locks, False), waiting(locks, True, OTHER)]
-    await turn_of_the_loop()
+    enter(locks, KEY, OTHER)
+    tasks = [start_waiter(locks, False), start_waiter(locks, True, OTHER)]
+    await run_loop()
     assert [task.done() for task in tasks] == [False, False]
     release(locks, KEY, OTHER)
     await asyncio.gather(*tasks)
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_a_cancelled_waiter_leaves_the_lock_to_others(locks, late):
-    tasks = [waiting(locks, False) for _ in range(3)]
-    await turn_of_the_loop()
+async def test_cancelled_waiter_leaves_the_lock_to_others(locks, late):
+    tasks = [start_waiter(locks, False) for _ in range(3)]
+    await run_loop()
     if late:
         release(locks, KEY)
     tasks[0].cancel()
@@ -151,29 +151,29 @@ async def test_a_cancelled_waiter_leaves_the_lock_to_others(locks, late):
     release(locks, KEY)
     await tasks[2]
     release(locks, KEY)
-    await turn_of_the_loop()
+    await run_loop()
     assert tasks[0].cancelled()
     assert not locks.held(KEY)
 
 
 @pytest.mark.parametrize("contended", [False, True])
-async def test_a_token_that_is_entered_after_an_await_is_refused(contended, io_loop):
+async def test_token_entered_after_an_await_is_refused(contended, io_loop):
     locks = SessionLocks(Turn())
     if contended:
-        hold(locks, KEY)
+        enter(locks, KEY)
         io_loop.call_later(0.01, release, locks, KEY)
     token = await locks.acquire(KEY)
     assert token.turn == locks._turn.number
     await asyncio.sleep(0)
     with pytest.raises(RuntimeError, match="before the next await"):
         locks.enter([token])
-    await turn_of_the_loop()
-    assert not locks.held(KEY)  # nothing is left of it
+    await run_loop()
+    assert not locks.held(KEY)  # the refused token holds nothing
     locks.enter([await locks.acquire(KEY)])
     assert locks.held(KEY)
 
 
-async def test_of_several_tokens_all_are_entered_or_none(io_loop):
+async def test_several_tokens_are_entered_all_or_none(io_loop):
     locks = SessionLocks(Turn())
     old = await locks.acquire(KEY)
     await asyncio.sleep(0)
@@ -183,7 +183,7 @@ async def test_of_several_tokens_all_are_entered_or_none(io_loop):
     assert not locks.held(OTHER)
 
 
-async def test_a_lock_is_tried_without_waiting(locks):
+async def test_try_acquire_does_not_wait(locks):
     assert locks.try_acquire(KEY) is None
     token = locks.try_acquire(OTHER)
     locks.enter([token])

@@ -1,4 +1,4 @@
-"""The numbers: histograms, requests by their kind, and how late the loop is."""
+"""Metrics: histograms, requests by kind, and the lag of the event loop."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from tornado_signal.system.lag import PAUSE_S, Lag
 BOUNDS = (0.5, 1.0, 2.0)
 
 
-def test_a_bucket_includes_its_upper_bound():
+def test_bucket_includes_its_upper_bound():
     histogram = Histogram(BOUNDS)
     for value, bucket in [(0.0, 0), (0.5, 0), (0.6, 1), (1, 1), (2.0, 2), (2.1, 3)]:
         counts, total = list(histogram.counts), histogram.sum
@@ -39,7 +39,7 @@ def test_requests_are_counted_by_kind_and_by_pattern():
     assert by_pattern["/a"].sum == pytest.approx(6.6)
 
 
-async def test_a_blocked_loop_is_measured():
+async def test_lag_of_a_blocked_loop_is_measured():
     seconds = RequestMetrics().loop_lag
     lag = Lag(seconds)
     deadline_s = time.monotonic() + 20
@@ -47,12 +47,12 @@ async def test_a_blocked_loop_is_measured():
         assert time.monotonic() < deadline_s
         await asyncio.sleep(0.01)
     before = seconds.sum
-    time.sleep(PAUSE_S + 0.5)  # noqa: ASYNC251 (it is what a defect would do)
+    time.sleep(PAUSE_S + 0.5)  # noqa: ASYNC251 (a bug would block the loop like this)
     while seconds.sum - before < 0.4:
         assert time.monotonic() < deadline_s
         await asyncio.sleep(0.01)
     assert sum(seconds.counts[8:]) >= 1  # more than 0.2 s
     lag.stop()
-    seen = sum(seconds.counts)
+    total = sum(seconds.counts)
     await asyncio.sleep(2 * PAUSE_S)
-    assert sum(seconds.counts) == seen
+    assert sum(seconds.counts) == total

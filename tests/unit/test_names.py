@@ -1,4 +1,4 @@
-"""Names of members of a room: what is signed, and what is no signature."""
+"""Names of room members: valid and invalid signatures."""
 
 import json
 from pathlib import Path
@@ -8,22 +8,22 @@ import pytest
 from tornado_signal.client.names import Identity
 
 TOPIC = "room/lobby"
-# Made with the browser module.
+# Generated with the browser module.
 ID = "@O1ZyULHK0Ga4kOVyCnu8rGM7060oMaG5JAo2_IwFrnE"
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 ALICE = Identity(TOPIC, "Alice 世界", "of Alice")
 READER = Identity(TOPIC, None, None)
 
 
-def test_an_id_depends_on_the_secret_alone():
+def test_id_depends_on_the_secret_only():
     assert ALICE.id == Identity("room/other", None, "of Alice").id == ID
     assert Identity(TOPIC, None, "of Bob").id != ID
     plain = {Identity(TOPIC, None, None).id for _ in range(10)}
     assert len(plain) == 10
-    assert not any(each.startswith("@") for each in plain)
+    assert not any(id_.startswith("@") for id_ in plain)
 
 
-def test_a_name_needs_a_secret_to_arrive():
+def test_name_is_received_only_with_a_secret():
     beacon = ALICE.seal({"id": ALICE.id, "at": 1})
     assert beacon[86] == "{"
     assert READER.unseal(beacon, "id") == {"id": ID, "at": 1, "me": "Alice 世界"}
@@ -34,7 +34,7 @@ def test_a_name_needs_a_secret_to_arrive():
     assert ALICE.unseal(plain, "id") == {"id": READER.id}
 
 
-# Another text that means the same bytes as the id does: two bits of its last character mean nothing.
+# A different text for the same bytes as ID: the last two bits of its last character are unused.
 SAME_KEY = ID[:-1] + ALPHABET[ALPHABET.index(ID[-1]) + 1]
 MAIL = ALICE.seal({"from": ID}, "x")
 
@@ -70,7 +70,7 @@ def test_invalid_names_are_dropped(name):
     assert READER.unseal(sealed, "from", "x") == {"from": ID}
 
 
-def test_an_identity_refuses_a_name_without_secret_or_too_long():
+def test_name_without_secret_or_too_long_is_refused():
     with pytest.raises(ValueError, match="a name needs a secret"):
         Identity(TOPIC, "Alice", None)
     with pytest.raises(ValueError, match="one to 256 characters"):
@@ -81,21 +81,21 @@ def test_an_identity_refuses_a_name_without_secret_or_too_long():
 VECTORS = json.loads((Path(__file__).parents[1] / "room-vectors.json").read_text())
 
 
-def unsealed(vector):
+def unseal_vector(vector):
     return Identity(VECTORS["topic"], None, None).unseal(vector["text"], vector["field"], vector["to"])
 
 
 @pytest.mark.parametrize("vector", VECTORS["accepted"], ids=lambda vector: vector["what"])
-def test_vectors_that_are_accepted(vector):
-    assert unsealed(vector) == vector["fields"]
+def test_accepted_vectors(vector):
+    assert unseal_vector(vector) == vector["fields"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["ignored"], ids=lambda vector: vector["what"])
-def test_vectors_that_are_ignored(vector):
-    assert unsealed(vector) is None
+def test_ignored_vectors(vector):
+    assert unseal_vector(vector) is None
 
 
 def test_vectors_of_ids():
-    assert [Identity(TOPIC, None, each["secret"]).id for each in VECTORS["identities"]] == [
-        each["id"] for each in VECTORS["identities"]
+    assert [Identity(TOPIC, None, vector["secret"]).id for vector in VECTORS["identities"]] == [
+        vector["id"] for vector in VECTORS["identities"]
     ]

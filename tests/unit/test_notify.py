@@ -1,4 +1,4 @@
-"""What the service manager is told, on real datagram sockets."""
+"""Notifications of the service manager, on real datagram sockets."""
 
 import os
 import socket
@@ -14,30 +14,34 @@ WATCHDOG = {"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())}
 
 @pytest.fixture(params=["a path", "an abstract name"])
 def manager(request, tmp_path, monkeypatch):
-    """A service manager's socket, and the NOTIFY_SOCKET for it."""
-    monkeypatch.chdir(tmp_path)  # which keeps the path short enough for a socket
+    """The socket of a service manager and its NOTIFY_SOCKET."""
+    monkeypatch.chdir(tmp_path)  # a relative path is short enough for a socket
     address = "notify" if request.param == "a path" else f"@tornado-signal-test-{os.getpid()}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.bind(address.replace("@", "\0"))
-        listening.settimeout(10)
-        yield listening, address
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(address.replace("@", "\0"))
+        listener.settimeout(10)
+        yield listener, address
 
 
-def test_each_state_is_one_datagram_and_reloading_carries_the_monotonic_time(manager):
-    listening, address = manager
+def test_each_state_is_a_datagram_and_reloading_has_the_monotonic_time(manager):
+    listener, address = manager
     notifier = Notifier({"NOTIFY_SOCKET": address})
-    for tell, state in [(notifier.ready, "READY"), (notifier.alive, "WATCHDOG"), (notifier.stopping, "STOPPING")]:
-        tell("so and so")
-        assert listening.recv(4096).decode() == f"{state}=1\nSTATUS=so and so"
+    for notify_state, state in [
+        (notifier.ready, "READY"),
+        (notifier.alive, "WATCHDOG"),
+        (notifier.stopping, "STOPPING"),
+    ]:
+        notify_state("so and so")
+        assert listener.recv(4096).decode() == f"{state}=1\nSTATUS=so and so"
     before = time.monotonic_ns() // 1000
     notifier.reloading()
-    first, second = listening.recv(4096).decode().split("\n")
+    first, second = listener.recv(4096).decode().split("\n")
     assert first == "RELOADING=1"
     assert before <= int(second.removeprefix("MONOTONIC_USEC=")) <= time.monotonic_ns() // 1000
 
 
 @pytest.mark.parametrize(
-    ("asked", "watchdog_s"),
+    ("variables", "watchdog_s"),
     [
         ({}, None),
         (WATCHDOG, 3.0),
@@ -49,16 +53,16 @@ def test_each_state_is_one_datagram_and_reloading_carries_the_monotonic_time(man
         ({"WATCHDOG_PID": str(os.getpid())}, None),
     ],
 )
-def test_watchdog_interval_and_pause(asked, watchdog_s):
-    environ = {"NOTIFY_SOCKET": "@nobody", **asked, "PATH": "/bin"}
+def test_watchdog_interval_and_pause(variables, watchdog_s):
+    environ = {"NOTIFY_SOCKET": "@nobody", **variables, "PATH": "/bin"}
     notifier = Notifier(environ)
-    assert environ == {"PATH": "/bin"}  # no process that this one starts speaks for it
+    assert environ == {"PATH": "/bin"}  # child processes must not notify the manager
     assert notifier.watchdog_s == watchdog_s
     assert notifier.pause_s(60) == (watchdog_s / 2 if watchdog_s else 60)
     assert notifier.pause_s(0.1) == 0.1
 
 
-def test_a_missing_manager_is_logged_and_without_one_nothing_is_sent(caplog):
+def test_missing_manager_is_logged_and_without_a_manager_nothing_is_sent(caplog):
     notifier = Notifier(dict(WATCHDOG))
     assert (notifier.listening, notifier.watchdog_s) == (False, None)
     notifier.ready("")
@@ -69,7 +73,7 @@ def test_a_missing_manager_is_logged_and_without_one_nothing_is_sent(caplog):
     assert record.getMessage() == "cannot notify the service manager of READY=1: [Errno 2] No such file or directory"
 
 
-def test_a_manager_that_does_not_read_blocks_for_a_bounded_time(manager, caplog, monkeypatch):
+def test_manager_that_does_not_read_blocks_for_a_bounded_time(manager, caplog, monkeypatch):
     monkeypatch.setattr(notify, "SEND_S", 0.1)
     notifier = Notifier({"NOTIFY_SOCKET": manager[1]})
     began_s = time.monotonic()

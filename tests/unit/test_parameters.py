@@ -1,4 +1,4 @@
-"""Parameters of operations: what each may be, in a body as JSON, in path and query as text."""
+"""Parameters of operations: valid and invalid values in JSON bodies, paths and queries."""
 
 import urllib.parse
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ def check(parameter, fields):
 
 
 def is_refused(parameter, fields):
-    """Whether fields are refused in the specification's words under a parameter's name."""
+    """Return whether fields are refused with the documented text and the name of the parameter."""
     try:
         check(parameter, fields)
     except InvalidParameter as error:
@@ -47,7 +47,7 @@ def from_query(parameter, *texts):
     return query_fields(query, [parameter])
 
 
-def test_a_lone_surrogate_is_refused_under_its_parameter_only():
+def test_lone_surrogate_is_refused_for_its_parameter_only():
     fields = wire.parse_body(b'{"info": "\\ud800", "offer": "fine", "pair": "\\ud83d\\ude00"}')
     assert is_refused(INFO, fields)
     assert check(parameters.string("offer"), fields) == "fine"
@@ -72,7 +72,7 @@ def test_a_lone_surrogate_is_refused_under_its_parameter_only():
         for value in values
     ],
 )
-def test_invalid_values_in_a_body_are_refused_by_name(parameter, value):
+def test_invalid_values_in_a_body_are_refused_with_the_parameter(parameter, value):
     assert is_refused(parameter, {parameter.name: value})
 
 
@@ -87,7 +87,7 @@ def test_valid_sides_and_whole_numbers_in_a_body():
 
 
 @pytest.mark.parametrize("character", ["a", "é", "\uffff", ASTRAL, "\x00", "e\u0301"[1]])
-def test_lengths_are_in_code_points(character):
+def test_lengths_are_counted_in_code_points(character):
     assert check(INFO, {"info": character * 1024}) == character * 1024
     assert is_refused(INFO, {"info": character * 1025})
     segment = urllib.parse.quote(character * 256, safe="")
@@ -95,7 +95,7 @@ def test_lengths_are_in_code_points(character):
     assert is_refused(parameters.TOPIC, from_path(segment + "a"))
 
 
-def test_limits_are_those_of_the_specification_and_contract_c():
+def test_limits_are_the_documented_ones():
     assert (schemas.MAX_TOPIC, schemas.MAX_INFO, schemas.DEFAULT_LIMIT, schemas.MAX_LIMIT) == (256, 1024, 100, 1000)
     assert (schemas.MAX_ORIGIN, schemas.MAX_NUMBER) == (512, 2**53)
     assert (schemas.MAX_WAIT_S, schemas.MAX_CANDIDATES, schemas.MIN_TTL_MS) == (60, 100, 1000)
@@ -103,7 +103,7 @@ def test_limits_are_those_of_the_specification_and_contract_c():
 
 
 @given(encodable.filter(lambda text: 0 < len(text) <= 256))
-def test_every_topic_has_a_path(topic):
+def test_every_topic_can_be_written_in_a_path(topic):
     data = topic.encode()
     assert topic_of(urllib.parse.quote(topic, safe="")) == topic
     assert topic_of("".join(f"%{byte:02x}" for byte in data)) == topic
@@ -181,5 +181,5 @@ def test_valid_waits_in_a_body_and_in_a_query():
     ],
     ids=lambda value: repr(value)[:20],
 )
-def test_invalid_or_repeated_values_in_a_query_are_refused_by_name(parameter, texts):
+def test_invalid_or_repeated_values_in_a_query_are_refused_with_the_parameter(parameter, texts):
     assert is_refused(parameter, from_query(parameter, *texts))

@@ -1,4 +1,4 @@
-"""The scripts for Redis: their constants and arguments are those of Python."""
+"""The scripts for Redis: constants and arguments match those in Python."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tornado_signal.stores.redis.partitions import KEY_NAMES
 
 
 @pytest.mark.parametrize("name", scripts.SCRIPTS)
-def test_no_script_counts_its_arguments(name):
+def test_scripts_name_their_arguments(name):
     text = scripts.SCRIPTS[name].text.decode()
     declared = next(line for line in text.splitlines() if "ARGV[1]" in line)
     body = text.partition(declared)[2]
@@ -16,7 +16,7 @@ def test_no_script_counts_its_arguments(name):
     assert f"local {', '.join(KEY_NAMES)} = unpack(KEYS)\n" in text
 
 
-def test_arguments_are_named_in_their_order_and_numbers_are_numbers():
+def test_arguments_are_named_in_order_and_numbers_are_converted():
     text = scripts.SCRIPTS["withdraw"].text.decode()
     line = "local code, side, secret_hash, token, remember_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])\n"
     assert line in text
@@ -24,14 +24,14 @@ def test_arguments_are_named_in_their_order_and_numbers_are_numbers():
     assert call == ("withdraw", (b"c", b"o", b"", b"t", 5))
 
 
-def test_constants_are_those_of_python():
+def test_constants_match_those_in_python():
     constants, values = scripts.SCRIPTS["create"].text.decode().splitlines()[0].removeprefix("local ").split(" = ")
-    found = dict(zip(constants.split(", "), values.split(", "), strict=True))
-    assert (found["MIN_HELD_MS"], found["EXPIRED"]) == (str(MIN_HELD_MS), str(Reason.EXPIRED.value))
-    assert "CHUNK" not in found
+    definitions = dict(zip(constants.split(", "), values.split(", "), strict=True))
+    assert (definitions["MIN_HELD_MS"], definitions["EXPIRED"]) == (str(MIN_HELD_MS), str(Reason.EXPIRED.value))
+    assert "CHUNK" not in definitions
 
 
-def test_a_helper_that_mixes_its_arguments_up_is_refused():
+def test_helper_with_reordered_arguments_is_refused():
     def refresh(*, code, side):
         return "refresh", (side, code)
 

@@ -1,4 +1,4 @@
-"""What a session is and what may become of it."""
+"""Sessions: lifetime, answers, secrets and codes."""
 
 import hashlib
 import uuid
@@ -24,12 +24,12 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 ORIGIN = "https://one.example"
 
 
-def test_live_until_the_millisecond_of_expiry():
+def test_session_is_live_until_the_millisecond_of_its_expiry():
     session = Session(bytes(16), "topic", "info", created_ms=0, expires_ms=1000, timeout_ms=1000, serial=1)
     assert [session.live(now_ms) for now_ms in (0, 999, 1000, 1001)] == [True, True, False, False]
 
 
-def test_only_the_first_answer_and_its_retry_are_taken():
+def test_only_the_first_answer_and_its_retry_are_accepted():
     assert changes_answer(None, "a")
     assert not changes_answer(Answer("a", 5), "a")
     for current in ("a", "A", "", "b "):
@@ -37,7 +37,7 @@ def test_only_the_first_answer_and_its_retry_are_taken():
             changes_answer(Answer(current, 1, b"hash"), "b")
 
 
-def test_last_is_the_greatest_number_of_the_news():
+def test_last_is_the_greatest_number_of_the_update():
     for description_number, numbers, last in [(0, [], 0), (1, [], 1), (0, [1, 2], 2), (3, [1, 2], 3), (2, [1, 3], 3)]:
         assert SessionUpdate(None, description_number, [(number, "c") for number in numbers], 5, 9).last == last
 
@@ -48,13 +48,13 @@ def test_sides_and_reasons_never_change():
     assert reasons == [(1, "answered"), (2, "expired"), (3, "withdrawn")]
 
 
-def test_secrets_are_kept_as_sha256():
+def test_secrets_are_hashed_with_sha256():
     assert hash_secret("ö" * 16) == hashlib.sha256("ö".encode() * 16).digest()
     assert hash_secret(None) == b""
 
 
 @pytest.mark.parametrize(
-    ("kept", "shown", "may"),
+    ("stored", "presented", "owner"),
     [
         (None, None, True),
         (None, "any secret there is", True),
@@ -63,15 +63,15 @@ def test_secrets_are_kept_as_sha256():
         ("one secret of mine", None, False),
     ],
 )
-def test_only_the_same_secret_owns_a_side(kept, shown, may):
-    assert owns(hash_secret(kept), hash_secret(shown)) is may
+def test_only_the_same_secret_owns_a_side(stored, presented, owner):
+    assert owns(hash_secret(stored), hash_secret(presented)) is owner
 
 
 @given(texts, texts)
-def test_neither_another_secret_nor_the_hash_owns_a_side(one, other):
-    kept = hash_secret(one)
-    assert owns(kept, hash_secret(other)) == (one == other)
-    assert not any(owns(kept, kept[:length]) for length in range(32))
+def test_neither_another_secret_nor_the_hash_owns_a_side(first, second):
+    stored = hash_secret(first)
+    assert owns(stored, hash_secret(second)) == (first == second)
+    assert not any(owns(stored, stored[:length]) for length in range(32))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_content_codes_never_change(origin, topics, offer, code):
 
 
 @given(origin=texts, topics=st.lists(texts, max_size=4), offer=texts, data=st.data())
-def test_content_code_is_a_version_8_uuid_whatever_the_order_of_the_topics(origin, topics, offer, data):
+def test_content_code_is_a_version_8_uuid_and_ignores_the_order_of_topics(origin, topics, offer, data):
     code = content_code(origin, topics, offer)
     parsed = uuid.UUID(bytes=code)
     assert (parsed.version, parsed.variant) == (8, uuid.RFC_4122)
@@ -97,11 +97,11 @@ def test_content_code_is_a_version_8_uuid_whatever_the_order_of_the_topics(origi
 parts = st.tuples(texts, st.lists(texts, min_size=1, max_size=3).map(sorted), texts)
 
 
-@given(one=parts, other=parts)
+@given(first=parts, second=parts)
 @example(("ab", ["c"], "d"), ("a", ["bc"], "d"))
 @example(("a", ["bc"], "d"), ("a", ["b"], "cd"))
 @example(("a", ["b", "c"], "d"), ("a", ["bc"], "d"))
 @example(("a", ["b"], "d"), ("a", ["b", "b"], "d"))
 @example(("a", ["b\x00"], "d"), ("a", ["b"], "\x00d"))
-def test_different_content_has_different_codes(one, other):
-    assert (content_code(*one) == content_code(*other)) == (one == other)
+def test_different_content_has_different_codes(first, second):
+    assert (content_code(*first) == content_code(*second)) == (first == second)

@@ -1,4 +1,4 @@
-"""The package keeps to the picture: who may know whom, and who may touch the world."""
+"""The layers of the package: which module may import which, and which modules perform no I/O."""
 
 import ast
 import graphlib
@@ -12,8 +12,8 @@ import tornado_signal
 
 PACKAGE = Path(tornado_signal.__file__).parent
 
-# Each folder, or file at the top, with what it may import of the package and of other packages. What stands above
-# `stores` knows none of the engines, but for what shows and looks after their files.
+# Each folder or top-level module, with what it may import from the package and from other packages. Modules above
+# `stores` do not know the engines, except those that inspect and maintain their files.
 MAY_IMPORT = {
     "errors": "",
     "session": "errors",
@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "__main__": "cli maintenance process settings system package uvloop",
     "__init__": "_version",
 }
-# What these use of the standard library reads or writes nothing.
+# The parts of the standard library that these modules use perform no I/O.
 PURE = {"errors", "session", "metrics", "limits.forwarded", "limits.per_address"}
 PURE |= {"service.parameters", "service.wire", "service.schemas", "stores.leveldb.layout", "stores.leveldb.changes"}
 PURE_MODULES = {"array", "base64", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq"}
@@ -67,7 +67,7 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "_version.
 
 
 def module(path):
-    """The name of a file's module below the package; that of a folder is its own."""
+    """Return the name of a file's module within the package. A folder's `__init__` has the folder's name."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
 
@@ -75,26 +75,26 @@ def module(path):
 MODULES = {module(path): path for path in FILES}
 
 
-def room(name):
-    """The line of the table that a module falls under: the longest that it begins with."""
+def layer(name):
+    """Return the entry of the table for a module: its longest listed prefix."""
     while name not in MAY_IMPORT and "." in name:
         name = name.rpartition(".")[0]
     return name
 
 
 def imports(path):
-    """What a file imports, wherever in it: modules of the package as `.name`, others by their first name."""
+    """Yield all imports of a file: modules of the package as `.name`, others by their top-level name."""
     folder = path.relative_to(PACKAGE).parent.parts
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found = [(alias.name, None) for alias in node.names]
+            names = [(alias.name, None) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             within = ["tornado_signal", *folder[: len(folder) + 1 - node.level]] if node.level else []
             source = ".".join([*within, *filter(None, [node.module])])
-            found = [(source, alias.name) for alias in node.names]
+            names = [(source, alias.name) for alias in node.names]
         else:
             continue
-        for source, name in found:
+        for source, name in names:
             first, _, rest = source.partition(".")
             if first != "tornado_signal":
                 yield first
@@ -104,17 +104,17 @@ def imports(path):
                 yield f".{rest}" if rest else ".package"
 
 
-def rooms(path):
-    """The lines of the table that a file needs, its own left out, and the other packages."""
-    own = room(module(path))
-    for each in imports(path):
-        if each[1:] in ("package", "_version"):
-            yield each
-        elif not each.startswith("."):
-            if each not in sys.stdlib_module_names:
-                yield each
-        elif room(each[1:]) != own:
-            yield f".{room(each[1:])}"
+def layers_used(path):
+    """Yield the entries of the table that a file imports, except its own, and other packages."""
+    own = layer(module(path))
+    for imported in imports(path):
+        if imported[1:] in ("package", "_version"):
+            yield imported
+        elif not imported.startswith("."):
+            if imported not in sys.stdlib_module_names:
+                yield imported
+        elif layer(imported[1:]) != own:
+            yield f".{layer(imported[1:])}"
 
 
 def allowed(name):
@@ -123,35 +123,35 @@ def allowed(name):
 
 
 @pytest.mark.parametrize("path", FILES, ids=module)
-def test_every_file_imports_only_what_the_table_allows(path):
-    name = room(module(path))
-    beyond = set(rooms(path)) - allowed(name)
-    assert not beyond, f"{name} must not import {sorted(beyond)}"
+def test_files_import_only_what_the_table_allows(path):
+    name = layer(module(path))
+    forbidden = set(layers_used(path)) - allowed(name)
+    assert not forbidden, f"{name} must not import {sorted(forbidden)}"
     if {name, module(path)} & PURE:
-        assert {each for each in imports(path) if each in sys.stdlib_module_names} <= PURE_MODULES
+        assert {imported for imported in imports(path) if imported in sys.stdlib_module_names} <= PURE_MODULES
         called = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
         assert not called & {"open", "print", "input"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=module)
-def test_nobody_imports_an_entry_point(path):
-    assert not {each[1:] for each in imports(path)} & ENTRY_POINTS
+def test_entry_points_are_not_imported(path):
+    assert not {imported[1:] for imported in imports(path)} & ENTRY_POINTS
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if not module(path).startswith("process")], ids=module)
-def test_only_the_process_replaces_the_settings_of_others(path):
+def test_only_the_process_assigns_settings_of_other_objects(path):
     targets = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute))
     replaced = {ast.unparse(node) for node in targets if node.attr == "settings" and isinstance(node.ctx, ast.Store)}
     assert replaced <= {"self.settings"}
 
 
 def engine_checks(path):
-    """Yield the lines where a file asks which engine a store is, or what else it may have."""
+    """Yield the lines where a file checks the engine of a store or the existence of its attributes."""
     tree = ast.parse(path.read_text())
     engines = {"LevelDBStore", "RedisStore"}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            words = {word for each in node.args for word in re.findall(r"\w+", ast.unparse(each))}
+            words = {word for argument in node.args for word in re.findall(r"\w+", ast.unparse(argument))}
             if node.func.id in ("isinstance", "issubclass") and words & engines:
                 yield node.lineno
             if node.func.id in ("getattr", "hasattr") and "store" in ast.unparse(node.args[0]).split("."):
@@ -167,31 +167,34 @@ def engine_checks(path):
         "hasattr(store, 'compact')",
     ],
 )
-def test_a_check_of_the_engine_is_found(source, tmp_path):
+def test_engine_checks_are_found(source, tmp_path):
     (tmp_path / "module.py").write_text(f"x = 1\n{source}\n")
     assert list(engine_checks(tmp_path / "module.py")) == [2]
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if not module(path).startswith("stores")], ids=module)
-def test_nobody_outside_the_stores_tells_engines_apart(path):
+def test_engines_are_distinguished_only_inside_the_stores(path):
     assert list(engine_checks(path)) == []
 
 
 def test_only_maintenance_and_the_setup_of_workers_know_engines():
-    know = {name for name in MAY_IMPORT if allowed(name) & {".stores.leveldb", ".stores.redis"}}
-    assert {name.partition(".")[0] for name in know} <= {"stores", "maintenance", "process"}
+    layers = {name for name in MAY_IMPORT if allowed(name) & {".stores.leveldb", ".stores.redis"}}
+    assert {name.partition(".")[0] for name in layers} <= {"stores", "maintenance", "process"}
 
 
-def test_the_table_has_no_superfluous_line():
-    assert {room(name) for name in MODULES} == set(MAY_IMPORT)
+def test_table_has_no_superfluous_entry():
+    assert {layer(name) for name in MODULES} == set(MAY_IMPORT)
     for name in MAY_IMPORT:
-        used = {each for path in FILES if room(module(path)) == name for each in rooms(path)}
+        used = {dependency for path in FILES if layer(module(path)) == name for dependency in layers_used(path)}
         assert allowed(name) <= used, f"{name} does not need {sorted(allowed(name) - used)}"
 
 
 def test_no_import_cycles():
     graphlib.TopologicalSorter(
-        {name: {each[1:] for each in allowed(name) if each[0] == "."} for name in MAY_IMPORT}
+        {name: {dependency[1:] for dependency in allowed(name) if dependency[0] == "."} for name in MAY_IMPORT}
     ).prepare()
-    files = {name: {each[1:] for each in imports(path) if each[0] == "."} - {name} for name, path in MODULES.items()}
+    files = {
+        name: {dependency[1:] for dependency in imports(path) if dependency[0] == "."} - {name}
+        for name, path in MODULES.items()
+    }
     graphlib.TopologicalSorter(files).prepare()

@@ -1,4 +1,4 @@
-"""The mapping of a request's headers behaves as Tornado's does."""
+"""The mapping of a request's headers behaves like that of Tornado."""
 
 import pytest
 from hypothesis import given
@@ -12,19 +12,19 @@ VALUES = st.sampled_from(["", "1", "a,b", "value", "\u00e4"])
 
 
 @given(st.lists(st.tuples(NAMES, VALUES)), NAMES)
-def test_headers_behave_as_tornados(pairs, asked):
+def test_headers_behave_like_those_of_tornado(pairs, key):
     ours, theirs = Headers([(name.lower().encode(), value.encode("latin-1")) for name, value in pairs]), HTTPHeaders()
     for name, value in pairs:
         theirs.add(name, value)
-    assert (asked in ours) == (asked in theirs)
-    assert ours.get(asked) == theirs.get(asked)
-    assert ours.get(asked, "other") == theirs.get(asked, "other")
-    assert ours.get_list(asked) == theirs.get_list(asked)
+    assert (key in ours) == (key in theirs)
+    assert ours.get(key) == theirs.get(key)
+    assert ours.get(key, "other") == theirs.get(key, "other")
+    assert ours.get_list(key) == theirs.get_list(key)
     assert list(ours.get_all()) == list(theirs.get_all())
     assert dict(ours) == dict(theirs)
     assert len(ours) == len(theirs)
-    if asked in theirs:
-        assert ours[asked] == theirs[asked]
+    if key in theirs:
+        assert ours[key] == theirs[key]
 
 
 def test_trailing_blanks_are_stripped_and_missing_names_are_key_errors():

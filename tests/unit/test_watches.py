@@ -1,4 +1,4 @@
-"""Watches: told of every change, woken in turn, forgotten when closed."""
+"""Watches: they are notified of every change, woken in turn, and removed when closed."""
 
 import asyncio
 import contextlib
@@ -12,37 +12,37 @@ from tornado_signal.stores.watches import Watches
 
 @pytest.fixture
 def all_watches(io_loop):
-    """Fresh watches, of which none must be left in the end."""
+    """New watches, which must all be closed at the end."""
 
     async def make():
         return Watches()
 
-    made = io_loop.run_sync(make)
-    yield made
-    assert len(made) == 0
+    new_watches = io_loop.run_sync(make)
+    yield new_watches
+    assert len(new_watches) == 0
 
 
 @pytest.fixture
 def watching(all_watches):
-    """A function that opens so many watches of a key; they are closed in the end."""
-    with contextlib.ExitStack() as opened:
-        yield lambda key, count=1: [opened.enter_context(all_watches.watch(key)) for _ in range(count)]
+    """A function that opens `count` watches of a key. They are closed at the end."""
+    with contextlib.ExitStack() as stack:
+        yield lambda key, count=1: [stack.enter_context(all_watches.watch(key)) for _ in range(count)]
 
 
 @pytest.fixture
 def without_gc():
-    """Only what nothing refers to any more goes."""
+    """Only objects without references are freed."""
     gc.disable()
     yield
     gc.enable()
 
 
 def soon():
-    """A time that is far enough for a test that expects to be woken."""
+    """Return a deadline far enough in the future for tests that expect to be woken."""
     return asyncio.get_running_loop().time() + 30
 
 
-async def test_a_change_between_opening_and_waiting_counts(all_watches):
+async def test_change_between_opening_and_waiting_wakes(all_watches):
     with all_watches.watch(b"k") as watch:
         all_watches.changed(b"k")
         await asyncio.sleep(0)
@@ -52,7 +52,7 @@ async def test_a_change_between_opening_and_waiting_counts(all_watches):
         assert asyncio.get_running_loop().time() >= began_s + 0.1
 
 
-async def test_only_the_key_that_changed_wakes(all_watches):
+async def test_only_watches_of_the_changed_key_are_woken(all_watches):
     with all_watches.watch(b"a") as a, all_watches.watch(b"b") as b:
         waits = [asyncio.ensure_future(watch.wait(soon())) for watch in (a, b)]
         await asyncio.sleep(0)
@@ -63,7 +63,7 @@ async def test_only_the_key_that_changed_wakes(all_watches):
         assert not await waits[1]
 
 
-async def test_a_wait_times_out_within_a_few_ticks(all_watches):
+async def test_wait_times_out_within_a_few_ticks(all_watches):
     loop = asyncio.get_running_loop()
     began_s = 0
 
@@ -72,15 +72,15 @@ async def test_a_wait_times_out_within_a_few_ticks(all_watches):
             assert await watch.wait(began_s + delay_s)
             return loop.time() - began_s - delay_s
 
-    found = []
-    while not any(max(late_s) < 3 * watches.TICK_S for late_s in found):  # the machine is not late each time
-        assert len(found) < 20, found
+    delays_s = []
+    while not any(max(late_s) < 3 * watches.TICK_S for late_s in delays_s):  # a slow machine may be late several times
+        assert len(delays_s) < 20, delays_s
         began_s = loop.time()
-        found.append(await asyncio.gather(wait(b"a", 0.12), wait(b"a", 0.01), wait(b"b", 0.3)))
-        assert min(found[-1]) >= 0
+        delays_s.append(await asyncio.gather(wait(b"a", 0.12), wait(b"a", 0.01), wait(b"b", 0.3)))
+        assert min(delays_s[-1]) >= 0
 
 
-async def test_thousands_are_woken_over_many_turns_of_the_loop(all_watches):
+async def test_thousands_are_woken_over_many_event_loop_iterations(all_watches):
     woken = 0
 
     async def wait():
@@ -99,7 +99,7 @@ async def test_thousands_are_woken_over_many_turns_of_the_loop(all_watches):
     await waiting
 
 
-async def test_the_end_wakes_all_and_lets_nobody_wait(all_watches):
+async def test_end_wakes_all_watches_and_prevents_new_waits(all_watches):
     opened = [all_watches.watch(bytes([n])) for n in range(100)]
     waits = [asyncio.ensure_future(watch.wait(soon())) for watch in opened]
     await asyncio.sleep(0)
@@ -111,7 +111,7 @@ async def test_the_end_wakes_all_and_lets_nobody_wait(all_watches):
         watch.close()
 
 
-async def test_the_end_wakes_thousands_at_a_bounded_rate(all_watches):
+async def test_end_wakes_thousands_at_a_bounded_rate(all_watches):
     loop = asyncio.get_running_loop()
     woken_s = []
 
@@ -125,30 +125,30 @@ async def test_the_end_wakes_thousands_at_a_bounded_rate(all_watches):
     began_s = loop.time()
     all_watches.end()
     all_watches.end()
-    turns = 0
+    iterations = 0
     while len(woken_s) < 18_000:
         await asyncio.sleep(0)
-        turns += 1
+        iterations += 1
     await waiting
-    assert turns > 18_000 / watches.WAKE_STEP / 2
-    late_s = [each - began_s for each in woken_s]
-    most = watches.END_PER_S * watches.TICK_S
-    for tick in range(30):  # nobody is woken before it is due
-        assert sum(late <= tick * watches.TICK_S for late in late_s) <= most * (tick + 1)
+    assert iterations > 18_000 / watches.WAKE_STEP / 2
+    late_s = [moment_s - began_s for moment_s in woken_s]
+    max_per_tick = watches.END_PER_S * watches.TICK_S
+    for tick in range(30):  # no watch is woken before its time
+        assert sum(late <= tick * watches.TICK_S for late in late_s) <= max_per_tick * (tick + 1)
     assert late_s[-1] > 1.5
 
 
-async def test_the_end_takes_a_bounded_time(all_watches, watching, monkeypatch):
+async def test_end_takes_a_bounded_time(all_watches, watching, monkeypatch):
     monkeypatch.setattr(watches, "END_PER_S", 10)
     monkeypatch.setattr(watches, "END_S", 0.4)
     waits = [watch.wait(soon() + 300) for watch in watching(b"k", 2000)]
     began_s = asyncio.get_running_loop().time()
     all_watches.end()
     assert not any(await asyncio.gather(*waits))
-    assert 0.3 < asyncio.get_running_loop().time() - began_s < 60  # at that rate it would be 200
+    assert 0.3 < asyncio.get_running_loop().time() - began_s < 60  # it would take 200 s at that rate
 
 
-async def test_a_cancelled_wait_leaves_nothing(all_watches):
+async def test_cancelled_wait_leaves_nothing_behind(all_watches):
     async def wait():
         with all_watches.watch(b"k") as watch:
             await watch.wait(soon())
@@ -162,16 +162,16 @@ async def test_a_cancelled_wait_leaves_nothing(all_watches):
     all_watches.changed(b"k")
 
 
-async def turns_until(done):
-    turns = 0
-    while not done():
+async def iterations_until(condition):
+    iterations = 0
+    while not condition():
         await asyncio.sleep(0)
-        turns += 1
-        assert turns < 100_000
-    return turns
+        iterations += 1
+        assert iterations < 100_000
+    return iterations
 
 
-async def test_a_lone_watch_is_woken_at_once(all_watches, watching):
+async def test_single_watch_is_woken_immediately(all_watches, watching):
     waits = [watch.wait(soon()) for watch in watching(b"many", 5000)]
     (lone,) = watching(b"lone")
     waiting = lone.wait(soon())
@@ -189,9 +189,9 @@ async def test_keys_take_turns(all_watches, watching):
     waits = {key: [watch.wait(soon()) for watch in watching(key, count)] for key, count in counts.items()}
     for key in waits:
         all_watches.changed(key)
-    assert await turns_until(lambda: all(wait.done() for wait in waits[b"few"])) <= 3
+    assert await iterations_until(lambda: all(wait.done() for wait in waits[b"few"])) <= 3
     assert sum(wait.done() for wait in waits[b"many"] + waits[b"more"]) < 200
-    await turns_until(lambda: all(wait.done() for key in waits for wait in waits[key]))
+    await iterations_until(lambda: all(wait.done() for key in waits for wait in waits[key]))
 
 
 async def test_repeated_changes_queue_a_watch_once(all_watches, watching):
@@ -205,31 +205,31 @@ async def test_repeated_changes_queue_a_watch_once(all_watches, watching):
 
     tasks = [asyncio.ensure_future(wait(watch)) for watch in watching(b"k", 1000)]
     await asyncio.sleep(0)
-    for changes, expected in [(500, 1000), (1, 2000)]:  # and once more for what changes after that
+    for changes, expected in [(500, 1000), (1, 2000)]:  # one more wake-up for later changes
         for _ in range(changes):
             all_watches.changed(b"k")
-        turns = await turns_until(lambda: not all_watches._changed)
+        iterations = await iterations_until(lambda: not all_watches._changed)
         await asyncio.sleep(0)
         assert woken == expected
-        assert turns <= 1000 / watches.WAKE_STEP + 3
+        assert iterations <= 1000 / watches.WAKE_STEP + 3
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_change_during_the_waking_is_not_lost(all_watches, watching):
+async def test_change_while_waking_is_not_lost(all_watches, watching):
     opened = watching(b"k", 200)
     waits = [watch.wait(soon()) for watch in opened]
     all_watches.changed(b"k")
-    await turns_until(lambda: any(wait.done() for wait in waits))
+    await iterations_until(lambda: any(wait.done() for wait in waits))
     first = next(watch for watch, wait in zip(opened, waits, strict=True) if wait.done())
     again = first.wait(soon())
     assert not again.done()
     all_watches.changed(b"k")
-    await turns_until(lambda: again.done() and all(wait.done() for wait in waits))
+    await iterations_until(lambda: again.done() and all(wait.done() for wait in waits))
 
 
-async def test_a_closed_watch_leaves_nothing(all_watches, without_gc):
+async def test_closed_watch_leaves_nothing_behind(all_watches, without_gc):
     watching = [all_watches.watch(b"k") for _ in range(100)]
     others = [all_watches.watch(b"other") for _ in range(100)]
     waits = [watch.wait(soon()) for watch in watching]
@@ -246,5 +246,5 @@ async def test_a_closed_watch_leaves_nothing(all_watches, without_gc):
     assert (all_watches._changed, all_watches._by_key, all_watches._by_tick) == ({}, {}, {})
     del watch, watching, others
     await asyncio.sleep(0)
-    assert not [each for each in gc.get_objects() if isinstance(each, watches.Watch)]
+    assert not [obj for obj in gc.get_objects() if isinstance(obj, watches.Watch)]
     assert not all_watches._waking

@@ -1,4 +1,4 @@
-"""JSON of the operations: bodies into fields, results into bodies, events as HTTP sends them (contract C3)."""
+"""JSON of the operations: parsing bodies, encoding results, and HTTP events (docs/http-api.md#event-streams)."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ def outcome(parse, *arguments):
         b'\xef\xbb\xbf\xef\xbb\xbf{"code": "x"}',  # one byte order mark is ignored (RFC 8259, 8.1)
         '{"code": "x"}'.encode("utf-16"),
         b'{"code": "\xff"}',
-        b'{"code": "\xed\xa0\x80"}',  # a surrogate in what would be UTF-8
+        b'{"code": "\xed\xa0\x80"}',  # a surrogate encoded like UTF-8
         b'{"code": "\xc0\x80"}',  # an overlong NUL
         b'{"code": NaN}',
         b'{"code": -Infinity, "x": "\\ud800"}',
@@ -59,7 +59,7 @@ def test_any_json_object_round_trips(fields):
 
 
 @given(st.binary(max_size=60) | st.text('[]{}":,\\u d8NaInfity0123.e-').map(str.encode))
-def test_any_bytes_are_an_object_or_refused(body):
+def test_any_bytes_are_a_json_object_or_refused(body):
     result = outcome(wire.parse_body, body)
     if isinstance(result, InvalidParameter):
         assert result.parameter == "body"
@@ -67,7 +67,7 @@ def test_any_bytes_are_an_object_or_refused(body):
         assert json.loads(body) == result
 
 
-def test_the_last_of_repeated_fields_counts():
+def test_last_of_repeated_fields_is_used():
     assert wire.parse_body(b'{"a": "1", "a": "2"}') == {"a": "2"}
     assert wire.parse_body(b'{"a": "1", "a": "2", "b": "\\ud800"}')["a"] == "2"
 
@@ -95,11 +95,11 @@ def test_malformed_codes_are_not_found(text):
 
 
 def test_malformed_codes_are_not_cached():
-    kept = wire._parse_uuid.cache_info()
+    cache_info = wire._parse_uuid.cache_info()
     for length in (0, 35, 37, 100_000):
         with pytest.raises(SessionNotFound):
             wire.parse_code("a" * length)
-    assert wire._parse_uuid.cache_info() == kept
+    assert wire._parse_uuid.cache_info() == cache_info
 
 
 @given(st.text() | st.text("0123456789abcdefABCDEF-", min_size=30, max_size=40))
@@ -110,7 +110,7 @@ def test_any_text_is_a_uuid_or_not_found(text):
 
 
 @given(page=st.integers(1, 9), limit=st.integers(1, 5), total=st.integers(0, 20))
-def test_pages_of_topics_say_whether_more_follow(page, limit, total):
+def test_pages_of_topics_have_more_if_topics_follow(page, limit, total):
     topics = [(str(number), number + 1) for number in range(total)][(page - 1) * limit : page * limit]
     body = wire.topics_page(page, limit, topics, total)
     assert body == {
@@ -119,7 +119,7 @@ def test_pages_of_topics_say_whether_more_follow(page, limit, total):
     }
 
 
-def test_a_listed_session_has_the_fields_of_the_specification():
+def test_listed_session_has_the_documented_fields():
     session = Session(bytes(16), "topic", "info", created_ms=1, expires_ms=3, timeout_ms=2, serial=9)
     assert wire.listed_session(ListedSession(session, "offer", ["a", "b"])) == {
         "code": "00000000-0000-0000-0000-000000000000",
@@ -131,7 +131,7 @@ def test_a_listed_session_has_the_fields_of_the_specification():
     }
 
 
-def test_news_have_the_fields_of_the_side_that_polls():
+def test_news_has_the_fields_of_the_polling_side():
     candidates = [(2, "c"), (7, "d")]
     assert wire.news(Side.OFFERER, SessionUpdate(None, 0, [], 5)) == {"answer": None, "answerCandidates": []}
     assert wire.news(Side.OFFERER, SessionUpdate("a", 3, candidates, 5)) == {
@@ -145,14 +145,14 @@ def test_news_have_the_fields_of_the_side_that_polls():
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_a_departure_names_its_reason(reason):
-    said = wire.gone(bytes(16), reason)
-    assert said == {"code": "00000000-0000-0000-0000-000000000000", "reason": reason.name.lower()}
-    assert said["reason"] in ("answered", "expired", "withdrawn")
+def test_gone_event_has_its_reason(reason):
+    event = wire.gone(bytes(16), reason)
+    assert event == {"code": "00000000-0000-0000-0000-000000000000", "reason": reason.name.lower()}
+    assert event["reason"] in ("answered", "expired", "withdrawn")
 
 
 @given(st.dictionaries(st.sampled_from(["code", "offer", "a\nb"]), encodable))
-def test_an_event_is_three_lines_and_an_empty_one(fields):
+def test_event_is_three_lines_and_an_empty_one(fields):
     lines = encode(Event("session", wire.encode(fields), "1.2.ab")).split(b"\n")
     assert lines[:2] == [b"event: session", b"id: 1.2.ab"]
     assert lines[2].startswith(b"data: ")
@@ -160,5 +160,5 @@ def test_an_event_is_three_lines_and_an_empty_one(fields):
     assert (lines[3:], b"\r" in lines[2]) == ([b"", b""], False)
 
 
-def test_an_event_without_data_is_only_an_id():
+def test_event_without_data_is_only_an_id():
     assert encode(Event("", b"", "1.2.ab")) == b"id: 1.2.ab\n\n"
