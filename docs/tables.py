@@ -1,7 +1,7 @@
-"""A hook of mkdocs.yml: makes the tables of settings and commands from the package when the site is built.
+"""A hook of mkdocs.yml that inserts tables of the package's settings and commands into the pages.
 
-A page asks for them by comments: `<!-- settings: address to data_dir -->` for the settings from one to another in the
-order of their table, `<!-- commands -->` for every command with its arguments.
+Comments mark their places: `<!-- settings: address to data_dir -->` for the settings from one to another in the order of
+their table, and `<!-- commands -->` for every command with its arguments.
 """
 
 import re
@@ -10,46 +10,47 @@ from tornado_signal.__main__ import make_parser
 from tornado_signal.cli.manual import usage
 from tornado_signal.settings.settings import SETTINGS
 
-NAMES = [each.name for each in SETTINGS]
+NAMES = [setting.name for setting in SETTINGS]
 
 
 def on_page_markdown(markdown, **_):
-    """Put the tables in the place of the comments."""
+    """Replace the comments by the tables."""
     markdown = re.sub(r"^<!-- settings: (\w+) to (\w+) -->$", settings, markdown, flags=re.MULTILINE)
     return re.sub(r"^<!-- commands -->$", commands, markdown, flags=re.MULTILINE)
 
 
-def settings(asked):
-    """The table of some settings."""
-    first, last = map(NAMES.index, asked.groups())
+def settings(comment):
+    """Return the table of the settings that a comment names."""
+    first, last = map(NAMES.index, comment.groups())
     rows = []
-    for each in SETTINGS[first : last + 1]:
-        flag = f'<code id="{each.name}">{each.flag}</code>'
-        meaning = capitalized(each.meaning) + (f" ({each.unit})" if each.unit else "")
-        reload = "applied on reload" if each.live else "needs a restart"
-        rest = f"Allowed: {each.type.allowed}. `{each.variable}`; {reload}."
-        rows.append(f"| {flag} | `{each.default}` | {meaning}.<br>{escaped(rest)} |")
+    for setting in SETTINGS[first : last + 1]:
+        flag = f'<code id="{setting.name}">{setting.flag}</code>'
+        meaning = capitalized(setting.meaning) + (f" ({setting.unit})" if setting.unit else "")
+        reload = "applied on reload" if setting.live else "needs a restart"
+        rest = f"Allowed: {setting.type.allowed}. `{setting.variable}`; {reload}."
+        rows.append(f"| {flag} | `{setting.default}` | {meaning}.<br>{escaped(rest)} |")
     return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
 
 
 def commands(_):
-    """Every command: what it does, its arguments, and the settings that it takes."""
-    found = []
+    """Return a section for each command: its description, arguments and settings."""
+    lines = []
     for name, command in make_parser().commands.items():
         rows, links = [], []
-        for each in command.arguments:
-            setting = each.option_strings[0].removeprefix("--").replace("-", "_") if each.option_strings else ""
+        for argument in command.arguments:
+            flags = argument.option_strings
+            setting = flags[0].removeprefix("--").replace("-", "_") if flags else ""
             if setting in NAMES:
-                links.append(f"[`{each.option_strings[0]}`](settings.md#{setting})")
-            elif "--help" not in each.option_strings:
-                meaning = (each.help or "As it is called there.") % {"default": each.default}
-                rows.append(f"| `{usage(each)}` | {escaped(capitalized(meaning))} |")
-        found += [f"### `{name}`", "", command.description, ""]
+                links.append(f"[`{flags[0]}`](settings.md#{setting})")
+            elif "--help" not in flags:
+                meaning = (argument.help or f"the {argument.dest}") % {"default": argument.default}
+                rows.append(f"| `{usage(argument)}` | {escaped(capitalized(meaning))} |")
+        lines += [f"### `{name}`", "", command.description, ""]
         if rows:
-            found += ["| argument | meaning |", "|---|---|", *rows, ""]
+            lines += ["| argument | meaning |", "|---|---|", *rows, ""]
         if links:
-            found += ["Settings: all." if len(links) == len(NAMES) else f"Settings: {', '.join(links)}.", ""]
-    return "\n".join(found)
+            lines += ["Settings: all." if len(links) == len(NAMES) else f"Settings: {', '.join(links)}.", ""]
+    return "\n".join(lines)
 
 
 def escaped(text):
@@ -58,5 +59,5 @@ def escaped(text):
 
 
 def capitalized(text):
-    """The beginning of a sentence."""
+    """Return a text with an upper-case first letter."""
     return text[:1].upper() + text[1:]
