@@ -1,7 +1,7 @@
 """A hook of mkdocs.yml that inserts tables of the package's settings and commands into the pages.
 
-Comments mark their places: `<!-- settings: address to data_dir -->` for the settings from one to another in the order of
-their table, and `<!-- commands -->` for every command with its arguments.
+Comments mark their places: `<!-- settings: address to data_dir -->` for the settings from one to another in the order
+of their table, and `<!-- commands -->` for every command with its arguments.
 """
 
 import re
