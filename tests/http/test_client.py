@@ -234,7 +234,7 @@ async def test_streams_survive_a_restart_without_loss_or_repetition(start, webso
 
 
 @pytest.mark.parametrize("websocket", [True, False])
-async def test_a_withdrawal_is_repeated_until_the_server_is_available(start, websocket):
+async def test_withdrawal_is_repeated_until_the_server_is_available(start, websocket):
     server = start()
     async with SignalClient(server.url, ORIGIN, retry_timeout_s=0, websocket=websocket) as client:
         code = await client.offer("lobby", "i", "o", hold=True)

@@ -21,7 +21,7 @@ class Proxy:
     Attributes:
         url: the URL of the proxy.
         paths: the path of the first request on each connection.
-        refuse: called with the writer of each WebSocket handshake; None to forward them.
+        refuse: called with the writer of each WebSocket handshake. If None, handshakes are forwarded.
         open: while cleared, data from the server after a handshake is held back.
     """
 

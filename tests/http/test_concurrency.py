@@ -63,12 +63,12 @@ async def test_concurrent_candidates_and_an_answer_are_all_stored(durable):
 
 async def test_polls_are_monotonic(durable):
     code = await durable.offer()
-    seen = []
+    polls = []
 
     async def poll():
         candidates = (await durable.post("/poll", code=code, side="offerer"))["answerCandidates"]
-        assert candidates[: len(seen[-1])] == seen[-1] if seen else True
-        seen.append(candidates)
+        assert candidates[: len(polls[-1])] == polls[-1] if polls else True
+        polls.append(candidates)
 
     async def send(number):
         await durable.post("/answer", code=code, side="answerer", candidate=str(number))
@@ -78,7 +78,7 @@ async def test_polls_are_monotonic(durable):
         while not all(task.done() for task in sending):
             await poll()
     await poll()
-    assert sorted(seen[-1], key=int) == [str(number) for number in range(50)]
+    assert sorted(polls[-1], key=int) == [str(number) for number in range(50)]
 
 
 async def test_100_concurrent_offers_are_all_listed_and_counted(durable):

@@ -147,8 +147,8 @@ async def test_every_page_with_every_limit(service):
     for limit in (1, 2, 7, 22, 23, 24, 1000):
         for number in range(1, 23 // limit + 3):
             result = await service.get(f"/topics?page={number}&limit={limit}")
-            shown = names[(number - 1) * limit : number * limit]
-            assert [entry["topic"] for entry in result["topics"]] == shown
+            expected = names[(number - 1) * limit : number * limit]
+            assert [entry["topic"] for entry in result["topics"]] == expected
             assert result["pagination"] == page(number, limit, 23, more=number * limit < 23)
 
 

@@ -1,4 +1,4 @@
-"""The life of a request: it runs as a task of its own, always gets a response, and leaves no objects behind."""
+"""Requests run as tasks of their own, always get a response, and leave no objects behind."""
 
 import asyncio
 import collections

@@ -123,14 +123,14 @@ class Follower:
         if self._stream is None:
             await self.reconnect()
         for _ in range(blocks):
-            seen = len(self._stream.events)
+            count = len(self._stream.events)
             try:
                 async with asyncio.timeout(0.02):
                     await self._stream.next()
             except TimeoutError:
                 return False
             self._last = self._stream.last or self._last
-            for event in self._stream.events[seen:]:
+            for event in self._stream.events[count:]:
                 code = event.data["code"]
                 if event.name == "session":
                     assert code not in self._ever, "the session was sent twice"

@@ -49,7 +49,7 @@ class WaitingHandler(web.RequestHandler):
     async def get(self):
         self.application.waiting.append(self)
         await self.released.wait()
-        self.finish("told")
+        self.finish("released")
 
     def on_connection_close(self):
         self.application.gone += 1
@@ -175,7 +175,7 @@ def test_little_is_read_after_a_waiting_request(running):
         assert running.call(live_objects) < 400
         running.call(running.application.waiting[0].released.set)
         client.settimeout(PATIENCE_S)
-        assert b"told" in receive(client, 1000)
+        assert b"released" in receive(client, 1000)
         reset(client)
     until(lambda: not running.server.state.connections)
 
@@ -195,7 +195,7 @@ def test_body_after_a_waiting_request_is_not_read(running):
         client.sendall(b"x" * (50_000_000 - sent))
         client.shutdown(socket.SHUT_WR)
         released_response, echo = answers(read_all(client))
-    assert released_response.body == b"told"
+    assert released_response.body == b"released"
     assert len(echo.json["body"]) == 50_000_000
 
 
@@ -225,7 +225,7 @@ def test_bytes_read_after_waiting_requests_share_a_limit(running, monkeypatch):
         for handler in running.application.waiting:
             running.call(handler.released.set)
         assert paths(answers(read_all(small_client))[1:]) == list(range(11))
-        *responses, last = answers(read_all(clients[-1]))  # parsed requests are answered, a part of those sent
+        *responses, last = answers(read_all(clients[-1]))  # only a part was parsed and answered
         assert {response.status for response in responses} == {200}
         assert len(responses) < 1000
         assert last.status == 503
@@ -268,7 +268,7 @@ def test_client_that_reads_before_each_deadline_stays_connected(running):
         LARGE + b"\r\nGET / HTTP/1.1\r\nX",
         LARGE + b"\r\nnonsense\r\n\r\n",
     ],
-    ids=["stream", "streams", "kept alive", "close", "head behind", "refusal behind"],
+    ids=["stream", "streams", "kept alive", "close", "head after", "refusal after"],
 )
 def test_client_that_never_reads_is_disconnected(shorten_deadlines, running, requests):
     shorten_deadlines("STALLED_S", "LINGER_S")
@@ -424,7 +424,7 @@ def test_handlers_have_no_deadline(shorten_deadlines, running):
         time.sleep(0.4)
         assert len(running.server.state.connections) == 1
         running.call(running.application.waiting[0].released.set)
-        assert answers(read_all(client))[0].body == b"told"
+        assert answers(read_all(client))[0].body == b"released"
 
 
 def test_stopping_server_completes_requests_until_the_time_limit(running):
@@ -477,7 +477,7 @@ def test_accepted_connections_are_served_once_more_while_draining(running):
         assert len(running.server.state.connections) <= 3
         running.call(running.application.waiting[0].released.set)
         (response,) = answers(read_all(waiting))
-        assert (response.headers["connection"], response.body) == ("close", b"told")
+        assert (response.headers["connection"], response.body) == ("close", b"released")
 
 
 def test_drain_ends_with_the_last_connection(running):

@@ -504,7 +504,7 @@ async def test_limit_returns_the_newest_sessions_up_to_1000(service, list_sessio
 async def test_listing_with_a_cursor_matches_the_plain_listing(seed, service, list_sessions):
     rng = random.Random(seed)
     live = []
-    shown, cursor = [], None
+    previous, cursor = [], None
     for _ in range(80):
         match rng.choice("ooooawtts"):
             case "o":
@@ -520,11 +520,11 @@ async def test_listing_with_a_cursor_matches_the_plain_listing(seed, service, li
             case "s":
                 await service.store.expiry.sweep(service.clock.ms)
         result = await list_sessions(wait=0, **({"since": cursor} if cursor else {})).json()
-        now = [session["code"] for session in await service.sessions()]
-        assert [session["code"] for session in result["sessions"]] == now
+        codes = [session["code"] for session in await service.sessions()]
+        assert [session["code"] for session in result["sessions"]] == codes
         if cursor is not None:
-            assert result["cursor"] != cursor or now == shown
-        shown, cursor = now, result["cursor"]
+            assert result["cursor"] != cursor or codes == previous
+        previous, cursor = codes, result["cursor"]
 
 
 class RealClock(Clock):

@@ -66,7 +66,7 @@ async def until(condition):
 
 
 def handshake(**changes):
-    """Return the headers of a handshake with `changes`; None removes a header."""
+    """Return the headers of a handshake with `changes`. A header changed to None is removed."""
     headers = {
         "Upgrade": "websocket",
         "Connection": "Upgrade",
@@ -457,7 +457,7 @@ async def test_fragmented_message_with_pings_between_the_frames_is_accepted(serv
 async def test_each_request_of_a_batch_counts_towards_the_rate_limit(start_service):
     service = await start_service(unlimited_addresses=(), rate_per_address=1)
     async with open_socket(service) as client:
-        for _ in range(9):  # the handshake was the tenth request
+        for _ in range(9):  # the handshake also counts
             await client.call("health")
         error = (await client.ask("health"))["error"]
         assert (error["code"], error["message"], error["data"]) == (429, "Too many requests", {"retryAfter": 1})
@@ -535,11 +535,11 @@ async def test_limits_apply_to_each_client_behind_a_proxy(start_service, states)
 def states(monkeypatch):
     """The shared connection state of each opened WebSocket."""
     states_seen = []
-    made = websocket.WebSocket.connection_made
+    connection_made = websocket.WebSocket.connection_made
 
     def recording(self, transport):
         states_seen.append(self.state)
-        made(self, transport)
+        connection_made(self, transport)
 
     monkeypatch.setattr(websocket.WebSocket, "connection_made", recording)
     return states_seen

@@ -44,7 +44,7 @@ class FakeDatabase:
         return census.end()
 
 
-def test_an_empty_database_counts_nothing():
+def test_empty_database_has_zero_counts():
     database = FakeDatabase()
     numbers = database.census()
     assert (numbers.pop("entries"), numbers.pop("total_bytes")) == (1, 9)

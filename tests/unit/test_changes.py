@@ -41,7 +41,7 @@ def test_created_session_is_listed_and_has_an_expiry():
     }
 
 
-def test_an_answer_ends_the_listing():
+def test_answer_removes_the_session_from_the_listing():
     before = apply(CREATED)
     after = apply(CREATED, changes.answered(ORIGIN, SESSION, ANSWER, REMOVAL))
     del before[LISTING]
@@ -83,7 +83,7 @@ def test_delisted_session_leaves_a_departure_with_its_reason(reason):
 @pytest.mark.parametrize(
     "removal", [changes.delisted(ORIGIN, SESSION, REMOVAL), changes.answered(ORIGIN, SESSION, ANSWER, REMOVAL)]
 )
-def test_a_removed_session_leaves_only_its_departure(removal):
+def test_removed_session_leaves_only_its_departure(removal):
     events = [CREATED, changes.candidates_added(KEY, Side.OFFERER, [(4, "a")]), removal]
     parts = [key for key in apply(*events) if key.startswith(KEY)]
     assert apply(*events, changes.removed(KEY, SESSION, parts)) == departure(Reason.ANSWERED)

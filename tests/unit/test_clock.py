@@ -49,7 +49,7 @@ def test_continues_at_its_pace_if_the_wall_clock_is_set_back():
 
 def test_pause_between_reading_both_clocks_has_no_lasting_effect():
     machine = FakeMachine()
-    pauses_ns = iter([0, 0, 0, 50_000_000, 50_000_000, 0, 0])  # the first ones belong to the constructor
+    pauses_ns = iter([0, 0, 0, 50_000_000, 50_000_000, 0, 0])  # the first one is in the constructor
 
     def read_clock(name):
         machine.pass_ns(next(pauses_ns))

@@ -89,7 +89,7 @@ def test_repeated_block_is_parsed_like_a_new_one(data):
     assert parse_pieces(RequestParser, pieces) == parse_pieces(UncachedParser, pieces)
 
 
-def test_a_repeated_block_does_not_reach_llhttp():
+def test_repeated_block_does_not_reach_llhttp():
     class CountingParser(RequestParser):
         def on_header(self, name, value):
             names.append(name)

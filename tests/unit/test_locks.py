@@ -46,7 +46,7 @@ def locks(io_loop):
 
 
 @pytest.mark.parametrize(("first", "second", "together"), [(0, 0, False), (0, 1, False), (1, 0, False), (1, 1, True)])
-async def test_only_appends_join_appends(io_loop, first, second, together):
+async def test_appends_run_together_only_with_appends(io_loop, first, second, together):
     locks = SessionLocks(Turn())
     enter(locks, KEY, appends=bool(first))
     task = start_waiter(locks, bool(second))
