@@ -193,3 +193,10 @@ def test_offer_and_waiting_peer_outlive_a_server_restart(program, spawn, tmp_pat
     again = program(PUBLISH_ONE.replace("lobby", "later"), url)
     assert said(late) == "welcome"
     assert said(again) == "hello"
+
+
+def test_missing_aiortc_names_the_extra():
+    program = "import sys; sys.modules['aiortc'] = None; import tornado_signal.client.peers"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install 'tornado-signal[peer]'" in done.stderr

@@ -97,7 +97,7 @@ async def test_the_vendored_file_is_unchanged_and_licensed(service):
 
 def test_every_file_is_served():
     named = {name for name, _ in (assets.CLIENT | assets.DEMO).values()}
-    assert named | {"package.json", "README.md", "LICENSE"} == {
+    assert named | {"package.json", "README.md", "LICENSE", "client/types.d.ts"} == {
         str(path.relative_to(assets.WEB)) for path in assets.WEB.rglob("*") if path.is_file()
     }
 

@@ -156,7 +156,7 @@ def test_every_block_is_tried_here_or_where_a_comment_says():
         "http-api": 1,
         "maintenance": 2,  # system/test_systemd_real, too
         "monitoring": 1,  # system/test_monitoring
-        "python": 2,
+        "python": 3,
         "quickstart": 6,  # one of them in browser/test_client_js
         "scaling": 6,  # system/test_several_servers, system/test_systemd; the first says what these do
         "settings": 1,
@@ -236,10 +236,13 @@ def test_the_programs_in_python_join_publish_and_meet_in_a_room(network, spawn, 
         assert joining.communicate(timeout=100)[0] == "hello\n"
         assert publishing.stdout.readline() == "hello\n"
         assert joining.returncode == 0
+        (chatting,) = blocks("python", "Join the chat page", "python")
+        chats = [begin(chatting) for _ in range(2)]
+        assert [chat.stdout.readline() for chat in chats] == ["hello from Python\n"] * 2
         echo = begin(blocks("python", "Be in a room", "python")[0])
         assert begin(GREETER).communicate(timeout=100)[0] == "Echo: hello\n"
         assert [echo.stdout.readline() for _ in range(2)] == ["greeter is here\n", "greeter has left\n"]
-        for program in (publishing, echo):
+        for program in (publishing, echo, *chats):
             program.kill()
             program.wait()
 
@@ -371,7 +374,7 @@ def test_the_picture_shows_every_part_but_what_builds_it():
 def test_every_page_and_example_has_the_same_admin_port():
     text = "".join([*pages().values(), (ROOT / "examples/containers/kubernetes.yaml").read_text()])
     ports = re.findall(
-        r"(?:ADMIN_PORT(?:=|: \")|--admin-port |prometheus.io/port: \"|127\.0\.0\.1:(?!3000))(\d{4})", text
+        r"(?:ADMIN_PORT(?:=|: \")|--admin-port |prometheus.io/port: \"|127\.0\.0\.1:(?!3000|8000))(\d{4})", text
     )
     assert set(ports) == {"3001"}
     assert len(ports) >= 9

@@ -6,8 +6,11 @@ import json
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing
 
-from aiortc import RTCConfiguration, RTCDataChannel, RTCIceServer, RTCPeerConnection, RTCSessionDescription
-from aiortc.sdp import candidate_from_sdp
+try:
+    from aiortc import RTCConfiguration, RTCDataChannel, RTCIceServer, RTCPeerConnection, RTCSessionDescription
+    from aiortc.sdp import candidate_from_sdp
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("peers need aiortc: pip install 'tornado-signal[peer]'", name=error.name) from error
 
 from .api import SignalClient
 from .types import Closable, Fields, IceServer, Side

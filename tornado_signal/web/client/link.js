@@ -134,7 +134,7 @@ export class Link {
     connection.addEventListener("connectionstatechange", () => {
       this.step(connection.connectionState);
       if (connection.connectionState === "connected") clearTimeout(this.#silent);
-      if (connection.connectionState === "failed") this.fail(new Error("There is no way to the other peer"));
+      if (connection.connectionState === "failed") this.fail(new Error("ICE found no route to the other peer; a STUN or TURN server may be missing"));
     });
   }
 

@@ -446,7 +446,7 @@ class Room extends EventTarget {
         this.#begin();
       },
       unreachable: () => {
-        const error = new Error(`There is no way to ${member.name ?? member.info}`);
+        const error = new Error(`ICE found no route to ${member.name ?? member.info}; a STUN or TURN server may be missing`);
         if (member.tries > 1) this.#tell("error", { error }); // the first time, the device may be slow
       },
       ended: (peer, joined) => this.#ended(member, peer, joined),
