@@ -21,9 +21,9 @@ function App() {
       <p role="status">{peers.length ? `You and ${peers.length} more` : "You are alone here."}</p>
       {error && <p role="alert">{error.message}</p>}
       <ul role="log">
-        {messages.map((each, index) => (
+        {messages.map((message, index) => (
           <li key={index}>
-            {each.from}: {each.text}
+            {message.from}: {message.text}
           </li>
         ))}
       </ul>

@@ -21,19 +21,19 @@ export function useRoom(topic: string, url: string, info: string) {
   useEffect(() => {
     const stop = new AbortController();
     const { signal } = stop;
-    const entered = room(topic, { url, info, signal });
-    const update = () => setPeers([...entered.peers.values()]);
-    entered.addEventListener("join", update, { signal });
-    entered.addEventListener("leave", update, { signal });
-    entered.addEventListener("error", ({ error }) => setError(error), { signal });
-    entered.addEventListener(
+    const joinedRoom = room(topic, { url, info, signal });
+    const update = () => setPeers([...joinedRoom.peers.values()]);
+    joinedRoom.addEventListener("join", update, { signal });
+    joinedRoom.addEventListener("leave", update, { signal });
+    joinedRoom.addEventListener("error", ({ error }) => setError(error), { signal });
+    joinedRoom.addEventListener(
       "message",
       ({ peer, data }) => {
         if (typeof data === "string") setMessages((before) => [...before, { from: peer.info, text: data }]);
       },
       { signal },
     );
-    current.current = entered;
+    current.current = joinedRoom;
     update();
     return () => stop.abort();
   }, [topic, url, info]);
