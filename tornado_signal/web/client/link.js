@@ -134,7 +134,8 @@ export class Link {
     connection.addEventListener("connectionstatechange", () => {
       this.step(connection.connectionState);
       if (connection.connectionState === "connected") clearTimeout(this.#silent);
-      if (connection.connectionState === "failed") this.fail(new Error("ICE found no route to the other peer; a STUN or TURN server may be missing"));
+      if (connection.connectionState === "failed")
+        this.fail(new Error("ICE found no route to the other peer; a STUN or TURN server may be missing"));
     });
   }
 

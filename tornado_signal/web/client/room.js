@@ -71,8 +71,9 @@ class Room extends EventTarget {
   /** @type {Map<string | undefined, Set<Member>>} */
   #byName = new Map(); // the members that use a name, which belongs to the first one
   #queue = new Queue();
-  /** @type {Map<Peer, Attempt>} */
-  #attempts = new Map(); // by the peers that have not joined
+  // By the peers that have not joined, for each value of `leads`: two maps, so that no check goes through all attempts.
+  /** @type {Record<string, Map<Peer, Attempt>>} */
+  #attempts = { true: new Map(), false: new Map() };
   #peerCount = 0; // the number of peers created so far
   // biome-ignore lint/correctness/noUnusedPrivateClassMembers: kept in a field so that bundlers do not drop the allocation
   #garbage = 0;
@@ -356,7 +357,7 @@ class Room extends EventTarget {
     const member = this.#members.get(from) ?? { id: from, name: me, info: String(info), tries: 0 };
     const first = !this.#leads(member) && mail.description?.type === "offer" && mail.of === 1;
     // It replaces the current attempt only if that is late.
-    const attempt = member.peer && this.#attempts.get(member.peer);
+    const attempt = member.peer && this.#attempts.false.get(member.peer);
     const replaces = member.connection !== connection && attempt?.late !== false;
     if (first && replaces && !this.#nameConflicts(member) && this.#admits(false)) {
       member.code ??= String(code);
@@ -386,13 +387,10 @@ class Room extends EventTarget {
    * @param {boolean} leads
    */
   #admits(leads) {
-    const attempts = () => [...this.#attempts].filter(([, attempt]) => attempt.leads === leads);
+    const attempts = this.#attempts[`${leads}`];
     if (this.#paused) return false;
-    if (attempts().length >= MAX_ATTEMPTS)
-      attempts()
-        .find(([, { late }]) => late)?.[0]
-        .end();
-    return attempts().length < MAX_ATTEMPTS;
+    if (attempts.size >= MAX_ATTEMPTS) [...attempts].find(([, { late }]) => late)?.[0].end();
+    return attempts.size < MAX_ATTEMPTS;
   }
 
   /**
@@ -417,7 +415,7 @@ class Room extends EventTarget {
       return;
     }
     if ((this.#peerCount += 1) % MAX_ATTEMPTS === 0) this.#free();
-    this.#attempts.set(member.peer, callbacks);
+    this.#attempts[`${callbacks.leads}`].set(member.peer, callbacks);
     this.#later(STAGGER_MS * times, () => (callbacks.late = true));
     member.connection = connection;
     previous?.giveUp();
@@ -440,13 +438,15 @@ class Room extends EventTarget {
       tell: this.#tell,
       joined: (peer) => {
         member.tries = 0;
-        this.#attempts.delete(peer);
+        this.#attempts[`${leads}`].delete(peer);
         this.peers.set(member.id, peer);
         this.#tell("join", { peer });
         this.#begin();
       },
       unreachable: () => {
-        const error = new Error(`ICE found no route to ${member.name ?? member.info}; a STUN or TURN server may be missing`);
+        const error = new Error(
+          `ICE found no route to ${member.name ?? member.info}; a STUN or TURN server may be missing`,
+        );
         if (member.tries > 1) this.#tell("error", { error }); // the first time, the device may be slow
       },
       ended: (peer, joined) => this.#ended(member, peer, joined),
@@ -483,7 +483,7 @@ class Room extends EventTarget {
    * @param {boolean} joined
    */
   #ended(member, peer, joined) {
-    this.#attempts.delete(peer);
+    this.#attempts[`${this.#leads(member)}`].delete(peer);
     if (joined) {
       this.peers.delete(member.id);
       this.#tell("leave", { peer });
