@@ -48,8 +48,8 @@ def open_leveldb(path: Path) -> Any:
     """
     try:
         make_private(path)
-        if found := damage(path):
-            raise plyvel.CorruptionError(found)
+        if problem := damage(path):
+            raise plyvel.CorruptionError(problem)
         try:
             db = _open(path)
         except plyvel.IOError as error:
@@ -59,8 +59,8 @@ def open_leveldb(path: Path) -> Any:
             log.warning("the disk of %s is full: deleted the ballast", path)
             db = _open(path)
     except (OSError, plyvel.Error) as error:
-        said = reason(error)
-        if "lock" in said.lower() and ("held" in said or "unavailable" in said):
+        message = reason(error)
+        if "lock" in message.lower() and ("held" in message or "unavailable" in message):
             raise in_use_error(path) from error
         raise unusable(path, error) from error
     try:
@@ -165,15 +165,15 @@ def _expired(*_: object, **__: object) -> NoReturn:
 
 def unusable(path: Path, error: Exception) -> DatabaseError:
     """Return the error for a directory that cannot be opened."""
-    said = reason(error)
+    message = reason(error)
     # A table that has lost its content cannot be mapped into memory.
-    emptied = isinstance(error, plyvel.IOError) and ".ldb: Invalid argument" in said
+    emptied = isinstance(error, plyvel.IOError) and ".ldb: Invalid argument" in message
     if emptied or isinstance(error, plyvel.CorruptionError | DamagedListing):
         return DamagedDatabase(
-            f"the database in {path} is damaged ({said}); stop the server and move the directory away, or serve with "
-            "--start-empty-if-damaged"
+            f"the database in {path} is damaged ({message}); stop the server and move the directory away, or serve "
+            "with --start-empty-if-damaged"
         )
-    return DatabaseError(f"cannot open the database in {path}: {said}; fix that, or choose another --data-dir")
+    return DatabaseError(f"cannot open the database in {path}: {message}; fix that, or choose another --data-dir")
 
 
 def in_use_error(path: Path) -> DatabaseError:

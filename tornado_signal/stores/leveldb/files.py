@@ -27,9 +27,9 @@ def owned(path: Path) -> Iterator[None]:
     finally:
         if os.geteuid() == 0:
             of = path.stat()
-            for each in [path, *path.rglob("*")]:
+            for file in [path, *path.rglob("*")]:
                 with contextlib.suppress(FileNotFoundError):
-                    os.chown(each, of.st_uid, of.st_gid, follow_symlinks=False)
+                    os.chown(file, of.st_uid, of.st_gid, follow_symlinks=False)
 
 
 def check_own(path: Path) -> None:
@@ -38,7 +38,7 @@ def check_own(path: Path) -> None:
     Raises:
         OperatorError: it holds other files.
     """
-    foreign = sorted(each.name for each in path.glob("*") if not _OWN.fullmatch(each.name))
+    foreign = sorted(file.name for file in path.glob("*") if not _OWN.fullmatch(file.name))
     if foreign:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise OperatorError(
@@ -68,8 +68,8 @@ def sync(path: Path) -> None:
 def size_bytes(path: Path) -> int:
     """Return the size of a directory's files without the ballast."""
     total = 0
-    with os.scandir(path) as found:
-        for file in found:
+    with os.scandir(path) as files:
+        for file in files:
             with contextlib.suppress(FileNotFoundError):  # LevelDB deletes files in a thread of its own
                 total += file.stat().st_size if file.name != BALLAST else 0
     return total

@@ -305,9 +305,9 @@ def check_format(value: bytes | None, path: str) -> None:
     """
     if value is None:
         raise DatabaseError(f"{path} holds a LevelDB database that is not tornado-signal's; choose another --data-dir")
-    found = int.from_bytes(value, "big")
-    if found != FORMAT:
+    version = int.from_bytes(value, "big")
+    if version != FORMAT:
         raise DatabaseError(
-            f"{path} has format {found}, this version reads format {FORMAT}; "
+            f"{path} has format {version}, this version reads format {FORMAT}; "
             "run the version that wrote it, or choose another --data-dir"
         )

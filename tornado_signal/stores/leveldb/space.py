@@ -12,29 +12,29 @@ from ...metrics import Family
 from . import files
 
 UNLIMITED: Final = 2**53
-RETRY_AFTER_S: Final = 10  # there is room again when something has expired and is swept
-MEASURE_BYTES: Final = 1 << 20  # written between two looks at the disk
-MERGE_BYTES: Final = 256 << 20  # the most that LevelDB writes in a merge before it deletes the merged tables
+RETRY_AFTER_S: Final = 10  # expired sessions are swept by then
+MEASURE_BYTES: Final = 1 << 20  # bytes written between two measurements
+MERGE_BYTES: Final = 256 << 20  # maximum that LevelDB writes in a merge before it deletes the merged tables
 
 
 class Space:
-    """The room that a database has, measured now and then and estimated in between.
+    """The disk space available to a database, measured at intervals and estimated in between.
 
     On a full disk a database cannot even be opened, because LevelDB writes before it deletes. New data is therefore
     refused while less is free than the reserve and the space for merging a database of this size. A file next to the
     database, the ballast, occupies space. It is deleted when other programs have filled the disk.
 
-    Measured in the writer's thread, asked on the loop.
+    The writer's thread measures, the event loop reads the result.
 
     Args:
         path: the existing directory of the database.
         reserve_bytes: the space to keep free on the filesystem, at most a quarter of it. 0 for no reserve or ballast.
 
     Attributes:
-        max_bytes: how much it may hold.
+        max_bytes: the maximum size of the database.
         wanted_bytes: the configured reserve. It applies from the next measurement on.
-        size_bytes: what the database held when it was measured.
-        free_bytes: what was free then.
+        size_bytes: the size of the database at the last measurement.
+        free_bytes: the free space at the last measurement.
     """
 
     def __init__(self, path: Path, max_bytes: int = UNLIMITED, reserve_bytes: int = 0) -> None:
@@ -42,9 +42,9 @@ class Space:
         self.size_bytes = self.free_bytes = self.reserve_bytes = 0
         self._path = path
         self.wanted_bytes = reserve_bytes
-        self._submitted_bytes = 0  # ever, on the loop
-        self._written_bytes = 0  # of these, in the writer's thread
-        self._measured_bytes = 0  # of these, when it was measured
+        self._submitted_bytes = 0  # total, counted on the loop
+        self._written_bytes = 0  # total written, counted in the writer's thread
+        self._measured_bytes = 0  # total written at the last measurement
         self._ballast = path / files.BALLAST
         self._ballast_bytes = 0
 
@@ -55,17 +55,17 @@ class Space:
 
     @property
     def full(self) -> bool:
-        """Whether not everything that comes can be published."""
+        """Whether some offers must be refused."""
         return not self._fits(MEASURE_BYTES)
 
     def families(self) -> Iterator[Family]:
-        """Yield the bounds and what is free."""
+        """Yield the limits and the free space."""
         yield Family("gauge", "store_max_bytes", "What the data directory may hold.", self.max_bytes)
         yield Family("gauge", "store_free_bytes", "What is free on its disk.", self.free_bytes)
         yield Family("gauge", "store_full", "Whether nothing is published for want of room.", self.full)
 
     def admit(self, size: int) -> None:
-        """Let something be published.
+        """Check that new data fits.
 
         Raises:
             Unavailable: there is no space for `size` bytes.
@@ -80,7 +80,7 @@ class Space:
     def _fits(self, size: int) -> bool:
         added = self._submitted_bytes - self._measured_bytes + size
         held = self.size_bytes + added
-        # The content of the log moves to a table, and for a while is in both.
+        # LevelDB moves the log to a table, and both exist for a while.
         remaining = self.free_bytes - 2 * added - min(held, MERGE_BYTES)
         return held <= self.max_bytes and (not self.wanted_bytes or remaining >= self.reserve_bytes)
 
@@ -100,14 +100,14 @@ class Space:
         self._written_bytes = self._submitted_bytes
 
     def measure(self) -> None:
-        """Look at the disk, and take the ballast aboard again if there is room for it."""
+        """Measure the disk, and write the ballast again if there is room for it."""
         written = self._written_bytes
         with contextlib.suppress(OSError):
             disk = shutil.disk_usage(self._path)
             self.reserve_bytes = min(self.wanted_bytes, disk.total // 4)
             self._ballast_bytes = self.reserve_bytes // 2
             if self._ballast_bytes and disk.free >= self.reserve_bytes + 2 * self._ballast_bytes:
-                with contextlib.suppress(OSError):  # without it the disk is measured all the same
+                with contextlib.suppress(OSError):  # the measurement does not depend on the ballast
                     self._load_ballast()
                 disk = shutil.disk_usage(self._path)
             self.size_bytes, self.free_bytes = files.size_bytes(self._path), disk.free
@@ -126,7 +126,7 @@ class Space:
                 raise
 
     def release_ballast(self) -> None:
-        """Make room, if there is less free than there should be."""
-        with contextlib.suppress(FileNotFoundError):  # there is no directory any more
+        """Delete the ballast if the free space is below the reserve."""
+        with contextlib.suppress(FileNotFoundError):  # the directory was removed
             if shutil.disk_usage(self._path).free < self.reserve_bytes:
                 files.remove_ballast(self._path)

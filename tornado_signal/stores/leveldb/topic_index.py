@@ -1,8 +1,8 @@
-"""How many unanswered sessions each topic has at any instant, in memory and without scanning. No I/O.
+"""The numbers of unanswered sessions of topics at any instant, in memory and without scanning. No I/O.
 
-Kept for each origin: its topics in alphabetical order, for each topic the sorted expiry times of its unanswered
-sessions, and in the order of time the first of them. Most topics have one session, so every byte counts there: its
-time and its place in the order of time are one string of bytes.
+An origin has its topics in alphabetical order, and for each topic the sorted expiries of its unanswered sessions. The
+first expiries of all topics are also in order of time. Most topics have one session, so every byte counts there: one
+byte string is both its expiry and its place in that order.
 """
 
 import itertools
@@ -16,10 +16,10 @@ from sortedcontainers import SortedDict, SortedList
 from ...errors import TooMany
 from ..quotas import Quotas
 
-RETRY_AFTER_S = 10  # listings get shorter when a session is answered or expires, whenever that is
+RETRY_AFTER_S = 10  # it is unknown when the next session will be answered or expire
 
 Expiries: TypeAlias = "bytes | array[int]"
-"""The expiry times of one topic's sessions: for one the topic's place in time, for more an array of 8 bytes each."""
+"""The expiries of one topic's sessions: the result of `_due` for one session, an array of 8-byte integers for more."""
 
 
 def _sorted(expiries: Expiries) -> Sequence[int]:
@@ -35,7 +35,7 @@ def _without(expiries: Expiries, start: int, stop: int) -> Sequence[int]:
 
 
 def _due(expires_ms: int, name: bytes) -> bytes:
-    """A topic's place in time: big-endian, so that the order of the bytes is that of the times."""
+    """Return a topic's place in the order of time: the big-endian expiry and the name, so that bytes sort by time."""
     return expires_ms.to_bytes(8, "big") + name
 
 
@@ -43,16 +43,16 @@ class _Origin:
     __slots__ = ("count", "due", "topics")
 
     def __init__(self) -> None:
-        # Keys are UTF-8: their order is that of code points (docs/decisions.md#alphabetical-order).
+        # Keys are UTF-8, which sorts by code point (docs/decisions.md#alphabetical-order).
         self.topics: SortedDict[bytes, Expiries] = SortedDict()
         self.due: SortedList[bytes] = SortedList()
-        self.count = 0  # of all sessions
+        self.count = 0  # number of sessions
 
     def replace(self, name: bytes, first_ms: int | None, expiries: Sequence[int]) -> int:
-        """Let a topic, whose first expiry was `first_ms`, have these instead: an array if they are more than one.
+        """Replace the expiries of a topic. `first_ms` was its first expiry, None for a new topic.
 
         Returns:
-            How many more topics there are now: 1, 0 or -1.
+            The change in the number of topics: 1, 0 or -1.
         """
         due = _due(expiries[0], name) if expiries else b""
         if first_ms is None or not expiries or expiries[0] != first_ms:
@@ -73,7 +73,7 @@ class TopicIndex:
     """The counts and the alphabetical order behind `GET /topics`.
 
     Attributes:
-        topic_count: how many topics have anything counted, of all origins, settled or not.
+        topic_count: the number of topics of all origins, including expired ones that are not pruned yet.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class TopicIndex:
         self._origins: dict[str, _Origin] = {}
 
     def fill(self, topics: Iterable[tuple[str, str, "array[int]"]]) -> None:
-        """Count all at once what a whole store holds: origin, topic and expiry times, those of one origin together."""
+        """Count the sessions of a whole store: origin, topic and expiries, grouped by origin."""
         for origin, group in itertools.groupby(topics, key=lambda topic: topic[0]):
             held = self._origins[origin] = _Origin()
             counted: dict[bytes, Expiries] = {}
@@ -128,7 +128,7 @@ class TopicIndex:
             self._tidy(origin, held)
 
     def prune(self, origin: str, now_ms: int, steps: int) -> bool:
-        """Take what has expired by now out of an origin's counts, at most `steps` topics at a time.
+        """Remove expired sessions from an origin's counts, for at most `steps` topics.
 
         Returns:
             Whether the counts are exact now. Otherwise call it again.
@@ -151,10 +151,10 @@ class TopicIndex:
         return True
 
     def page(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
-        """A page of an origin's topics, alphabetically, exact once `settle` has returned True.
+        """Return a page of an origin's topics in alphabetical order. It is exact once `prune` has returned True.
 
         Returns:
-            Pairs of topic and count, and the number of topics in all.
+            Pairs of topic and count, and the total number of topics.
         """
         held = self._origins.get(origin)
         if held is None:
@@ -181,7 +181,7 @@ class TopicIndex:
         return held.count, len(held.topics), 0 if expiries is None else len(_sorted(expiries))
 
     def origins(self) -> list[str]:
-        """The origins that have anything counted."""
+        """Return the origins with counted sessions."""
         return list(self._origins)
 
     def _tidy(self, origin: str, held: _Origin) -> None:
@@ -190,12 +190,12 @@ class TopicIndex:
 
 
 class Reservations:
-    """Keeps a place for each session that is on its way."""
+    """Reserves quota for sessions that are being written."""
 
     def __init__(self, quotas: Quotas) -> None:
         self.quotas = quotas
-        self._reserved: dict[str, dict[str, int]] = {}  # by origin and topic
-        self._counts: dict[str, int] = {}  # by origin
+        self._reserved: dict[str, dict[str, int]] = {}  # reserved places by origin and topic
+        self._counts: dict[str, int] = {}  # reserved places by origin
 
     def reserve(self, index: TopicIndex, origin: str, topic: str) -> None:
         """Reserve a place for one more session of a topic, until `release`.
@@ -220,7 +220,7 @@ class Reservations:
         self._counts[origin] = count + 1
 
     def release(self, origin: str, topic: str) -> None:
-        """It is listed, or has failed."""
+        """Release a reserved place: the session is listed, or publishing has failed."""
         reserved = self._reserved[origin]
         reserved[topic] -= 1
         self._counts[origin] -= 1

@@ -15,20 +15,20 @@ from .metrics import RedisMetrics
 from .nodes import Node
 from .topology import Topology
 
-KEPT_S: Final = 5.0  # how long a channel stays subscribed that nothing watches: a client that polls comes back
+KEPT_S: Final = 5.0  # an unwatched channel stays subscribed this long, because polling clients return
 PING_S: Final = 1.0
-SILENT_S: Final = 3.0  # after which a connection is taken for lost
-AGAIN_S: Final = 0.1  # before a channel that was refused is asked for again
+SILENT_S: Final = 3.0  # a connection counts as lost after this silence
+AGAIN_S: Final = 0.1  # delay before a refused channel is subscribed again
 IN_FLIGHT: Final = 500  # commands without a reply; more would delay the node and this process
 
 
 class PubSubConnection:
-    """The channels of one node, on a connection of their own.
+    """The subscribed channels of one node, on a separate connection.
 
     Args:
-        node: where.
+        node: the node.
         change_feed: the owner, which is notified.
-        access: how to get in.
+        access: the credentials.
     """
 
     def __init__(self, node: Node, change_feed: "ChangeFeed", access: Credentials) -> None:
@@ -38,7 +38,7 @@ class PubSubConnection:
         self._connection: Connection | None = None
         self._unsent: deque[tuple[bytes, bytes]] = deque()
         self._sending = False
-        self._asked: deque[tuple[bytes, bytes]] = deque()  # commands whose reply has not come, in their order
+        self._asked: deque[tuple[bytes, bytes]] = deque()  # commands without a reply, in order
         self._pongs: list[asyncio.Future[None]] = []
         self._lost = asyncio.Event()
         self._heard_s = 0.0
@@ -47,12 +47,12 @@ class PubSubConnection:
         self._task = self._loop.create_task(self._work())
 
     def subscribe(self, channel: bytes) -> None:
-        """Ask for a channel."""
+        """Subscribe to a channel. `ChangeFeed.confirmed` is called when that is done."""
         self.channels.add(channel)
         self._ask(b"SSUBSCRIBE", channel)
 
     def unsubscribe(self, channel: bytes) -> None:
-        """No more of that."""
+        """Unsubscribe from a channel."""
         self.channels.discard(channel)
         self._ask(b"SUNSUBSCRIBE", channel)
 
@@ -100,7 +100,7 @@ class PubSubConnection:
             await asyncio.sleep(AGAIN_S)
 
     async def _stay(self) -> None:
-        """Until the connection is lost, or has been silent for so long that it is taken for that."""
+        """Wait until the connection is lost or has been silent for `SILENT_S`."""
         self._heard_s = self._loop.time()
         while self._loop.time() - self._heard_s < SILENT_S:
             with contextlib.suppress(TimeoutError):
@@ -165,17 +165,17 @@ class PubSubConnection:
 
 
 class ChangeFeed:
-    """The channels that are watched.
+    """The subscriptions of all watched channels.
 
     Args:
-        topology: where they are.
-        access: how to get in.
+        topology: the primaries and their slots.
+        access: the credentials.
         watches: the watches, whose keys are channels.
-        metrics: where subscribed channels are counted.
+        metrics: the metrics to update.
 
     Attributes:
-        watches: what is woken.
-        pending: channels that are not subscribed yet, with a future for those that must not look before.
+        watches: the watches to wake.
+        pending: channels that are not subscribed yet. Readers that must not miss a change wait for the future.
     """
 
     def __init__(self, topology: Topology, access: Credentials, watches: Watches, metrics: RedisMetrics) -> None:
@@ -185,15 +185,15 @@ class ChangeFeed:
         self.watches = watches
         self._metrics = metrics
         self._slots: dict[bytes, int] = {}
-        self._missed: set[bytes] = set()  # those of `pending` that were subscribed before
-        self._unwatched: dict[bytes, float] = {}  # since when
+        self._missed: set[bytes] = set()  # channels in `pending` that were subscribed before
+        self._unwatched: dict[bytes, float] = {}  # by channel, since when
         self._subscribers: dict[Address, PubSubConnection] = {}
         self.loop = asyncio.get_running_loop()
         self._tidying: asyncio.TimerHandle | None = None
         self._closed = False
 
     def want(self, channel: bytes, slot: int) -> None:
-        """Something watches a channel."""
+        """Subscribe to a channel that is watched, unless it is subscribed already."""
         self._unwatched.pop(channel, None)
         if channel not in self._slots:
             self._slots[channel] = slot
@@ -234,7 +234,7 @@ class ChangeFeed:
     # For the subscribers
 
     def changed(self, channel: bytes) -> None:
-        """A message has come."""
+        """Wake the watches of a channel after a message."""
         self.watches.changed(channel)
 
     def confirmed(self, channel: bytes) -> None:
@@ -245,14 +245,14 @@ class ChangeFeed:
             self.watches.changed(channel)
 
     def moved(self, channel: bytes) -> None:
-        """A channel is another node's."""
+        """Subscribe again to a channel that has moved to another node."""
         if channel in self._slots and not self._closed:
             self._miss(channel)
             self.topology.refresh_soon()
             self.loop.call_later(AGAIN_S, self._again, channel)
 
     def lost(self, subscriber: PubSubConnection) -> bool:
-        """A connection has failed: perhaps another node has its slots by now. Whether it is still needed."""
+        """Handle a lost connection: other nodes can have its slots now. Return whether it is still needed."""
         self.topology.refresh_soon()
         for channel in list(subscriber.channels):
             slot = self._slots.get(channel)

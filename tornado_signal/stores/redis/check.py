@@ -11,9 +11,9 @@ from . import records
 from .partitions import Partition, key_slot, parse_key
 from .store import RedisStore
 
-LOOKS = 3  # a session that changes while it is looked at seems wrong, and does not the next time
-STEP = 500  # sessions that are read together
-KEYS_STEP = 1000  # keys among which some are found
+ATTEMPTS = 3  # a session that changes while it is read can look wrong in one attempt, but hardly in all
+STEP = 500  # sessions read in parallel
+KEYS_STEP = 1000  # keys scanned per step
 
 
 async def flaws(store: RedisStore) -> list[str]:
@@ -23,7 +23,7 @@ async def flaws(store: RedisStore) -> list[str]:
         Unavailable: not everything can be read.
     """
     found = [*await problems(store), *await _unlisted(store)]
-    for _ in range(LOOKS - 1):
+    for _ in range(ATTEMPTS - 1):
         if found:
             again = {*await problems(store), *await _unlisted(store)}
             found = [each for each in found if each in again]
@@ -81,7 +81,7 @@ async def _unlisted(store: RedisStore) -> list[str]:
 
 async def _check_partition(store: RedisStore, partition: Partition) -> list[str]:
     meta, listing, expiries, due, topics, departed, forgetting = partition.shared
-    # As of one moment.
+    # One transaction reads a consistent state.
     reply = await store.topology.node(partition.slot).reads.submit(
         (b"MULTI",),
         (b"TIME",),
@@ -99,7 +99,7 @@ async def _check_partition(store: RedisStore, partition: Partition) -> list[str]
     numbers = {name: int(number) for name, number in _pairs(kept) if name == b"n" or name[:1] == b"="}
     counts = Counter(member[2:-24] for member in members)
     first: dict[bytes, int] = {}
-    expected: dict[bytes, int] = {}  # listed sessions by code, and when they end
+    expected: dict[bytes, int] = {}  # expiries of listed sessions by code
     for entry in entries:
         topic, ends_ms = entry[2:-32], int.from_bytes(entry[-32:-24], "big")
         first[topic] = min(first.get(topic, ends_ms), ends_ms)

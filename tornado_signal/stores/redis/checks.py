@@ -39,13 +39,13 @@ async def _setting(node: Node, name: str) -> str:
 
 
 async def check_node(node: Node, acknowledgement: Acknowledgement, access: Credentials) -> tuple[bool, int]:
-    """Check a primary, and its replicas, which may take over.
+    """Check a primary, and its replicas, which can become primaries.
 
     Returns:
-        Whether it syncs each write before the reply, as far as that matters, and its memory limit in bytes.
+        Whether it syncs each write before the reply, if the durability needs that, and its memory limit in bytes.
 
     Raises:
-        OperatorError: one of them cannot be used as it is.
+        OperatorError: one of them cannot be used with its settings.
     """
     where = "{}:{}".format(*node.address)
     reply = await node.reads.submit((b"INFO",))
@@ -86,7 +86,7 @@ async def _check_replica(node: Node, acknowledgement: Acknowledgement) -> bool:
 
 
 async def _check_sound(node: Node, info: dict[str, str], acknowledgement: Acknowledgement) -> bool:
-    """Check the settings of any node. Return whether it syncs each write before the reply, as far as that matters."""
+    """Check the settings of any node. Return whether it syncs each write before the reply, if that is needed."""
     where = "{}:{}".format(*node.address)
     version = info.get("valkey_version") or info["redis_version"]
     number = tuple(int(part) for part in version.split(".")[:2])

@@ -15,13 +15,13 @@ from .topology import Topology
 
 log = logging.getLogger(__name__)
 
-LOOK_S: Final = 1.0  # between two looks at each node
+LOOK_S: Final = 1.0  # interval between two reads of each node's clock
 AWAY_LOOK_S: Final = 0.1  # the same while a primary does not respond
-PAUSE_S: Final = 0.01  # before the first retry, doubled before each further one
+PAUSE_S: Final = 0.01  # delay of the first retry, doubled for each further one
 MAX_PAUSE_S: Final = 0.2
-REPEATED_S: Final = 60.0  # between two lines of the log about the same error of a node
+REPEATED_S: Final = 60.0  # interval between log lines about the same error of a node
 
-# Other nodes may have to be asked, or the same ones once more.
+# Kinds of errors after which the command is sent again, to the same node or another one.
 AWAY: Final = frozenset({"NodeLost", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "LOADING"})
 AGAIN: Final = AWAY | {"TRYAGAIN", "NotReplicated"}
 
@@ -30,12 +30,12 @@ class Client:
     """Calls to the primary of a slot.
 
     Args:
-        topology: where the slots are.
-        timeout_s: how long a call is tried.
-        metrics: what is counted.
+        topology: the primaries and their slots.
+        timeout_s: the time limit of a call with all its retries.
+        metrics: the metrics to update.
 
     Attributes:
-        read_ms: the node's time at the last read in Unix milliseconds, which callers await.
+        read_ms: the node's Unix time in milliseconds at the last read. Valid until the caller awaits anything else.
     """
 
     def __init__(self, topology: Topology, timeout_s: float, metrics: RedisMetrics) -> None:
@@ -63,7 +63,7 @@ class Client:
             await asyncio.wait((self._looking,))
 
     def now_ms(self, slot: int | None = None) -> int:
-        """Return the known time of the node that has a slot, or the latest of all nodes."""
+        """Return the estimated time of the node that has a slot, or the latest of all nodes."""
         nodes = self.topology.primaries if slot is None else [self.topology.node(slot)]
         ahead_s = [node.clock_ahead_s for node in nodes if node.clock_ahead_s is not None]
         return int((self._loop.time() + max(ahead_s, default=0.0)) * 1000)
@@ -72,7 +72,7 @@ class Client:
         """Run a script. `more` follows its arguments.
 
         Raises:
-            Unavailable: as `call`.
+            Unavailable: see `call`.
         """
         name, arguments = script_call
         script = SCRIPTS[name]
@@ -85,10 +85,10 @@ class Client:
         A command may be executed more than once.
 
         Args:
-            slot: where its keys are.
-            command: what to send.
-            write: whether it is acknowledged only when it is as safe as configured.
-            script: the script that the command runs. A node that does not know it gets its text.
+            slot: the slot of its keys.
+            command: the command.
+            write: whether the reply waits for the configured acknowledgement.
+            script: the script that the command runs. A node that does not have it gets its text.
 
         Raises:
             Unavailable: the time limit has passed. The command may have been executed.
@@ -114,7 +114,7 @@ class Client:
         redirected = False
         asking: tuple[Command, ...] = ()
         while True:
-            kind, asked = reply.kind, node.address
+            kind, address = reply.kind, node.address
             self._metrics.retries[kind] += 1
             node, asking = self.topology.node(slot), ()
             if kind in AWAY:
@@ -129,13 +129,13 @@ class Client:
                 command = (b"EVAL", script.text, *command[2:])
             elif isinstance(reply, ErrorReply) and kind == "MOVED":
                 redirected = True
-                self.topology.moved(*reply.elsewhere(asked))
+                self.topology.moved(*reply.elsewhere(address))
                 node = self.topology.node(slot)
             elif isinstance(reply, ErrorReply) and kind == "ASK":
                 redirected = True
-                node, asking = self.topology.node_at(reply.elsewhere(asked)[1]), ((b"ASKING",),)
+                node, asking = self.topology.node_at(reply.elsewhere(address)[1]), ((b"ASKING",),)
             elif kind not in AGAIN:
-                self._refusals.log(asked, kind, str(reply))
+                self._refusals.log(address, kind, str(reply))
                 break
             if self._loop.time() > until_s:
                 break
@@ -144,14 +144,14 @@ class Client:
                 self.read_ms = node.reads.now_ms
                 return reply
             if isinstance(reply, NodeLost) and isinstance(before, NotReplicated) and self._loop.time() >= until_s:
-                reply = before  # says more than that there was no time for another attempt
+                reply = before  # more informative than an attempt without enough time
                 break
         reason = advised(str(reply) if isinstance(reply, NotReplicated | NodeLost) else reply.kind)
         raise Unavailable("Redis at {}:{}: {}".format(*node.address, reason)) from reply
 
-    async def _send(self, lane: Pipeline, until_s: float, *commands: Command) -> Any:
+    async def _send(self, pipeline: Pipeline, until_s: float, *commands: Command) -> Any:
         """Return the reply to the last command, or a NodeLost after the time limit."""
-        future = lane.submit(*commands)
+        future = pipeline.submit(*commands)
         timer = self._loop.call_at(until_s, _expire, future)
         try:
             return await future
@@ -162,10 +162,10 @@ class Client:
         with contextlib.suppress(asyncio.CancelledError):
             while True:
                 await asyncio.sleep(LOOK_S if self.topology.available else AWAY_LOOK_S)
-                looks = {self._loop.create_task(node.look()) for node in self.topology.primaries}
-                while looks:
-                    _, looks = await asyncio.wait(looks, timeout=AWAY_LOOK_S)
-                    if looks or not self.topology.available:  # a primary is slow, or does not respond
+                reads = {self._loop.create_task(node.look()) for node in self.topology.primaries}
+                while reads:
+                    _, reads = await asyncio.wait(reads, timeout=AWAY_LOOK_S)
+                    if reads or not self.topology.available:  # a primary is slow, or does not respond
                         self.topology.refresh_soon()
 
 
@@ -201,6 +201,6 @@ class Refusals:
             self._wait(key)
 
     def close(self) -> None:
-        """Log nothing more."""
+        """Stop logging."""
         for timer in self._timers.values():
             timer.cancel()

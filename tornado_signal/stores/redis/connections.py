@@ -1,4 +1,4 @@
-"""Connections to nodes: authentication, commands and replies. An error of Redis is a reply."""
+"""Connections to nodes: authentication, commands and replies. An error reply of Redis is an `ErrorReply`."""
 
 import asyncio
 import functools
@@ -16,7 +16,7 @@ _MORE: Final = object()
 
 
 class Failure(Exception):
-    """Something that was asked of a node has not worked."""
+    """A command to a node failed."""
 
     @property
     def kind(self) -> str:
@@ -31,19 +31,19 @@ class ErrorReply(Failure):
     def kind(self) -> str:
         return str(self).partition(" ")[0]
 
-    def elsewhere(self, asked: Address) -> tuple[int, Address]:
-        """Return the slot and the address in MOVED and ASK. A missing host is that of the node itself."""
+    def elsewhere(self, sender: Address) -> tuple[int, Address]:
+        """Return the slot and the address in MOVED and ASK. A missing host is that of the sender."""
         _, slot, address = str(self).split(" ")[:3]
         host, _, port = address.rpartition(":")
-        return int(slot), (host or asked[0], int(port))
+        return int(slot), (host or sender[0], int(port))
 
 
 class Connection(asyncio.Protocol):
-    """An open connection: replies come in the order of what was sent.
+    """An open connection. Replies arrive in the order of the commands.
 
     Args:
-        on_reply: called with each reply, an error as a `ErrorReply`.
-        on_lost: called when the connection has ended, unless it was closed here.
+        on_reply: called with each reply. An error is an `ErrorReply`.
+        on_lost: called when the connection is closed, unless `close` closed it.
     """
 
     def __init__(self, on_reply: Callable[[Any], None], on_lost: Callable[[], None]) -> None:
@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def closing(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether no more commands can be sent."""
         return self._transport is None or self._transport.is_closing()
 
     def serve(self, on_reply: Callable[[Any], None], on_lost: Callable[[], None]) -> None:
@@ -62,7 +62,7 @@ class Connection(asyncio.Protocol):
         self._on_reply, self._on_lost = on_reply, on_lost
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's have no such class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not asyncio.Transport
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -77,9 +77,9 @@ class Connection(asyncio.Protocol):
         self._on_lost()
 
     def send(self, commands: Iterable[Command]) -> None:
-        """Send commands in a row."""
+        """Send commands in order, in one write."""
         assert self._transport is not None
-        # Its types say that a command is one word.
+        # hiredis's type stub declares a command as a single word.
         self._transport.write(b"".join([hiredis.pack_command(command) for command in commands]))  # type: ignore[arg-type]
 
     def close(self) -> None:

@@ -30,13 +30,13 @@ class OriginCounts:
     """Sessions and topics of origins, by partition.
 
     A script knows only its own partition, so it gets the quota that the other partitions leave. The less is left, the
-    more often the counts are read. Only offers of origins near their quotas wait for that, because some partitions can
+    more often the counts are read. Only offers of origins near their quotas wait for it, because some partitions can
     be unavailable.
 
     Args:
-        partitions: of the store.
+        partitions: the partitions of the store.
         read: reads the counts of an origin.
-        quotas: how much there may be.
+        quotas: the quotas.
     """
 
     def __init__(self, partitions: Partitions, read: Callable[[str], Awaitable[Sizes]], quotas: Quotas) -> None:
@@ -48,7 +48,7 @@ class OriginCounts:
         self.allow(quotas)
 
     def allow(self, quotas: Quotas) -> None:
-        """Apply other quotas. The counts of all origins are read again."""
+        """Apply new quotas. The counts of all origins are read again."""
         # While every partition is below this, the origin is below half of its quota.
         self._near = (
             quotas.sessions_per_origin / (2 * self._partitions.count),
@@ -59,7 +59,7 @@ class OriginCounts:
             known.unread, known.near = 0, True
 
     def others(self, origin: str, partition: Partition) -> tuple[int, int]:
-        """Sessions and topics in the other partitions of an origin."""
+        """Return the numbers of sessions and topics in the other partitions of an origin."""
         known = self._known.get(origin)
         if known is None:
             return 0, 0
@@ -71,7 +71,7 @@ class OriginCounts:
         """Record the counts of a partition. Read those of the others if the quota may be near.
 
         Returns:
-            The reading, if the origin is near its quotas: what is published had better wait for it.
+            The task that reads them, if the origin is near its quotas. A publication should wait for it.
         """
         known = self._known.get(origin)
         if known is None:
@@ -84,25 +84,25 @@ class OriginCounts:
             known.unread -= 1
             if known.unread > 0 or self._loop.time() - known.read_s < FRESH_S:
                 return None
-            known.read_s = self._loop.time()  # whatever becomes of it
+            known.read_s = self._loop.time()  # even if the read fails
         if origin not in self._reading:
             self._reading[origin] = reading = self._loop.create_task(self._try_refresh(origin))
             reading.add_done_callback(lambda _: self._reading.pop(origin))
         return self._reading[origin] if near else None
 
     async def _try_refresh(self, origin: str) -> None:
-        with contextlib.suppress(Unavailable):  # what has been created is
+        with contextlib.suppress(Unavailable):  # the session has been created already
             await self._refresh(origin)
 
     async def close(self) -> None:
-        """Read nothing more."""
+        """Cancel all reads."""
         for reading in self._reading.values():
             reading.cancel()
         if self._reading:
             await asyncio.wait(list(self._reading.values()))
 
     async def refresh(self, origin: str, others: tuple[int, int]) -> bool:
-        """Read the counts of an origin before a refusal. Return whether they may have changed."""
+        """Read the counts of an origin before a publication is refused. Return whether they can have changed."""
         if others == (0, 0):
             return False
         before = self._known.get(origin)
@@ -114,7 +114,7 @@ class OriginCounts:
         sessions, topics = (sum(each) for each in zip(*sizes, strict=True))
         left = max(0, min(self._quotas.sessions_per_origin - sessions, self._quotas.topics_per_origin - topics))
         known = _Known(sizes, self._loop.time(), left)
-        self._known.pop(origin, None)  # the latest are kept
+        self._known.pop(origin, None)  # the dictionary is in order of reading
         self._known[origin] = known
         if len(self._known) > ORIGINS_KEPT:
             del self._known[next(iter(self._known))]

@@ -14,21 +14,21 @@ from .partitions import Partition, Partitions
 from .positions import StoreIdentity, TopicPosition
 from .watching import Watching
 
-LISTING_STEP = 50  # sessions of a listing that are read together
+LISTING_STEP = 50  # sessions of a listing read in parallel
 EVENTS_STEP = 50
-TOPICS_DIRECT = 256  # topics before a page that are read rather than counted
-GUESSES = 8  # of the beginning of a page, before the rest is halved
+TOPICS_DIRECT = 256  # up to this offset the topics before a page are read instead of counted
+GUESSES = 8  # guesses of the start of a page before bisection
 
 
 class Discovery:
     """The operations of `Store` that read listings.
 
     Args:
-        client: calls of Redis.
-        partitions: of the store.
-        watching: what is subscribed.
-        identity: of the store.
-        timeout_ms: how long removals are recorded.
+        client: calls to Redis.
+        partitions: the partitions of the store.
+        watching: watches of sessions and topics.
+        identity: the identity of the store.
+        timeout_ms: the time for which removals are recorded.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Discovery:
                     _, ends[at], some = next(left)
                     found[at] += some
                     whole[at] = len(some) < many
-            # Unknown beyond the last topic of a partition that was not read to its end.
+            # The order is unknown after the last topic of a partition that was not read completely.
             bound = min((some[-1][0] for some, done in zip(found, whole, strict=True) if not done), default=None)
             merged = list(heapq.merge(*found))
             known = len(merged) if bound is None else sum(topic <= bound for topic, _ in merged)
@@ -88,7 +88,7 @@ class Discovery:
             at = sizes.index(max(sizes))
             if left <= TOPICS_DIRECT // 2 or width <= 0:
                 break
-            # As far below the page as a guess is usually wrong.
+            # Aim below the page by the usual error of a guess.
             wanted = left - math.sqrt(left * len(partitions)) if step < GUESSES else width / 2
             middle = low[at] + int(sizes[at] * wanted / width)
             if middle <= low[at]:
@@ -111,11 +111,11 @@ class Discovery:
         return low
 
     async def _topics(self, partition: Partition, first: int, many: int) -> tuple[int, int, list[tuple[bytes, int]]]:
-        """Counts of sessions and of topics of a partition, and some of its topics with theirs."""
+        """Return the session and topic counts of a partition, and some of its topics with their counts."""
         call = scripts.topics(first=first, many=many, remember_ms=self._timeout_ms)
         again, *found = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
         if again:
-            # Many have expired: a few at a time, one partition after the other, and twice that time for others between.
+            # Many have expired. Remove a few at a time, and pause twice as long so that the node can serve others.
             loop = asyncio.get_running_loop()
             async with self._settling:
                 while again:
@@ -126,7 +126,7 @@ class Discovery:
         return sessions, topics, list(zip(names[::2], names[1::2], strict=True))
 
     async def sizes(self, origin: str) -> list[tuple[int, int]]:
-        """Counts of sessions and topics of an origin, by partition."""
+        """Return the counts of sessions and topics of an origin, by partition."""
         found = await asyncio.gather(*(self._topics(each, 0, 0) for each in self._partitions.all(origin)))
         return [(sessions, topics) for sessions, topics, _ in found]
 
@@ -145,7 +145,7 @@ class Discovery:
             steps = [[each for each in await self._listed(partition, [each[-16:] for each in members]) if each]]
             left -= len(steps[0])
             if steps[0]:
-                yield steps.pop()  # many clients may read slowly: nothing is kept here while they do
+                yield steps.pop()  # free the step: many clients can read slowly
             if len(members) < most:
                 return
             stop = b"(" + members[-1]
@@ -196,7 +196,7 @@ class Discovery:
         assert isinstance(position, TopicPosition)
         partition = self._partitions.of_topic(origin, topic)
         identity, serial, left, come = await self._step(partition, topic, position.serial, position.listed, EVENTS_STEP)
-        if identity != position.identity:  # nothing was there, or all of it was lost
+        if identity != position.identity:  # the partition was empty, or its data was lost
             position = TopicPosition(identity, 0, 0)
             identity, serial, left, come = await self._step(partition, topic, 0, 0, EVENTS_STEP)
             left = []
@@ -213,7 +213,7 @@ class Discovery:
         listed = position.listed
         for member, found in zip(come, await self._listed(partition, [each[8:] for each in come]), strict=True):
             if found is None:
-                # It has left meanwhile. The next step begins with that, without this one.
+                # The session was removed since the script ran. The next step begins with its removal.
                 await self._heal(partition, topic, member)
                 return EventBatch(removed, added, TopicPosition(identity, serial, listed), more=True)
             listed = found.session.serial
@@ -225,7 +225,7 @@ class Discovery:
     async def _step(
         self, partition: Partition, topic: str, serial: int, listed: int, most: int
     ) -> tuple[str, int, list[bytes], list[bytes]]:
-        """Identity and newest serial of a partition, departures behind a serial, and listed sessions behind another."""
+        """Return the identity and newest serial of a partition, later removals, and later listed sessions."""
         call = scripts.topic_step(
             topic=topic.encode(),
             departed_serial=serial,

@@ -26,11 +26,11 @@ class Leases:
 
     Args:
         client: calls to the nodes.
-        prefix: of all keys.
+        prefix: the prefix of all keys.
         process_id: see `Store`.
-        grace_ms: how long the offers of a process wait for their holders.
-        timeout_ms: how long a session lives.
-        release: gives back all leases of an offer that begin with a process identifier.
+        grace_ms: the time that the offers of a process wait for their holders.
+        timeout_ms: the lifetime of a session.
+        release: releases all leases of an offer that begin with a process id.
     """
 
     def __init__(
@@ -51,15 +51,15 @@ class Leases:
         self._processes = f"{prefix}processes".encode()
         self._held = self._held_key(process_id)
         self._holds = False  # whether this process has ever held an offer
-        self._suspects: dict[bytes, bytes] = {}  # when they have beaten last
+        self._suspects: dict[bytes, bytes] = {}  # late processes, with their last heartbeats
         self._beating: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the heartbeat."""
         self._beating = asyncio.create_task(self._beat())
 
     async def close(self) -> None:
-        """Beat for the last time: holders have the grace period from now on."""
+        """Send the last heartbeat. The grace period of the holders starts now."""
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.wait((self._beating,))
@@ -68,7 +68,7 @@ class Leases:
                     await self._show_alive()
 
     async def note(self, origin: str, code: bytes, expires_ms: int) -> None:
-        """Note that this process holds an offer until its expiry. Without the note, the offer lives until then."""
+        """Record that this process holds an offer until its expiry. Without the record, it lives until then."""
         if not self._holds:
             self._holds = True
             await self._show_alive()
@@ -96,9 +96,9 @@ class Leases:
             await self._call(self._held, b"PEXPIRE", self._note_ms)
 
     async def _find_gone(self) -> None:
-        """Release what processes held that have not beaten for long.
+        """Release the offers of processes whose heartbeats are overdue.
 
-        The beats of all processes are late when a node was unavailable. So each has a whole beat to show itself.
+        After an outage of a node the heartbeats of all processes are late. So each gets one more interval.
         """
         until_ms = self._client.now_ms() - self._late_ms
         found = await self._call(self._processes, b"ZRANGE", b"-inf", until_ms, b"BYSCORE", b"WITHSCORES")
@@ -114,7 +114,7 @@ class Leases:
         held = self._held_key(process_id)
         while members := await self._call(held, b"ZRANGE", 0, PIECE - 1):
             if await self._call(self._processes, b"ZSCORE", process_id) != beaten:
-                return  # it has come back
+                return  # its heartbeat has returned
             await asyncio.gather(*(self._release_one(member, process_id) for member in members))
             await self._call(held, b"ZREM", *members)
         await self._call(self._processes, b"ZREM", process_id)

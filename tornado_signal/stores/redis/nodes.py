@@ -1,4 +1,4 @@
-"""The nodes: commands that come while others are away leave together, in their order.
+"""Nodes and their pipelines: commands submitted while a batch is in flight form the next batch, in order.
 
 Each node has two pipelines with a connection each, so that reads never wait for the replication of writes.
 """
@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 BATCH: Final = 500  # commands per batch; more would delay all others after a stall
 ROUND_S: Final = 0.25  # duration of one WAIT, after which the node reports its replicas again
-LEAST_S: Final = 0.05  # that a node has for a batch, however long its commands have been in the queue
-HISTORY_S: Final = 1.0  # how long a history is trusted after the node has named it
+LEAST_S: Final = 0.05  # minimum time for a batch, even if its commands were queued for long
+HISTORY_S: Final = 1.0  # a history id is trusted for this time after the node reported it
 REPLACED: Final = "another node is the primary now"
 
 # Advice for the operator about errors of nodes, by the first word of the error.
@@ -35,11 +35,11 @@ HISTORY: Final = "history"  # stands for the id of the node's history at the end
 
 
 class NodeLost(Failure):
-    """The connection has failed, or no answer came in time: what was asked may have been done or not."""
+    """The connection failed, or no reply arrived in time. The commands may have been executed."""
 
 
 class NotReplicated(Failure):
-    """A change is not, or not yet, where it must be to be acknowledged."""
+    """A change cannot be acknowledged: too few replicas have it, or it is not on disk."""
 
 
 @dataclass
@@ -47,11 +47,11 @@ class Acknowledgement:
     """When a write is acknowledged.
 
     Attributes:
-        durability: `replicated` (in the memory of replicas, too), `fsync` (on the primary's disk), `os` (in the
+        durability: `replicated` (also in the memory of replicas), `fsync` (on the primary's disk), `os` (in the
             primary's memory).
-        replicas: the least number of replicas that must have a write.
-        always: whether the primaries sync each write before they answer, as with `appendfsync always`. Known when they
-            have been looked at.
+        replicas: the minimum number of replicas that must have a write.
+        always: whether the primaries sync each write before the reply, as with `appendfsync always`. Set by the checks
+            at the start.
         lag_s: the time after which a silent replica is ignored. The default fits Redis' default node timeout.
     """
 
@@ -90,15 +90,15 @@ class Acknowledgement:
 
 
 def parse_replication(info: bytes, lag_s: int) -> tuple[bytes, int]:
-    """Return the id of a primary's history, or nothing for a replica, and how many replicas are in touch.
+    """Return the id of a primary's history, empty for a replica, and the number of recently seen replicas.
 
-    These are online and have reported within `lag_s`. Runs for each batch: its time is a part of what a write costs.
+    These are online and have reported within `lag_s`. This runs for each batch, so it must be fast.
     """
     history = _HISTORY.search(info) if b"role:master" in info else None
     return history[1] if history else b"", sum([int(lag) <= lag_s for lag in _LAG.findall(info)])
 
 
-# No anchor at the beginning of a line: that would take four times as long.
+# No anchor at the start of a line: that would take four times as long.
 _HISTORY = re.compile(rb"\nmaster_replid:([0-9a-f]+)")
 _LAG = re.compile(rb",state=online,offset=[0-9]+,lag=(-?[0-9]+)")
 
@@ -109,13 +109,13 @@ class Pipeline:
     """Commands to one node on one connection, a batch at a time.
 
     Args:
-        address: of the node.
-        access: how to get in.
+        address: the address of the node.
+        access: the credentials.
         acknowledgement: the rule for acknowledging writes, or None for reads.
         confirm: confirms that a node with fewer replicas than before is still the primary. None in a cluster.
 
     Attributes:
-        now_ms: for reads, the node's time at the last ones, Unix milliseconds.
+        now_ms: the node's Unix time in milliseconds at the last batch of reads.
     """
 
     def __init__(
@@ -131,28 +131,29 @@ class Pipeline:
         self._confirm = confirm
         self._confirming: asyncio.Task[None] | None = None
         self.now_ms = 0
-        self._replicas = 0  # that are waited for, if they are more than configured
+        self._replicas = 0  # replicas to wait for, if more than configured
         self._history = b""
-        self._history_s = 0.0  # when that was asked for
+        self._history_s = 0.0  # when the request for it was sent
         self._wait: Command | None = None
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._queue: list[Entry] = []
         self._batch: list[Entry] = []
-        self._results: list[Any] | None = None  # of the batch, while replicas are waited for
+        self._results: list[Any] | None = None  # replies to the batch, while it waits for replicas
         self._replies: list[Any] = []
-        self._expected = 0  # replies
+        self._expected = 0  # number of replies to the current commands
         self._working = False
         self._loop = asyncio.get_running_loop()
         self._sent_s = self._until_s = 0.0
         self._late: asyncio.TimerHandle | None = None
 
     def submit(self, *commands: Command) -> "asyncio.Future[Any]":
-        """Send commands one behind the other.
+        """Send commands in order, in the same batch.
 
         Returns:
-            A future with the reply to the last of them: what came, or an exception as its value (Refused, NodeLost,
-            or NotReplicated). If it is done before the commands leave, they are not sent.
+            A future with the reply to the last command. An error is the future's result, not its exception: an
+            ErrorReply, NodeLost or NotReplicated. If the future is done before the batch is sent, the commands are
+            skipped.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         self._queue.append((commands, future, self._loop.time()))
@@ -162,7 +163,7 @@ class Pipeline:
         return future
 
     def _send(self) -> None:
-        """Send what is there, after all that was ready to ask has done so."""
+        """Send the next batch, after all ready callbacks have submitted their commands."""
         if self._batch or self._connecting is not None:
             return
         if not self._queue:
@@ -177,7 +178,7 @@ class Pipeline:
                 return
             commands = [command for entry in self._batch for command in entry[0]]
             self._sent_s = self._loop.time()
-            # The queue is in order: so no command takes longer than its own time, including that in the queue.
+            # The first command was submitted first, so its limit keeps the limits of all, including the time queued.
             self._until_s = max(self._batch[0][2] + self._access.timeout_s, self._sent_s + LEAST_S)
             if self._acknowledgement is None:
                 self._ask([(b"TIME",), *commands])
@@ -194,7 +195,7 @@ class Pipeline:
         self._connection.send(commands)
 
     def _ask_to_write(self, commands: list[Command], acknowledgement: Acknowledgement) -> None:
-        """Send writes, or none if they are only waited for."""
+        """Send writes and the wait for replicas. Without commands, only wait."""
         left_s = self._wait_until_s() - self._loop.time()
         self._wait = acknowledgement.command(
             max(self._replicas, acknowledgement.replicas), max(1, int(min(left_s, ROUND_S) * 1000))
@@ -299,7 +300,7 @@ class Pipeline:
             connection.close()
 
     async def close(self) -> None:
-        """Finish what was asked for, and disconnect."""
+        """Wait for all submitted commands, then disconnect."""
         while pending := [entry[1] for entry in self._batch + self._queue if not entry[1].done()]:
             await asyncio.wait(pending)
         self.disconnect()
@@ -310,15 +311,15 @@ class Node:
 
     Args:
         address: its host and port.
-        access: how to get in.
-        acknowledgement: when a write is acknowledged.
-        confirm: as that of `Pipeline`.
+        access: the credentials.
+        acknowledgement: the rule for acknowledging writes.
+        confirm: see `Pipeline`.
 
     Attributes:
         reads: the pipeline for commands that change nothing, or whose changes are not acknowledged.
-        writes: what is acknowledged.
+        writes: the pipeline for acknowledged writes.
         problem: the reason for the last missing response, or empty.
-        clock_ahead_s: by how much its clock is ahead of the event loop's.
+        clock_ahead_s: seconds by which its clock is ahead of the event loop's.
     """
 
     def __init__(
@@ -336,7 +337,7 @@ class Node:
         self.clock_ahead_s: float | None = None
 
     async def look(self) -> None:
-        """See whether it responds, and what time it has."""
+        """Check whether it responds, and read its clock."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         reply = await self.reads.submit((b"TIME",))
@@ -353,24 +354,24 @@ class Node:
             log.warning("Redis at %s:%d does not respond; its sessions are unavailable: %s", *self.address, why)
 
     def lose(self, why: str) -> None:
-        """Give up all commands: they can be sent elsewhere."""
+        """Fail all commands, so that callers can send them to another node."""
         self.reads.lose(why)
         self.writes.lose(why)
 
     async def close(self) -> None:
-        """Close both."""
+        """Close both pipelines."""
         await self.reads.close()
         await self.writes.close()
 
 
 def advised(problem: str) -> str:
-    """Return what a node says, with what the operator can do about it."""
+    """Return an error of a node with advice for the operator."""
     advice = ADVICE.get(problem.partition(" ")[0])
     return f"{problem.rstrip('.')}; {advice}" if advice else problem
 
 
 def reason_of(error: Exception) -> str:
-    """Return why a node cannot be reached, in few words: it may become the label of a metric."""
+    """Return why a node cannot be reached, in few words, because it can become the label of a metric."""
     if isinstance(error, TimeoutError):
         return "no response in time"
     # uvloop's `strerror` is the system's text. That of asyncio also contains the address.
@@ -381,10 +382,10 @@ def reason_of(error: Exception) -> str:
 
 
 def text_of(reply: bytes | None) -> str:
-    """A reply as text."""
+    """Return a reply as text."""
     return (reply or b"").decode("utf-8", "replace")
 
 
 def parse_info(reply: bytes) -> dict[str, str]:
-    """The reply to INFO."""
+    """Parse the reply to INFO."""
     return dict(line.split(":", 1) for line in text_of(reply).splitlines() if ":" in line)

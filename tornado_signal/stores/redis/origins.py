@@ -1,4 +1,4 @@
-"""Which origins have sessions, and how many sessions and topics there are in all."""
+"""The registry of origins with sessions, and the total counts of sessions and topics."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,9 +7,9 @@ from ...errors import Unavailable
 from .client import Client
 from .partitions import Partitions, key_slot
 
-COUNTS_STEP = 8  # origins that are counted together
-COUNTS_WORK_S = 0.05  # of counting, before a pause
-COUNTS_PAUSES = 20  # how many times longer than the work the pauses are
+COUNTS_STEP = 8  # origins counted in parallel
+COUNTS_WORK_S = 0.05  # time of counting before a pause
+COUNTS_PAUSES = 20  # a pause is this many times as long as the work
 REGISTERED_KEPT = 10_000
 
 
@@ -17,11 +17,11 @@ class Origins:
     """The registry of origins, which all processes share.
 
     Args:
-        client: calls of Redis.
-        prefix: of all keys.
-        partitions: of the store.
+        client: calls to Redis.
+        prefix: the prefix of all keys.
+        partitions: the partitions of the store.
         sizes: reads the sessions and topics of an origin, by partition.
-        timeout_ms: how much longer than its sessions an origin stays registered.
+        timeout_ms: the time for which an origin stays registered after its last session.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class Origins:
         self._partitions = partitions
         self._sizes = sizes
         self._timeout_ms = timeout_ms
-        self._registered: dict[str, int] = {}  # by origin, until when others know of it
+        self._registered: dict[str, int] = {}  # by origin, the end of its registration
 
     def registered(self, origin: str, until_ms: int) -> bool:
         """Return whether an origin is registered until a time, as far as this process knows."""
         return self._registered.get(origin, 0) >= until_ms
 
     async def register(self, origin: str, until_ms: int) -> None:
-        """Register an origin. That is rare, because it stays registered for longer than asked for."""
+        """Register an origin for longer than requested, so that this is rarely needed."""
         noted_ms = self._registered[origin] = until_ms + self._timeout_ms
         key, slot = self._registry(self._partitions.number(origin))
         now_ms = self._client.now_ms()

@@ -15,13 +15,13 @@ from ...session import Session
 SLOTS = 16_384
 MAX_PARTITIONS = 1024
 ORIGINS_KEPT = 10_000
-# The keys of a script, in their order: a session, its tombstone, and what the sessions of a partition share.
+# The keys of a script in order: a session, its tombstone, and the shared keys of the partition.
 KEY_NAMES = ("session", "tomb", "meta", "listing", "expiries", "due", "topics", "departed", "forgetting")
 _KEY = re.compile(rb"\{([\w-]+)\.[0-9a-f]+\}:(?:m|s:([0-9a-f]{32}))$")
 
 
 def key_slot(key: bytes) -> int:
-    """The hash slot of a key: that of what is in its first braces, if there is anything."""
+    """Return the hash slot of a key. Only the text in its first braces counts, unless it is empty."""
     tag, closed, _ = key.partition(b"{")[2].partition(b"}")
     return crc_hqx(tag if tag and closed else key, 0) % SLOTS
 
@@ -30,14 +30,14 @@ class Partition:
     """One partition of an origin.
 
     Args:
-        prefix: what all keys begin with.
-        origin: whose.
-        number: which.
+        prefix: the prefix of all keys.
+        origin: the origin.
+        number: the number of the partition.
 
     Attributes:
-        name: what stands for the origin in the names of its keys.
+        name: the hash that represents the origin in the names of keys.
         slot: its hash slot.
-        shared: the keys of what its sessions share.
+        shared: the keys that its sessions share.
     """
 
     __slots__ = ("_tag", "name", "shared", "slot")
@@ -72,11 +72,11 @@ class Partition:
         return len(topic).to_bytes(2, "big") + topic + session.serial.to_bytes(8, "big") + session.code
 
     def session(self, code: bytes) -> bytes:
-        """The key of a session, and the channel of its changes."""
+        """Return the key of a session, which is also the channel of its changes."""
         return self._tag + b"s:" + code.hex().encode()
 
     def keys(self, code: bytes) -> tuple[bytes, ...]:
-        """All keys that a script for a session may touch."""
+        """Return all keys that a script for a session can use."""
         return (self.session(code), self._tag + b"w:" + code.hex().encode(), *self.shared)
 
     @property
@@ -85,7 +85,7 @@ class Partition:
         return (self._tag + b"s:", self._tag + b"w:", *self.shared)
 
     def topic_channel(self, topic: str) -> bytes:
-        """The channel of a topic's changes."""
+        """Return the channel of a topic's changes."""
         return self._tag + b"t:" + topic.encode("utf-8", "surrogatepass")
 
 
@@ -93,8 +93,8 @@ class Partitions:
     """All partitions of a store.
 
     Args:
-        prefix: what all keys begin with.
-        count: how many each origin has.
+        prefix: the prefix of all keys.
+        count: the number of partitions of each origin.
     """
 
     def __init__(self, prefix: str, count: int) -> None:
@@ -110,19 +110,19 @@ class Partitions:
         self._of_origin.cache_clear()
 
     def all(self, origin: str) -> tuple[Partition, ...]:
-        """Those of an origin."""
+        """Return the partitions of an origin."""
         return self._of_origin(origin)
 
     def of_topic(self, origin: str, topic: str) -> Partition:
-        """The one that a topic lies in."""
+        """Return the partition of a topic."""
         return self._of_origin(origin)[self.number(topic)]
 
     def of_code(self, origin: str, code: bytes) -> Partition:
-        """The one that a session lies in, if there is such a session."""
+        """Return the partition of a session, whether or not the session exists."""
         return self._of_origin(origin)[int.from_bytes(code[:2], "big") % self.count]
 
     def place(self, code: bytes, topic: str) -> bytes:
-        """A code that carries the partition of a topic, otherwise the same."""
+        """Return a code with the number of the topic's partition in it."""
         random = int.from_bytes(code[:2], "big")
         random = random - random % self.count + self.number(topic)
         if random > 0xFFFF:
@@ -130,7 +130,7 @@ class Partitions:
         return random.to_bytes(2, "big") + code[2:]
 
     def number(self, text: str) -> int:
-        """The partition of a topic, or of anything else that is to be spread."""
+        """Return the partition number of a topic, or of another text to distribute."""
         return zlib.crc32(text.encode("utf-8", "surrogatepass")) % self.count
 
 
@@ -141,5 +141,5 @@ def parse_key(key: bytes) -> tuple[bytes, bytes] | None:
         The name of an origin's partitions, and the code of the session, empty for a partition's counts. None for
         every other key.
     """
-    found = _KEY.search(key)
-    return (found[1], bytes.fromhex((found[2] or b"").decode())) if found else None
+    match = _KEY.search(key)
+    return (match[1], bytes.fromhex((match[2] or b"").decode())) if match else None

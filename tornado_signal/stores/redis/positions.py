@@ -35,9 +35,9 @@ class StoreIdentity:
 
     @property
     def nothing(self) -> str:
-        """Identity of the partitions that have never held anything."""
+        """The identity of partitions that have never held a session."""
         return self.name[:STORE_DIGITS].ljust(12, "0")
 
     def covers(self, identity: str) -> bool:
-        """Return whether an identity may be a partition's of this store."""
+        """Return whether an identity can belong to a partition of this store."""
         return identity[:STORE_DIGITS] == self.name[:STORE_DIGITS]

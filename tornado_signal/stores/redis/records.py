@@ -38,7 +38,7 @@ def pack_fixed(secret_hash: bytes, topic: str, info: str) -> bytes:
 
 
 def unpack_session(code: bytes, fixed: bytes, expires: bytes) -> Session:
-    """A session from its fields `h` and `e`."""
+    """Return a session from its fields `h` and `e`."""
     created_ms, timeout_ms, serial = _TIMES.unpack_from(fixed)
     at = 25 + fixed[24]
     secret_hash = fixed[25:at]
@@ -48,12 +48,12 @@ def unpack_session(code: bytes, fixed: bytes, expires: bytes) -> Session:
 
 
 def unpack_secret(fixed: bytes) -> tuple[int, bytes]:
-    """Serial and the offerer's secret hash from the field `h`."""
+    """Return the serial and the offerer's secret hash from the field `h`."""
     return int.from_bytes(fixed[16:24], "big"), fixed[25 : 25 + fixed[24]]
 
 
 def unpack_sent(field: bytes | None) -> Sent:
-    """The field `k`."""
+    """Parse the field `k`."""
     if field is None:
         return UNANSWERED
     offerer, _, answerer, _, answered, length = _SENT.unpack_from(field)
@@ -61,41 +61,41 @@ def unpack_sent(field: bytes | None) -> Sent:
 
 
 def count_candidates(field: bytes | None, skipped: bytes | None) -> int:
-    """How many candidates both sides have sent, from the fields `k` and `b`."""
+    """Return the number of candidates of both sides, from the fields `k` and `b`."""
     sent = unpack_sent(field)
     numbers = sum(sent.last.values()) - 1 - (sent.answered > 0)
     return numbers - 2 * int.from_bytes((skipped or b"")[8:], "big")
 
 
 def chunk_fields(side: Side, first: int, last: int) -> list[bytes]:
-    """The fields of a side's candidates with these numbers."""
+    """Return the fields that hold a side's candidates from `first` to `last`."""
     return [b"%b%d" % (NAMES[side], number) for number in range(first // CHUNK, last // CHUNK + 1)]
 
 
 def unpack_candidates(chunks: Sequence[bytes | None], since: int) -> list[tuple[int, str]]:
-    """The candidates after a number, with their numbers."""
-    found = []
+    """Return the candidates after the number `since`, with their numbers."""
+    candidates = []
     for chunk in chunks:
         at = 0
         while chunk and at < len(chunk):
             number, length = _NUMBERED.unpack_from(chunk, at)
             at += 8
             if number > since:
-                found.append((number, chunk[at : at + length].decode()))
+                candidates.append((number, chunk[at : at + length].decode()))
             at += length
-    return found
+    return candidates
 
 
 def unpack_listed(code: bytes, fields: Sequence[bytes | None]) -> tuple[ListedSession, int] | None:
-    """A listed session from `h`, `e`, `k`, `o` and the first chunks of its candidates.
+    """Return a listed session from `h`, `e`, `k`, `o` and the first chunks of its candidates.
 
     Returns:
         The session and the offerer's last number, or None if it no longer exists or is answered.
     """
-    fixed, expires, kept, offer, *chunks = fields
+    fixed, expires, state, offer, *chunks = fields
     if fixed is None or expires is None or offer is None:
         return None
-    sent = unpack_sent(kept)
+    sent = unpack_sent(state)
     if sent.answered:
         return None
     candidates = [text for _, text in unpack_candidates(chunks, 0)]

@@ -27,7 +27,7 @@ CONSTANTS: Final = {
 
 
 Call = tuple[str, tuple[bytes | str | int, ...]]
-"""The name of a script, and its arguments in their order."""
+"""The name of a script, and its arguments in order."""
 
 
 def create(
@@ -49,18 +49,18 @@ def create(
     """Publish an offer.
 
     Args:
-        code: of the session.
+        code: the code of the session.
         topic: its topic.
-        head: what is fixed, without times and serial.
+        head: its fixed data, without times and serial.
         offer: the offer.
-        lifetime_ms: how long the session lives.
-        remember_ms: how long removals are recorded.
-        secret_hash: of the offerer's secret.
-        max_in_topic: sessions of the topic.
-        max_sessions: sessions of this partition.
-        max_topics: topics of this partition.
-        identity: of the partition, if it is new.
-        by_content: 1 if the code is made from the content, else 0.
+        lifetime_ms: the lifetime of the session.
+        remember_ms: the time for which removals are recorded.
+        secret_hash: the hash of the offerer's secret.
+        max_in_topic: the maximum number of sessions of the topic.
+        max_sessions: the maximum number of sessions of this partition.
+        max_topics: the maximum number of topics of this partition.
+        identity: the identity of the partition, if it is new.
+        by_content: 1 if the code is derived from the content, else 0.
         lease: the lease of the holder, or empty.
     """
     return "create", (
@@ -90,10 +90,10 @@ def add_candidates(*, side: bytes, secret_hash: bytes, token: bytes, max_candida
 
     Args:
         side: `o` or `a`.
-        secret_hash: of the side's secret.
-        token: identifies this call, if it is repeated.
-        max_candidates: of the side.
-        max_bytes: of what the side has sent.
+        secret_hash: the hash of the side's secret.
+        token: identifies this call, in case it is repeated.
+        max_candidates: the maximum number of candidates of the side.
+        max_bytes: the maximum size of all messages of the side.
     """
     return "add_candidates", (side, secret_hash, token, max_candidates, max_bytes)
 
@@ -131,7 +131,7 @@ def topic_step(*, topic: bytes, departed_serial: int, listed_serial: int, most: 
         departed_serial: the serial of the last removal that the reader knows.
         listed_serial: the serial of the last session that it knows.
         most: the maximum number of removals, and of additions.
-        remember_ms: how long removals are recorded.
+        remember_ms: the time for which removals are recorded.
     """
     return "topic_step", (topic, departed_serial, listed_serial, most, remember_ms)
 

@@ -62,7 +62,7 @@ class RedisStore:
         timeout_ms: the lifetime of a session, and of the record of its removal from a listing.
         codes: `random` or `content` (docs/decisions.md#deterministic-identifiers).
         quotas: the quotas. Concurrent processes can slightly exceed those of an origin.
-        hold_grace_ms: how long the held offers of a lost process wait for their holders.
+        hold_grace_ms: the time that the held offers of a lost process wait for their holders.
 
     Attributes:
         metrics: metrics of the sessions that this process changed.
@@ -335,7 +335,7 @@ class RedisStore:
         side = reader.other
         known = since.number if since else 0
         description = b"o" if side is Side.OFFERER else b"a"
-        last = known  # of the requested numbers
+        last = known  # the last of the requested numbers
         while True:
             fields = records.chunk_fields(side, known + 1, last + records.CHUNK)
             command = (b"HMGET", key, b"h", b"k", b"e", description, *fields)

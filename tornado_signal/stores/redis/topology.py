@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-REFRESH_S: Final = 0.05  # between the beginnings of two refreshes
-GRACE_S: Final = 0.05  # for the other nodes after the first has responded
-SUSPECT: Final = frozenset({"s_down", "o_down", "failover_in_progress"})  # flags of a primary that may be replaced
+REFRESH_S: Final = 0.05  # minimum interval between the starts of two refreshes
+GRACE_S: Final = 0.05  # further wait for other nodes after the first response
+SUSPECT: Final = frozenset({"s_down", "o_down", "failover_in_progress"})  # flags of a primary that can be replaced soon
 
 
 class Claim(NamedTuple):
@@ -110,7 +110,7 @@ class Topology:
         self._moved = False  # whether a slot has moved since the last refresh
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_s = 0.0
-        self._epoch = 0  # of the last accepted report
+        self._epoch = 0  # epoch of the last accepted report
 
     @property
     def available(self) -> bool:

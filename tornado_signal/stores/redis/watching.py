@@ -17,7 +17,7 @@ class Watching:
 
     Args:
         client: the clocks of the nodes.
-        wakes: subscriptions.
+        change_feed: subscriptions.
         watches: the watches by channel.
         timeout_s: the time limit of a subscription.
     """
