@@ -232,8 +232,8 @@ def owns(secret_hash: bytes, shown_hash: bytes) -> bool:
 def content_code(origin: str, topics: list[str], offer: str) -> bytes:
     """Return the content-derived code of an offer: a version 8 UUID of 16 bytes.
 
-    The hash covers the origin, the sorted topics and the offer, but not `info`. The length of each part precedes it, so
-    different parts never give the same bytes. See docs/decisions.md#deterministic-identifiers.
+    The hash covers the origin, the sorted topics and the offer, but not `info`. The length of each part precedes it.
+    So different parts never give the same bytes. See docs/decisions.md#deterministic-identifiers.
     """
     digest = hashlib.sha256()
     for text in (origin, *sorted(topics), offer):

@@ -1,4 +1,4 @@
-"""What tests of stores share."""
+"""Fixtures of the tests of stores."""
 
 import asyncio
 
@@ -35,7 +35,7 @@ def restarted(opened):
 
 @pytest.fixture
 def until():
-    """A coroutine function that waits for what nothing tells of."""
+    """Return a coroutine function that polls a condition."""
 
     async def wait(condition):
         async with asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""Every store: each operation, to the millisecond, alone and at once with others, and over a restart."""
+"""All operations of every store: exact times, concurrency and restarts."""
 
 import asyncio
 import uuid

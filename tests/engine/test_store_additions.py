@@ -588,7 +588,7 @@ async def test_a_state_tells_listings_apart(store, one, under, clock):
 
 @pytest.fixture
 def told(store, engine):
-    """A function that does something, and lists which of the watches it was given were told of a change."""
+    """Return a function that runs an action and lists the given watches that noticed a change."""
 
     async def told(operation, **watches):
         await engine.settled(store)

@@ -1,4 +1,4 @@
-"""The whole store against a plain dict: any operations in any order, while time passes and it is swept and reopened."""
+"""The store compared with a dict: random operations while time passes, with sweeps and reopening."""
 
 import asyncio
 import functools
@@ -82,7 +82,7 @@ class Expected:
 
 
 class Model(RuleBasedStateMachine):
-    """A store of an engine and a dict that are told the same."""
+    """A store of an engine and a dict that get the same operations."""
 
     codes = Bundle("codes")
 
@@ -415,7 +415,7 @@ class Model(RuleBasedStateMachine):
                 assert news == (*described, session.candidates[side], session.expires_ms, session.serial)
 
     def state_is_as_expected(self, origin, topic, listed):
-        """A listing is told from each one before it if it is another, and not if nothing has happened."""
+        """A listing differs from every earlier one after a change, and only then."""
         state = self.run(self.under(origin).state(topic))
         ends = [session.expires_ms for _, session in listed]
         assert (state.changed, state.changes_ms) == (bool(ends), min(ends, default=None))

@@ -1,4 +1,4 @@
-"""What the tests of the installed command share."""
+"""Fixtures of the tests of the installed command."""
 
 import pytest
 from support.command import Server
@@ -6,7 +6,7 @@ from support.command import Server
 
 @pytest.fixture
 def start(tmp_path):
-    """A function that starts the command in an empty directory; its data is in `data`."""
+    """Return a function that starts the command in an empty directory, with its data in `data`."""
     started = []
 
     def starting(*arguments, **options):

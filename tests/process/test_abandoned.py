@@ -1,4 +1,4 @@
-"""Slow, dead and very many readers: each is let go in time, nothing is left of any of them, and nobody else waits."""
+"""Slow, dead and numerous readers are disconnected in time, leave nothing behind and delay nobody."""
 
 import asyncio
 import gc
@@ -26,7 +26,7 @@ CROWD = 3000
 
 
 def open_socket(port, receive_bytes=None):
-    """A client's socket; what it does not read is the server's to keep."""
+    """Return a client's socket with a small receive buffer, so that unread data stays at the server."""
     client = socket.socket()
     if receive_bytes is not None:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
@@ -68,7 +68,7 @@ def requests_that_wait(code):
 
 
 async def reaches(found, expected):
-    """Wait until `found()` is what is expected; the loop does its work meanwhile."""
+    """Wait until `found()` returns the expected value, while the event loop runs."""
     async with asyncio.timeout(BOUND_S):
         while found() != expected:  # noqa: ASYNC110 (objects that go tell nobody)
             await asyncio.sleep(0.01)
@@ -138,7 +138,7 @@ async def test_a_reader_that_is_slow_is_not_dropped(start_service, monkeypatch):
 
 
 def fill(server, requests):
-    """Open a connection for each request and send it; once a later request is answered, all of these wait."""
+    """Open a connection for each request and send it. They all wait once a later request has its response."""
     port = int(server.url.rpartition(":")[2])
     clients = []
     for request in requests:
@@ -155,7 +155,7 @@ def test_memory_does_not_grow_from_round_to_round(start):
     process = Path(f"/proc/{server.process.pid}")
 
     def descriptors():
-        """How many the server has open; it has answered what came before."""
+        """Return the number of open connections, after all earlier requests have responses."""
         server.call("/health")
         return len(os.listdir(process / "fd"))
 
@@ -180,7 +180,7 @@ def receive(client, what):
 
 
 def loop_cpu_s(server):
-    """The CPU time of the thread that runs a server's event loop: another process that takes the CPU does not count."""
+    """Return the CPU time of the thread of a server's event loop, without the time of other processes."""
     return int(Path(f"/proc/{server.process.pid}/schedstat").read_text().split()[0]) / 1e9
 
 
@@ -198,7 +198,7 @@ def test_a_crowd_that_is_woken_stalls_nobody(start):
     health = head("GET", "/health", with_origin(ORIGIN))
 
     def ask():
-        """Ask for something small; the CPU time that the server's loop has used until it is answered."""
+        """Send a small request. Return the CPU time of the server's loop until its response."""
         before_s = loop_cpu_s(server)
         asking.sendall(health)
         assert asking.recv(10_000).startswith(b"HTTP/1.1 200")

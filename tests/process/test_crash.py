@@ -1,4 +1,4 @@
-"""What was acknowledged is never lost and nothing is half done, however often the server is killed while it works."""
+"""Kills of a working server lose no acknowledged change and leave no partial one."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ SHORT_MS = 1000  # which a held offer outlives
 
 @pytest.fixture
 def moment():
-    """What chooses when to kill; its seed is printed."""
+    """Return the random generator for the times of kills. Its seed is printed."""
     seed = time.time_ns()
     print("seed", seed)
     return random.Random(seed)
@@ -98,7 +98,7 @@ async def killed_while_they_publish(server, holders, number):
 
 
 class Watcher:
-    """What a subscriber to the topic knows, over the connections of its life."""
+    """The sessions that a subscriber to the topic knows, across its connections."""
 
     def __init__(self):
         self.listed = set()  # codes
@@ -124,7 +124,7 @@ class Watcher:
 
 @pytest.mark.parametrize("engine", ["leveldb", "redis"])
 async def test_killed_under_held_offers(engine, moment, tmp_path, start, redis_server, serve):
-    """Clients that reconnect in time take over all they held. What others held is withdrawn later.
+    """Clients that reconnect in time take over their held offers. The offers of others are withdrawn later.
 
     With Redis they reconnect to another server, which has been running all the time.
     """
@@ -225,7 +225,7 @@ def test_killed_in_the_middle_of_a_compaction(moment, tmp_path):
 
 
 async def find_all(path, kept=()):
-    """Prove that what a killed server left is sound and has what was kept: codes, and what their offers begin with."""
+    """Check that the data of a killed server is sound and holds these codes with their offers."""
     store = await open_leveldb(path, timeout_ms=LONG_MS)
     try:
         store.check()

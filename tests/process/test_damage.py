@@ -15,7 +15,7 @@ from tornado_signal.stores.leveldb.binding import plyvel
 
 
 def spoil_tables(path, begin=0.0, end=1.0, step=500):
-    """Turn every `step`th byte of a part of each table around; its footer stays as it is."""
+    """Invert every `step`th byte of a part of each table, except its footer."""
     for table in path.glob("*.ldb"):
         size = table.stat().st_size
         with table.open("r+b") as file:

@@ -35,7 +35,7 @@ def descriptors(server):
 
 
 def connect(server):
-    """A connection that is opened when it is used; use it as a context manager."""
+    """A connection that is opened on entering its context."""
     return contextlib.closing(http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=BOUND_S))
 
 

@@ -26,7 +26,7 @@ from tornado_signal.stores.leveldb import layout
 
 pytest_plugins = ["support.networks"]
 
-# What would run this test inside itself: how it is tried instead.
+# Commands that would run this test inside itself, and their replacements.
 NEEDS_CARE = {
     "tests/run": ["tests/run", "--version"],
     "tests/run all": ["tests/run", "all", "--version"],
@@ -98,7 +98,7 @@ BASH = ["bash", "-euo", "pipefail", "-c"]
 
 
 def bash(script, cwd, prefix=(), **variables):
-    """Run a block; its output. Every command of it has to end well."""
+    """Run a block and return its output. Every command must succeed."""
     done = subprocess.run(
         [*prefix, *BASH, script],
         cwd=cwd,
@@ -114,7 +114,7 @@ def bash(script, cwd, prefix=(), **variables):
 
 @contextlib.contextmanager
 def serving(script, cwd, prefix=(), **variables):
-    """Start the server as a page says, for as long as the block lasts; its address."""
+    """Start the server by the command of a page for the duration of the block. Yield its address."""
     *before, last = script.split("&& ")  # bash becomes the server, so that a signal reaches it
     with subprocess.Popen(
         [*prefix, *BASH, "&& ".join([*before, f"exec {last}"])],
@@ -154,11 +154,11 @@ def test_every_block_is_tried_here_or_where_a_comment_says():
         "contributing": 6,
         "design": 2,
         "http-api": 1,
-        "maintenance": 2,  # system/test_systemd_real, too
+        "maintenance": 2,  # also system/test_systemd_real
         "monitoring": 1,  # system/test_monitoring
         "python": 3,
         "quickstart": 6,  # one of them in browser/test_client_js
-        "scaling": 6,  # system/test_several_servers, system/test_systemd; the first says what these do
+        "scaling": 6,  # system/test_several_servers, system/test_systemd
         "settings": 1,
         "systemd": 3,  # system/test_systemd_real
         "turn": 2,  # system/test_systemd, system/test_check_ice
@@ -178,7 +178,7 @@ def test_the_two_peers_with_curl_print_what_the_quickstart_shows(installed):
     script = "".join(rest[::2]).replace(ADDRESS, url)
     assert script.count(url) == 1
     assert "3000" not in script
-    # Each answer ends without a line break; the page shows each on a line of its own.
+    # Responses have no final line break. The page shows each on its own line.
     printed = bash(script.replace("curl -s ", "curl -s -w '\\n' "), checkout).splitlines()
     wanted = "".join(rest[1::2]).splitlines()
     assert len(printed) == len(wanted) == 6

@@ -29,7 +29,7 @@ pytest_plugins = ["support.http_fixtures"]
 
 @pytest.fixture(scope="module")
 def after_traffic(tmp_path_factory):
-    """What was asked of a server, the code of a session there, and what the server says then."""
+    """Return the requests to a server, the code of a session, and the metrics of the server."""
     running = Server("--data-dir", tmp_path_factory.mktemp("traffic") / "data", "--admin-port", 0)
     asked, code = traffic(running)
     found = until_scraped(running, lambda found: found.histogram("event_loop_lag_seconds")[1] >= 2)
@@ -63,7 +63,7 @@ def test_every_number_is_exact_after_known_traffic(after_traffic):
     assert found.histogram("offer_wait_seconds")[1] == 1
     assert (found.one("ready"), found.one("store_available")) == (1, 1)
     assert found.all("build_info") == {(COMMIT,): 1}
-    # Three offers, one answer (the second was the same), a refresh, a withdrawal; each had the disk to itself.
+    # Three offers, one answer (the second was equal), a refresh and a withdrawal, each in a write of its own.
     written = found.histogram("store_write_changes")
     assert (written[1], written[2]) == (6, 6) == (written[0]["1.0"], written[0]["+Inf"])
     assert found.histogram("store_write_duration_seconds")[1] == 6
@@ -171,7 +171,7 @@ def test_the_process_is_described_where_proc_shows_processes_alone():
         "assert not Path('/proc/stat').exists();"
         "print(json.dumps({s.name: s.value for f in ProcessCollector().collect() for s in f.samples}))"
     )
-    # Who is not root may mount it only where the processes are its own, too.
+    # An ordinary user can mount it only in its own PID namespace.
     own = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rmpf"]
     script = 'mount -t proc -o subset=pid proc /proc && exec "$0" -c "$1"'
     done = subprocess.run(
@@ -181,7 +181,7 @@ def test_the_process_is_described_where_proc_shows_processes_alone():
 
 
 async def scraped(service):
-    """What the admin listener of a server in this process says."""
+    """Return the metrics of the admin listener of a server in this process."""
     response = await service.raw(head("GET", "/metrics", [("Host", "localhost")]), "GET", service.admin_port)
     assert response.status == 200
     return Scrape(response.body.decode())

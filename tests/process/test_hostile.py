@@ -32,7 +32,7 @@ sys.stdin.readline()
 
 READING = b"GET /openapi.json HTTP/1.1\r\nHost: h\r\nOrigin: o\r\n\r\n" * 20
 HEAD = f"POST /lobby/offer HTTP/1.1\r\nHost: h\r\nOrigin: {ORIGIN}\r\n".encode()
-# What is sent at once, and then byte by byte; none of it is ever whole, so none of it may have done anything.
+# Input that is sent in one piece and then byte by byte. It is never complete, so it must have no effect.
 SLOWLY = {
     "a request line": (b"GET /", b"a"),
     "a header": (HEAD + b"X-Slow: ", b"a"),

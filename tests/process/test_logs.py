@@ -1,4 +1,4 @@
-"""The log: its forms, its priorities, a line for each request if asked for, and never a word of what peers send."""
+"""The log: formats, priorities, the access log, and no content of peers."""
 
 import ipaddress
 import json
@@ -27,7 +27,7 @@ pytest_plugins = ["support.http_fixtures"]
 
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
 
-# Python imports this before the command begins: a defect that quotes what it was asked for.
+# Python imports this before the command starts: an internal error whose message quotes the request.
 DEFECT = """
 import tornado_signal.stores.leveldb.store
 async def broken(self, *arguments, **options):
@@ -54,7 +54,7 @@ def record(message, *arguments, level=logging.INFO, name="tornado_signal.some", 
 
 
 def ask(server, method, path, body=None, origin=ORIGIN, **headers):
-    """Send a request; its status, its name and its body."""
+    """Send a request. Return its status, its id and its body."""
     data = None if body is None else json.dumps(body).encode()
     sent = ({"Origin": origin} if origin else {}) | {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(server.url + path, data=data, headers=sent, method=method)
@@ -67,7 +67,7 @@ def ask(server, method, path, body=None, origin=ORIGIN, **headers):
 
 
 def lines(server):
-    """Stop a server; the lines of its log of JSON, read."""
+    """Stop a server. Return the parsed lines of its JSON log."""
     assert server.stop() == 0
     return [json.loads(line) for line in server.log]
 
@@ -145,7 +145,7 @@ def test_the_log_has_no_word_of_what_peers_send(form, start):
     assert text.count("/:topic/offer") >= 3
     assert not [word for word in [*SECRETS[:2], code, "example"] if word in text.replace(server.url, "").lower()]
     requests = [line for line in server.log if "tornado_signal.requests" in line]
-    assert len(requests) == len(asked) + len(many) + 3  # what the transport has refused, too
+    assert len(requests) == len(asked) + len(many) + 3  # including requests that the transport refused
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

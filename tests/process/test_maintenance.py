@@ -71,7 +71,7 @@ def test_inspect_has_the_same_numbers_of_each_source_and_no_word_of_a_peer(start
 
 
 def on_a_terminal(data, *flags):
-    """What `inspect` prints of a directory on a terminal."""
+    """Return the output of `inspect` for a directory on a terminal."""
     with Terminal(COMMAND, "inspect", "--data-dir", data, *flags, env=environment()) as terminal:
         shown, status = terminal.rest()
     assert status == 0

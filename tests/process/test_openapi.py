@@ -1,4 +1,4 @@
-"""/openapi.json is true: of the routes, as OpenAPI, and of every answer that a running server gives (contract C8)."""
+"""/openapi.json is valid, and describes all routes and every response of a running server."""
 
 import json
 import re
@@ -25,7 +25,7 @@ TIMEOUT_MS = 300_000
 FILES = {path: media_type for path, (_, media_type) in (assets.CLIENT | assets.DEMO).items()}
 DOCUMENT = openapi.make_document(declare(Settings(session_timeout_ms=TIMEOUT_MS)), FILES)
 
-# What is no HTTP is refused with statuses that `default` stands for; with it, any status would be right.
+# Invalid HTTP gets statuses that `default` stands for. With `default`, any status would pass.
 STRICT = json.loads(json.dumps(DOCUMENT))
 for _path in STRICT["paths"].values():
     for _operation in _path.values():
@@ -157,7 +157,7 @@ def server(tmp_path_factory):
 
 
 def make_case(data, operation, mode, server, mended=True):
-    """A request to one operation, with no long wait; `mended`, it is about a session that exists now and then."""
+    """Return a request to one operation without a long wait. With `mended` it sometimes names an existing session."""
     case = data.draw(operation.as_strategy(mode))
     fields = case.body if operation.method == "post" else case.query
     if isinstance(fields, dict):
@@ -173,7 +173,7 @@ def make_case(data, operation, mode, server, mended=True):
 
 
 def drive(examples, example):
-    """Try an example of a request again and again; the statuses that came."""
+    """Send an example of a request repeatedly, and return the statuses."""
     seen = set()
 
     @hypothesis.settings(max_examples=examples, suppress_health_check=list(hypothesis.HealthCheck))
@@ -200,7 +200,7 @@ def test_each_answer_is_one_that_the_document_has(label, mode, server):
         mended = mode is GenerationMode.POSITIVE or data.draw(st.booleans())
         case = make_case(data, OPERATIONS[label], mode, server, mended)
         response = case.call(base_url=server.url, timeout=10)
-        # What is mended may have lost its only mistake.
+        # A repaired request can have lost its only mistake.
         case.validate_response(response, checks=CHECKS if mended else [*CHECKS, checks.negative_data_rejection])
         return response.status_code
 

@@ -44,7 +44,7 @@ def installed(source, path, **env):
 
 
 def test_a_checkout(source, tmp_path, monkeypatch):
-    """The version is that of the tag, or counts the commits since; another repository's hook does not matter."""
+    """The version is that of the tag, or counts the commits since. Hooks of another repository are ignored."""
     first = new_repository(source)
     assert installed(source, tmp_path) == ["0.1.dev1", first]
     git(source, "tag", "v1.2.3")

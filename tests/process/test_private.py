@@ -1,4 +1,4 @@
-"""What is written is for its owner alone, without systemd's help: it holds people's addresses (issue 12, point 17)."""
+"""Files are readable by their owner only, also without systemd, because they hold people's addresses."""
 
 import os
 import stat
@@ -29,7 +29,7 @@ def assert_private(path):
 
 @pytest.fixture
 def served(start, tmp_path):
-    """A function that has a server publish an offer, and stops it; what is called meanwhile gets the server."""
+    """Return a function that starts a server, publishes an offer, passes the server to a callback and stops it."""
 
     def serving(*arguments, meanwhile=lambda server: None):
         server = start(*arguments)

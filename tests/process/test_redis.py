@@ -18,7 +18,7 @@ pytest_plugins = ["support.redis_traffic", "support.service_manager"]
 
 
 def refused(redis, *arguments):
-    """What the server says when it refuses to serve, and to check."""
+    """Return the error of `serve`, which `serve --check` also reports."""
     flags = ("--store", "redis", "--redis-nodes", redis, "--port", "0", *arguments)
     done = [run("serve", *flags), run("serve", "--check", *flags)]
     assert [each.returncode for each in done] == [1, 1]
@@ -111,7 +111,7 @@ def test_a_full_redis_is_one_line_of_the_log_with_what_to_set(redis_server, serv
 
 
 def test_a_node_that_stops_responding_and_its_return_are_logged_with_the_reason(redis_server, serve, tmp_path):
-    # Otherwise Redis puts off writing while the disk is busy, for up to two seconds, and loses that when it is killed.
+    # Otherwise Redis delays writes while the disk is busy, for up to two seconds. A kill loses them.
     always = ("--appendonly", "yes", "--appendfsync", "always")
     redis = redis_server("--requirepass", "old", *always, password="old")
     password = tmp_path / "password"

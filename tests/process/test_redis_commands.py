@@ -1,4 +1,4 @@
-"""The commands that look after the data, where it is on Redis: what they can tell, and what is Redis' own."""
+"""The maintenance commands with data on Redis."""
 
 import json
 import uuid

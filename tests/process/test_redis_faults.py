@@ -1,4 +1,4 @@
-"""What befalls the Redis that servers share: nothing acknowledged is lost or doubled, and what waits goes on."""
+"""Faults of a shared Redis: no acknowledged message is lost or repeated, and waits continue."""
 
 import itertools
 import uuid
@@ -56,7 +56,7 @@ def slots(cluster, primary):
 
 @pytest.fixture
 def waiters(servers, slots):
-    """What waits at a server for news in those slots, and gets them when the test ends."""
+    """Waits at a server in those slots, which are answered at the end of the test."""
     topic = topic_in(slots, (f"waiters-{uuid.uuid4()}" for _ in itertools.count()))  # of this test only
     made = Waiters(servers[1], topic, servers[0].offer(topic))
     yield made
@@ -80,7 +80,7 @@ def test_without_replicas_a_shard_is_refused_and_one_of_two_is_not_missed(cluste
     publishers.end()
 
 
-# What a packet comes from, and what it goes to: of a server, and of a node.
+# Source and destination of a packet, for a server and for a node.
 SERVER = "127.0.0.1"
 
 

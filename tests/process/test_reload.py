@@ -30,7 +30,7 @@ def write(place, *lines):
 
 
 def reload(server, lines=1):
-    """Have a server read its settings again; the lines that it says to that, without their times."""
+    """Reload a server's settings, and return the resulting log lines without their times."""
     server.process.send_signal(signal.SIGHUP)
     said = [server.process.stderr.readline().rstrip("\n").partition(" ")[2] for _ in range(lines)]
     server.log += said

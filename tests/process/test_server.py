@@ -72,7 +72,7 @@ def test_each_setting_does_what_it_says_from_each_source(source, start, tmp_path
     else:
         lines = [f"{name.replace('-', '_')} = {json.dumps(value)}\n" for name, value in SETTINGS.items()]
         (tmp_path / "signal.toml").write_text("".join(lines))
-        server = start("--config", "signal.toml", "--admin-port", 0)  # the flag only tells `Server` to look for it
+        server = start("--config", "signal.toml", "--admin-port", 0)  # `Server` looks for the flag
     assert ipaddress.ip_address(re.search(r"//(.*):", server.url)[1]) == ipaddress.ip_address(SETTINGS["address"])
     code = server.offer()
     assert server.offer(info="other") == code
@@ -126,7 +126,7 @@ def test_missing_ice_servers_are_reported_by_check_and_at_the_start(start, tmp_p
 
 
 def test_a_directory_with_foreign_files_is_refused_and_not_touched(start, tmp_path):
-    """A directory with foreign files is refused, and nothing in it changes; what a database leaves is none.
+    """A directory with foreign files is refused and unchanged. Remains of a database are not foreign.
 
     One that holds a database as well is refused by `--check`. A server serves it, and logs a warning.
     """
@@ -297,7 +297,7 @@ def asking(path, body=None):
 
 
 def whole(client):
-    """What comes until the server hangs up."""
+    """Return everything received until the server closes the connection."""
     with client.makefile("rb") as rest:
         return rest.read()
 

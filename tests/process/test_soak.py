@@ -55,7 +55,7 @@ def test_it_finds_what_is_lost(tmp_path):
 
 
 def make_stretch(change):
-    """Return samples of six minutes; `change` returns the quantities that differ from LEVEL at a second."""
+    """Return samples of six minutes. `change` returns the quantities that differ from LEVEL at a second."""
     return [LEVEL | {"at_s": at_s} | change(at_s) for at_s in range(100, 460, 9)]
 
 

@@ -32,7 +32,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def open_one(path):
-    """A function that listens on a Unix socket; closed after the test."""
+    """Return a function that listens on a Unix socket, which is closed after the test."""
     opened = []
 
     def opening(mode=0o600):
@@ -52,7 +52,7 @@ def start_unix(start):
 
 @pytest.fixture
 def connect(path):
-    """A function that makes a client's connection; closed after the test."""
+    """Return a function that makes a client's connection, which is closed after the test."""
     with contextlib.ExitStack() as stack:
         yield lambda: stack.enter_context(contextlib.closing(UnixConnection(path)))
 

@@ -1,4 +1,4 @@
-"""WebSockets of the installed command: what becomes of them when it stops, is killed and starts again; TLS; numbers."""
+"""WebSockets of the installed command across stops, kills and restarts, with TLS, and their metrics."""
 
 import asyncio
 import contextlib

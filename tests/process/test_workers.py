@@ -42,7 +42,7 @@ def redis():
 
 @pytest.fixture
 def start(redis, tmp_path, monkeypatch):
-    """A function that starts a server of several workers; its directory of sockets is in `tmp_path`."""
+    """A function that starts a server of several workers. Its directory of sockets is in `tmp_path`."""
     require("ps")
     monkeypatch.setenv("TMPDIR", tempfile.mkdtemp(prefix="ts-"))  # short: the name of a socket has a limit
     started = []

@@ -1,4 +1,4 @@
-"""What a release consists of: sdist, wheel and the package for npm install and work in empty environments."""
+"""Artefacts of a release: sdist, wheel and npm package install and work in empty environments."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The machine's clock jumps under a running server; its monotonic clock does not."""
+"""Jumps of the machine's clock under a running server. Its monotonic clock does not jump."""
 
 import time
 
@@ -54,7 +54,7 @@ def created_ms(server, topic="lobby"):
 
 
 def until_gone(server, code):
-    """Wait until a session has expired; when that was, by this machine's clock."""
+    """Wait until a session has expired. Return the time by this machine's clock."""
     until(lambda: poll(server, code)[0] == 404)
     return now_ms()
 

@@ -34,7 +34,7 @@ OUR_MB = 48  # of the image, beside its base
 START_S = 60
 AT_ONCE = {"TORNADO_SIGNAL_DRAIN_DELAY_MS": "0"}  # for what has no load balancer
 
-# What a process in a container can do, as seen by itself.
+# The capabilities of a process in a container, as it sees them.
 LIMITS = """
 tr '\\0' ' ' </proc/1/cmdline; echo
 grep -E '^(Uid|CapBnd|NoNewPrivs):' /proc/1/status
@@ -43,7 +43,7 @@ for place in / /opt/tornado-signal /etc /data; do
 done
 true
 """
-# What lies beside the package, and in the root.
+# The files next to the package, and in the root.
 PLACES = """
 import json, os, sysconfig
 print(json.dumps([os.listdir(sysconfig.get_path("purelib")), os.listdir("/")]))
@@ -71,7 +71,7 @@ def place(tmp_path):
 
 
 def start_cluster(place):
-    """Have the compose file of three servers up; the proxy's address."""
+    """Run the compose file of three servers. Yield the address of the proxy."""
     image = place.build_stand_in()
     compose(place, COMPOSE[1], "up", "--detach", "--no-build", VALKEY_IMAGE=image, PROXY_IMAGE=image)
     url = "http://127.0.0.1:8080"
@@ -87,7 +87,7 @@ def compose(place, file, *arguments, **variables):
 
 
 def healthy(place, name):
-    """Whether a container is healthy. What systemd does every ten seconds elsewhere is done now."""
+    """Return whether a container is healthy. Run the check that systemd runs every ten seconds elsewhere."""
     place.run("podman", "healthcheck", "run", name)
     return place.inspect(name)["State"]["Health"]["Status"] == "healthy"
 
@@ -106,7 +106,7 @@ def address(place, name):
 
 
 def ended(place, name):
-    """Stop a container in the ordinary way, and wait for its end; its exit status: 137 if it was killed in the end."""
+    """Stop a container and wait for its end. Return its exit status, which is 137 if it was killed."""
     place.podman("stop", name)
     return place.inspect(name)["State"]["ExitCode"]
 
@@ -207,7 +207,7 @@ def check_a_container_that_does_not_serve(place):
 
 
 def check_three_servers(place, cluster):
-    """What is published at one is there at all, and one can go without a request failing."""
+    """An offer at one server exists at all of them, and a server can stop without a failed request."""
     urls = [f"http://{address(place, f'{CLUSTER}_signal-{number}_1')}:3000" for number in (1, 2, 3)]
     status, found = ask(place, f"{urls[0]}/walk/offer", {"info": "i", "offer": "o"})
     assert status == 200
@@ -226,7 +226,7 @@ def check_three_servers(place, cluster):
 
 
 def check_workers(place):
-    """As PID 1 the main process replaces a worker that dies and leaves no zombie; a stop ends all of them cleanly."""
+    """As PID 1 the main process replaces a dead worker without leaving a zombie, and stops all of them cleanly."""
     settings = settings_of("signal-1") | AT_ONCE
     place.podman("run", "--detach", "--name=many", *sandbox(settings, "--tmpfs=/tmp"), IMAGE, "serve", "--workers=2")
     before = until(lambda: workers(place, "many"), START_S)
@@ -250,7 +250,7 @@ def settings_of(service):
 
 
 def sandbox(settings, *options):
-    """How podman is to run a server beside the cluster: with nothing that it could write to but its volume."""
+    """Return the options of podman for a server of the cluster, which can write only to its volume."""
     variables = [f"--env={name}={value}" for name, value in settings.items()]
     bare = ("--read-only", "--read-only-tmpfs=false", "--cap-drop=ALL", "--security-opt=no-new-privileges")
     return [f"--network={CLUSTER}_inner", *bare, *variables, *options]
@@ -316,7 +316,7 @@ def check_probes(place):
 
 
 def probed(place, url, headers):
-    """The status that a probe gets; it sends no more than it says."""
+    """Send exactly the request of a probe, and return the status."""
     given = [part for header in headers for part in ("--header", header)]
     command = ["curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}", *given, url]
     return int(place.run(*command).stdout)

@@ -10,7 +10,7 @@ from support.command import BOUND_S, ORIGIN, Server
 from support.disks import fill_up
 from support.full_disks import OFFER, check, publish_until, wait_until_ready
 
-# Root may write everywhere; without this capability it is a user like others, of directories of its own.
+# Root can write everywhere. Without this capability it can write only to its own directories, like other users.
 AS_A_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
 
@@ -86,7 +86,7 @@ def test_a_disk_that_fails_to_sync(start):
 
 
 def remount(path, how):
-    """Mount anew; to `ro` the kernel does only while no file is open for writing: between two tries to reopen."""
+    """Remount. The kernel remounts to `ro` only while no file is open for writing, between two attempts to reopen."""
     command = ["mount", "-o", f"remount,{how}", str(path)]
     until(lambda: subprocess.run(command, capture_output=True, check=False).returncode == 0)
 
@@ -98,7 +98,7 @@ def test_refuses_while_read_only_and_loses_nothing(small_disk, start):
     try:
         publish_until(server, kept, lambda status: len(kept) == 20)
         data.chmod(0o555)
-        # What is open can still be written: it ends when LevelDB needs its next file.
+        # Open files can still be written. LevelDB fails when it needs its next file.
         headers = publish_until(server, kept, lambda status: status == 503)
         assert int(headers["Retry-After"]) >= 1
         assert headers["Access-Control-Allow-Origin"].startswith("https://")

@@ -1,4 +1,4 @@
-"""A server whose disk is full, of its own sessions or of other things, and one whose store has a bound."""
+"""Servers with a disk filled by sessions or by other files, and with a bounded store."""
 
 import base64
 import random
@@ -50,7 +50,7 @@ def serve(small_disk, start):
 
 
 def failures(server):
-    """Stop it; what it has said of failures."""
+    """Stop the server, and return the failures in its log."""
     assert server.stop() == 0
     return [line for line in server.log if "ERROR" in line or "WARNING" in line or "Traceback" in line]
 

@@ -1,6 +1,6 @@
-"""Clients that generators make from /openapi.json are well typed, and a real server understands them (contract C8).
+"""Clients generated from /openapi.json are well typed and work with a real server.
 
-And /asyncapi.json is what its own specification asks for (contract C9).
+/asyncapi.json conforms to its specification.
 """
 
 import json
@@ -33,7 +33,7 @@ RUN = 'const {main} = await import("./out/program.js"); await main(...process.ar
 
 
 def run(*command, cwd):
-    """Run a program to its successful end; what it printed."""
+    """Run a program that must succeed, and return its output."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     done = subprocess.run([*map(str, command)], cwd=cwd, check=False, **pipes)
     assert done.returncode == 0, done.stdout

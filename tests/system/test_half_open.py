@@ -1,6 +1,6 @@
-"""Clients that are gone without a word: the network falls silent, and whoever waits is let go all the same.
+"""Clients that vanish: the network is cut, and the server still ends their waits.
 
-The tests run this file again as a program, in a network of its own that it can silence. What is left at its constants
+The tests run this file as a program in a network that it can cut. With the default constants it
 takes a minute: `unshare -n python -m system.test_half_open websockets`.
 """
 
@@ -39,7 +39,7 @@ def test_held_offers_of_a_lost_websocket_are_withdrawn():
 
 
 def alone(*arguments):
-    """Run this file as a program in a network of its own; the last line that it prints."""
+    """Run this file as a program in its own network. Return the last line of its output."""
     unshare = ["unshare", "-n" if os.geteuid() == 0 else "-rn", sys.executable, "-m", "system.test_half_open"]
     done = subprocess.run([*unshare, *arguments], cwd=TESTS, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
@@ -68,7 +68,7 @@ async def silenced(path):
     watches = service.store.watches
     await until(lambda: len(watches) == 4 * EACH)
     network("down")
-    # What a waiting request's client does not acknowledge is a keep-alive probe, a stream's a heartbeat.
+    # The client of a waiting request fails to acknowledge a keep-alive probe, that of a stream a heartbeat.
     await until(lambda: len(watches) == 0)
     network("up")
     await offer(service)
@@ -110,7 +110,7 @@ async def cut_off(path, ping_s=websocket.PING_S, silent_s=websocket.SILENT_S):
 
 
 async def held(client):
-    """Publish an offer that a client holds; its code."""
+    """Publish an offer that a client holds. Return its code."""
     return (await client.call("offer", topic="lobby", info="i", offer="o", secret=SECRET, hold=True))["code"]
 
 

@@ -20,13 +20,13 @@ def shell_environment(tmp_path):
 
 
 def printed(program, *arguments, **options):
-    """What a program prints that ends well."""
+    """Return the output of a program that must succeed."""
     require(program)
     options = {"stdout": subprocess.PIPE, "text": True, "timeout": BOUND_S, "check": True, **options}
     return subprocess.run([program, *arguments], **options).stdout
 
 
-# What is typed before the command, in each shell.
+# Input before the command, in each shell.
 BEGIN = {
     "bash --norc --noprofile -i": "bind 'set enable-bracketed-paste off'; eval \"$(tornado-signal completion bash)\"",
     "zsh -f -i": 'autoload -U compinit; compinit -u; eval "$(tornado-signal completion zsh)"',

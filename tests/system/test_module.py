@@ -8,7 +8,7 @@ from support import npm_package
 from support.paths import ROOT
 
 MAX_BYTES = 14_336
-# Every event has the type that belongs to its name; what is wrong is an error.
+# Every event has the type of its name. Mistakes are errors.
 PROGRAM = """\
 import { pair, publish, room, SignalClient, type Connection, type Peer, type SignalEvent } from "tornado-signal";
 

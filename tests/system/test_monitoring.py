@@ -30,7 +30,7 @@ VARIABLES = {"$job": "tornado-signal", "$instance": ".+", "$__rate_interval": "1
 
 
 def promtool(*arguments):
-    """Run it; whether it is content, and what it says."""
+    """Run it. Return whether it succeeded, and its output."""
     require("promtool")
     done = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
     return done.returncode == 0, done.stdout + done.stderr
@@ -126,7 +126,7 @@ class Prometheus:
     def __init__(self, folder, targets, alerts):
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        # What the page says, but for the addresses and for how often.
+        # The text of the page without addresses and intervals.
         (block,) = blocks("monitoring", "Alerts and dashboard", "yaml")
         config = block.replace("127.0.0.1:3001", '", "'.join(targets)).replace("/etc/prometheus/", "")
         (folder / "prometheus.yml").write_text(
@@ -213,7 +213,7 @@ def test_prometheus_watches_a_server_and_alerts_when_it_is_gone(servers, redis, 
 
         healths = [(rule["health"], rule.get("lastError", "")) for rule in rules()]
         assert healths == [("ok", "")] * len(expressions())
-        # Which a machine that is busy with tests may be; and Redis forgets its scripts all the time.
+        # A machine that runs tests can be busy, and Redis forgets its scripts all the time.
         slow = {"TornadoSignalLoopLag", "TornadoSignalSlowDisk", "TornadoSignalSlowRedis", "TornadoSignalRedisRetries"}
         prometheus.until(lambda: {rule["name"] for rule in rules() if rule["state"] != "inactive"} <= slow)
         for title, query, legend in queries():

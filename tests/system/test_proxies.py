@@ -63,7 +63,7 @@ class Proxied:
             connection.writer.transport.abort()  # as browsers do, without waiting for the other end's farewell
 
     async def call(self, method, target, body=None, *, origin=ORIGIN, headers=(), bound_s=BOUND_S, **options):
-        """Send a request through the proxy; its response, or None."""
+        """Send a request through the proxy. Return its response or None."""
         data = b"" if body is None else json.dumps(body).encode()
         length = [("Content-Length", str(len(data)))] if body is not None else []
         _, *fields = with_origin(origin, [*headers, *length])
@@ -73,14 +73,14 @@ class Proxied:
             return await connection.receive(method)
 
     async def post(self, target, /, **body):
-        """POST something that must succeed; its JSON."""
+        """Send a POST that must succeed. Return its JSON."""
         response = await self.call("POST", target, body)
         assert response.status == 200, response
         return response.json
 
 
 class Through(Proxied):
-    """A server in this process, with a proxy in front of it; `runs` are the paths that have reached the server."""
+    """A server in this process behind a proxy. `runs` are the paths that reached the server."""
 
     def __init__(self, service, *proxied):
         super().__init__(*proxied)
@@ -148,7 +148,7 @@ def through(io_loop, start_through, kind):
 @pytest.mark.needs("curl")
 @pytest.mark.parametrize("hop", HOPS)
 async def test_neither_the_client_nor_the_own_origin_can_be_forged(kind, hop, start_through):
-    """The client is who connects to the proxy. The own origin, of pages beside the API, is what their browser sees."""
+    """The client is the one that connects to the proxy. The server's own origin is the one that browsers see."""
     through = await start_through(kind, hop)
     for host, source in (("127.0.0.1", ELSEWHERE), ("::1", None)):
         response = await through.call("GET", "/who", headers=FORGED, host=host, source=source)
@@ -191,7 +191,7 @@ async def test_topics_of_any_characters_arrive(through):
 
 
 async def test_nul_and_dots_in_paths(start_through):
-    """Of itself nginx refuses them, in JSON that a page can read; Caddy passes them on."""
+    """The proxy nginx itself refuses them with JSON that a page can read. Caddy forwards them."""
     nginx, caddy = await start_through("nginx"), await start_through("caddy")
     for path in NOT_PAST_NGINX:
         response = await nginx.call("POST", f"{path}/offer", OFFER)
@@ -481,9 +481,9 @@ class Breaking:
 
 
 async def test_a_post_is_not_sent_twice(kind, start_proxy, pair):
-    """A POST that breaks off on a connection that was kept open reached the server once, and the page is told.
+    """An interrupted POST on a kept connection reaches the server once, and the page gets an error.
 
-    By a 503, or as HAProxy does it where it was not the first request: by the end of the page's connection.
+    The error is a 503. HAProxy closes the page's connection instead if it was not the first request.
     """
     breaking = Breaking()
     proxy = start_proxy(kind, await breaking.start())

@@ -1,4 +1,4 @@
-"""The package works with every CPython of this machine that it is for, on either binding of LevelDB; with no other."""
+"""The package works with every supported CPython of this machine, on both bindings of LevelDB."""
 
 import os
 import re
@@ -40,7 +40,7 @@ PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 
 @pytest.mark.timeout(600)
 def test_each_installs_and_goes_on_with_the_data_of_the_one_before(tmp_path, tmp_path_factory):
-    """Newer and then older ones, whatever binding of LevelDB they have; none gives a warning."""
+    """Newer and then older versions on any binding of LevelDB, without a warning."""
     says = "import platform; from tornado_signal.stores.leveldb.binding import plyvel; "
     says += "print(platform.python_version(), plyvel.__name__)"
     codes = []
@@ -48,7 +48,7 @@ def test_each_installs_and_goes_on_with_the_data_of_the_one_before(tmp_path, tmp
         command = python.installed(tmp_path_factory.getbasetemp())
         binding = python.binding.replace("-", "_")
         assert do(command.with_name("python"), "-I", "-c", says) == f"{python.version} {binding}\n"
-        # What a Python is going to drop is an error.
+        # Deprecations are errors.
         flags = ("--data-dir", tmp_path / "data", "--session-timeout-ms", "3600000")
         server = Server(*flags, command=command, PYTHONWARNINGS="error")
         try:

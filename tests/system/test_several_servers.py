@@ -25,7 +25,7 @@ DRAIN_DELAY_MS = "3000"
 
 
 def aside(call, *arguments):
-    """Call what blocks in a thread, for peers go on meeting."""
+    """Call a blocking function in a thread, so that peers continue to meet."""
     return asyncio.get_running_loop().run_in_executor(None, call, *arguments)
 
 
@@ -148,13 +148,13 @@ class Machines:
         self._ports = {port: str(free_port()) for port in ("6379", "6380", "6381")}
 
     def here(self, text):
-        """What the page says, with the addresses, ports and directories of this machine."""
+        """Return the text of the page with the addresses, ports and directories of this machine."""
         for port, ours in self._ports.items():
             text = text.replace(port, ours)
         return text.replace("10.0.0.", "127.0.0.").replace("/etc/", f"{self.directory}/")
 
     def type(self, script):
-        """Run what is to be typed; what it prints."""
+        """Run a command line and return its output."""
         for command, ours in (
             (r"sudo apt-get .*\n", ""),
             (r"sudo install -m 640 -g redis ", "install -m 640 "),

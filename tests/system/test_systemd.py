@@ -1,4 +1,4 @@
-"""The units and what installs them pass their checkers; the environment file tells the truth about the settings."""
+"""Units and installer pass their checkers, and the environment file matches the settings."""
 
 import argparse
 import os
@@ -42,7 +42,7 @@ def installed_unit(tmp_path):
 
 
 def environment() -> dict[str, str]:
-    """What the environment file would set, were every line of it in use."""
+    """Return the settings of the environment file with all of its lines enabled."""
     text = (SYSTEMD / "tornado-signal.env").read_text()
     return dict(re.findall(r"^#?([A-Z_]+)=(.*)$", text, re.MULTILINE))
 

@@ -79,7 +79,7 @@ def active(machine):
 
 
 def curl(machine, path, body=None):
-    """What asks the server from inside its machine."""
+    """Return the command for a request from inside the machine."""
     data = [] if body is None else ["--data", json.dumps(body)]
     command = ["curl", "--silent", "--fail", "--max-time", str(BOUND_S), "--header", f"Origin: {ORIGIN}", *data]
     return machine.command(*command, f"http://127.0.0.1:3000{path}", only="--net")
@@ -98,7 +98,7 @@ def codes(machine, topic="lobby"):
 
 
 def override(machine, text, unit=SERVICE):
-    """Change a unit until the next start of the machine; with an empty text, take that back."""
+    """Change a unit until the next start of the machine. An empty text reverts the change."""
     place, section = f"/run/systemd/system/{unit}.d", unit.split(".")[1].title()
     machine.do(f"mkdir -p {place} && printf '[{section}]\\n%s\\n' \"$TEXT\" >{place}/test.conf", TEXT=text)
     machine.do("systemctl daemon-reload")
@@ -259,7 +259,7 @@ def sandbox(machine):
 
 @contextlib.contextmanager
 def load(machine):
-    """Load on the server; what is yielded ends it and says what the clients have seen."""
+    """Load the server. Yield a function that ends the load and returns the results of the clients."""
     command = machine.command(sys.executable, "-m", "support.load", "3000", only="--net")
     with subprocess.Popen(command, cwd=TESTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -22,7 +22,7 @@ OWN = [layout.FORMAT_KEY, layout.IDENTITY_KEY]
 
 
 class Disk:
-    """What is under LevelDB: counts its writes, holds them up, lets them or the opening fail."""
+    """A fake disk under LevelDB: it counts and delays writes, and makes writes or the opening fail."""
 
     open_leveldb, write_group = plyvel.DB, Group.write
 
@@ -50,7 +50,7 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch):
-    """The disk under every database that is opened in the test; nothing pauses before a write or another try."""
+    """Return the disk under every database of the test, without pauses before writes and attempts."""
     made = Disk()
     monkeypatch.setattr(database, "GATHER_S", 0)
     monkeypatch.setattr(plyvel, "DB", made.open)
@@ -61,7 +61,7 @@ def disk(monkeypatch):
 
 
 class Held:
-    """A database that keeps all of its keys in memory too, and notes who was told what."""
+    """A database with a copy of all its keys in memory and a record of all callbacks."""
 
     def __init__(self, path, **options):
         self.told = []

@@ -1,4 +1,4 @@
-"""The directory of a database: in use or not, damaged or not, moved aside, begun anew."""
+"""The directory of a database: in use, damaged, moved aside and replaced."""
 
 import subprocess
 import time
@@ -17,7 +17,7 @@ def path(tmp_path):
 
 
 def load(db):
-    """What a sound database holds besides its format."""
+    """The entries of a sound database besides its format."""
     return [key for key in db.iterator(include_value=False) if key not in (layout.FORMAT_KEY, layout.IDENTITY_KEY)]
 
 

@@ -114,7 +114,7 @@ async def test_a_sweep_goes_in_bounded_steps(store, one, clock):
     fresh = await one.create()
     clock.ms += TIMEOUT_MS - 1
     steps = await sweep(store)
-    # The answered one had left the listing, and that is forgotten; the others have left it before they are swept.
+    # The removal of the answered session is no longer recorded. The others are delisted before they are swept.
     assert sum(steps) == 5000 + 4 + 2 + 3 * 400
     assert max(steps) < 2 * expiry.STEP
     assert await one.codes() == [fresh]

@@ -1,4 +1,4 @@
-"""By what a listing is told from another one, and that what a topic has seen before costs nothing (issue 12)."""
+"""Detection of changed listings, at a cost that is independent of the history of the topic."""
 
 import asyncio
 import functools

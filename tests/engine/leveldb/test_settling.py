@@ -1,4 +1,4 @@
-"""LevelDB: expiry at its worst: much at one moment, slow disks, changes in flight, failing commits (issue 12)."""
+"""Expiry in LevelDB under stress: many sessions at once, slow disks, pending changes and failing commits."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ EXPIRED = Reason.EXPIRED
 
 @pytest.fixture
 def slow_disk(monkeypatch):
-    """A function that makes each write of a group take so many seconds longer, in the writer's thread."""
+    """Return a function that delays each write of a group in the writer's thread."""
     write = Group.write
 
     def slow(by_s):
@@ -34,7 +34,7 @@ def slow_disk(monkeypatch):
 
 @contextlib.asynccontextmanager
 async def stops():
-    """Measures the most processor time between two turns of the event loop: a list of it."""
+    """Yield a list that holds the longest CPU time of an event-loop iteration."""
     longest_s = [0.0]
 
     async def measure():
@@ -71,7 +71,7 @@ async def test_a_hundred_thousand_candidates_expire(durability, opened, clock, s
             assert await one.news(position) == [(code, EXPIRED) for code in one_order(listed, await one.news(position))]
             assert not sweeping.done()
             sessions = sum(key[-1:] == layout.HEAD for key in session_keys(store))
-            assert sessions > 50  # told before most of them are deleted
+            assert sessions > 50  # reported before most of them are deleted
             await sweeping
         assert longest_s[0] < LONGEST_STEP_S
     assert await one.codes() == [kept]

@@ -1,4 +1,4 @@
-"""The room of a store: how much it may hold, how much of the disk stays free, and the ballast (issue 12, point 1)."""
+"""The disk space of a store: its limit, the reserve and the ballast."""
 
 import asyncio
 import contextlib
@@ -167,7 +167,7 @@ def test_submitted_bytes_count_until_they_are_measured_or_failed(tmp_path):
 
 @pytest.fixture
 def room(tmp_path):
-    """A function that makes the room for a store in the directory `data`, which may hold so many MiB."""
+    """Return a function that makes the `Space` of a store in the directory `data` with a limit in MiB."""
 
     def make(most_mib):
         (tmp_path / "data").mkdir()

@@ -29,7 +29,7 @@ def compactions(store, monkeypatch):
 
 @pytest.fixture
 def filled_and_swept(store, one, clock, monotonic):
-    """A function that passes so many seconds, publishes over a megabyte, lets it expire, and sweeps."""
+    """Return a function that advances the time, publishes over a megabyte, lets it expire and sweeps."""
 
     async def run(passed_s, **options):
         monotonic[0] += passed_s

@@ -1,4 +1,4 @@
-"""What is checked of LevelDB's files before LevelDB opens them."""
+"""Checks of LevelDB's files before LevelDB opens them."""
 
 import shutil
 

@@ -22,7 +22,7 @@ def addresses():
 
 
 async def wait_for_the_end(store, code):
-    """Read a session until it has expired, as a waiting poll does; return the number of reads."""
+    """Read a session until it has expired, as a waiting poll does. Return the number of reads."""
     loop = asyncio.get_running_loop()
     reads = 0
     with store.watch_session(ORIGIN, code) as watch:
