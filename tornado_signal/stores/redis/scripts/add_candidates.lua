@@ -8,7 +8,7 @@ if not it then
 end
 for at = 1, #it.tokens, 8 do
     if string.sub(it.tokens, at, at + 7) == token then
-        touch(it.expires)
+        write_expiry(it.expires)
         return 'added'
     end
 end
@@ -17,13 +17,13 @@ local number, size = it[side][1], it[side][2]
 for at = ARGUMENTS + 1, #ARGV do
     size = size + #ARGV[at]
 end
-local described = (side == 'o' or it.answered > 0) and 1 or 0 -- the offer and the answer have numbers, too
+local described = (side == 'o' or it.answered > 0) and 1 or 0 -- the offer and the answer are numbered like candidates
 if number - it.skipped - described + #ARGV - ARGUMENTS > max_candidates then
     return 'too many'
 elseif size > max_bytes then
     return 'too large'
 end
-local fields = {} -- and what is in them now
+local fields = {} -- each field name followed by its new content
 for at = ARGUMENTS + 1, #ARGV do
     number = number + 1
     local field = side .. math.floor(number / CHUNK)

@@ -1,5 +1,5 @@
 -- Answer a session.
--- Returns {state, how long the offer waited in ms}; states: 'answered', 'kept', 'not found', 'other'.
+-- Returns {state, milliseconds between offer and answer}. States: 'answered', 'kept' (a retry), 'not found', 'other'.
 local now, now_us = now_ms()
 local it = admitted('a', secret_hash, now)
 if not it then
@@ -9,7 +9,7 @@ if it.answered > 0 then
     if redis.call('HGET', session, 'a') ~= answer then
         return {'other', 0}
     end
-    touch(it.expires)
+    write_expiry(it.expires)
     return {'kept', 0}
 end
 skip_lost_numbers(it, now_us)
@@ -17,10 +17,10 @@ it.a = {it.a[1] + 1, it.a[2] + #answer}
 it.answered, it.a_secret = it.a[1], secret_hash
 keep_sent(it, {'a', answer})
 local prefix = topic_prefix(it.topic)
-local left = leave(it.topic, prefix, it.serial, it.expires, code, ANSWERED, now, now_us, remember_ms)
+local left = delist(it.topic, prefix, it.serial, it.expires, code, ANSWERED, now, now_us, remember_ms)
 if left then
     note_topic(it.topic, prefix, left)
 end
-keep(it.expires, remember_ms)
+extend_partition(it.expires, remember_ms)
 redis.call('SPUBLISH', session, '')
 return {'answered', now - it.created}

@@ -1,62 +1,63 @@
 -- Publish an offer.
--- Returns {state, expiry, sessions, topics}; states: created, kept, 'not found', 'full topic', 'full', 'full topics', 'again'.
+-- Returns {state, expiry, sessions, topics}. States: 'created', 'kept' (the same content was published before), 'not found',
+-- 'full topic', 'full', 'full topics', 'again'.
 local now, now_us = now_ms()
 
 local expires = 0
 
-local function answer(state, sessions)
+local function reply(state, sessions)
     return {state, text(expires), sessions or tonumber(redis.call('HGET', meta, 'n')) or 0, redis.call('ZCARD', topics)}
 end
 
 local it = find()
 if it and it.expires > now then
-    if by_content == 0 then -- it was made by this very call, whose answer was lost
-        touch(it.expires)
+    if by_content == 0 then -- created by this call, whose reply was lost
+        write_expiry(it.expires)
         expires = it.expires
-        return answer('created')
+        return reply('created')
     end
     if it.o_secret ~= '' and it.o_secret ~= secret_hash then
-        return answer('not found')
+        return reply('not found')
     end
     expires = it.expires
     if it.answered > 0 then
-        touch(expires)
+        write_expiry(expires)
     else
         if lease ~= '' then
-            prolong(it)
-            local leases = without(redis.call('HGET', session, 'l') or '', lease) .. lease
+            raise_lifetime(it)
+            local leases = without_leases(redis.call('HGET', session, 'l') or '', lease) .. lease
             redis.call('HSET', session, 'l', string.sub(leases, -LEASE_BYTES * MAX_LEASES))
         end
         expires = now + it.lifetime
-        move(it, code, expires, remember_ms)
+        set_expiry(it, code, expires, remember_ms)
     end
-    return answer('kept')
+    return reply('kept')
 end
-if by_content == 0 and redis.call('EXISTS', tomb) == 1 then -- and withdrawn since
-    return answer('created')
+if by_content == 0 and redis.call('EXISTS', tomb) == 1 then -- created by this call and withdrawn since
+    return reply('created')
 end
-forget(now, 4)
-if settle_topic(topic, now, now_us, remember_ms, 50) == 50 then
-    return answer('again')
+forget_removals(now, 4)
+if expire_topic(topic, now, now_us, remember_ms, 50) == 50 then
+    return reply('again')
 end
-settle(now, now_us, remember_ms, 2)
-local kept = redis.call('HMGET', meta, 's', 'c', 'x', 'n', '=' .. topic, 'i')
-local here, listed = tonumber(kept[4]) or 0, tonumber(kept[5]) or 0
-if here >= max_sessions then
-    return answer(settle(now, now_us, remember_ms, 50) and 'again' or 'full')
-elseif listed >= max_in_topic then
-    return answer('full topic')
-elseif listed == 0 and redis.call('ZCARD', topics) >= max_topics then
-    return answer(settle(now, now_us, remember_ms, 50) and 'again' or 'full topics')
+expire_due(now, now_us, remember_ms, 2)
+local fields = redis.call('HMGET', meta, 's', 'c', 'x', 'n', '=' .. topic, 'i')
+local sessions_here, sessions_in_topic = tonumber(fields[4]) or 0, tonumber(fields[5]) or 0
+if sessions_here >= max_sessions then
+    return reply(expire_due(now, now_us, remember_ms, 50) and 'again' or 'full')
+elseif sessions_in_topic >= max_in_topic then
+    return reply('full topic')
+elseif sessions_in_topic == 0 and redis.call('ZCARD', topics) >= max_topics then
+    return reply(expire_due(now, now_us, remember_ms, 50) and 'again' or 'full topics')
 end
-local created, serial = math.max(now, tonumber(kept[2]) or 0), next_serial(math.max(kept[1] or 0, began(now_us)), now_us)
+local created, serial = math.max(now, tonumber(fields[2]) or 0), next_serial(math.max(fields[1] or 0, history_start(now_us)), now_us)
 if lease ~= '' then
     lifetime_ms = math.max(lifetime_ms, MIN_HELD_MS)
 end
 expires = created + lifetime_ms
-redis.call('HSET', meta, 's', text(serial), 'c', text(created), 'n', here + 1, '=' .. topic, listed + 1,
-    'i', kept[6] or identity)
-keep(expires, remember_ms, kept[3])
+redis.call('HSET', meta, 's', text(serial), 'c', text(created), 'n', sessions_here + 1, '=' .. topic, sessions_in_topic + 1,
+    'i', fields[6] or identity)
+extend_partition(expires, remember_ms, fields[3])
 if it then
     redis.call('DEL', session)
 end
@@ -64,17 +65,17 @@ redis.call('HSET', session, 'h', struct.pack('>I8I8I8', created, lifetime_ms, se
 if lease ~= '' then
     redis.call('HSET', session, 'l', lease)
 end
-expire(expires, lifetime_ms)
+expire_key(expires, lifetime_ms)
 local prefix, name = topic_prefix(topic), struct.pack('>I8', serial) .. code
 redis.call('ZADD', listing, 0, prefix .. name)
 redis.call('ZADD', expiries, 0, prefix .. struct.pack('>I8', expires) .. name)
 redis.call('ZADD', topics, 0, topic)
 redis.call('ZADD', due, 'LT', text(expires), topic)
-if here == 0 then
-    renew(4, 7)
+if sessions_here == 0 then
+    extend_keys(4, 7)
 end
 redis.call('SPUBLISH', topic_channel(topic), '')
-if by_content == 1 then -- else its code is known to nobody yet
+if by_content == 1 then -- a random code is not known to anybody yet
     redis.call('SPUBLISH', session, '')
 end
-return answer('created', here + 1)
+return reply('created', sessions_here + 1)

@@ -1,14 +1,14 @@
--- Take a session out of its listing that is no longer there, as it should be but for a defect or an eviction.
+-- Remove a missing session from its listing. Only a bug or an eviction can cause this.
 if redis.call('EXISTS', session) == 1 then
     return 0
 end
 local now, now_us = now_ms()
 local prefix = topic_prefix(topic)
 local name = struct.pack('>I8', serial) .. code
-local found = redis.call('ZRANGE', expiries, '[' .. prefix, '(' .. prefix .. '\255', 'BYLEX')
-for _, member in ipairs(found) do
+local members = redis.call('ZRANGE', expiries, '[' .. prefix, '(' .. prefix .. '\255', 'BYLEX')
+for _, member in ipairs(members) do
     if string.sub(member, #prefix + 9) == name then
-        leave(topic, prefix, serial, struct.unpack('>I8', member, #prefix + 1), code, EXPIRED, now, now_us, remember_ms)
+        delist(topic, prefix, serial, struct.unpack('>I8', member, #prefix + 1), code, EXPIRED, now, now_us, remember_ms)
         note_topic(topic, prefix)
         return 1
     end

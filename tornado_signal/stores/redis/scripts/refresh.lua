@@ -1,4 +1,4 @@
--- Move a session's expiry to now and its lifetime.
+-- Set a session's expiry to now plus its lifetime.
 -- Returns the new expiry, or nil if there is no such session.
 local now = now_ms()
 local it = admitted(side, secret_hash, now)
@@ -7,8 +7,8 @@ if not it then
 end
 local expires = now + it.lifetime
 if expires ~= it.expires then
-    move(it, code, expires, remember_ms)
+    set_expiry(it, code, expires, remember_ms)
 else
-    touch(expires)
+    write_expiry(expires)
 end
 return text(expires)

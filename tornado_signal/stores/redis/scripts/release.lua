@@ -1,9 +1,9 @@
--- Give leases of an offer back. It is withdrawn with the last one.
--- Returns 'withdrawn', 'released', 'kept' (by this very call, whose answer was lost), 'not found'.
+-- Release leases of an offer. Releasing the last one withdraws it.
+-- Returns 'withdrawn', 'released', 'kept' (done by this call, whose reply was lost), 'not found'.
 local now, now_us = now_ms()
 local it = find('l')
 local leases = it and it.more or ''
-local rest = without(leases, lease)
+local rest = without_leases(leases, lease)
 if #rest == #leases or it.expires <= now or it.answered > 0 then
     return redis.call('GET', tomb) == token and 'kept' or 'not found'
 end

@@ -3,9 +3,9 @@
 local now = now_ms()
 local it = find('l')
 local leases = it and it.more or ''
-if #without(leases, lease) == #leases or it.expires <= now or it.answered > 0 then
+if #without_leases(leases, lease) == #leases or it.expires <= now or it.answered > 0 then
     return false
 end
 local expires = now + it.lifetime
-move(it, code, expires, remember_ms)
+set_expiry(it, code, expires, remember_ms)
 return text(expires)

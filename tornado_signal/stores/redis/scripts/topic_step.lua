@@ -1,20 +1,20 @@
--- What has happened to a topic since a position.
--- Returns {whether to ask again, identity, newest serial, departures, arrivals, the first expiry or ''}; departures and
--- arrivals as they are kept, without the topic.
+-- Read the changes of a topic since a position.
+-- Returns {1} to be called again, or {0, identity, newest serial, removals, additions, first expiry or ''}. Removals and
+-- additions are members of their sorted sets without the topic.
 local now, now_us = now_ms()
 local prefix = topic_prefix(topic)
-if settle_topic(topic, now, now_us, remember_ms, 50) == 50 then
+if expire_topic(topic, now, now_us, remember_ms, 50) == 50 then
     return {1}
 end
-forget(now, 10)
+forget_removals(now, 10)
 local function after(key, serial)
-    local found = redis.call('ZRANGE', key, '[' .. prefix .. struct.pack('>I8', serial + 1), '(' .. prefix .. '\255',
+    local members = redis.call('ZRANGE', key, '[' .. prefix .. struct.pack('>I8', serial + 1), '(' .. prefix .. '\255',
         'BYLEX', 'LIMIT', 0, most)
-    for at, member in ipairs(found) do
-        found[at] = string.sub(member, #prefix + 1)
+    for at, member in ipairs(members) do
+        members[at] = string.sub(member, #prefix + 1)
     end
-    return found
+    return members
 end
-local kept = redis.call('HMGET', meta, 'i', 's')
+local fields = redis.call('HMGET', meta, 'i', 's')
 local first = first_expiry(prefix)
-return {0, kept[1] or '', kept[2] or '0', after(departed, departed_serial), after(listing, listed_serial), first and text(first) or ''}
+return {0, fields[1] or '', fields[2] or '0', after(departed, departed_serial), after(listing, listed_serial), first and text(first) or ''}

@@ -1,5 +1,5 @@
--- End a session.
--- Returns 'withdrawn', 'kept' (by this very call, whose answer was lost), 'not found'.
+-- Withdraw a session.
+-- Returns 'withdrawn', 'kept' (done by this call, whose reply was lost), 'not found'.
 local now, now_us = now_ms()
 local it = admitted(side, secret_hash, now)
 if not it then
