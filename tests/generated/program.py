@@ -49,8 +49,8 @@ def connect_two_peers(client: Client) -> None:
     for each in sent:
         assert answer.sync(client=client, body=each) == models.Success(success=True)
 
-    request = models.PollRequest(code=code, side=models.Side.OFFERER, secret=SECRET, wait=0.5)
-    news = poll.sync(client=client, body=request)
+    poll_request = models.PollRequest(code=code, side=models.Side.OFFERER, secret=SECRET, wait=0.5)
+    news = poll.sync(client=client, body=poll_request)
     assert isinstance(news, models.OffererNews)
     assert (news.answer, news.answer_candidates) == ("an answer", ["one"])
     assert isinstance(news.cursor, str)
