@@ -120,7 +120,7 @@ class Redis:
 
     async def settled(self, store):
         for each in store.stores:
-            await each.watching.change_feed.settled()
+            await each.watching.change_feed.flush()
         await turns()
 
     async def sweep_some(self, store):

@@ -204,8 +204,8 @@ async def test_a_refused_change_is_not_counted(change, opened, under, monkeypatc
     arguments = [] if change == "create" else [code]
     add = Group.add
 
-    def refusing(group, change, settled, waiter):
-        add(group, change._replace(puts=[*change.puts, (b"key", "no bytes")]), settled, waiter)
+    def refusing(group, change, on_committed, waiter):
+        add(group, change._replace(puts=[*change.puts, (b"key", "no bytes")]), on_committed, waiter)
 
     with monkeypatch.context() as patch:
         patch.setattr(Group, "add", refusing)

@@ -131,7 +131,7 @@ async def test_many_channels_are_subscribed_a_part_at_a_time(redis):
             await asyncio.sleep(0.2)  # all would have come
             assert proxy.subscribed == change_feed.IN_FLIGHT
             proxy.released.set()
-            await store.watching.change_feed.settled()
+            await store.watching.change_feed.flush()
             assert proxy.subscribed == count == redis.ask("INFO", "stats")["pubsubshard_channels"]
             for watch in watches:
                 watch.close()

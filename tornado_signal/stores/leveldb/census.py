@@ -92,7 +92,7 @@ class Census:
             _keep(self._largest_origins, (held["sessions"], self._origin, held), self._most)
 
 
-def _keep(largest: list[Any], one: tuple[Any, ...], most: int) -> None:
-    heapq.heappush(largest, one)
+def _keep(largest: list[Any], entry: tuple[Any, ...], most: int) -> None:
+    heapq.heappush(largest, entry)
     if len(largest) > most:
         heapq.heappop(largest)

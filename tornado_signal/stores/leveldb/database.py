@@ -41,7 +41,7 @@ REOPEN_PAUSE_S = 0.5
 REOPEN_SHARE = 10  # ratio of the pause after a failed attempt to its duration
 FAILED = "the database failed"
 
-Settled = Callable[[bool], None]
+OnCommitted = Callable[[bool], None]
 
 
 class Group:
@@ -54,13 +54,13 @@ class Group:
     """
 
     def __init__(self, db: Any, sync: bool) -> None:
-        self.changes: list[tuple[Settled, asyncio.Future[None]]] = []
+        self.changes: list[tuple[OnCommitted, asyncio.Future[None]]] = []
         self.took_s = 0.0
         self.size = 0
         self._batch = db.write_batch(sync=sync)
         self._change = db.write_batch()
 
-    def add(self, change: Change, settled: Settled, waiter: "asyncio.Future[None]") -> None:
+    def add(self, change: Change, on_committed: OnCommitted, waiter: "asyncio.Future[None]") -> None:
         """Add a change. If LevelDB refuses a part of it, the group contains nothing of it."""
         batch = self._change
         batch.clear()
@@ -73,7 +73,7 @@ class Group:
             size += len(key) + len(value)
         self._batch.append(batch)
         self.size += size
-        self.changes.append((settled, waiter))
+        self.changes.append((on_committed, waiter))
 
     def write(self) -> None:
         """Write the changes, in any thread."""
@@ -213,28 +213,28 @@ class Database:
                 self._refuse(self._group)
         return Unavailable(FAILED)
 
-    def commit(self, change: Change, settled: Settled) -> "asyncio.Future[None]":
+    def commit(self, change: Change, on_committed: OnCommitted) -> "asyncio.Future[None]":
         """Write a change, together with others.
 
         Args:
             change: the change, which is written atomically.
-            settled: called once on the loop before waiters resume. Its argument is True after the commit. False means
-                that the write failed, and that the change may or may not exist after the reopening.
+            on_committed: called once on the loop before waiters resume. Its argument is True after the commit. False
+                means that the write failed, and that the change may or may not exist after the reopening.
 
         Returns:
             A future that is done once the change is committed, or fails with Unavailable.
         """
         waiter: asyncio.Future[None] = self._loop.create_future()
         if self._snapshot is None or self._closing.is_set():
-            settled(False)
+            on_committed(False)
             waiter.set_exception(Unavailable("the database is being reopened or closed"))
             return waiter
         try:
             before = self._group.size
-            self._group.add(change, settled, waiter)
+            self._group.add(change, on_committed, waiter)
             self.space.submitted(self._group.size - before)
         except BaseException:
-            settled(False)
+            on_committed(False)
             raise
         if not self._writing:
             self._writing = True
@@ -304,8 +304,8 @@ class Database:
         self.metrics.changes.observe(len(group.changes))
         broken = self._snapshot is None  # a read failed during the write
         self._show(Snapshot(self._db))
-        for settled, _ in group.changes:
-            settled(True)
+        for on_committed, _ in group.changes:
+            on_committed(True)
         for _, waiter in group.changes:
             if not waiter.done():
                 waiter.set_result(None)
@@ -327,8 +327,8 @@ class Database:
         """Fail changes and reopen the database."""
         self._show(None)
         for failed in groups:
-            for settled, _ in failed.changes:
-                settled(False)
+            for on_committed, _ in failed.changes:
+                on_committed(False)
             for _, waiter in failed.changes:
                 if not waiter.done():
                     waiter.set_exception(Unavailable(FAILED))

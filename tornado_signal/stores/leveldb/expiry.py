@@ -23,7 +23,7 @@ class Expiry:
         self._database, self._state, self._locks = committer.database, committer.state, committer.locks
         self._metrics = metrics
         self._remember_ms = remember_ms
-        self._settling = asyncio.Lock()
+        self._delisting = asyncio.Lock()
 
     async def expire_due(self, now_ms: int) -> None:
         """Remove sessions that have expired by `now_ms` from their listings, which is an event like other removals.
@@ -34,16 +34,16 @@ class Expiry:
             Unavailable: the database cannot be used now.
         """
         stop = layout.pack_expired_stop(now_ms)
-        if self._state.unsettled >= stop and not self._settling.locked():
+        if self._state.undelisted >= stop and not self._delisting.locked():
             return
-        async with self._settling:  # one at a time: the sessions that another call delists are committed then
+        async with self._delisting:  # one at a time: the sessions that another call delists are committed then
             acquired: Token | None = None
-            while self._state.unsettled < stop:
-                blocked = await self._settle_some(stop, now_ms, acquired)
+            while self._state.undelisted < stop:
+                blocked = await self._delist_some(stop, now_ms, acquired)
                 # Wait for the change that blocks it. A refresh that began before the expiry extends the session.
                 acquired = None if blocked is None else await self._locks.acquire(blocked)
 
-    async def _settle_some(self, stop: bytes, now_ms: int, acquired: Token | None) -> bytes | None:
+    async def _delist_some(self, stop: bytes, now_ms: int, acquired: Token | None) -> bytes | None:
         """Delist one step of the sessions whose expiry entries are before `stop`.
 
         A session with an uncommitted change blocks the step, unless its lock was acquired.
@@ -55,14 +55,14 @@ class Expiry:
         until_s = time.monotonic() + STEP_S
         leavings: list[tuple[Token, str, Session, Removal]] = []
         blocked: bytes | None = None
-        position = state.unsettled
+        position = state.undelisted
         reached = stop
         with view.iterator(start=position, stop=stop, include_value=False) as entries:
             for entry in entries:
                 key = layout.unpack_expiry_key(entry)[1]
                 if not key.startswith(layout.DEPARTURES):
-                    known = acquired is not None and acquired.key == key
-                    token = acquired if known else self._locks.try_acquire(key)
+                    is_acquired = acquired is not None and acquired.key == key
+                    token = acquired if is_acquired else self._locks.try_acquire(key)
                     if token is None:
                         blocked, reached = key, entry
                         break
@@ -74,7 +74,7 @@ class Expiry:
                 if time.monotonic() >= until_s:
                     reached = entry + b"\x00"
                     break
-        state.unsettled = reached
+        state.undelisted = reached
         if leavings:
             state.advance_time(now_ms)  # expired sessions stay expired if the clock is set back
 
@@ -88,7 +88,7 @@ class Expiry:
             try:
                 await self._committer.commit([token for token, *_ in leavings], change, applied, counted=True)
             except BaseException:
-                state.unsettled = min(state.unsettled, position)
+                state.undelisted = min(state.undelisted, position)
                 raise
         elif reached != stop and blocked is None:
             await asyncio.sleep(0)
@@ -121,7 +121,7 @@ class Expiry:
         forgotten = state.forgotten
         whole = 0  # completely deleted sessions
         remaining: bytes | None = None  # the first entry that this step does not delete
-        stop = min(layout.pack_expired_stop(now_ms), state.unsettled)
+        stop = min(layout.pack_expired_stop(now_ms), state.undelisted)
         with view.iterator(start=state.unswept, stop=stop, include_value=False) as entries:
             for entry in entries:
                 key = layout.unpack_expiry_key(entry)[1]

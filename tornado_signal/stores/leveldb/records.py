@@ -306,10 +306,10 @@ def load(db: Any) -> Loaded:
 
     index = TopicIndex()
     index.fill(topics())
-    found = layout.unpack_counters(db.get(layout.COUNTERS_KEY, layout.NO_COUNTERS, verify_checksums=True))
-    if listed != found.listed:
-        raise DamagedListing(listed, found.listed)
-    return Loaded(db.get(layout.IDENTITY_KEY, verify_checksums=True).hex(), index, found, leases(db))
+    counters = layout.unpack_counters(db.get(layout.COUNTERS_KEY, layout.NO_COUNTERS, verify_checksums=True))
+    if listed != counters.listed:
+        raise DamagedListing(listed, counters.listed)
+    return Loaded(db.get(layout.IDENTITY_KEY, verify_checksums=True).hex(), index, counters, leases(db))
 
 
 def leases(view: Any) -> dict[bytes, bytes]:

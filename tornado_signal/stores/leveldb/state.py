@@ -43,7 +43,7 @@ class StoreState:
         forgotten: no removal up to this serial is stored.
         leases: the leases of held sessions, by key.
         unswept: no expiry entry is before this key, so that iterators skip what LevelDB has deleted.
-        unsettled: no expiry entry of a listed session is before this key.
+        undelisted: no expiry entry of a listed session is before this key.
     """
 
     def __init__(self, watches: Watches, busy: Callable[[bytes], bool]) -> None:
@@ -59,7 +59,7 @@ class StoreState:
         self.identity = loaded.identity
         self.created_ms, self.serial, self.listed = loaded.counters
         self.forgotten = 0
-        self.unswept = self.unsettled = layout.EXPIRY
+        self.unswept = self.undelisted = layout.EXPIRY
         self.newest: dict[bytes, int] = {}
 
     def advance_time(self, now_ms: int) -> int:
@@ -115,7 +115,7 @@ class StoreState:
         """Update the lower bounds after new expiry entries."""
         for key in keys:
             self.unswept = min(self.unswept, key)
-            self.unsettled = min(self.unsettled, key)
+            self.undelisted = min(self.undelisted, key)
 
     def _on_listing_changed(self, origin: str, topic: str, serial: int) -> None:
         prefix = layout.pack_listing_prefix(origin, topic)

@@ -403,7 +403,7 @@ class LevelDBStore:
                 )
                 remaining -= len(steps[0])
                 if steps[0]:
-                    yield steps.pop()  # many clients may read slowly: nothing is kept here while they do
+                    yield steps.pop()  # free the step: many clients can read slowly
                 if at is not None and remaining:
                     await asyncio.sleep(0)
         except plyvel.Error as error:
@@ -445,36 +445,36 @@ class LevelDBStore:
         at = await self._place(prefix, position)
         view = self.database.view
         counters = records.counters(view)
-        found, more = records.departures(view, origin, topic, max(position.serial, self.state.forgotten))
+        departures, more = records.departures(view, origin, topic, max(position.serial, self.state.forgotten))
         removed = [
             Removed(TopicPosition(serial, position.listed), code, reason)
-            for serial, (code, session_serial, reason) in found
+            for serial, (code, session_serial, reason) in departures
             if session_serial <= position.listed
         ]
         if more:
-            return EventBatch(removed, [], TopicPosition(found[-1][0], position.listed, at), more=True)
-        arrived: list[ListedSession] = []
-        behind = None
+            return EventBatch(removed, [], TopicPosition(departures[-1][0], position.listed, at), more=True)
+        arrivals: list[ListedSession] = []
+        next_key = None
         if self.state.index.sizes(origin, topic)[2]:
-            arrived, behind = records.listing_step(
+            arrivals, next_key = records.listing_step(
                 view, origin, prefix, at, now_ms, records.LISTING_STEP, self.state.accesses, oldest_first=True
             )
-        if behind is None:
+        if next_key is None:
             end = TopicPosition(counters.serial, counters.serial, layout.pack_listing_position(prefix, counters))
         else:
-            end = TopicPosition(counters.serial, layout.unpack_listing_key(behind)[3], behind)
-        added = [Added(TopicPosition(counters.serial, each.session.serial), each) for each in arrived]
-        return EventBatch(removed, added, end, more=behind is not None)
+            end = TopicPosition(counters.serial, layout.unpack_listing_key(next_key)[3], next_key)
+        added = [Added(TopicPosition(counters.serial, listed.session.serial), listed) for listed in arrivals]
+        return EventBatch(removed, added, end, more=next_key is not None)
 
     async def _place(self, prefix: bytes, position: TopicPosition) -> bytes:
         """Return the listing key up to which the reader knows a listing."""
         stop = layout.pack_listing_stop(prefix)
         if position.key is not None or not position.listed:
             return position.key or stop
-        at, found = prefix, False
-        while not found:
-            at, found = records.listing_position(self.database.view, at, stop, position.listed)
-            if not found:
+        at, complete = prefix, False
+        while not complete:
+            at, complete = records.listing_position(self.database.view, at, stop, position.listed)
+            if not complete:
                 await asyncio.sleep(0)
         return at
 
@@ -512,7 +512,7 @@ class LevelDBStore:
             AssertionError: lists the differences.
         """
         view = self.database.view
-        found = problems(view, self.state.index, self._clock.now_ms())
+        issues = problems(view, self.state.index, self._clock.now_ms())
         for key, access in self.state.accesses.items():
             same = access == records.find_access(view, key)
             if not self.locks.held(key):
@@ -522,9 +522,9 @@ class LevelDBStore:
                 )
                 same &= records.part_keys(view, key, access) == records.part_keys(view, key, None)
             if not same:
-                found.append(f"what is known of {key!r} is not what is stored")
-        if found:
-            raise AssertionError("\n".join(found))
+                issues.append(f"the state in memory of {key!r} differs from the records")
+        if issues:
+            raise AssertionError("\n".join(issues))
 
     # Common parts of operations
 

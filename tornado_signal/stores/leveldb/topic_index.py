@@ -120,11 +120,11 @@ class TopicIndex:
         expiries = held.topics.get(name) if held else None
         if held is None or expiries is None:
             return
-        found = _sorted(expiries)
-        at = bisect_left(found, expires_ms)
-        if at < len(found) and found[at] == expires_ms:
+        times = _sorted(expiries)
+        at = bisect_left(times, expires_ms)
+        if at < len(times) and times[at] == expires_ms:
             held.count -= 1
-            self.topic_count += held.replace(name, found[0], _without(expiries, at, at + 1))
+            self.topic_count += held.replace(name, times[0], _without(expiries, at, at + 1))
             self._tidy(origin, held)
 
     def prune(self, origin: str, now_ms: int, steps: int) -> bool:
@@ -143,10 +143,10 @@ class TopicIndex:
             steps -= 1
             name = held.due[0][8:]
             expiries = held.topics[name]
-            found = _sorted(expiries)
-            expired = bisect_right(found, now_ms)
+            times = _sorted(expiries)
+            expired = bisect_right(times, now_ms)
             held.count -= expired
-            self.topic_count += held.replace(name, found[0], _without(expiries, 0, expired))
+            self.topic_count += held.replace(name, times[0], _without(expiries, 0, expired))
         self._tidy(origin, held)
         return True
 
@@ -168,9 +168,9 @@ class TopicIndex:
         expiries = held.topics.get(topic.encode()) if held else None
         if expiries is None:
             return 0, None
-        found = _sorted(expiries)
-        live = bisect_right(found, now_ms)
-        return len(found) - live, found[live] if live < len(found) else None
+        times = _sorted(expiries)
+        live = bisect_right(times, now_ms)
+        return len(times) - live, times[live] if live < len(times) else None
 
     def sizes(self, origin: str, topic: str) -> tuple[int, int, int]:
         """Return the numbers of sessions and topics of an origin and of sessions of one topic, pruned or not."""
@@ -212,7 +212,7 @@ class Reservations:
         if in_topic + reserved.get(topic, 0) >= quotas.sessions_per_topic:
             raise TooMany("sessions of a topic", RETRY_AFTER_S)
         if not in_topic and topic not in reserved and topics + len(reserved) >= quotas.topics_per_origin:
-            new = sum(not index.sizes(origin, each)[2] for each in reserved)
+            new = sum(not index.sizes(origin, name)[2] for name in reserved)
             if topics + new >= quotas.topics_per_origin:
                 raise TooMany("topics of an origin", RETRY_AFTER_S)
         reserved[topic] = reserved.get(topic, 0) + 1

@@ -15,7 +15,7 @@ from .store import RedisStore
 async def count(store: RedisStore, most: int) -> dict[str, Any]:
     """Return the numbers of a store, with the `most` largest origins and topics by name.
 
-    Bytes are those of Redis' memory, with its own for each key. Concurrent writes may be counted or not.
+    Bytes are Redis' memory, including its overhead per key. Concurrent writes may or may not be counted.
 
     Raises:
         Unavailable: not everything can be read.
@@ -29,34 +29,34 @@ async def count(store: RedisStore, most: int) -> dict[str, Any]:
         nonlocal entries, total_bytes
         call, slot = store.client.call, key_slot(key)
         size, parts = await call(slot, (b"MEMORY", b"USAGE", key), write=False), parse_key(key)
-        if size is None:  # it has gone meanwhile
+        if size is None:  # deleted since the scan
             return
         entries += 1
         total_bytes += size
         if parts is None:
             return
         name, code = parts
-        # An origin that is not known for lack of sessions may have one that has just come.
+        # An origin can be registered after the list of origins was read.
         origin = origins.get(name, f"(hashed) {name.decode()}")
         its = held.setdefault(origin, zeros())
         if not code:
             listed = await call(slot, (b"HGET", key, b"n"), write=False)
             its["expired"] += int(listed or 0)
             return
-        fixed, expires, kept, skipped = await call(slot, (b"HMGET", key, b"h", b"e", b"k", b"b"), write=False)
+        fixed, expires, state, skipped = await call(slot, (b"HMGET", key, b"h", b"e", b"k", b"b"), write=False)
         if fixed is None or int(expires) <= store.client.read_ms:
             return
-        sent = records.unpack_sent(kept)
+        sent = records.unpack_sent(state)
         its["sessions"] += 1
         its["bytes"] += size
-        its["candidates"] += records.count_candidates(kept, skipped)
+        its["candidates"] += records.count_candidates(state, skipped)
         its["answered" if sent.answered else "unanswered"] += 1
         if not sent.answered:
             topics[origin, records.unpack_session(code, fixed, expires).topic] += 1
 
     async for keys in all_keys(store):
         await asyncio.gather(*map(count_key, keys))
-    for its in held.values():  # listed, and gone: the next that looks there has them leave
+    for its in held.values():  # expired but still counted: the next script of the partition delists them
         its["expired"] = max(0, its["expired"] - its["unanswered"])
         its["sessions"] += its["expired"]
     held = {origin: its for origin, its in held.items() if its["sessions"]}

@@ -38,7 +38,7 @@ class PubSubConnection:
         self._connection: Connection | None = None
         self._unsent: deque[tuple[bytes, bytes]] = deque()
         self._sending = False
-        self._asked: deque[tuple[bytes, bytes]] = deque()  # commands without a reply, in order
+        self._in_flight: deque[tuple[bytes, bytes]] = deque()  # commands without a reply, in order
         self._pongs: list[asyncio.Future[None]] = []
         self._lost = asyncio.Event()
         self._heard_s = 0.0
@@ -49,37 +49,37 @@ class PubSubConnection:
     def subscribe(self, channel: bytes) -> None:
         """Subscribe to a channel. `ChangeFeed.confirmed` is called when that is done."""
         self.channels.add(channel)
-        self._ask(b"SSUBSCRIBE", channel)
+        self._queue(b"SSUBSCRIBE", channel)
 
     def unsubscribe(self, channel: bytes) -> None:
         """Unsubscribe from a channel."""
         self.channels.discard(channel)
-        self._ask(b"SUNSUBSCRIBE", channel)
+        self._queue(b"SUNSUBSCRIBE", channel)
 
-    async def settled(self) -> None:
+    async def flush(self) -> None:
         """Wait until all earlier messages have been processed."""
         if self._connection is None:
             return
         pong = self._loop.create_future()
         self._pongs.append(pong)
-        self._ask(b"PING", b"")
+        self._queue(b"PING", b"")
         await pong
 
-    def _ask(self, command: bytes, channel: bytes) -> None:
+    def _queue(self, command: bytes, channel: bytes) -> None:
         if self._connection is not None:
             self._unsent.append((command, channel))
             self._send_soon()
 
     def _send_soon(self) -> None:
-        if self._unsent and not self._sending and len(self._asked) <= IN_FLIGHT // 2:
+        if self._unsent and not self._sending and len(self._in_flight) <= IN_FLIGHT // 2:
             self._sending = True
             self._loop.call_soon(self._send)
 
     def _send(self) -> None:
         self._sending = False
-        commands = [self._unsent.popleft() for _ in range(min(len(self._unsent), IN_FLIGHT - len(self._asked)))]
+        commands = [self._unsent.popleft() for _ in range(min(len(self._unsent), IN_FLIGHT - len(self._in_flight)))]
         if self._connection is not None:
-            self._asked += commands
+            self._in_flight += commands
             self._connection.send((command, channel) if channel else (command,) for command, channel in commands)
 
     async def _work(self) -> None:
@@ -89,7 +89,7 @@ class PubSubConnection:
                 connection = await self._access.connect(self.address, self._on_reply, self._lost.set)
                 self._connection = connection
                 for channel in self.channels:
-                    self._ask(b"SSUBSCRIBE", channel)
+                    self._queue(b"SSUBSCRIBE", channel)
                 await self._stay()
             except (OSError, ErrorReply):
                 pass
@@ -108,11 +108,11 @@ class PubSubConnection:
                     await self._lost.wait()
                     return
             self._pongs.append(self._loop.create_future())
-            self._ask(b"PING", b"")
+            self._queue(b"PING", b"")
 
     def _lose(self) -> None:
         connection, self._connection = self._connection, None
-        self._asked.clear()
+        self._in_flight.clear()
         self._unsent.clear()
         for pong in self._pongs:
             if not pong.done():
@@ -128,30 +128,30 @@ class PubSubConnection:
 
     def _on_message(self, reply: list[bytes] | ErrorReply) -> None:
         if isinstance(reply, ErrorReply):
-            self._refused(reply)
+            self._on_error(reply)
             return
         kind = reply[0]
         if kind == b"smessage":
             self._change_feed.changed(reply[1])
             return
         if kind == b"pong" or not isinstance(reply, list):
-            self._asked.popleft()
+            self._in_flight.popleft()
             if self._pongs:
                 pong = self._pongs.pop(0)
                 if not pong.done():
                     pong.set_result(None)
             return
         if kind == b"ssubscribe":
-            self._asked.popleft()
+            self._in_flight.popleft()
             self._change_feed.confirmed(reply[1])
-        elif self._asked and self._asked[0] == (b"SUNSUBSCRIBE", reply[1]):
-            self._asked.popleft()
+        elif self._in_flight and self._in_flight[0] == (b"SUNSUBSCRIBE", reply[1]):
+            self._in_flight.popleft()
         else:  # its slot has moved
             self.channels.discard(reply[1])
             self._change_feed.moved(reply[1])
 
-    def _refused(self, error: ErrorReply) -> None:
-        _, channel = self._asked.popleft()
+    def _on_error(self, error: ErrorReply) -> None:
+        _, channel = self._in_flight.popleft()
         if error.kind == "MOVED":
             self._change_feed.topology.moved(*error.elsewhere(self.address))
         if channel:
@@ -219,14 +219,14 @@ class ChangeFeed:
             elif now_s - self._unwatched.setdefault(channel, now_s) >= KEPT_S:
                 del self._slots[channel], self._unwatched[channel]
                 self._missed.discard(channel)
-                self._settle(channel)
+                self._release(channel)
                 subscriber = self._subscribers.get(self.topology.node(slot).address)
                 if subscriber is not None:
                     subscriber.unsubscribe(channel)
         self._metrics.subscribed = len(self._slots)
         self._tidying = self.loop.call_later(KEPT_S / 2, self._tidy) if self._slots else None
 
-    def _settle(self, channel: bytes) -> None:
+    def _release(self, channel: bytes) -> None:
         future = self.pending.pop(channel, None)
         if future is not None and not future.done():
             future.set_result(None)
@@ -239,7 +239,7 @@ class ChangeFeed:
 
     def confirmed(self, channel: bytes) -> None:
         """Wake the watches of a newly subscribed channel, because earlier messages can have been missed."""
-        self._settle(channel)
+        self._release(channel)
         if channel in self._missed:
             self._missed.discard(channel)
             self.watches.changed(channel)
@@ -275,13 +275,11 @@ class ChangeFeed:
         if channel in self._slots and not self._closed:
             self._subscribe(channel)
 
-    async def settled(self) -> None:
+    async def flush(self) -> None:
         """Wait until all earlier messages have been processed."""
         while self.pending:
             await asyncio.wait(list(self.pending.values()))
-        await asyncio.gather(
-            *(subscriber.settled() for subscriber in self._subscribers.values() if subscriber.channels)
-        )
+        await asyncio.gather(*(subscriber.flush() for subscriber in self._subscribers.values() if subscriber.channels))
 
     async def close(self) -> None:
         """Disconnect."""
@@ -289,6 +287,6 @@ class ChangeFeed:
         if self._tidying is not None:
             self._tidying.cancel()
         for channel in list(self.pending):
-            self._settle(channel)
+            self._release(channel)
         for subscriber in self._subscribers.values():
             await subscriber.close()

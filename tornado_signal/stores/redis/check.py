@@ -22,12 +22,12 @@ async def flaws(store: RedisStore) -> list[str]:
     Raises:
         Unavailable: not everything can be read.
     """
-    found = [*await problems(store), *await _unlisted(store)]
+    issues = [*await problems(store), *await _unlisted(store)]
     for _ in range(ATTEMPTS - 1):
-        if found:
+        if issues:
             again = {*await problems(store), *await _unlisted(store)}
-            found = [each for each in found if each in again]
-    return found
+            issues = [issue for issue in issues if issue in again]
+    return issues
 
 
 async def all_keys(store: RedisStore) -> AsyncGenerator[list[bytes], None]:
@@ -47,16 +47,16 @@ async def all_keys(store: RedisStore) -> AsyncGenerator[list[bytes], None]:
 
 async def problems(store: RedisStore) -> list[str]:
     """Return the problems of the listings. Concurrent changes can look like problems."""
-    found: list[str] = []
+    issues: list[str] = []
     for origin in await store.origins.all():
         for partition in store.partitions.all(origin):
-            found += [f"{origin!r}: {each}" for each in await _check_partition(store, partition)]
-    return found
+            issues += [f"{origin!r}: {issue}" for issue in await _check_partition(store, partition)]
+    return issues
 
 
 async def _unlisted(store: RedisStore) -> list[str]:
     """Return unanswered sessions that are in no listing."""
-    found = []
+    issues = []
     origins = {store.partitions.all(origin)[0].name: origin for origin in await store.origins.all()}
     async for keys in all_keys(store):
         sessions = [(key, *parts) for key in keys if (parts := parse_key(key)) and parts[1]]
@@ -68,15 +68,15 @@ async def _unlisted(store: RedisStore) -> list[str]:
             if fixed is None or int(expires) <= store.client.read_ms or records.unpack_sent(sent).answered:
                 continue
             if name not in origins:
-                found.append(f"{code.hex()} is of an origin that is not known")
+                issues.append(f"{code.hex()} belongs to an unregistered origin")
                 continue
             session = records.unpack_session(code, fixed, expires)
             partition = store.partitions.of_code(origins[name], code)
             score = (b"ZSCORE", partition.listing, partition.listing_member(session))
             listed = await store.client.call(partition.slot, score, write=False)
             if not listed and session.expires_ms > store.client.read_ms:
-                found.append(f"{code.hex()} is not listed, and has not been answered")
-    return found
+                issues.append(f"{code.hex()} is neither listed nor answered")
+    return issues
 
 
 async def _check_partition(store: RedisStore, partition: Partition) -> list[str]:
@@ -94,9 +94,9 @@ async def _check_partition(store: RedisStore, partition: Partition) -> list[str]
     )
     if isinstance(reply, Exception):
         raise Unavailable(f"Redis: {reply}")
-    time, kept, members, entries, names, left, scores, remembered, *ends = reply
+    time, fields, members, entries, topic_names, removals, scores, remembered, *ends = reply
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
-    numbers = {name: int(number) for name, number in _pairs(kept) if name == b"n" or name[:1] == b"="}
+    numbers = {name: int(number) for name, number in _pairs(fields) if name == b"n" or name[:1] == b"="}
     counts = Counter(member[2:-24] for member in members)
     first: dict[bytes, int] = {}
     expected: dict[bytes, int] = {}  # expiries of listed sessions by code
@@ -104,29 +104,29 @@ async def _check_partition(store: RedisStore, partition: Partition) -> list[str]
         topic, ends_ms = entry[2:-32], int.from_bytes(entry[-32:-24], "big")
         first[topic] = min(first.get(topic, ends_ms), ends_ms)
         expected[entry[-16:]] = ends_ms
-    found = []
+    issues = []
     if sorted(entry[:-32] + entry[-24:] for entry in entries) != members:
-        found.append("the order of expiry is not that of the listings")
+        issues.append("the listings and their expiry entries do not match")
     if {topic: int(float(score)) for topic, score in _pairs(scores)} != first:
-        found.append("the topics' first expiries are not those of their sessions")
-    if names != sorted(counts):
-        found.append("the topics are not those of the listings")
+        issues.append("the topics' recorded first expiries do not match their sessions")
+    if topic_names != sorted(counts):
+        issues.append("the topics do not match the listings")
     if {name[1:]: number for name, number in numbers.items() if name != b"n"} != counts:
-        found.append("the counts of topics are not those of the listings")
+        issues.append("the counts of topics do not match the listings")
     if numbers.get(b"n", 0) != len(members):
-        found.append("the count of sessions is not that of the listings")
-    if sorted(each[8:] for each in remembered) != left:
-        found.append("the departures are not those that are to be forgotten")
-    found += [
+        issues.append("the count of sessions does not match the listings")
+    if sorted(record[8:] for record in remembered) != removals:
+        issues.append("the removals and their expiry entries do not match")
+    issues += [
         f"{key!r} never expires" for key, ends_ms in zip(partition.shared, ends, strict=True) if int(ends_ms) == -1
     ]
     codes = [member[-16:] for member in members]
     for at in range(0, len(codes), STEP):
         step = codes[at : at + STEP]
         checks = (_check_session(store, partition, code, expected.get(code, 0), now_ms) for code in step)
-        wrong = zip(step, await asyncio.gather(*checks), strict=True)
-        found += [f"{code.hex()} {what}" for code, what in wrong if what]
-    return found
+        results = zip(step, await asyncio.gather(*checks), strict=True)
+        issues += [f"{code.hex()} {issue}" for code, issue in results if issue]
+    return issues
 
 
 async def _check_session(store: RedisStore, partition: Partition, code: bytes, ends_ms: int, now_ms: int) -> str:
@@ -137,9 +137,9 @@ async def _check_session(store: RedisStore, partition: Partition, code: bytes, e
         store.client.call(partition.slot, (b"PEXPIRETIME", key), write=False),
     )
     if fixed is None:
-        return "is listed, and is not there" if ends_ms > now_ms else ""
+        return "is listed but does not exist" if ends_ms > now_ms else ""
     if records.unpack_sent(sent).answered:
-        return "is listed, and has been answered"
+        return "is listed although it is answered"
     if int(expires) != ends_ms or not ends_ms <= int(gone_ms) <= ends_ms + records.SPREAD_MS:
         return "does not expire when it should"
     return ""

@@ -24,8 +24,8 @@ def check_clocks(nodes: Iterable[Node]) -> None:
     skew_s = ahead_s[last] - ahead_s[first]
     if skew_s > MAX_SKEW_S:
         log.warning(
-            "the clock of Redis at %s is %.1f s ahead of that at %s; expiries that clients are told of are wrong by as "
-            "much, so synchronize the clocks",
+            "the clock of Redis at %s is %.1f s ahead of that at %s; expiries sent to clients are wrong by up to that, "
+            "so synchronize the clocks",
             last,
             skew_s,
             first,
@@ -55,19 +55,19 @@ async def check_node(node: Node, acknowledgement: Acknowledgement, access: Crede
         raise OperatorError(f"Redis at {where} does not answer: {reply}")
     info = parse_info(reply)
     always = await _check_sound(node, info, acknowledgement)
-    found = [_REPLICA.match(value) for name, value in info.items() if re.fullmatch("slave[0-9]+", name)]
-    online = [(each[1], int(each[2])) for each in found if each]
+    matches = [_REPLICA.match(value) for name, value in info.items() if re.fullmatch("slave[0-9]+", name)]
+    online = [(match[1], int(match[2])) for match in matches if match]
     if acknowledgement.waits and len(online) < acknowledgement.replicas:
         raise OperatorError(
-            f"Redis at {where} has {len(online)} replicas, and a write is acknowledged by {acknowledgement.replicas}; "
+            f"Redis at {where} has {len(online)} replicas, but each write needs {acknowledgement.replicas}; "
             "add replicas, or set --redis-replicas or --durability"
         )
     if acknowledgement.waits and len(online) == acknowledgement.replicas:
         log.warning(
-            "Redis at %s has no replica to spare: while one is away nothing is acknowledged; one more is advised",
+            "Redis at %s has no spare replica: while one is unavailable no write is acknowledged; add a replica",
             where,
         )
-    replicas = [_check_replica(Node(each, access, acknowledgement), acknowledgement) for each in online]
+    replicas = [_check_replica(Node(replica, access, acknowledgement), acknowledgement) for replica in online]
     always &= all(await asyncio.gather(*replicas))
     capacity_bytes = int(info.get("maxmemory", "0")) or int(info.get("total_system_memory", "0")) // 2
     return always, capacity_bytes or 2**30
@@ -107,8 +107,8 @@ async def _check_sound(node: Node, info: dict[str, str], acknowledgement: Acknow
             )
         if not always and number < MIN_WAITAOF:
             raise OperatorError(
-                f"Redis at {where} is version {version}, which cannot tell what is on disk; set appendfsync to always "
-                "for --durability fsync, or use 7.2 or newer"
+                f"Redis at {where} is version {version}, which cannot report what is on disk; set appendfsync to "
+                "always for --durability fsync, or use 7.2 or newer"
             )
     elif info.get("aof_enabled") != "1":
         log.warning(
@@ -118,8 +118,8 @@ async def _check_sound(node: Node, info: dict[str, str], acknowledgement: Acknow
         )
     if info.get("cluster_enabled") == "1" and await _setting(node, "cluster-require-full-coverage") == "yes":
         log.warning(
-            "Redis at %s stops when any slot has no primary; set cluster-require-full-coverage to no, and a failover "
-            "concerns one shard alone",
+            "Redis at %s stops when any slot has no primary; set cluster-require-full-coverage to no, so that "
+            "a failover only affects one shard",
             where,
         )
     return always

@@ -17,7 +17,7 @@ ORIGINS_KEPT: Final = 10_000
 Sizes = list[tuple[int, int]]
 
 
-class _Known:
+class _CachedCounts:
     def __init__(self, sizes: Sizes, read_s: float, left: int) -> None:
         self.sizes = sizes
         self.read_s = read_s
@@ -42,7 +42,7 @@ class OriginCounts:
     def __init__(self, partitions: Partitions, read: Callable[[str], Awaitable[Sizes]], quotas: Quotas) -> None:
         self._partitions = partitions
         self._read = read
-        self._known: dict[str, _Known] = {}
+        self._cached: dict[str, _CachedCounts] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._loop = asyncio.get_running_loop()
         self.allow(quotas)
@@ -55,17 +55,17 @@ class OriginCounts:
             quotas.topics_per_origin / (2 * self._partitions.count),
         )
         self._quotas = quotas
-        for known in self._known.values():
-            known.unread, known.near = 0, True
+        for cached in self._cached.values():
+            cached.unread, cached.near = 0, True
 
     def others(self, origin: str, partition: Partition) -> tuple[int, int]:
         """Return the numbers of sessions and topics in the other partitions of an origin."""
-        known = self._known.get(origin)
-        if known is None:
+        cached = self._cached.get(origin)
+        if cached is None:
             return 0, 0
         own = self._partitions.all(origin).index(partition)
-        sessions = sum(size[0] for size in known.sizes) - known.sizes[own][0]
-        return sessions, sum(size[1] for size in known.sizes) - known.sizes[own][1]
+        sessions = sum(size[0] for size in cached.sizes) - cached.sizes[own][0]
+        return sessions, sum(size[1] for size in cached.sizes) - cached.sizes[own][1]
 
     def note(self, origin: str, partition: Partition, sessions: int, topics: int) -> "asyncio.Task[None] | None":
         """Record the counts of a partition. Read those of the others if the quota may be near.
@@ -73,18 +73,18 @@ class OriginCounts:
         Returns:
             The task that reads them, if the origin is near its quotas. A publication should wait for it.
         """
-        known = self._known.get(origin)
-        if known is None:
+        cached = self._cached.get(origin)
+        if cached is None:
             near = sessions >= self._near[0] or topics >= self._near[1]
             if not near and random.randrange(self._partitions.count):
                 return None
         else:
-            near = known.near
-            known.sizes[self._partitions.all(origin).index(partition)] = sessions, topics
-            known.unread -= 1
-            if known.unread > 0 or self._loop.time() - known.read_s < FRESH_S:
+            near = cached.near
+            cached.sizes[self._partitions.all(origin).index(partition)] = sessions, topics
+            cached.unread -= 1
+            if cached.unread > 0 or self._loop.time() - cached.read_s < FRESH_S:
                 return None
-            known.read_s = self._loop.time()  # even if the read fails
+            cached.read_s = self._loop.time()  # even if the read fails
         if origin not in self._reading:
             self._reading[origin] = reading = self._loop.create_task(self._try_refresh(origin))
             reading.add_done_callback(lambda _: self._reading.pop(origin))
@@ -105,16 +105,16 @@ class OriginCounts:
         """Read the counts of an origin before a publication is refused. Return whether they can have changed."""
         if others == (0, 0):
             return False
-        before = self._known.get(origin)
+        before = self._cached.get(origin)
         await self._refresh(origin)
-        return before is None or self._known[origin].sizes != before.sizes
+        return before is None or self._cached[origin].sizes != before.sizes
 
     async def _refresh(self, origin: str) -> None:
         sizes = await self._read(origin)
-        sessions, topics = (sum(each) for each in zip(*sizes, strict=True))
+        sessions, topics = (sum(column) for column in zip(*sizes, strict=True))
         left = max(0, min(self._quotas.sessions_per_origin - sessions, self._quotas.topics_per_origin - topics))
-        known = _Known(sizes, self._loop.time(), left)
-        self._known.pop(origin, None)  # the dictionary is in order of reading
-        self._known[origin] = known
-        if len(self._known) > ORIGINS_KEPT:
-            del self._known[next(iter(self._known))]
+        cached = _CachedCounts(sizes, self._loop.time(), left)
+        self._cached.pop(origin, None)  # the dictionary is in order of reading
+        self._cached[origin] = cached
+        if len(self._cached) > ORIGINS_KEPT:
+            del self._cached[next(iter(self._cached))]

@@ -39,42 +39,47 @@ class Discovery:
         self._watching = watching
         self._identity = identity
         self._timeout_ms = timeout_ms
-        self._settling = asyncio.Lock()
+        self._expiring = asyncio.Lock()
 
     async def topics(self, origin: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
         partitions = self._partitions.all(origin)
-        begins, ends = [0] * len(partitions), [0] * len(partitions)
+        starts, ends = [0] * len(partitions), [0] * len(partitions)
         if offset > TOPICS_DIRECT:
             ends = [topics for _, topics in await self.sizes(origin)]
             if offset >= sum(ends):
                 return [], sum(ends)
-            begins = await self._find_rank(partitions, ends, offset)
-        wanted = offset + limit - sum(begins)
-        found: list[list[tuple[bytes, int]]] = [[] for _ in partitions]
-        whole = [False] * len(partitions)
-        many = wanted // len(partitions) + 3 * math.isqrt(wanted // len(partitions) + 1) + 4
+            starts = await self._find_rank(partitions, ends, offset)
+        needed = offset + limit - sum(starts)
+        by_partition: list[list[tuple[bytes, int]]] = [[] for _ in partitions]
+        complete = [False] * len(partitions)
+        step_length = needed // len(partitions) + 3 * math.isqrt(needed // len(partitions) + 1) + 4
         while True:
             replies = await asyncio.gather(
                 *(
-                    self._topics(each, begin + len(some), many)
-                    for each, begin, some, done in zip(partitions, begins, found, whole, strict=True)
+                    self._topics(partition, start + len(topics_read), step_length)
+                    for partition, start, topics_read, done in zip(
+                        partitions, starts, by_partition, complete, strict=True
+                    )
                     if not done
                 )
             )
             left = iter(replies)
-            for at, done in enumerate(whole):
+            for at, done in enumerate(complete):
                 if not done:
-                    _, ends[at], some = next(left)
-                    found[at] += some
-                    whole[at] = len(some) < many
+                    _, ends[at], topics_read = next(left)
+                    by_partition[at] += topics_read
+                    complete[at] = len(topics_read) < step_length
             # The order is unknown after the last topic of a partition that was not read completely.
-            bound = min((some[-1][0] for some, done in zip(found, whole, strict=True) if not done), default=None)
-            merged = list(heapq.merge(*found))
-            known = len(merged) if bound is None else sum(topic <= bound for topic, _ in merged)
-            if bound is None or known >= wanted:
-                page = merged[offset - sum(begins) :][:limit]
+            bound = min(
+                (topics_read[-1][0] for topics_read, done in zip(by_partition, complete, strict=True) if not done),
+                default=None,
+            )
+            merged = list(heapq.merge(*by_partition))
+            ordered = len(merged) if bound is None else sum(topic <= bound for topic, _ in merged)
+            if bound is None or ordered >= needed:
+                page = merged[offset - sum(starts) :][:limit]
                 return [(topic.decode(), count) for topic, count in page], sum(ends)
-            many *= 2
+            step_length *= 2
 
     async def _find_rank(self, partitions: Sequence[Partition], ends: Sequence[int], offset: int) -> list[int]:
         """Return a rank in each partition so that slightly fewer than `offset` topics precede them in total.
@@ -89,8 +94,8 @@ class Discovery:
             if left <= TOPICS_DIRECT // 2 or width <= 0:
                 break
             # Aim below the page by the usual error of a guess.
-            wanted = left - math.sqrt(left * len(partitions)) if step < GUESSES else width / 2
-            middle = low[at] + int(sizes[at] * wanted / width)
+            aim = left - math.sqrt(left * len(partitions)) if step < GUESSES else width / 2
+            middle = low[at] + int(sizes[at] * aim / width)
             if middle <= low[at]:
                 break
             topic = await self._client.call(
@@ -100,8 +105,10 @@ class Discovery:
                 break
             ranks = await asyncio.gather(
                 *(
-                    self._client.call(each.slot, (b"ZLEXCOUNT", each.topics, b"-", b"(" + topic[0]), write=False)
-                    for each in partitions
+                    self._client.call(
+                        partition.slot, (b"ZLEXCOUNT", partition.topics, b"-", b"(" + topic[0]), write=False
+                    )
+                    for partition in partitions
                 )
             )
             if sum(map(max, zip(low, ranks, strict=True))) <= offset:
@@ -113,22 +120,22 @@ class Discovery:
     async def _topics(self, partition: Partition, first: int, many: int) -> tuple[int, int, list[tuple[bytes, int]]]:
         """Return the session and topic counts of a partition, and some of its topics with their counts."""
         call = scripts.topics(first=first, many=many, remember_ms=self._timeout_ms)
-        again, *found = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
+        again, *reply = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
         if again:
             # Many have expired. Remove a few at a time, and pause twice as long so that the node can serve others.
             loop = asyncio.get_running_loop()
-            async with self._settling:
+            async with self._expiring:
                 while again:
                     began_s = loop.time()
-                    again, *found = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
+                    again, *reply = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
                     await asyncio.sleep(2 * (loop.time() - began_s))
-        sessions, topics, _, *names = found
+        sessions, topics, _, *names = reply
         return sessions, topics, list(zip(names[::2], names[1::2], strict=True))
 
     async def sizes(self, origin: str) -> list[tuple[int, int]]:
         """Return the counts of sessions and topics of an origin, by partition."""
-        found = await asyncio.gather(*(self._topics(each, 0, 0) for each in self._partitions.all(origin)))
-        return [(sessions, topics) for sessions, topics, _ in found]
+        counts = await asyncio.gather(*(self._topics(partition, 0, 0) for partition in self._partitions.all(origin)))
+        return [(sessions, topics) for sessions, topics, _ in counts]
 
     async def sessions(
         self, origin: str, topic: str, limit: int | None = None
@@ -142,7 +149,9 @@ class Discovery:
             most = min(left, LISTING_STEP)
             command = (b"ZRANGE", partition.listing, stop, b"[" + prefix, b"BYLEX", b"REV", b"LIMIT", 0, most)
             members = await self._client.call(partition.slot, command, write=False)
-            steps = [[each for each in await self._listed(partition, [each[-16:] for each in members]) if each]]
+            steps = [
+                [session for session in await self._listed(partition, [name[-16:] for name in members]) if session]
+            ]
             left -= len(steps[0])
             if steps[0]:
                 yield steps.pop()  # free the step: many clients can read slowly
@@ -159,20 +168,20 @@ class Discovery:
         while True:
             fields = records.chunk_fields(Side.OFFERER, 1, last)
             command = (b"HMGET", partition.session(code), b"h", b"e", b"k", b"o", *fields)
-            found = records.unpack_listed(code, await self._client.call(partition.slot, command, write=False))
-            if found is None or found[0].session.expires_ms <= self._client.read_ms:
+            result = records.unpack_listed(code, await self._client.call(partition.slot, command, write=False))
+            if result is None or result[0].session.expires_ms <= self._client.read_ms:
                 return None
-            if found[1] // records.CHUNK <= last // records.CHUNK:
-                return found[0]
-            last = found[1]
+            if result[1] // records.CHUNK <= last // records.CHUNK:
+                return result[0]
+            last = result[1]
 
     async def listing_state(self, origin: str, topic: str, since: Position | None = None) -> ListingState:
         partition = self._partitions.of_topic(origin, topic)
         call = scripts.listing_state(topic=topic.encode(), remember_ms=self._timeout_ms)
         again = 1
         while again:
-            again, *found = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
-        identity, serial, live, changes_ms = found
+            again, *reply = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
+        identity, serial, live, changes_ms = reply
         self._watching.expects(partition.topic_channel(topic), changes_ms)
         position = TopicPosition(identity.decode() or self._identity.nothing, int(serial), live)
         if not live:
@@ -187,38 +196,42 @@ class Discovery:
         identity, serial, _, _ = await self._step(partition, topic, 0, 0, 1)
         if since is not None:
             assert isinstance(since, TopicPosition)
-            known = since.identity == identity and since.listed <= since.serial <= serial
-            if known or since == TopicPosition(self._identity.nothing, 0, 0):
+            valid = since.identity == identity and since.listed <= since.serial <= serial
+            if valid or since == TopicPosition(self._identity.nothing, 0, 0):
                 return since, True
         return TopicPosition(identity, serial, 0), False
 
     async def topic_step(self, origin: str, topic: str, position: Position) -> EventBatch:
         assert isinstance(position, TopicPosition)
         partition = self._partitions.of_topic(origin, topic)
-        identity, serial, left, come = await self._step(partition, topic, position.serial, position.listed, EVENTS_STEP)
+        identity, serial, removals, additions = await self._step(
+            partition, topic, position.serial, position.listed, EVENTS_STEP
+        )
         if identity != position.identity:  # the partition was empty, or its data was lost
             position = TopicPosition(identity, 0, 0)
-            identity, serial, left, come = await self._step(partition, topic, 0, 0, EVENTS_STEP)
-            left = []
+            identity, serial, removals, additions = await self._step(partition, topic, 0, 0, EVENTS_STEP)
+            removals = []
         removed = []
-        for member in left:
+        for member in removals:
             at, of = int.from_bytes(member[:8], "big"), int.from_bytes(member[8:16], "big")
             if of <= position.listed:
                 departed = TopicPosition(identity, at, position.listed)
                 removed.append(Removed(departed, member[17:], Reason(member[16])))
-        if len(left) == EVENTS_STEP:
-            end = TopicPosition(identity, int.from_bytes(left[-1][:8], "big"), position.listed)
+        if len(removals) == EVENTS_STEP:
+            end = TopicPosition(identity, int.from_bytes(removals[-1][:8], "big"), position.listed)
             return EventBatch(removed, [], end, more=True)
         added: list[Added] = []
         listed = position.listed
-        for member, found in zip(come, await self._listed(partition, [each[8:] for each in come]), strict=True):
-            if found is None:
+        for member, listed_session in zip(
+            additions, await self._listed(partition, [name[8:] for name in additions]), strict=True
+        ):
+            if listed_session is None:
                 # The session was removed since the script ran. The next step begins with its removal.
                 await self._heal(partition, topic, member)
                 return EventBatch(removed, added, TopicPosition(identity, serial, listed), more=True)
-            listed = found.session.serial
-            added.append(Added(TopicPosition(identity, serial, listed), found))
-        more = len(come) == EVENTS_STEP
+            listed = listed_session.session.serial
+            added.append(Added(TopicPosition(identity, serial, listed), listed_session))
+        more = len(additions) == EVENTS_STEP
         # Sessions up to here count as known, so that removed ones that the reader never got are not reported.
         return EventBatch(removed, added, TopicPosition(identity, serial, listed if more else serial), more)
 
@@ -235,10 +248,10 @@ class Discovery:
         )
         again = 1
         while again:
-            again, *found = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
-        identity, newest, left, come, first = found
+            again, *reply = await self._client.run(partition.slot, partition.topic_keys, call, write=False)
+        identity, newest, removals, additions, first = reply
         self._watching.expects(partition.topic_channel(topic), first)
-        return identity.decode() or self._identity.nothing, int(newest), left, come
+        return identity.decode() or self._identity.nothing, int(newest), removals, additions
 
     async def _heal(self, partition: Partition, topic: str, member: bytes) -> None:
         serial, code = int.from_bytes(member[:8], "big"), member[8:]

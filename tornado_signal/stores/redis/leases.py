@@ -85,7 +85,7 @@ class Leases:
         while True:
             with contextlib.suppress(Unavailable):
                 await self._show_alive()
-                await self._find_gone()
+                await self._release_lost()
             await asyncio.sleep(BEAT_S)
 
     async def _show_alive(self) -> None:
@@ -95,14 +95,14 @@ class Leases:
             await self._call(self._held, b"ZREMRANGEBYSCORE", b"-inf", now_ms)
             await self._call(self._held, b"PEXPIRE", self._note_ms)
 
-    async def _find_gone(self) -> None:
+    async def _release_lost(self) -> None:
         """Release the offers of processes whose heartbeats are overdue.
 
         After an outage of a node the heartbeats of all processes are late. So each gets one more interval.
         """
         until_ms = self._client.now_ms() - self._late_ms
-        found = await self._call(self._processes, b"ZRANGE", b"-inf", until_ms, b"BYSCORE", b"WITHSCORES")
-        late = dict(zip(found[::2], found[1::2], strict=True))
+        reply = await self._call(self._processes, b"ZRANGE", b"-inf", until_ms, b"BYSCORE", b"WITHSCORES")
+        late = dict(zip(reply[::2], reply[1::2], strict=True))
         gone = [process_id for process_id, beaten in late.items() if self._suspects.get(process_id) == beaten]
         self._suspects = late
         for process_id in gone:

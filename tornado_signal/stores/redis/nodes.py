@@ -181,26 +181,27 @@ class Pipeline:
             # The first command was submitted first, so its limit keeps the limits of all, including the time queued.
             self._until_s = max(self._batch[0][2] + self._access.timeout_s, self._sent_s + LEAST_S)
             if self._acknowledgement is None:
-                self._ask([(b"TIME",), *commands])
+                self._send_commands([(b"TIME",), *commands])
             else:
                 history = self._history if self._sent_s - self._history_s < HISTORY_S else b""
-                self._ask_to_write(
-                    [(*each[:-1], history) if each[-1] is HISTORY else each for each in commands], self._acknowledgement
+                self._send_writes(
+                    [(*command[:-1], history) if command[-1] is HISTORY else command for command in commands],
+                    self._acknowledgement,
                 )
             self._late = self._loop.call_at(self._until_s, self.lose, "no response in time")
 
-    def _ask(self, commands: list[Command]) -> None:
+    def _send_commands(self, commands: list[Command]) -> None:
         assert self._connection is not None
         self._expected = len(commands)
         self._connection.send(commands)
 
-    def _ask_to_write(self, commands: list[Command], acknowledgement: Acknowledgement) -> None:
+    def _send_writes(self, commands: list[Command], acknowledgement: Acknowledgement) -> None:
         """Send writes and the wait for replicas. Without commands, only wait."""
         left_s = self._wait_until_s() - self._loop.time()
         self._wait = acknowledgement.command(
             max(self._replicas, acknowledgement.replicas), max(1, int(min(left_s, ROUND_S) * 1000))
         )
-        self._ask([(b"INFO", b"replication"), *commands, *([] if self._wait is None else [self._wait])])
+        self._send_commands([(b"INFO", b"replication"), *commands, *([] if self._wait is None else [self._wait])])
 
     def _wait_until_s(self) -> float:
         """Return the time at which to stop waiting for replicas. The rest of the time limit is for the reply."""
@@ -244,7 +245,7 @@ class Pipeline:
             missing = acknowledgement.missing(reply, max(self._replicas, acknowledgement.replicas))
             in_time = self._loop.time() < self._wait_until_s()
             if missing is not None and in_time and not isinstance(reply, Exception):
-                self._ask_to_write([], acknowledgement)
+                self._send_writes([], acknowledgement)
                 return
             replies = self._results
             if missing is not None:

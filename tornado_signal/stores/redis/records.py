@@ -102,7 +102,7 @@ def unpack_listed(code: bytes, fields: Sequence[bytes | None]) -> tuple[ListedSe
     return ListedSession(unpack_session(code, fixed, expires), offer.decode(), candidates), sent.last[Side.OFFERER]
 
 
-def unpack_news(side: Side, fields: Sequence[bytes | None], sent: Sent, serial: int, since: int) -> SessionUpdate:
+def unpack_update(side: Side, fields: Sequence[bytes | None], sent: Sent, serial: int, since: int) -> SessionUpdate:
     """Return the messages of a side, from `e`, its description and the chunks of its candidates."""
     expires, description, *chunks = fields
     assert expires is not None

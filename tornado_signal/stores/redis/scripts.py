@@ -166,14 +166,14 @@ class Script(NamedTuple):
 def _load(call: Callable[..., Call]) -> Script:
     """Load the script of a function."""
     parameters = inspect.signature(call).parameters
-    if call(**{each: each for each in parameters}) != (call.__name__, tuple(parameters)):
+    if call(**{name: name for name in parameters}) != (call.__name__, tuple(parameters)):
         raise TypeError(f"{call.__name__} changes the order of its arguments")
     common, body = (FOLDER / "common.lua").read_text(), (FOLDER / f"{call.__name__}.lua").read_text()
     constants = {**CONSTANTS, "ARGUMENTS": len(parameters)}
-    used = {each: value for each, value in constants.items() if re.search(rf"\b{each}\b", common + body)}
+    used = {name: value for name, value in constants.items() if re.search(rf"\b{name}\b", common + body)}
     values = [
-        f"tonumber(ARGV[{at}])" if each.annotation is int else f"ARGV[{at}]"
-        for at, each in enumerate(parameters.values(), 1)
+        f"tonumber(ARGV[{at}])" if parameter.annotation is int else f"ARGV[{at}]"
+        for at, parameter in enumerate(parameters.values(), 1)
     ]
     lines = (
         _locals(used, map(str, used.values())),

@@ -159,7 +159,7 @@ class RedisStore:
         key = f"{self.prefix}store".encode()
         found = await self.client.call(key_slot(key), (b"HMGET", key, "format", "partitions", "identity"), write=False)
         if None in found:
-            raise OperatorError(f"no sessions have been kept there under the prefix {self.prefix}; set --redis-prefix")
+            raise OperatorError(f"Redis holds no store under the prefix {self.prefix}; set --redis-prefix")
         if found[0].decode() != FORMAT:
             raise OperatorError(
                 f"the sessions on Redis have format {found[0].decode()}, which this version does not know"
@@ -224,7 +224,7 @@ class RedisStore:
             if self.topology.node(slot) is node:
                 await self.client.call(slot, (b"SET", key, b"", b"PX", PROBE_MS), write=True)
                 if await self.client.call(slot, (b"EXISTS", key), write=False) != 1:
-                    raise Unavailable("Redis at {}:{}: what is written is not there".format(*node.address))
+                    raise Unavailable("Redis at {}:{}: a written value cannot be read back".format(*node.address))
                 return
 
     # Publishing and connecting
@@ -333,23 +333,23 @@ class RedisStore:
         partition = self.partitions.of_code(origin, code)
         key = partition.session(code)
         side = reader.other
-        known = since.number if since else 0
+        number = since.number if since else 0
         description = b"o" if side is Side.OFFERER else b"a"
-        last = known  # the last of the requested numbers
+        last = number  # the last of the requested numbers
         while True:
-            fields = records.chunk_fields(side, known + 1, last + records.CHUNK)
+            fields = records.chunk_fields(side, number + 1, last + records.CHUNK)
             command = (b"HMGET", key, b"h", b"k", b"e", description, *fields)
-            fixed, kept, *rest = await self.client.call(partition.slot, command, write=False)
+            fixed, state, *rest = await self.client.call(partition.slot, command, write=False)
             if fixed is None or int(rest[0]) <= self.client.read_ms:
                 raise SessionNotFound
             serial, offerer_hash = records.unpack_secret(fixed)
-            sent = records.unpack_sent(kept)
+            sent = records.unpack_sent(state)
             if not owns(offerer_hash if reader is Side.OFFERER else sent.secret_hash, secret_hash):
                 raise SessionNotFound
             if since is not None and since.serial != serial:
                 raise StalePosition
             if sent.last[side] < (last // records.CHUNK + 2) * records.CHUNK:
-                return records.unpack_news(side, rest, sent, serial, known)
+                return records.unpack_update(side, rest, sent, serial, number)
             last = sent.last[side]
 
     async def withdraw(self, origin: str, code: bytes, side: Side, *, secret_hash: bytes = b"") -> None:

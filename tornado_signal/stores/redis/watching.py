@@ -48,11 +48,11 @@ class Watching:
         if not expires or not self.watches.watched(channel):
             return
         expires_ms = int(expires)
-        known = self._expiring.get(channel)
-        if known is not None:
-            if known[0] == expires_ms:
+        scheduled = self._expiring.get(channel)
+        if scheduled is not None:
+            if scheduled[0] == expires_ms:
                 return
-            known[1].cancel()
+            scheduled[1].cancel()
         wait_s = max(0, expires_ms - self._client.now_ms(key_slot(channel))) / 1000 + LOOK_AGAIN_S
         timer = asyncio.get_running_loop().call_later(wait_s, self._expire, channel)
         self._expiring[channel] = expires_ms, timer
