@@ -76,8 +76,8 @@ def test_check_is_sound_while_written_and_names_what_does_not_agree(redis, serve
     redis.ask("ZREM", partition.listing, listed)
     checked = run(*arguments)
     assert checked.returncode == 1
-    assert f"{ORIGIN!r}: the count of sessions is not that of the listings\n" in checked.stdout
-    assert f"{code.hex()} is not listed, and has not been answered\n" in checked.stdout
+    assert f"{ORIGIN!r}: the count of sessions does not match the listings\n" in checked.stdout
+    assert f"{code.hex()} is neither listed nor answered\n" in checked.stdout
     assert f"Redis at {redis.address} is not sound (listed above: " in checked.stderr
     redis.ask("ZADD", partition.listing, 0, listed)
     redis.ask("HSET", partition.meta, "n", kept[b"n"])

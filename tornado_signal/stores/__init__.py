@@ -29,8 +29,8 @@ class Maintenance(Protocol):
     def size_bytes(self) -> int:
         """Return the size of the files."""
 
-    async def inspect(self, most: int) -> dict[str, Any]:
-        """Return the counts of `census`, the size, and the `most` largest origins and topics by name."""
+    async def inspect(self, max_items: int) -> dict[str, Any]:
+        """Return the counts of `census`, the size, and the `max_items` largest origins and topics by name."""
 
     async def compact(self) -> None:
         """Return the space of deleted entries to the disk."""

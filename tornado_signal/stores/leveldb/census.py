@@ -19,12 +19,12 @@ class Census:
 
     Args:
         now_ms: the time by which sessions count as expired.
-        most: the number of origins and topics to name.
+        max_items: the number of origins and topics to name.
     """
 
-    def __init__(self, now_ms: int, most: int) -> None:
+    def __init__(self, now_ms: int, max_items: int) -> None:
         self._now_ms = now_ms
-        self._most = most
+        self._max_items = max_items
         self._entries = self._bytes = 0
         self._total = zeros()
         self._origins = self._topics = 0
@@ -63,7 +63,7 @@ class Census:
     def _end_topic(self) -> None:
         if self._listed:
             self._topics += 1
-            _keep(self._largest_topics, (self._listed, *self._topic), self._most)
+            _keep(self._largest_topics, (self._listed, *self._topic), self._max_items)
         self._listed = 0
 
     def _add_part(self, key: bytes, value: bytes) -> None:
@@ -89,10 +89,10 @@ class Census:
         if held["sessions"]:
             self._origins += 1
             self._total.update(held)
-            _keep(self._largest_origins, (held["sessions"], self._origin, held), self._most)
+            _keep(self._largest_origins, (held["sessions"], self._origin, held), self._max_items)
 
 
-def _keep(largest: list[Any], entry: tuple[Any, ...], most: int) -> None:
+def _keep(largest: list[Any], entry: tuple[Any, ...], max_items: int) -> None:
     heapq.heappush(largest, entry)
-    if len(largest) > most:
+    if len(largest) > max_items:
         heapq.heappop(largest)

@@ -27,9 +27,9 @@ class DirectoryMaintenance:
         except plyvel.Error as error:
             raise self._database.failed(error) from error
 
-    async def inspect(self, most: int) -> dict[str, Any]:
+    async def inspect(self, max_items: int) -> dict[str, Any]:
         size_bytes = self.size_bytes()
-        census = Census(self._clock.now_ms(), most)
+        census = Census(self._clock.now_ms(), max_items)
         after = layout.BEFORE_ALL
         try:
             with self._database.pinned_snapshot() as view:

@@ -51,13 +51,13 @@ class SessionAuth:
         return self.answer_hash if side is Side.ANSWERER else self.offer_hash
 
 
-def span(view: Any, start: bytes, stop: bytes, most: int | None = None) -> list[tuple[bytes, bytes]]:
+def span(view: Any, start: bytes, stop: bytes, max_items: int | None = None) -> list[tuple[bytes, bytes]]:
     """Return the keys and values in [start, stop). A raw iterator costs half as much as a bounded one.
 
-    `most` is the number of entries if it is known. Looking for one more would skip all deleted entries behind them.
+    `max_items` is the number of entries if it is known. Searching for another one would skip all later deleted entries.
     """
     entries: list[tuple[bytes, bytes]] = []
-    if most == 0:
+    if max_items == 0:
         return entries
     raw = view.raw_iterator()
     try:
@@ -67,7 +67,7 @@ def span(view: Any, start: bytes, stop: bytes, most: int | None = None) -> list[
             if entry[0] >= stop:
                 break
             entries.append(entry)
-            if len(entries) == most:
+            if len(entries) == max_items:
                 break
             raw.next()
     finally:
@@ -101,12 +101,12 @@ def is_listed(view: Any, origin: str, session: Session) -> bool:
     return view.get(layout.pack_listing_key(origin, session)) is not None
 
 
-def part_keys(view: Any, key: bytes, access: SessionAuth | None, most: int | None = None) -> list[bytes]:
-    """Return at most `most` keys of a session's parts, the head first. Known access data avoids the search."""
+def part_keys(view: Any, key: bytes, access: SessionAuth | None, max_items: int | None = None) -> list[bytes]:
+    """Return at most `max_items` keys of a session's parts, the head first. Known access data avoids the search."""
     if access is not None and len(access.numbers) == len(Side):
-        return list(itertools.islice(layout.pack_part_keys(key, access.numbers, access.answer_number), most))
+        return list(itertools.islice(layout.pack_part_keys(key, access.numbers, access.answer_number), max_items))
     with view.iterator(start=key, stop=key + layout.AFTER_SESSION, include_value=False) as parts:
-        return list(itertools.islice(parts, most))
+        return list(itertools.islice(parts, max_items))
 
 
 def news(view: Any, key: bytes, access: SessionAuth, side: Side, since: int) -> SessionUpdate:
@@ -147,7 +147,7 @@ def listing_step(
     start: bytes,
     stop: bytes,
     now_ms: int,
-    most: int,
+    max_items: int,
     accesses: Mapping[bytes, SessionAuth],
     *,
     oldest_first: bool = False,
@@ -160,7 +160,7 @@ def listing_step(
         start: the lower bound, exclusive: a listing key or the topic's prefix.
         stop: the upper bound, exclusive.
         now_ms: sessions that have expired by this time are skipped.
-        most: the maximum number of sessions.
+        max_items: the maximum number of sessions.
         accesses: cached access data of some sessions.
         oldest_first: whether to read backwards, from `stop` to `start`.
 
@@ -178,7 +178,7 @@ def listing_step(
                 size += len(step[-1].offer) + sum(map(len, step[-1].candidates))
             else:
                 passed += 1
-            if len(step) == most or passed == PASSING_STEP or size >= LISTING_STEP_BYTES:
+            if len(step) == max_items or passed == PASSING_STEP or size >= LISTING_STEP_BYTES:
                 return step, entry
     return step, None
 

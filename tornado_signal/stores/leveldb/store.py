@@ -397,9 +397,9 @@ class LevelDBStore:
         try:
             _ = self.database.view  # raises if the database cannot be read, since the counts are in memory
             while at is not None and remaining:
-                most = min(remaining, records.LISTING_STEP)
+                max_items = min(remaining, records.LISTING_STEP)
                 *steps, at = records.listing_step(
-                    self.database.view, origin, at, stop, now_ms, most, self.state.accesses
+                    self.database.view, origin, at, stop, now_ms, max_items, self.state.accesses
                 )
                 remaining -= len(steps[0])
                 if steps[0]:

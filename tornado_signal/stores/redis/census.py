@@ -12,8 +12,8 @@ from .partitions import key_slot, parse_key
 from .store import RedisStore
 
 
-async def count(store: RedisStore, most: int) -> dict[str, Any]:
-    """Return the numbers of a store, with the `most` largest origins and topics by name.
+async def count(store: RedisStore, max_items: int) -> dict[str, Any]:
+    """Return the numbers of a store, with the `max_items` largest origins and topics by name.
 
     Bytes are Redis' memory, including its overhead per key. Concurrent writes may or may not be counted.
 
@@ -68,6 +68,6 @@ async def count(store: RedisStore, most: int) -> dict[str, Any]:
         info = await node.reads.submit((b"INFO", b"memory"))
         size_bytes += 0 if isinstance(info, Exception) else int(parse_info(info)["used_memory"])
     by_size = sorted(((its["sessions"], origin, its) for origin, its in held.items()), key=lambda each: -each[0])
-    largest_topics = [(number, *topic) for topic, number in topics.most_common(most)]
-    numbers = make_numbers(total, len(held), len(topics), entries, total_bytes, by_size[:most], largest_topics)
+    largest_topics = [(number, *topic) for topic, number in topics.most_common(max_items)]
+    numbers = make_numbers(total, len(held), len(topics), entries, total_bytes, by_size[:max_items], largest_topics)
     return {"size_bytes": size_bytes, **numbers}

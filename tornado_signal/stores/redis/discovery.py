@@ -146,8 +146,8 @@ class Discovery:
         stop = b"(" + prefix + b"\xff"
         left = UNLIMITED if limit is None else limit
         while left:
-            most = min(left, LISTING_STEP)
-            command = (b"ZRANGE", partition.listing, stop, b"[" + prefix, b"BYLEX", b"REV", b"LIMIT", 0, most)
+            max_items = min(left, LISTING_STEP)
+            command = (b"ZRANGE", partition.listing, stop, b"[" + prefix, b"BYLEX", b"REV", b"LIMIT", 0, max_items)
             members = await self._client.call(partition.slot, command, write=False)
             steps = [
                 [session for session in await self._listed(partition, [name[-16:] for name in members]) if session]
@@ -155,7 +155,7 @@ class Discovery:
             left -= len(steps[0])
             if steps[0]:
                 yield steps.pop()  # free the step: many clients can read slowly
-            if len(members) < most:
+            if len(members) < max_items:
                 return
             stop = b"(" + members[-1]
 
@@ -236,14 +236,14 @@ class Discovery:
         return EventBatch(removed, added, TopicPosition(identity, serial, listed if more else serial), more)
 
     async def _step(
-        self, partition: Partition, topic: str, serial: int, listed: int, most: int
+        self, partition: Partition, topic: str, serial: int, listed: int, max_items: int
     ) -> tuple[str, int, list[bytes], list[bytes]]:
         """Return the identity and newest serial of a partition, later removals, and later listed sessions."""
         call = scripts.topic_step(
             topic=topic.encode(),
             departed_serial=serial,
             listed_serial=listed,
-            most=most,
+            max_items=max_items,
             remember_ms=self._timeout_ms,
         )
         again = 1

@@ -123,17 +123,17 @@ def release(*, code: bytes, lease: bytes, token: bytes, remember_ms: int) -> Cal
     return "release", (code, lease, token, remember_ms)
 
 
-def topic_step(*, topic: bytes, departed_serial: int, listed_serial: int, most: int, remember_ms: int) -> Call:
+def topic_step(*, topic: bytes, departed_serial: int, listed_serial: int, max_items: int, remember_ms: int) -> Call:
     """Read the changes of a topic since a position.
 
     Args:
         topic: the topic.
         departed_serial: the serial of the last removal that the reader knows.
         listed_serial: the serial of the last session that it knows.
-        most: the maximum number of removals, and of additions.
+        max_items: the maximum number of removals, and of additions.
         remember_ms: the time for which removals are recorded.
     """
-    return "topic_step", (topic, departed_serial, listed_serial, most, remember_ms)
+    return "topic_step", (topic, departed_serial, listed_serial, max_items, remember_ms)
 
 
 def listing_state(*, topic: bytes, remember_ms: int) -> Call:

@@ -93,9 +93,9 @@ local function delist(topic, prefix, serial, expires, code, reason, now, now_us,
     return left
 end
 
--- Delete outdated records of removals, at most `most`.
-local function forget_removals(now, most)
-    for _ = 1, most do
+-- Delete outdated records of removals, at most `max_items`.
+local function forget_removals(now, max_items)
+    for _ = 1, max_items do
         local first = redis.call('LINDEX', forgetting, 0)
         if not first or struct.unpack('>I8', first) > now then
             return
@@ -106,10 +106,10 @@ local function forget_removals(now, most)
 end
 
 -- Remove expired sessions of a topic from its listing. Returns their number.
-local function expire_topic(topic, now, now_us, remember, most)
+local function expire_topic(topic, now, now_us, remember, max_items)
     local prefix = topic_prefix(topic)
     local members = redis.call('ZRANGE', expiries, '[' .. prefix, '(' .. prefix .. struct.pack('>I8', now + 1),
-        'BYLEX', 'LIMIT', 0, most)
+        'BYLEX', 'LIMIT', 0, max_items)
     local left
     for _, member in ipairs(members) do
         local expires, serial, at = struct.unpack('>I8I8', member, #prefix + 1)
@@ -123,17 +123,17 @@ local function expire_topic(topic, now, now_us, remember, most)
 end
 
 -- Remove expired sessions of all topics from their listings. Returns whether more can be left.
-local function expire_due(now, now_us, remember, most)
-    while most > 0 do
+local function expire_due(now, now_us, remember, max_items)
+    while max_items > 0 do
         local names = redis.call('ZRANGE', due, '-inf', text(now), 'BYSCORE', 'LIMIT', 0, 1)
         if not names[1] then
             return false
         end
-        local expired = expire_topic(names[1], now, now_us, remember, most)
+        local expired = expire_topic(names[1], now, now_us, remember, max_items)
         if expired == 0 then -- its recorded expiry is outdated
             note_topic(names[1], topic_prefix(names[1]))
         end
-        most = most - math.max(1, expired)
+        max_items = max_items - math.max(1, expired)
     end
     return true
 end

@@ -9,7 +9,7 @@ end
 forget_removals(now, 10)
 local function after(key, serial)
     local members = redis.call('ZRANGE', key, '[' .. prefix .. struct.pack('>I8', serial + 1), '(' .. prefix .. '\255',
-        'BYLEX', 'LIMIT', 0, most)
+        'BYLEX', 'LIMIT', 0, max_items)
     for at, member in ipairs(members) do
         members[at] = string.sub(member, #prefix + 1)
     end
