@@ -38,16 +38,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: the arguments. None for those of the process.
+        argv: the arguments, or None for those of the process.
 
     Returns:
         The exit status.
     """
-    if os.getpid() == 1:  # of a container: the kernel ignores signals that it has no handler for
+    if os.getpid() == 1:  # as process 1 of a container: the kernel ignores signals without a handler
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(CLEAN))
     arguments = make_parser().parse_args(argv)
     logs.set_up()
-    os.umask(0o077)  # files are for this user alone: they hold people's addresses
+    os.umask(0o077)  # files contain clients' addresses, so only this user may read them
     return guarded(lambda: arguments.run(arguments))
 
 

@@ -10,7 +10,7 @@ class State(enum.IntEnum):
     STARTING: nothing is served.
     SERVING: clients are served.
     LEAVING: clients are served, but the process is not ready for new ones.
-    DRAINING: further calls are refused, and those being worked on are answered.
+    DRAINING: new requests are refused, and current ones are completed.
     CLOSED: all remaining connections are closed immediately.
     """
 
@@ -28,7 +28,7 @@ class Lifecycle:
     """The state of one process.
 
     Attributes:
-        state: the current one.
+        state: the current state.
     """
 
     def __init__(self) -> None:

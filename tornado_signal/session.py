@@ -210,7 +210,7 @@ def add_lease(leases: bytes, lease: bytes) -> bytes:
 
 
 def drop_leases(leases: bytes, prefix: bytes) -> list[bytes]:
-    """Return the leases of an offer that do not begin with `prefix`, which is a lease or the id of a process."""
+    """Return the leases that do not begin with `prefix`, which is a lease or the id of a process."""
     return [lease for lease in split_leases(leases) if not lease.startswith(prefix)]
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # a command that looks at files starts faster without asyncio
 
 
 SIDE_BODIES = 4
-"""How many of the largest bodies a side of a session may store."""
+"""The data of one side of a session is limited to this many bodies of the maximum size."""
 
 
 class Maintenance(Protocol):
@@ -44,7 +44,7 @@ class Store(Protocol):
     hashes. A code has 16 bytes.
 
     An offer with leases is held: it lives as long as its holders renew them. A lease has 12 bytes, of which the first 8
-    are the identifier of the process. An offer whose holders are gone without releasing it is withdrawn by the store.
+    are the identifier of the process. The store withdraws an offer whose holders have exited without releasing it.
 
     Attributes:
         metrics: metrics of sessions.
@@ -71,11 +71,11 @@ class Store(Protocol):
     def now_ms(self, watch: "Watch | None" = None) -> int:
         """Return the store's time, Unix milliseconds. Compare times from the store with this clock only.
 
-        `watch` selects the clock of the node that has what is watched, if the store has several.
+        `watch` selects the clock of the node that holds the watched key, if the store has several nodes.
         """
 
     def allow(self, quotas: Quotas) -> None:
-        """Apply other quotas. Existing sessions stay."""
+        """Apply new quotas. Existing sessions stay."""
 
     def use_passwords(self, password: str | None, sentinel_password: str | None) -> None:
         """Use these passwords of the engine and of its Sentinels for new connections, if it has any."""

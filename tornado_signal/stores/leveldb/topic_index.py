@@ -35,7 +35,7 @@ def _without(expiries: Expiries, start: int, stop: int) -> Sequence[int]:
 
 
 def _due(expires_ms: int, name: bytes) -> bytes:
-    """Return a topic's place in the order of time: the big-endian expiry and the name, so that bytes sort by time."""
+    """Return a topic's place in the order of time: the big-endian expiry, then the name."""
     return expires_ms.to_bytes(8, "big") + name
 
 

@@ -1,7 +1,7 @@
 """The scripts that read and change sessions, each atomic for one partition, and their arguments by name.
 
-When a script is loaded, local variables are added at its start: the constants that it shares with Python, its keys
-and its arguments. Servers identify a script by the hash of its text.
+Loading a script adds local variables at its start: the constants shared with Python, its keys and its arguments.
+Servers identify a script by the hash of its text.
 """
 
 import hashlib
