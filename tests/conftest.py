@@ -110,7 +110,7 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="session", autouse=True)
 def default_loop():
-    """The loop that Tornado puts aside while its own is current; left to asyncio, nobody would close it."""
+    """The loop that Tornado replaces while its own is current. Without this fixture nobody would close it."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     yield
@@ -126,13 +126,13 @@ def clock():
 
 @pytest.fixture(params=sorted(ENGINES))
 def engine(request, tmp_path, clock):
-    """A maker of stores of one engine; a test that uses it runs with each engine."""
+    """A factory of stores of one engine. A test that uses it runs with each engine."""
     return ENGINES[request.param](tmp_path, clock)
 
 
 @pytest.fixture
 def open_store(io_loop, engine):
-    """A function that opens a store; when the test ends each store is checked, reopened and checked again."""
+    """A function that opens a store. At the end of the test each store is checked, reopened and checked again."""
     opened = {}
 
     async def open_one(name="data", **options):

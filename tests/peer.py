@@ -6,7 +6,7 @@ Run it in two terminals:
     python tests/peer.py http://127.0.0.1:3000 lobby "hello from B"
 
 It needs `pip install 'tornado-signal[peer]'`. Both peers have to be in one network, as it uses neither STUN nor TURN
-servers; aiortc leaves out the loopback interface.
+servers. aiortc ignores the loopback interface.
 """
 
 import argparse
@@ -23,7 +23,7 @@ SECRET = new_secret()
 
 
 async def accepted(client: SignalClient, code: str, answer: str) -> bool:
-    """Answer a session; return False if another peer was faster or the session is gone."""
+    """Answer a session. Return False if another peer was faster or the session has ended."""
     try:
         await client.answer(code, answer, secret=SECRET)
     except APIError as error:
@@ -42,7 +42,7 @@ async def publish(client: SignalClient, topic: str, info: str, leaving: AsyncExi
 
 
 async def answer(client: SignalClient, session: Session, leaving: AsyncExitStack) -> Connection | None:
-    """Be the answerer of a session; return None if another peer was faster."""
+    """Be the answerer of a session. Return None if another peer was faster."""
     connection = Connection([], "answerer")
     leaving.push_async_callback(connection.close)
     connection.code = session["code"]

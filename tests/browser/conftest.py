@@ -1,4 +1,4 @@
-"""What several files of this folder share, beside `support.browser_fixtures`."""
+"""Fixtures of several files of this folder, in addition to `support.browser_fixtures`."""
 
 import pytest
 from support.browsers import Windowed, until
@@ -29,7 +29,7 @@ def connect_firefox(firefox, site):
 
 @pytest.fixture
 def windowed(chromium, site, tmp_path):
-    """A function that opens connect.html in a `Windowed`; the page and that."""
+    """Return a function that opens connect.html in a `Windowed`, and returns the page and the `Windowed`."""
     started = []
 
     def opening(server):
@@ -47,7 +47,7 @@ def windowed(chromium, site, tmp_path):
 
 @pytest.fixture
 def publish(site):
-    """A function that publishes an offer of the pages' origin at a server; its code."""
+    """Return a function that publishes an offer of the pages' origin and returns its code."""
 
     def publishing(server, topic="lobby", **fields):
         status, found = server.call(f"/{topic}/offer", {"info": "i", "offer": "o", **fields}, origin=site.origin)

@@ -27,7 +27,7 @@ class Scripted:
         self.evaluate, self.origin, self._options = evaluate, origin, options
 
     def connect(self, url):
-        """Open a connection; the subprotocol."""
+        """Open a connection. Return its subprotocol."""
         return self.evaluate(f"connect({', '.join(map(json.dumps, [url, 'signal.v1', *self._options]))})")
 
     def call(self, method, **params):
@@ -83,7 +83,7 @@ def result(client, method, **params):
 
 
 def told(client, number):
-    """Wait for so many events that are more than a cursor: type, data, cursor."""
+    """Wait for events that are more than a cursor. Return type, data and cursor of each."""
 
     def found():
         events = [each for each in client.events() if "type" in each]

@@ -11,7 +11,7 @@ from support.scraping import scrape
 pytest_plugins = ["support.browser_fixtures"]
 
 GRACE_MS = 1000
-MORE_MS = 8000  # until the others have been told, on a busy machine; unnoticed it would take 40 s
+MORE_MS = 8000  # until the others are notified, on a busy machine; without notification it takes 40 s
 API = "new SignalClient(location.search.slice(1))"
 OPEN = f"(async () => (await {API}.open())?.readyState ?? null)()"
 # The events of a topic: what came, of which session, and when.
@@ -30,7 +30,7 @@ WATCH = """
 
 
 class Traffic:
-    """What a page asks for from now on: addresses of HTTP requests, WebSockets, and what it calls over these."""
+    """Record the requests of a page from now on: HTTP requests, WebSockets, and the calls over these."""
 
     def __init__(self, page):
         self.page, self.requests, self.sockets, self.methods = page, [], [], []
@@ -52,12 +52,12 @@ def held(server):
 
 
 def codes(server, site, topic="lobby"):
-    """Wait for sessions of a topic; their codes."""
+    """Wait for sessions of a topic. Return their codes."""
     return [each["code"] for each in until(lambda: listed(server, site.origin, topic))]
 
 
 def later(server, site, first):
-    """Wait for an offer in the place of another one, or for that to be refreshed; it is the only one."""
+    """Wait until the only offer has been replaced or refreshed."""
     return until(
         lambda: (found := listed(server, site.origin)) and found[0]["expiresAt"] > first["expiresAt"] and found
     )[0]

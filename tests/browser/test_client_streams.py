@@ -15,7 +15,7 @@ pytest_plugins = ["support.browser_fixtures"]
 
 SECRET = "0123456789abcdef0123456789abcdef"
 WAYS = ("socket", "http")  # outside of browsers both are HTTP
-# Streams of a page: what each was told, how it ended, and how often one was asked for in vain.
+# Streams of a page: the events of each, its end, and the number of failed attempts.
 LISTEN = """
 (() => {
   const asking = globalThis.fetch;
@@ -70,7 +70,7 @@ def runtimes(connect_page, connect_firefox, tmp_path):
 
 
 class Peers:
-    """What others do at a server, and the streams of runtimes that have to tell of it."""
+    """Actions of others at a server, and the streams of runtimes that must report them."""
 
     def __init__(self, server, origin, runtimes, ways=WAYS):
         self.server, self.origin, self.runtimes, self.ways = server, origin, runtimes, ways
@@ -100,9 +100,9 @@ class Peers:
         return first
 
     def told(self, name, expected):
-        """Wait until a stream has told as many events; they have to be these, of a session in this order.
+        """Wait until a stream has reported as many events. They must be these, in this order for each session.
 
-        What a topic's stream has missed it tells with what has left before what has come.
+        A topic's stream reports missed removals before missed additions.
         """
         for (runtime, each), way in itertools.product(self.runtimes.items(), self.ways):
             stream = f"{name} {way}"
@@ -201,10 +201,10 @@ def test_a_stream_is_opened_again_after_45_s_of_silence(server, site, connect_pa
     peers.told("topic", [["session", code] for code in codes])
 
 
-# What no server of ours sends.
+# Responses that this server never sends.
 
 EVENT = 'event: session\ndata: {"code": "%s"}\n\n'
-# Each of the answers, in pieces; the first one begins with a byte order mark, and breaks off within an event.
+# The responses in pieces. The first one starts with a byte order mark and ends within an event.
 PIECES = [
     [
         "\ufeff: hello\r\nretry: 10\r",
@@ -220,7 +220,7 @@ PIECES = [
 
 
 class Scripted(socketserver.ThreadingTCPServer):
-    """Answers each request with the next of `PIECES`, cut between any two bytes of a character too."""
+    """Responds to each request with the next of `PIECES`, which are also cut within characters."""
 
     daemon_threads = True
 

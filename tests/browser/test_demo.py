@@ -29,7 +29,7 @@ ONLY_RELAY = """
     };
   }
 """
-# What a screen reader would have nothing to say about.
+# Controls without a name for screen readers.
 NAMELESS = """
   () => [...document.querySelectorAll("input, button, a, img, progress, [role=log]")]
     .filter((each) => !(each.labels?.[0]?.textContent || each.textContent || each.ariaLabel || each.alt).trim())
@@ -314,7 +314,7 @@ def test_a_relayed_connection_says_so(coturn, start, open_demo, secret_file):
 
 
 def code_of(page, path):
-    """What a reader of QR codes finds on the screen."""
+    """Return the text that a QR code reader finds on the screen."""
     require("zbarimg")
     page.wait_for_function("() => { const qr = document.getElementById('qr'); return qr.complete && qr.naturalWidth; }")
     page.locator(".invite").screenshot(path=path)
@@ -337,7 +337,7 @@ def test_the_qr_code_is_the_link_to_the_room(server, open_demo, tmp_path):
     bob.goto(link)
     enter(bob)
     connected(bob, "Alice")
-    # The page has drawn it by itself, as its policy allows.
+    # The page itself has drawn it, which its policy allows.
     assert [path for path in asked if path.startswith("/demo")] == []
     assert complaints == []
 

@@ -35,7 +35,7 @@ def open_page(profiles, origin):
 
 
 class Peers:
-    """What other pages of the same origin do, and what listeners must see of it."""
+    """Actions of other pages of the same origin, and the events that listeners must get."""
 
     def __init__(self, server, origin):
         self.server, self.origin, self.expected = server, origin, []
@@ -59,7 +59,7 @@ class Peers:
         self.expected.append(f"gone {code} withdrawn")
 
     def see(self, page):
-        """Wait until the page has been told of all of it, once; of what it missed, departures come first."""
+        """Wait until the page has got every event once. Among the missed events, removals come first."""
         page.wait_for_function("last => told.includes(last)", arg=self.expected[-1])
         told = page.evaluate("told")
         assert sorted(told) == sorted(self.expected)
@@ -111,7 +111,7 @@ def test_a_session_is_told_once_over_a_restart_and_ends(start, origin, open_page
     page.wait_for_function("() => told.length === 5")
     ended = f"gone {code} withdrawn"
     assert page.evaluate("told") == ["candidate c1", "candidate c2", "answer a", "candidate c3", ended]
-    # It tries again, is told 404, and leaves it at that.
+    # It retries, gets a 404, and stops.
     page.wait_for_function("() => source.readyState === EventSource.CLOSED")
     assert page.evaluate("opened") == 2
 

@@ -79,7 +79,7 @@ def echo(application, server, site):
 
 
 def talk(*pages):
-    """Wait until pages are connected; what one says all can read, whether it has gone through the network or not."""
+    """Wait until pages are connected. A message of one is visible on all of them, including its own page."""
     for page in pages:
         page.get_by_role("status").get_by_text(f"You and {len(pages) - 1} more").wait_for()
     pages[0].get_by_label("Message").fill("Hello & <b>welcome</b>")

@@ -1,4 +1,4 @@
-"""What peers are told of STUN and TURN servers; and that the real coturn takes the passwords, and no others."""
+"""The ICE servers of peers. A real coturn accepts their passwords, and no others."""
 
 import base64
 import hashlib
@@ -155,7 +155,7 @@ def test_a_password_is_renewed_after_half_of_its_time(start, site, connect_page,
     alice.evaluate("listen('lobby', {info: 'alice'})")
 
     def told(number):
-        """The page has published so many offers."""
+        """Wait until the page has published `number` offers."""
         until(lambda: alice.evaluate("steps.filter(([name]) => name === 'published').length") == number)
         return len(asked)
 

@@ -1,4 +1,4 @@
-"""`pair` of the browser module connects two and two; `join` finds the peer that lives among those that do not."""
+"""`pair` of the browser module connects pages in pairs. `join` finds the live peer among dead ones."""
 
 import time
 
@@ -54,7 +54,7 @@ HELD = (
 
 
 def meet(pages, topic, **options):
-    """Have pages call `pair` at the same instant; each says its number."""
+    """Make pages call `pair` simultaneously. Each sends its number."""
     at_ms = time.time() * 1000 + 50 * len(pages)
     for number, page in enumerate(pages):
         page.evaluate(MEET_AT, [topic, str(number), at_ms, options])

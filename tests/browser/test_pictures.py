@@ -1,4 +1,4 @@
-"""The pictures of the documentation, taken of what they show; `PICTURES=docs/pictures` keeps them there."""
+"""The pictures of the documentation, taken from real pages. `PICTURES=docs/pictures` updates them."""
 
 import base64
 import os
@@ -14,7 +14,7 @@ pytest_plugins = ["support.http_fixtures", "support.browser_fixtures"]
 CAMERAS = {"permissions": ["microphone", "camera"]}
 DESK = {"viewport": {"width": 1100, "height": 740}, "device_scale_factor": 1.5, **CAMERAS}
 PHONE = {"viewport": {"width": 390, "height": 740}, "device_scale_factor": 1.5, "color_scheme": "dark", **CAMERAS}
-# The windows beside each other, as one page.
+# The windows next to each other, as one page.
 BESIDE = """
 <body style="margin: 0; padding: 24px; display: inline-flex; gap: 24px; background: #e8eaf0">
 %s

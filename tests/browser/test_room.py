@@ -22,7 +22,7 @@ BACK_MS = 10_000
 SIGNATURE = string.ascii_letters + string.digits + "-_"
 ROOM = "room%2Flobby"
 DESCRIPTION = {"type": "offer", "sdp": "x"}
-# Enter at a moment by the clock; how long it takes until so many others are there.
+# Enter at a time by the clock. Return how long it takes until `count` others are there.
 ENTER_AT = """
   ([topic, info, number, options, at]) => {
     window.entered = new Promise((resolve) => setTimeout(resolve, at - Date.now())).then(async () => {
@@ -112,7 +112,7 @@ HOLD = """
 
 
 def together(pages, topic, **options):
-    """Have pages enter a room at the same instant; how long it takes each until all others are there, in ms."""
+    """Make pages enter a room simultaneously. Return the milliseconds until each has all others."""
     at_ms = time.time() * 1000 + 50 * len(pages)
     for number, page in enumerate(pages):
         page.evaluate(ENTER_AT, [topic, str(number), len(pages) - 1, options, at_ms])
@@ -278,7 +278,7 @@ def test_nothing_is_lost_while_networks_change(chromium, start, tmp_path):
             stack.callback(browser.close)
             pages.append(open_connect(browser, server, "http://app.example"))
         together(pages, "lobby")
-        # Two move, so that neither can find the other one but over the server; the third notices nothing.
+        # Two members move, so that they can find each other only through the server. The third one notices nothing.
         for machine in machines[:2]:
             machine.unplug()
         with machines[2].cut():
@@ -309,7 +309,7 @@ def test_nonsense_of_strangers_changes_nothing(server, site, publish, connect_pa
     enter(bob, "bob")
     with_others(alice, "bob")
     with_others(bob, "alice")
-    # A beacon in the place of Alice's, which has no secret, does not mean that a secret of Alice is used elsewhere.
+    # Alice has no secret. A beacon that replaces hers does not mean that another page uses her secret.
     forged = json.dumps({"id": alice.evaluate("here.id"), "at": time.time() * 1000 + 60_000})
     publish(server, ROOM, info="alice", offer=forged)
     carol = connect_page(server)
@@ -352,7 +352,7 @@ def test_a_name_is_kept_over_a_reload_and_cannot_be_taken(server, reached, conne
 
 
 def test_firefox_has_the_same_id_with_a_secret(server, connect_page, connect_firefox):
-    """Though it does not tell the public key of a secret."""
+    """In spite of WebCrypto without the public key of a secret."""
     chromium, firefox = connect_page(server), connect_firefox(server)
     enter(chromium, "c", me="Bob", secret="of Bob, and of nothing else")
     for number in range(2):  # of either sign
@@ -591,7 +591,7 @@ def test_members_beyond_the_browsers_connections_come_later(server, connect_page
     enter(alice, "alice", secret=leads)
     enter(bob, "bob")
     with_others(alice, "bob")
-    # As many as Chromium makes; those that are closed count until it frees them.
+    # As many as Chromium can create. Closed connections count until it frees them.
     alice.evaluate("() => { try { for (;;) new RTCPeerConnection().close(); } catch {} }")
     enter(carol, "carol", secret=follows)
     with_others(alice, "bob", "carol")

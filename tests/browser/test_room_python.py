@@ -16,13 +16,13 @@ pytest_plugins = ["support.browser_fixtures", "support.networks"]
 pytestmark = pytest.mark.needs("aiortc")
 
 ORIGIN = "http://localhost:8000"  # of the pages; names need a secure context
-# Secrets, sorted by the ids that are made from them: of two members the first one leads.
+# Secrets, sorted by the ids derived from them. Of two members the first one leads.
 SECRETS = sorted(("of one member", "of another one"), key=lambda secret: Identity("", None, secret).id)
 # How many connections a program has.
 CONNECTIONS = """len([
     each for each in gc.get_objects() if type(each).__name__ == "RTCPeerConnection" and each.signalingState != "closed"
 ])"""
-# Each line of standard input is an expression; what it comes to goes out as JSON.
+# Each line of standard input is an expression. Its value is printed as JSON.
 PROGRAM = """
 import ast, asyncio, gc, json, secrets, sys
 from tornado_signal.client.names import Identity
@@ -91,7 +91,7 @@ asyncio.run(main())
 
 
 class Program:
-    """A Python program with a `Peers` that does what a test says; what happens in the room is in `seen`."""
+    """A Python program with a `Peers` that evaluates expressions. `seen` has the events of its room."""
 
     def __init__(self, enter, urls, info):
         command = [*enter, sys.executable, "-W", "error", "-c", PROGRAM, " ".join(urls), ORIGIN, info]
@@ -114,7 +114,7 @@ def inside(network, tmp_path):
     started = []
 
     def starting(data="data", port=0):
-        # Not on loopback, which a browser keeps from pages of which it cannot tell that they come from there, too.
+        # Not on loopback: browsers protect it from pages that may come from elsewhere.
         options = ["--address", "192.0.2.1", "--data-dir", tmp_path / data]
         started.append(Server(*options, prefix=network, port=port))
         return started[-1]
@@ -339,7 +339,7 @@ def test_members_go_over_to_the_next_server_and_back(inside, server, python):
 # Of these two members the first one leads.
 LEADS = "me='Bob', secret='of Bob'"
 FOLLOWS = "me='Alice', secret='of Alice'"
-# What else could say that it is that one: without a signature, and with one by another key, for another room or member.
+# Forged messages: unsigned, signed by another key, or signed for another room or member.
 FORGED = """(lambda fields, to: [
     json.dumps(fields),
     Identity("room/lobby", None, "of Mallory").seal(fields, to),

@@ -1,4 +1,4 @@
-"""The site that is made of docs/: without a warning, with what the package says of itself, and from nowhere else."""
+"""The documentation site: built without warnings, with the package's own tables, and without external requests."""
 
 import json
 import os
@@ -21,7 +21,7 @@ pytest_plugins = ["support.browser_fixtures"]
 
 
 def build(source, site):
-    """Have MkDocs make the site of mkdocs.yml and docs/ without a network; whether it is content, and what it says."""
+    """Build the site with MkDocs, without a network. Return whether it succeeded, and its output."""
     require("namespace", "mkdocs")
     alone = ["unshare", "-n" if os.geteuid() == 0 else "-rn"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-// A client over a bare WebSocket, as browsers have it and the package `ws`, in expressions of one page or program.
+// A client on a bare WebSocket, of a browser or of the package `ws`. Each expression is for one page or program.
 
 globalThis.connect = async (...how) => {
   const socket = new WebSocket(...how);

@@ -97,10 +97,10 @@ class Model(RuleBasedStateMachine):
         # When a session left its topic's listing the last time.
         self.left_ms = {}
         self.followers = []
-        # Of each topic how often somebody came or was taken away, and its states, with that and with who was there.
+        # For each topic: the number of additions and removals, and its states with this number and its sessions.
         self.moves = Counter()
         self.states = defaultdict(list)
-        # What must have been told in this step, and who waits to be told.
+        # The expected events of this step, and the waiting readers.
         self.touched = set()
         self.waits = {}
 

@@ -121,7 +121,7 @@ async def test_a_stream_whose_client_stops_reading_is_dropped_with_little_kept_f
     del kept
     await reaches(lambda: len(alive(connection.Connection)), 0)
     client.close()
-    assert len(await service.sessions()) > (1 if whose == "topic" else 0)  # others are served as ever
+    assert len(await service.sessions()) > (1 if whose == "topic" else 0)  # others are served normally
 
 
 async def test_a_reader_that_is_slow_is_not_dropped(start_service, monkeypatch):

@@ -60,7 +60,7 @@ def test_each_part_but_life_measures_all_that_is_to_be_reached(tmp_path):
     assert {"Commit", "CPU", "Kernel", "Python", "Packages", "Options"} <= document["setup"].keys()
     measured = {figure["name"]: figure for figure in document["figures"]}
     assert {name for name, figure in measured.items() if figure["target"]} == set(TO_REACH)
-    assert 0.01 < measured["POST /poll"]["ratio"] < 10  # of a tenth of a second, beside other tests
+    assert 0.01 < measured["POST /poll"]["ratio"] < 10  # measured for a tenth of a second, in parallel with other tests
     assert measured["memory of a session"]["reached"] is None  # of so few sessions that it says nothing
     for name in measured:
         assert name in done.stdout

@@ -99,7 +99,7 @@ def test_a_day_back_expires_nothing_early_or_late(start, jump):
     assert 0.9 < time.monotonic() - began_s < 1 + BOUND_S / 2
     gone_ms = until_gone(server, old)
     assert gone_ms >= before_ms + TIMEOUT_MS
-    assert poll(server, new, wait=BOUND_S)[0] == 404  # it is told when its own time comes, not a day later
+    assert poll(server, new, wait=BOUND_S)[0] == 404  # notified at its own expiry, not a day later
     assert now_ms() < after_ms + 2 * TIMEOUT_MS + 1000 * BOUND_S / 2
     assert server.call("/topics")[1]["topics"] == []
     assert server.stop() == 0

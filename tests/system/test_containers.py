@@ -30,7 +30,7 @@ ORIGIN = "Origin: https://app.example.com"
 COMPOSE = ("compose.yaml", "examples/containers/compose.cluster.yaml")
 CLUSTER = "tornado-signal-cluster"
 MANIFEST = list(yaml.safe_load_all((ROOT / "examples/containers/kubernetes.yaml").read_text()))
-OUR_MB = 48  # of the image, beside its base
+OUR_MB = 48  # size of the image without its base
 START_S = 60
 AT_ONCE = {"TORNADO_SIGNAL_DRAIN_DELAY_MS": "0"}  # for what has no load balancer
 

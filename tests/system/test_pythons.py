@@ -20,8 +20,8 @@ FOUND = installed()
 MINORS = ["3.11", "3.12", "3.13", "3.14"]
 BEYOND = ["3.10", "3.15"]
 MACHINES = ["x86_64", "aarch64"]
-# All that speaks to the binding itself, and of each kind of crash, damage and full disk one test or two: what a store
-# makes of it is tried elsewhere.
+# The tests of the binding itself, and one or two of each kind of crash, damage and full disk. Other tests check what a
+# store does then.
 SUITES = [
     "process/test_crash.py::test_killed_in_the_middle_of_a_compaction",
     "process/test_damage.py::test_damage_is_refused_and_named[spoil_half_of_it]",

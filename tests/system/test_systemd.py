@@ -22,8 +22,8 @@ pytestmark = pytest.mark.needs("systemd-analyze")
 UNIT = SYSTEMD / "tornado-signal.service"
 SOCKET = SYSTEMD / "tornado-signal.socket"
 INSTALLED = "/opt/tornado-signal/bin/tornado-signal"
-# What `systemd-analyze security` reaches, times ten. What is left: a server has a network, and its peers are
-# anywhere.
+# The exposure level of `systemd-analyze security`, times ten. The rest is unavoidable: a server has a network, and its
+# peers can be anywhere.
 EXPOSURE = 12
 
 

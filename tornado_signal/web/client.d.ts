@@ -86,8 +86,8 @@ export interface ClientOptions {
 }
 
 /**
- * The API of one server. Calls are not retried. A call rejects with a SignalError for an error response, with a TypeError
- * if the server cannot be reached or refuses the page's origin, with a TimeoutError, or with the reason of its `signal`.
+ * The API of one server. Calls are not retried. A call rejects with a SignalError for an error response. It rejects with
+ * a TypeError if the server cannot be reached, with a TimeoutError, or with the reason of its `signal`.
  *
  * All clients of a page share one WebSocket to each server. It opens with the first call, closes after 10 s without
  * waiting calls, and opens again with the next call. If it does not open within 4 s although the server responds, calls
@@ -212,7 +212,7 @@ export function publish(topic: string, options?: PeerOptions & { channel?: RTCDa
 
 /**
  * Connect to a peer that has published under a topic, as soon as there is one. Peers that another page has taken are
- * skipped. If a peer is silent, the next one is tried in parallel, and the silent one is abandoned after 5 s.
+ * skipped. If a peer is silent, the next one is tried in parallel. The silent one is abandoned after 5 s.
  *
  * `choose` gets the sessions in any order and returns those to try, in order. With `wait: false` the result is null if
  * there is no peer.

@@ -50,7 +50,7 @@ type SourceJoin = Overloads<typeof source.join>;
 type Join = Overloads<typeof declared.join>;
 same<Same<[SourceJoin[0], SourceJoin[2]], [Join[0], Join[2]]>>();
 
-// What a page gets from them: every method of a publication, connection, room and peer, with the same parameters.
+// The objects that a page gets: all methods of a publication, connection, room and peer have the same parameters.
 type Own<Class> = Writable<Methods<Omit<Class, keyof EventTarget>>>;
 same<Same<Own<ReturnType<typeof source.publish>>, Own<declared.Publication>>>();
 type SourceRoom = ReturnType<typeof source.room>;

@@ -71,7 +71,7 @@ class Room extends EventTarget {
   /** @type {Map<string | undefined, Set<Member>>} */
   #byName = new Map(); // the members that use a name, which belongs to the first one
   #queue = new Queue();
-  // By the peers that have not joined, for each value of `leads`: two maps, so that no check goes through all attempts.
+  // By the peers that have not joined. There is one map for each value of `leads`, so that no check has to filter.
   /** @type {Record<string, Map<Peer, Attempt>>} */
   #attempts = { true: new Map(), false: new Map() };
   #peerCount = 0; // the number of peers created so far
